@@ -1,0 +1,29 @@
+//! The committed Rust code is what the `.proto` files generate. Run with `UPDATE=1` to write it anew.
+
+use std::path::Path;
+
+/// Generates into a fresh directory and compares each file with the committed one.
+#[test]
+fn generated_code_is_current() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = tempfile::tempdir().unwrap();
+    let files = protox::compile(["csi/v1/csi.proto"], [root]).unwrap();
+    tonic_prost_build::configure()
+        .out_dir(out.path())
+        .skip_debug(["."])
+        .emit_rerun_if_changed(false)
+        .compile_fds(files)
+        .unwrap();
+    for name in ["csi.v1.rs"] {
+        let fresh = std::fs::read_to_string(out.path().join(name)).unwrap();
+        let committed = root.join("src/gen").join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::copy(out.path().join(name), &committed).unwrap();
+        }
+        assert!(
+            fresh == std::fs::read_to_string(&committed).unwrap_or_default(),
+            "{} is not what the .proto file generates; run `UPDATE=1 cargo test -p proto --test generated`",
+            committed.display()
+        );
+    }
+}
