@@ -1,0 +1,114 @@
+//! Decides to which node a call goes. Pure: what is known goes in, a plan or the reason for none comes out.
+//!
+//! Nothing here may guess: a call whose node is not certain gets a reason, which is answered UNAVAILABLE,
+//! because a code that is final would make the sidecars forget a volume that may exist.
+
+use std::collections::BTreeMap;
+
+use proto::csi::Topology;
+use proto::identity::NodeName;
+use proto::rpc::{Id, Key};
+
+/// A node's topology segments.
+pub type Segments = BTreeMap<String, String>;
+/// The nodes that have a driver.
+pub type Nodes = BTreeMap<NodeName, Segments>;
+
+/// Where a call goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// The front answers it.
+    Local,
+    /// This node's driver carries it out.
+    Node(NodeName),
+    /// It makes sense on a node's own socket only.
+    NodeOnly,
+}
+
+/// What is known of one driver.
+pub struct Facts<'a> {
+    /// On which node something lives.
+    pub home: &'a dyn Fn(&Id) -> Option<NodeName>,
+    /// Which nodes have the driver, with their segments.
+    pub nodes: &'a dyn Fn() -> Nodes,
+    /// Where a call goes that names no node: the operator's word, else the only node there is.
+    pub fallback: &'a dyn Fn() -> Option<NodeName>,
+}
+
+/// Decides.
+///
+/// # Errors
+/// The reason, for an operator, why no node is certain.
+pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, String> {
+    match key {
+        Key::Local => Ok(Plan::Local),
+        Key::Node => Ok(Plan::NodeOnly),
+        Key::Place { source, topology, .. } => match source.as_ref().and_then(facts.home) {
+            Some(home) => Ok(Plan::Node(home)),
+            None => at(topology, facts),
+        },
+        Key::Capacity(topology) => at(topology.as_slice(), facts),
+        Key::Home(id) => (facts.home)(id).map_or_else(|| fallback(facts), |home| Ok(Plan::Node(home))),
+        Key::Homes(ids) => one_home(ids, facts),
+        Key::All => fallback(facts),
+    }
+}
+
+/// The first node, in the caller's order, whose segments hold all that a topology asks for.
+fn at(topology: &[Topology], facts: &Facts<'_>) -> Result<Plan, String> {
+    let mut asked = topology.iter().filter(|topology| !topology.segments.is_empty()).peekable();
+    if asked.peek().is_none() {
+        return fallback(facts);
+    }
+    let nodes = (facts.nodes)();
+    let holds = |segments: &Segments, topology: &Topology| {
+        topology.segments.iter().all(|(key, value)| segments.get(key) == Some(value))
+    };
+    asked
+        .find_map(|topology| nodes.iter().find(|(_, segments)| holds(segments, topology)))
+        .map(|(node, _)| Plan::Node(node.clone()))
+        .ok_or_else(|| no_such_topology(topology, &nodes))
+}
+
+/// CSI: a group snapshot is cut of volumes that one plugin holds; here that is one node.
+fn one_home(ids: &[Id], facts: &Facts<'_>) -> Result<Plan, String> {
+    let mut homes: Vec<_> = ids.iter().filter_map(facts.home).collect();
+    homes.sort();
+    homes.dedup();
+    match homes.as_slice() {
+        [] => fallback(facts),
+        [home] => Ok(Plan::Node(home.clone())),
+        several => Err(format!("the volumes live on several nodes ({}); a group snapshot needs one", names(several))),
+    }
+}
+
+fn fallback(facts: &Facts<'_>) -> Result<Plan, String> {
+    (facts.fallback)().map(Plan::Node).ok_or_else(|| {
+        let nodes: Vec<_> = (facts.nodes)().into_keys().collect();
+        if nodes.is_empty() {
+            "no node with this driver has linked since csi-cloud started; is csi-edge running there?".into()
+        } else {
+            let names = names(&nodes);
+            format!("nothing says which of the nodes {names} the call is for; name one with --default-node")
+        }
+    })
+}
+
+fn no_such_topology(asked: &[Topology], nodes: &Nodes) -> String {
+    let asked: Vec<_> = asked.iter().map(|topology| written(topology.segments.iter())).collect();
+    let known: Vec<_> = nodes.iter().map(|(node, segments)| format!("{node} {}", written(segments.iter()))).collect();
+    format!("no known node is at the topology {}; known: {}", asked.join(" or "), known.join(", "))
+}
+
+fn written<'a>(segments: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let mut pairs: Vec<_> = segments.map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.sort();
+    format!("{{{}}}", pairs.join(","))
+}
+
+fn names(nodes: &[NodeName]) -> String {
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

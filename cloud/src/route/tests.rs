@@ -1,0 +1,96 @@
+//! Each row of the routing table, against a small world.
+
+use super::*;
+
+fn node(name: &str) -> NodeName {
+    name.parse().unwrap()
+}
+
+fn topology(pairs: &[(&str, &str)]) -> Topology {
+    Topology { segments: pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect() }
+}
+
+fn volume(id: &str) -> Id {
+    Id::Volume(id.into())
+}
+
+/// `n1` and `n2` in zone a, `n3` in zone b; volume `v1` lives on n1, `v3` on n3.
+fn decide(key: &Key, default: Option<&str>) -> Result<Plan, String> {
+    let nodes = || {
+        let at = |zone: &str, name: &str| {
+            let pairs = [("zone", zone), ("node", name)];
+            (node(name), pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into())
+        };
+        Nodes::from([at("a", "n1"), at("a", "n2"), at("b", "n3")])
+    };
+    let home = |id: &Id| match id {
+        Id::Volume(v) if v == "v1" => Some(node("n1")),
+        Id::Volume(v) if v == "v3" => Some(node("n3")),
+        _ => None,
+    };
+    route(key, &Facts { home: &home, nodes: &nodes, fallback: &|| default.map(node) })
+}
+
+fn place(source: Option<Id>, topology: Vec<Topology>) -> Key {
+    Key::Place { name: "pvc-1".into(), source, topology }
+}
+
+fn to(name: &str) -> Result<Plan, String> {
+    Ok(Plan::Node(node(name)))
+}
+
+#[test]
+fn a_volume_goes_to_the_first_topology_that_a_node_has() {
+    let (n3, zone_a, nowhere) =
+        (topology(&[("node", "n3")]), topology(&[("zone", "a")]), topology(&[("zone", "c")]));
+    assert_eq!(decide(&place(None, vec![n3.clone(), zone_a.clone()]), Some("n2")), to("n3"));
+    assert_eq!(decide(&place(None, vec![nowhere.clone(), zone_a]), Some("n2")), to("n1"));
+    let both = topology(&[("zone", "b"), ("node", "n1")]);
+    let refused = decide(&place(None, vec![nowhere, both]), Some("n2")).unwrap_err();
+    assert!(refused.contains("{zone=c} or {node=n1,zone=b}; known: n1 {node=n1,zone=a}"), "{refused}");
+}
+
+#[test]
+fn a_volume_goes_to_its_source_whatever_the_topology() {
+    let key = place(Some(volume("v3")), vec![topology(&[("node", "n1")])]);
+    assert_eq!(decide(&key, Some("n2")), to("n3"));
+}
+
+#[test]
+fn without_a_word_it_is_the_default_node_or_nothing() {
+    for key in [place(None, vec![]), place(None, vec![Topology::default()]), Key::All, Key::Capacity(None)] {
+        assert_eq!(decide(&key, Some("n2")), to("n2"));
+        let refused = decide(&key, None).unwrap_err();
+        assert!(refused.contains("n1, n2, n3") && refused.contains("--default-node"), "{refused}");
+    }
+}
+
+#[test]
+fn what_lives_somewhere_is_called_there() {
+    assert_eq!(decide(&Key::Home(volume("v3")), Some("n2")), to("n3"));
+    assert_eq!(decide(&Key::Home(volume("other")), Some("n2")), to("n2"));
+    // A snapshot of the same id is another thing.
+    assert_eq!(decide(&Key::Home(Id::Snapshot("v3".into())), Some("n2")), to("n2"));
+}
+
+#[test]
+fn a_group_has_one_home() {
+    let group = |ids: &[&str]| Key::Homes(ids.iter().map(|id| volume(id)).collect());
+    assert_eq!(decide(&group(&["v1", "v1"]), Some("n2")), to("n1"));
+    assert_eq!(decide(&group(&["v1", "unknown"]), Some("n2")), to("n1"));
+    assert_eq!(decide(&group(&["unknown"]), Some("n2")), to("n2"));
+    let refused = decide(&group(&["v3", "v1"]), Some("n2")).unwrap_err();
+    assert!(refused.contains("n1, n3"), "{refused}");
+}
+
+#[test]
+fn capacity_is_asked_where_the_topology_is() {
+    let key = Key::Capacity(Some(topology(&[("zone", "b")])));
+    assert_eq!(decide(&key, None), to("n3"));
+}
+
+#[test]
+fn the_front_answers_for_itself_and_refuses_what_is_a_nodes() {
+    assert_eq!(decide(&Key::Local, None), Ok(Plan::Local));
+    assert_eq!(decide(&Key::Node, Some("n1")), Ok(Plan::NodeOnly));
+}

@@ -1,0 +1,180 @@
+//! The vendors' drivers at this node: one HTTP/2 connection each, kept for good, made again when the driver
+//! restarts, and what each driver says of itself.
+//!
+//! A driver is taken only if it calls itself by the configured name: calls for one driver must never reach
+//! another's storage.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+use http::HeaderMap;
+use http::uri::{Authority, PathAndQuery};
+use hyper::client::conn::http2::SendRequest;
+use hyper::{Response, body::Incoming};
+use prost::Message;
+use proto::error::{Error, chain};
+use proto::forward::{self, Answer, Body, Call};
+use proto::hello;
+use proto::identity::DriverName;
+use proto::rpc::{Key, RPCS};
+use proto::stop::Tasks;
+use proto::{csi, frame, http2};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
+use tracing::{info, warn};
+
+/// How long a driver may take to say who it is.
+const ASK: Duration = Duration::from_secs(5);
+/// How long a call waits for a driver that is just coming back.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Sender = SendRequest<Body>;
+
+/// One driver.
+pub struct Driver {
+    /// Its CSI name.
+    pub name: DriverName,
+    socket: PathBuf,
+    state: watch::Sender<State>,
+    /// Asks for an attempt to connect now.
+    hurry: Notify,
+}
+
+#[derive(Clone)]
+enum State {
+    /// Cannot be reached, and why.
+    Away(Arc<BoxError>),
+    Here(Sender, Arc<hello::Driver>),
+}
+
+/// Where a call starts on a driver's connection: the authority that every driver's gRPC library takes.
+const LOCALHOST: &str = "localhost";
+
+impl Driver {
+    /// A driver that is connected to as soon as [`Driver::keep`] runs.
+    pub fn new(name: DriverName, socket: PathBuf) -> Self {
+        let state = watch::Sender::new(State::Away(Arc::new("not connected yet".into())));
+        Self { name, socket, state, hurry: Notify::new() }
+    }
+
+    /// Keeps the connection until told to stop.
+    pub async fn keep(self: Arc<Self>, tasks: Tasks) {
+        let mut delays = backoff();
+        loop {
+            match self.connect(&tasks).await {
+                Ok(closed) => {
+                    delays = backoff();
+                    let _ = closed.await;
+                    info!(driver = %self.name, "the driver closed its connection");
+                    self.state.send_replace(State::Away(Arc::new("it closed the connection".into())));
+                }
+                Err(error) => {
+                    let first = matches!(&*self.state.borrow(), State::Away(known) if known.to_string() != error.to_string());
+                    if first {
+                        let (driver, socket) = (&self.name, self.socket.display());
+                        warn!(%driver, %socket, error = chain(error.as_ref()), "cannot use the driver; trying again");
+                    }
+                    self.state.send_replace(State::Away(Arc::new(error)));
+                    let delay = delays.next().unwrap_or(Duration::from_secs(2));
+                    tokio::select! { () = tokio::time::sleep(delay) => {}, () = self.hurry.notified() => {} }
+                }
+            }
+        }
+    }
+
+    /// Connects and learns who is there. The receiver ends when the connection does.
+    async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
+        let stream = UnixStream::connect(&self.socket).await?;
+        let (sender, connection) = http2::connect(stream).await?;
+        let (ended, closed) = tokio::sync::oneshot::channel();
+        tasks.spawn_until_stop("driver connection", async move {
+            let _ = connection.await;
+            drop(ended);
+        });
+        let answers = tokio::time::timeout(ASK, self.ask(&sender)).await.map_err(|_| "it does not answer")??;
+        info!(driver = %self.name, socket = %self.socket.display(), "driver connected");
+        self.state.send_replace(State::Here(sender, Arc::new(answers)));
+        Ok(closed)
+    }
+
+    /// Asks the driver all that a front of the cloud answers for it.
+    async fn ask(&self, sender: &Sender) -> Result<hello::Driver, BoxError> {
+        let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
+        for rpc in RPCS.iter().filter(|rpc| matches!(rpc.key(&[]), Ok(Key::Local)) && rpc.method != "Probe") {
+            let path = PathAndQuery::from_static(rpc.path);
+            let call = Call { headers: headers(), path, body: frame::frame(&[]) };
+            let response = forward::forward(&mut sender.clone(), call, &authority(), None).await?;
+            let answer = Answer::collect(response).await?;
+            let Some(body) = answer.ok() else { continue };
+            let message = frame::message(body)?;
+            if rpc.method == "GetPluginInfo" {
+                let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
+                if says != self.name.as_str() {
+                    return Err(format!("it calls itself {says:?}; correct the name or the socket").into());
+                }
+            }
+            driver.answers.insert(rpc.method.into(), hello::Answer(message));
+        }
+        if driver.answers.contains_key("GetPluginInfo") { Ok(driver) } else { Err("it does not say its name".into()) }
+    }
+
+    /// Sends a call to the driver.
+    ///
+    /// # Errors
+    /// [`Error::DriverAway`] if it was not sent; [`Error::DriverBroke`] if it may have been.
+    pub async fn call(&self, call: Call) -> Result<Response<Incoming>, Error> {
+        let mut sender = self.sender().await?;
+        let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
+        forward::forward(&mut sender, call, &authority(), None).await.map_err(broke)
+    }
+
+    async fn sender(&self) -> Result<Sender, Error> {
+        let mut state = self.state.subscribe();
+        let here = |state: &State| matches!(state, State::Here(sender, _) if !sender.is_closed());
+        if !here(&state.borrow()) {
+            self.hurry.notify_one();
+            let _ = tokio::time::timeout(PATIENCE, state.wait_for(here)).await;
+        }
+        match &*state.borrow() {
+            State::Here(sender, _) => Ok(sender.clone()),
+            State::Away(why) => Err(Error::DriverAway {
+                driver: self.name.clone(),
+                socket: self.socket.display().to_string(),
+                source: why.to_string().into(),
+            }),
+        }
+    }
+
+    /// What the driver says of itself, or its name alone while it is away.
+    pub fn hello(&self) -> hello::Driver {
+        match &*self.state.borrow() {
+            State::Here(_, hello) => hello.as_ref().clone(),
+            State::Away(_) => hello::Driver { name: self.name.clone(), answers: Default::default() },
+        }
+    }
+
+    /// Ends when what [`Driver::hello`] says may have changed since the receiver was made.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        let _ = &self.state;
+        unimplemented()
+    }
+}
+
+fn authority() -> Authority {
+    Authority::from_static(LOCALHOST)
+}
+
+fn headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+    headers.insert(http::header::TE, http::HeaderValue::from_static("trailers"));
+    headers
+}
+
+fn backoff() -> backon::ExponentialBackoff {
+    let (first, last) = (Duration::from_millis(50), Duration::from_secs(2));
+    backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(last).without_max_times().build()
+}

@@ -1,0 +1,172 @@
+//! Our own failures, and the only place where one becomes a gRPC status.
+//!
+//! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation running,
+//! or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final code. A driver's own
+//! status never passes through here; it is copied.
+
+use http::Response;
+use tonic::{Code, Status};
+
+use crate::forward::Body;
+use crate::frame::FrameError;
+use crate::identity::{DriverName, NodeName};
+
+/// Why a call was not carried out, or its outcome is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The path names no method that we pass on.
+    #[error("there is no CSI method {0:?} here; csi-cloud and csi-edge pass on the csi.v1 services only")]
+    UnknownMethod(String),
+    /// The request is not what its method takes; it was not passed on.
+    #[error("the request of {method} cannot be read; nothing was done")]
+    BadRequest {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: BadRequest,
+    },
+    /// The caller's deadline passed; if the call had been passed on it goes on at the edge.
+    #[error("the deadline of the call passed {0}; the same request may be sent again")]
+    DeadlinePassed(&'static str),
+    /// The node is known and has no link.
+    #[error(
+        "node {node} has no link to the cloud, so driver {driver} cannot be reached there; \
+         the call can be sent again when csi-edge on {node} has linked"
+    )]
+    NotLinked {
+        /// The node that the call is for.
+        node: NodeName,
+        /// The driver that the call is for.
+        driver: DriverName,
+    },
+    /// Nothing says which node the call is for.
+    #[error("cannot tell to which node a call for driver {driver} goes: {why}")]
+    NoRoute {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// What is missing.
+        why: String,
+    },
+    /// The link went away with the call on it.
+    #[error("the link to node {node} was lost during the call; its outcome is not known, send it again")]
+    LinkLost {
+        /// The node on the other end.
+        node: NodeName,
+        /// How it broke.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The driver at this node cannot be reached.
+    #[error("driver {driver} cannot be reached at {socket}; is it running, and is this its socket?")]
+    DriverAway {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// Its socket's path.
+        socket: String,
+        /// What the attempt met.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The driver went away, or misbehaved, with the call on it.
+    #[error("driver {driver} broke the call off; its outcome is not known, send it again")]
+    DriverBroke {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// How it broke.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The driver itself does not implement the method.
+    #[error("driver {driver} does not implement {method}")]
+    NotImplemented {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// The RPC's method name.
+        method: &'static str,
+    },
+    /// A Node call on the cloud's socket.
+    #[error("{0} is carried out on a node; call it on that node's own socket, which csi-edge serves there")]
+    NodeOnly(&'static str),
+    /// The node has no driver of this name.
+    #[error("driver {0:?} is not configured at this node; name it in csi-edge's configuration")]
+    NoSuchDriver(String),
+    /// What a sidecar reads once at its start is not known yet; an empty answer would be kept for ever.
+    #[error("nothing is known of driver {0} yet: no node with it has linked since csi-cloud started")]
+    NotLearned(DriverName),
+    /// Too many calls are in flight.
+    #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
+    Full(usize),
+    /// This process is going away.
+    #[error("{0} is stopping; send the call again")]
+    Stopping(&'static str),
+}
+
+/// What makes a request unreadable.
+#[derive(Debug, thiserror::Error)]
+pub enum BadRequest {
+    /// It is not one gRPC message.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The message is not the protobuf that the method takes.
+    #[error("it is not the message that the method takes")]
+    Protobuf(#[from] prost::DecodeError),
+    /// The header is not gRPC's.
+    #[error("its grpc-timeout {0:?} is not a number of at most 8 digits and a unit (H M S m u n)")]
+    Timeout(String),
+}
+
+impl Error {
+    /// The gRPC code that this failure is answered with; `docs/errors.md` explains each.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::UnknownMethod(_)
+            | Self::NotImplemented { .. }
+            | Self::NodeOnly(_)
+            | Self::BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Code::Unimplemented,
+            // The caller itself broke its request off: nobody reads this.
+            Self::BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Code::Cancelled,
+            Self::BadRequest { .. } => Code::InvalidArgument,
+            Self::DeadlinePassed(_) => Code::DeadlineExceeded,
+            Self::NotLinked { .. }
+            | Self::NoRoute { .. }
+            | Self::LinkLost { .. }
+            | Self::DriverAway { .. }
+            | Self::DriverBroke { .. }
+            | Self::NoSuchDriver(_)
+            | Self::NotLearned(_)
+            | Self::Full(_)
+            | Self::Stopping(_) => Code::Unavailable,
+        }
+    }
+
+    /// The failure and all that caused it, in one line.
+    pub fn chain(&self) -> String {
+        chain(self)
+    }
+
+    /// The failure as a gRPC status.
+    pub fn status(&self) -> Status {
+        Status::new(self.code(), self.chain())
+    }
+
+    /// The answer that carries this failure to the caller.
+    pub fn response(&self) -> Response<Body> {
+        self.status().into_http()
+    }
+}
+
+/// An error and all its sources, joined by `: `. A source whose text its parent repeats is left out.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,378 @@
+//! Copies one HTTP/2 exchange: request headers and body to an upstream, its answer back, both untouched.
+//!
+//! Nothing is decoded here. The exceptions are the ones gRPC hop-by-hop rules name: path authority and
+//! deadline belong to each hop. An answer that breaks off, or that is no gRPC, ends with UNAVAILABLE in
+//! its trailers, because the caller must not take the outcome for known.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::error::{BadRequest, Error};
+use crate::frame::{FrameError, MAX_MESSAGE, PREFIX};
+
+/// gRPC's header for the time that a caller gives a call.
+pub const TIMEOUT: &str = "grpc-timeout";
+const STATUS: &str = "grpc-status";
+const MESSAGE: &str = "grpc-message";
+/// CSI: "details MUST be empty"; what a driver puts here is dropped.
+const DETAILS: &str = "grpc-status-details-bin";
+/// The longest status message passed on, in bytes as they are on the wire: callers' header lists are bounded.
+const MAX_STATUS_MESSAGE: usize = 4096;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One unary or server-streaming call: its headers, and its one request message as it came.
+#[derive(Clone)]
+pub struct Call {
+    /// The caller's headers; kept but for what belongs to the hop.
+    pub headers: HeaderMap,
+    /// The request path, for example `/csi.v1.Controller/CreateVolume`.
+    pub path: http::uri::PathAndQuery,
+    /// The framed request message.
+    pub body: Bytes,
+}
+
+impl Call {
+    /// A call out of the parts of a request and its collected body.
+    pub fn new(parts: request::Parts, body: Bytes) -> Self {
+        let path = parts.uri.path_and_query().cloned();
+        let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+        Self { headers: parts.headers, path, body }
+    }
+
+    /// The request for an upstream: `authority` names the driver (to an edge) or is `localhost` (to a
+    /// driver), the time left until `deadline` is what the upstream is given, none without one.
+    fn request(self, authority: &Authority, deadline: Option<Instant>) -> Request<Body> {
+        let mut uri = http::uri::Parts::default();
+        uri.scheme = Some(http::uri::Scheme::HTTP);
+        uri.authority = Some(authority.clone());
+        uri.path_and_query = Some(self.path);
+        let mut request = Request::new(Body::whole(self.body));
+        *request.method_mut() = http::Method::POST;
+        // Scheme, authority and path are all there, so this cannot fail.
+        *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
+        *request.headers_mut() = self.headers;
+        let headers = request.headers_mut();
+        headers.remove(header::HOST);
+        headers.remove(header::CONTENT_LENGTH);
+        match deadline {
+            Some(deadline) => headers.insert(TIMEOUT, timeout_value(deadline)),
+            None => headers.remove(TIMEOUT),
+        };
+        request
+    }
+}
+
+/// Sends a call and gives back the head of the answer; its body is still on the way.
+///
+/// # Errors
+/// The connection broke, or the answer is not gRPC's. The call may have been carried out.
+pub async fn forward(
+    upstream: &mut SendRequest<Body>,
+    call: Call,
+    authority: &Authority,
+    deadline: Option<Instant>,
+) -> Result<Response<Incoming>, BoxError> {
+    upstream.ready().await?;
+    let response = upstream.send_request(call.request(authority, deadline)).await?;
+    let content = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    if response.status() != StatusCode::OK || !content.starts_with(b"application/grpc") {
+        return Err(format!("it answered HTTP {} and no gRPC", response.status()).into());
+    }
+    Ok(response)
+}
+
+/// An answer that has been received whole, so that it can be given to several callers.
+#[derive(Clone)]
+pub struct Answer {
+    headers: HeaderMap,
+    body: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Answer {
+    /// Receives an answer to its end.
+    ///
+    /// # Errors
+    /// It broke off, is larger than a message may be, or ended without a status.
+    pub async fn collect(response: Response<Incoming>) -> Result<Self, BoxError> {
+        let (mut parts, body) = response.into_parts();
+        let limited = http_body_util::Limited::new(body, MAX_MESSAGE + PREFIX);
+        let collected = limited.collect().await.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() { FrameError::TooLarge.into() } else { error }
+        })?;
+        let mut trailers = collected.trailers().cloned();
+        if !parts.headers.contains_key(STATUS) && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS)) {
+            return Err("its answer ended without a gRPC status".into());
+        }
+        tidy(&mut parts.headers);
+        trailers.iter_mut().for_each(tidy);
+        Ok(Self { headers: parts.headers, body: collected.to_bytes(), trailers })
+    }
+
+    /// The answer as a response, body and trailers untouched.
+    pub fn response(self) -> Response<Body> {
+        let body = match (self.body.is_empty(), self.trailers) {
+            (true, None) => Body::Empty,
+            (_, trailers) => Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers },
+        };
+        let mut response = Response::new(body);
+        *response.headers_mut() = self.headers;
+        response
+    }
+
+    /// The framed message, if the call succeeded.
+    pub fn ok(&self) -> Option<&Bytes> {
+        let status = self.trailers.as_ref().and_then(|trailers| trailers.get(STATUS));
+        let status = status.or_else(|| self.headers.get(STATUS))?;
+        (status.as_bytes() == b"0").then_some(&self.body)
+    }
+}
+
+/// The response for a caller out of an upstream's, passed on as it arrives.
+///
+/// `broken` is what the caller is told if the upstream breaks off.
+pub fn pass(response: Response<Incoming>, broken: &Error) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    let has_status = parts.headers.contains_key(STATUS);
+    tidy(&mut parts.headers);
+    parts.extensions = http::Extensions::new();
+    Response::from_parts(parts, Body::Passing { body, broken: (!has_status).then(|| Box::new(broken.status())) })
+}
+
+/// The body of a request or answer of ours.
+pub enum Body {
+    /// Nothing, not even trailers.
+    Empty,
+    /// One chunk and then the trailers.
+    Whole {
+        /// What is left to send.
+        data: Option<Bytes>,
+        /// Sent after the data.
+        trailers: Option<HeaderMap>,
+    },
+    /// An upstream's answer as it arrives.
+    Passing {
+        /// The upstream's body.
+        body: Incoming,
+        /// The end to give it if it has none of its own; taken when an end was given.
+        broken: Option<Box<Status>>,
+    },
+}
+
+impl Body {
+    /// One chunk without trailers.
+    pub fn whole(data: Bytes) -> Self {
+        Self::Whole { data: Some(data), trailers: None }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::Empty
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Whole { data, trailers } => {
+                let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                Poll::Ready(frame.map(Ok))
+            }
+            Self::Passing { body, broken } => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(pass_frame(frame, broken).map(Ok))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Whole { data, trailers } => data.is_none() && trailers.is_none(),
+            Self::Passing { body, broken } => broken.is_none() && body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64)),
+            Self::Passing { .. } => SizeHint::default(),
+        }
+    }
+}
+
+/// One frame of a passing body; the end of one that has no status of its own becomes `broken`.
+fn pass_frame(
+    frame: Option<Result<Frame<Bytes>, hyper::Error>>,
+    broken: &mut Option<Box<Status>>,
+) -> Option<Frame<Bytes>> {
+    match frame {
+        Some(Ok(mut frame)) => {
+            if let Some(trailers) = frame.trailers_mut() {
+                if trailers.contains_key(STATUS) {
+                    *broken = None;
+                }
+                tidy(trailers);
+            }
+            Some(frame)
+        }
+        Some(Err(_)) | None => {
+            let status = broken.take()?;
+            let mut trailers = HeaderMap::new();
+            // Fails only for metadata that is no header; ours has none.
+            let _ = status.add_header(&mut trailers);
+            Some(Frame::trailers(trailers))
+        }
+    }
+}
+
+/// Takes out what CSI forbids and cuts what no caller could receive.
+fn tidy(headers: &mut HeaderMap) {
+    headers.remove(DETAILS);
+    if let Some(message) = headers.get_mut(MESSAGE)
+        && message.len() > MAX_STATUS_MESSAGE
+    {
+        let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
+        // Never inside a percent-encoded byte, which is three characters long.
+        let whole = cut.iter().rposition(|b| *b == b'%').filter(|at| at + 3 > cut.len()).unwrap_or(cut.len());
+        if let Ok(short) = HeaderValue::from_bytes(cut.get(..whole).unwrap_or_default()) {
+            *message = short;
+        }
+    }
+}
+
+/// An answer of OK with this message (unframed).
+pub fn ok(message: &[u8]) -> Response<Body> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert(STATUS, HeaderValue::from_static("0"));
+    let data = Some(crate::frame::frame(message));
+    let mut response = Response::new(Body::Whole { data, trailers: Some(trailers) });
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// Waits for a call, at most until its deadline.
+///
+/// # Errors
+/// [`Error::DeadlinePassed`], or the call's own.
+pub async fn until<T>(
+    deadline: Option<Instant>,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    match deadline {
+        None => call.await,
+        Some(deadline) => {
+            let expired = Err(Error::DeadlinePassed("before it was answered"));
+            tokio::time::timeout_at(deadline, call).await.unwrap_or(expired)
+        }
+    }
+}
+
+/// The moment until which the caller waits, from its `grpc-timeout`; none if it waits for ever.
+///
+/// # Errors
+/// [`BadRequest::Timeout`] if the header is there and is not gRPC's.
+pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
+    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
+    let bad = || BadRequest::Timeout(String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let text = value.to_str().map_err(|_| bad())?;
+    let timeout = parse_timeout(text).ok_or_else(bad)?;
+    // A time too long for the clock is as good as none.
+    Ok(Instant::now().checked_add(timeout))
+}
+
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let amount: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
+
+/// What is left until a deadline, in the finest unit that fits eight digits.
+fn timeout_value(deadline: Instant) -> HeaderValue {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let units = [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
+    let fits = units.into_iter().find(|(amount, _)| *amount < 100_000_000);
+    let (amount, unit) = fits.unwrap_or((99_999_999, 'S'));
+    // Digits and a letter are always a header value.
+    HeaderValue::try_from(format!("{amount}{unit}")).unwrap_or_else(|_| HeaderValue::from_static("0u"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_timeout_is_read_as_grpc_writes_it() {
+        assert_eq!(parse_timeout("10S"), Some(Duration::from_secs(10)));
+        assert_eq!(parse_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(parse_timeout("0n"), Some(Duration::ZERO));
+        for bad in ["", "S", "10", "123456789S", "-1S", "1 S", "1s", "é", "1é"] {
+            assert_eq!(parse_timeout(bad), None, "{bad:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_is_never_more_than_what_was_given() {
+        for seconds in [0, 1, 99, 100, 86_400, 99_999_999] {
+            let given = Duration::from_secs(seconds);
+            let value = timeout_value(Instant::now() + given);
+            let left = parse_timeout(value.to_str().unwrap()).unwrap();
+            assert!(left <= given && given - left < Duration::from_secs(1), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_status_message_is_cut_between_encoded_bytes() {
+        for shift in 0..3 {
+            let mut headers = HeaderMap::new();
+            let text = format!("{}{}", "x".repeat(shift), "%E2%82%AC".repeat(1000));
+            headers.insert(MESSAGE, HeaderValue::try_from(text).unwrap());
+            headers.insert(DETAILS, HeaderValue::from_static("AAAA"));
+            tidy(&mut headers);
+            let message = headers.get(MESSAGE).unwrap().to_str().unwrap();
+            assert!(message.len() <= MAX_STATUS_MESSAGE && message.len() > MAX_STATUS_MESSAGE - 3);
+            assert_eq!((message.len() - shift) % 3, 0);
+            assert!(!headers.contains_key(DETAILS));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_timeout_or_none(text in ".*") {
+            let _ = parse_timeout(&text);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The control messages of a link: what the two ends say of themselves, in JSON, beside the calls.
+//!
+//! The edge's hello is the first message on every link and the cloud's welcome or refusal the second.
+//! A hello is read in two steps, the protocol number first, so that one from the future is refused by
+//! name and not as garbage.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+use crate::identity::{DriverName, NodeName};
+
+/// The protocol that this version speaks; `docs/wire.md` describes it.
+pub const PROTOCOL: u32 = 1;
+/// The largest control message, in bytes; a hello of 100 drivers is about 100 KiB.
+pub const MAX_BYTES: usize = 256 * 1024;
+
+/// One control message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// Edge to cloud, first on a link.
+    Hello(Hello),
+    /// Cloud to edge: the link is up.
+    Welcome(Welcome),
+    /// Cloud to edge: the link will be closed, and why.
+    Refused(Refused),
+    /// Edge to cloud: what is known of the drivers has changed; all of them, as in the hello.
+    Drivers(Vec<Driver>),
+    /// Cloud to edge, by transports that need it: open another byte stream and show this ticket.
+    Bulk(Uuid),
+}
+
+/// What an edge says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The protocol it speaks.
+    pub protocol: u32,
+    /// Its node's name, for the log; who it is is in its certificate.
+    pub node: NodeName,
+    /// The version of csi-edge, for the log.
+    pub version: String,
+    /// The drivers at this node.
+    pub drivers: Vec<Driver>,
+}
+
+/// The cloud takes the link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The protocol it speaks.
+    pub protocol: u32,
+    /// The version of csi-cloud, for the log.
+    pub version: String,
+}
+
+/// The cloud does not take the link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The protocol that the cloud speaks.
+    pub protocol: u32,
+    /// Why, for an operator.
+    pub reason: String,
+}
+
+/// A driver, and what it says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Its CSI name.
+    pub name: DriverName,
+    /// Its answers, by RPC method (`GetPluginInfo`, `NodeGetInfo`, …), as protobuf messages. Empty while
+    /// the driver cannot be reached; an RPC that it does not implement is left out.
+    pub answers: BTreeMap<String, Answer>,
+}
+
+/// A protobuf message, in base64 within JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer(pub Bytes);
+
+impl Serialize for Answer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Answer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        STANDARD.decode(text).map(|bytes| Self(bytes.into())).map_err(D::Error::custom)
+    }
+}
+
+/// Why bytes are not a control message.
+#[derive(Debug, thiserror::Error)]
+pub enum MessageError {
+    /// More than [`MAX_BYTES`].
+    #[error("a control message of {0} bytes, and {MAX_BYTES} is the most")]
+    TooLarge(usize),
+    /// Not what this protocol says.
+    #[error("a control message that cannot be read")]
+    Unreadable(#[source] serde_json::Error),
+    /// A hello that speaks another protocol than ours.
+    #[error("the edge speaks link protocol {theirs} and this cloud speaks {PROTOCOL}; {}", advice(*.theirs))]
+    Protocol {
+        /// The protocol in the hello.
+        theirs: u32,
+    },
+}
+
+fn advice(theirs: u32) -> &'static str {
+    if theirs > PROTOCOL { "upgrade csi-cloud first, then csi-edge" } else { "upgrade csi-edge" }
+}
+
+impl Message {
+    /// The message as it is on the wire.
+    ///
+    /// # Errors
+    /// It would be larger than the other side takes.
+    pub fn encode(&self) -> Result<String, MessageError> {
+        let text = serde_json::to_string(self).map_err(MessageError::Unreadable)?;
+        if text.len() > MAX_BYTES { Err(MessageError::TooLarge(text.len())) } else { Ok(text) }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// See [`MessageError`]; a hello from another protocol is told apart from garbage.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
+        #[derive(Deserialize)]
+        struct Peek {
+            hello: Option<PeekHello>,
+        }
+        #[derive(Deserialize)]
+        struct PeekHello {
+            protocol: u32,
+        }
+        if bytes.len() > MAX_BYTES {
+            return Err(MessageError::TooLarge(bytes.len()));
+        }
+        if let Ok(Peek { hello: Some(PeekHello { protocol: theirs }) }) = serde_json::from_slice(bytes)
+            && theirs != PROTOCOL
+        {
+            return Err(MessageError::Protocol { theirs });
+        }
+        serde_json::from_slice(bytes).map_err(MessageError::Unreadable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Message {
+        let answers = BTreeMap::from([("GetPluginInfo".to_owned(), Answer(Bytes::from_static(b"\x0a\x01x")))]);
+        Message::Hello(Hello {
+            protocol: PROTOCOL,
+            node: "n1".parse().unwrap(),
+            version: "0.1.0".into(),
+            drivers: vec![Driver { name: "hostdir.edge-csi.io".parse().unwrap(), answers }],
+        })
+    }
+
+    #[test]
+    fn a_hello_on_the_wire_is_this() {
+        let expected = r#"{"hello":{"protocol":1,"node":"n1","version":"0.1.0","drivers":[{"name":"hostdir.edge-csi.io","answers":{"GetPluginInfo":"CgF4"}}]}}"#;
+        assert_eq!(hello().encode().unwrap(), expected);
+        assert_eq!(Message::decode(expected.as_bytes()).unwrap(), hello());
+    }
+
+    #[test]
+    fn a_hello_from_the_future_is_refused_by_its_number() {
+        let future = br#"{"hello":{"protocol":7,"who":{"name":"n1"},"things":[]}}"#;
+        let error = Message::decode(future).unwrap_err();
+        assert!(matches!(error, MessageError::Protocol { theirs: 7 }));
+        assert!(error.to_string().contains("speaks link protocol 7 and this cloud speaks 1"), "{error}");
+    }
+
+    #[test]
+    fn fields_newer_than_ours_are_no_reason_to_refuse() {
+        let newer = r#"{"welcome":{"protocol":1,"version":"9","mood":"good"}}"#;
+        assert!(Message::decode(newer.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_cut_and_an_oversized_hello_are_errors() {
+        let whole = hello().encode().unwrap();
+        for end in 0..whole.len() {
+            assert!(Message::decode(&whole.as_bytes()[..end]).is_err());
+        }
+        let large = format!(r#"{{"refused":{{"protocol":1,"reason":"{}"}}}}"#, "x".repeat(MAX_BYTES));
+        assert!(matches!(Message::decode(large.as_bytes()), Err(MessageError::TooLarge(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+            let _ = Message::decode(&bytes);
+        }
+
+        #[test]
+        fn a_damaged_hello_is_a_message_or_an_error(at in 0_usize..150, byte: u8) {
+            let mut bytes = hello().encode().unwrap().into_bytes();
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+            let _ = Message::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! HTTP/2 over any byte stream, with the settings that both ends of every hop use.
+//!
+//! Windows stay at hyper's defaults on the receiving side of answers: 2 MiB a stream is what fills 100 Mbit/s
+//! at 100 ms (`docs/performance.md`), and an idle connection allocates none of it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::forward::Body;
+
+/// Calls in flight on one connection; more wait at the caller.
+pub const MAX_STREAMS: u32 = 4096;
+/// The largest header list taken, in bytes; far above what gRPC callers send.
+const MAX_HEADERS: u32 = 64 * 1024;
+const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 5 * 1024 * 1024;
+/// How long the HTTP/2 handshake may take.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Begins to call over `io`. The second value drives the connection: spawn it, it ends with the connection.
+///
+/// # Errors
+/// The other side closed, or speaks something else than HTTP/2.
+pub async fn connect(
+    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> hyper::Result<(SendRequest<Body>, impl Future<Output = hyper::Result<()>> + Send + use<>)>
+{
+    hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_max_send_streams(MAX_STREAMS as usize)
+        .max_header_list_size(MAX_HEADERS)
+        .handshake(TokioIo::new(io))
+        .await
+}
+
+/// Serves calls that come in over `io` until it closes, or, told to stop, until those in flight are answered.
+///
+/// # Errors
+/// The other side speaks something else than HTTP/2, or broke off.
+pub async fn serve<I, F, R>(io: I, service: F, stop: impl Future<Output = ()>) -> hyper::Result<()>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    F: Fn(Request<Incoming>) -> R,
+    R: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+{
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADERS);
+    let connection = builder.serve_connection(TokioIo::new(io), hyper::service::service_fn(service));
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stop => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await
+}

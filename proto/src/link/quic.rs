@@ -1,0 +1,241 @@
+//! Links over QUIC: one connection, its first stream for control messages, opened by the edge; the calls and
+//! the bulk stream are opened by the cloud when it has a first call for them and begin with a byte that says
+//! which they are.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Connection, ConnectionError, Endpoint as Quinn, EndpointConfig, TransportConfig, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Join};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use super::endpoint::Endpoint;
+use super::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::hello::{MAX_BYTES, Message};
+use crate::identity::{NodeName, node_of};
+
+/// The application protocol in the TLS handshake.
+pub const ALPN: &[u8] = b"edge-csi";
+/// The receive buffer asked of the kernel, in bytes: with its default, a storm of dials loses packets.
+const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
+/// The most bytes of ours on their way to a peer that does not read, for each link.
+const SEND_WINDOW: u64 = 4 * 1024 * 1024;
+const CALLS: u8 = b'C';
+const BULK: u8 = b'B';
+
+type Stream = Join<quinn::RecvStream, quinn::SendStream>;
+
+/// One end of a link over QUIC.
+pub struct QuicLink {
+    connection: Connection,
+    control: Framed<Stream, LengthDelimitedCodec>,
+    /// At the edge: the next stream that the cloud opens.
+    opened: Option<BoxFuture<'static, Result<(Kind, Io), LinkError>>>,
+    /// Keeps the edge's socket; it has one for each link, so that a new dial may take another path.
+    _socket: Option<Quinn>,
+}
+
+fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    // Every stream that the peer may open costs memory at once.
+    config.max_concurrent_bidi_streams(streams_from_peer.into()).max_concurrent_uni_streams(0_u8.into());
+    config.datagram_receive_buffer_size(None).send_window(SEND_WINDOW);
+    config.keep_alive_interval(Some(keep_alive.every));
+    // Longer than any VarInt can say is no limit; the configuration's range is far below.
+    config.max_idle_timeout(keep_alive.dead_after.try_into().ok());
+    Arc::new(config)
+}
+
+/// Takes links at the cloud.
+pub struct Acceptor(Quinn);
+
+impl Acceptor {
+    /// Listens on a UDP address with this TLS configuration (ALPN `edge-csi`).
+    ///
+    /// # Errors
+    /// The address is taken, or the TLS configuration is not one for QUIC.
+    pub fn bind(
+        addr: SocketAddr,
+        tls: Arc<rustls::ServerConfig>,
+        keep_alive: KeepAlive,
+    ) -> std::io::Result<Self> {
+        let crypto = QuicServerConfig::try_from(tls).map_err(std::io::Error::other)?;
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        config.transport_config(transport(keep_alive, 1));
+        let socket = udp(addr)?;
+        let runtime = Arc::new(quinn::TokioRuntime);
+        Quinn::new(EndpointConfig::default(), Some(config), socket, runtime).map(Self)
+    }
+
+    /// The address that is listened on.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// The next attempt to link; none when closed. Authenticate it in a task of its own.
+    pub async fn accept(&self) -> Option<quinn::Incoming> {
+        self.0.accept().await
+    }
+
+    /// Says goodbye on all links that are left.
+    pub async fn close(&self) {
+        self.0.close(VarInt::from_u32(0), b"csi-cloud is stopping");
+        self.0.wait_idle().await;
+    }
+}
+
+/// Authenticates an attempt to link.
+///
+/// # Errors
+/// The peer is no node of ours, is too slow, or speaks something else.
+pub async fn authenticate(incoming: quinn::Incoming) -> Result<(NodeName, QuicLink), LinkError> {
+    within_handshake(async {
+        let connection = incoming.await.map_err(|e| failed(&e))?;
+        let certificates = connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());
+        let certificate = certificates.as_deref().and_then(|all| all.first());
+        let node = node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
+        // A stream is invisible until its opener writes, so this awaits the hello's first bytes.
+        let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
+        Ok((node, QuicLink::new(connection, send, recv, None)))
+    })
+    .await
+}
+
+/// Dials the cloud.
+///
+/// # Errors
+/// It cannot be reached, is not who it should be, or does not take our certificate.
+pub async fn dial(
+    endpoint: &Endpoint,
+    tls: Arc<rustls::ClientConfig>,
+    keep_alive: KeepAlive,
+) -> Result<QuicLink, LinkError> {
+    within_handshake(connect(endpoint, tls, keep_alive)).await
+}
+
+async fn connect(
+    endpoint: &Endpoint,
+    tls: Arc<rustls::ClientConfig>,
+    keep_alive: KeepAlive,
+) -> Result<QuicLink, LinkError> {
+    let at = format!("{}:{}", endpoint.host, endpoint.port);
+    let unreachable = |error| LinkError::Unreachable(at.clone(), error);
+    let addr = tokio::net::lookup_host(&at).await.map_err(unreachable)?.next();
+    let addr = addr.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| LinkError::Tls(e.to_string()))?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    // The cloud opens the calls and the bulk stream; while one is replaced there may be a third.
+    config.transport_config(transport(keep_alive, 4));
+    let any: SocketAddr = if addr.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
+    let socket = Quinn::client(any).map_err(unreachable)?;
+    let name = endpoint.host.trim_matches(['[', ']']);
+    let connecting = socket.connect_with(config, addr, name).map_err(|e| LinkError::Transport(e.to_string()))?;
+    let connection = connecting.await.map_err(|e| failed(&e))?;
+    let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
+    let mut link = QuicLink::new(connection, send, recv, Some(socket));
+    link.opened = Some(accept_stream(link.connection.clone()).boxed());
+    Ok(link)
+}
+
+/// A UDP socket with a large receive buffer, as large as the system lets it be.
+fn udp(addr: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::DGRAM, None)?;
+    let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    Ok(socket.into())
+}
+
+/// Waits for a stream that the cloud opens and reads what it is for.
+async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> {
+    let (send, mut recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
+    let kind = match recv.read_u8().await {
+        Ok(CALLS) => Kind::Calls,
+        Ok(BULK) => Kind::Bulk,
+        other => return Err(LinkError::Transport(format!("it opened a stream that begins with {other:?}"))),
+    };
+    Ok((kind, Box::new(tokio::io::join(recv, send))))
+}
+
+impl QuicLink {
+    fn new(
+        connection: Connection,
+        send: quinn::SendStream,
+        recv: quinn::RecvStream,
+        socket: Option<Quinn>,
+    ) -> Self {
+        let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
+        let control = Framed::new(tokio::io::join(recv, send), codec);
+        Self { connection, control, opened: None, _socket: socket }
+    }
+
+    pub(super) async fn next(&mut self) -> Event {
+        let opened = async {
+            match &mut self.opened {
+                Some(opened) => opened.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            frame = self.control.next() => match frame {
+                Some(Ok(bytes)) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
+                broken => Event::Closed(self.connection.close_reason().map_or_else(
+                    || {
+                        let how = broken.and_then(Result::err).map_or("it ended".into(), |e| e.to_string());
+                        LinkError::Transport(format!("its control stream: {how}"))
+                    },
+                    |reason| failed(&reason),
+                )),
+            },
+            opened = opened => {
+                self.opened = Some(accept_stream(self.connection.clone()).boxed());
+                opened.map_or_else(Event::Closed, |(kind, io)| Event::Opened(kind, io))
+            }
+        }
+    }
+
+    pub(super) async fn send(&mut self, text: String) -> Result<(), LinkError> {
+        let sent = self.control.send(Bytes::from(text)).await;
+        sent.map_err(|error| LinkError::Transport(format!("its control stream: {error}")))
+    }
+
+    pub(super) fn open(&self, kind: Kind) -> Opening {
+        let connection = self.connection.clone();
+        Box::pin(within_handshake(async move {
+            let (mut send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
+            let tag = if kind == Kind::Calls { CALLS } else { BULK };
+            send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
+            Ok(Box::new(tokio::io::join(recv, send)) as Io)
+        }))
+    }
+
+    pub(super) async fn close(self, reason: &str) {
+        self.connection.close(VarInt::from_u32(0), reason.as_bytes());
+        if let Some(socket) = self._socket {
+            // At most three round trips, and only at the edge, whose socket goes with the link.
+            let _ = tokio::time::timeout(super::HANDSHAKE, socket.wait_idle()).await;
+        }
+    }
+}
+
+fn failed(error: &ConnectionError) -> LinkError {
+    match error {
+        ConnectionError::TimedOut => LinkError::Closed("no sign of life from the other side".into()),
+        ConnectionError::ApplicationClosed(close) => {
+            LinkError::Closed(format!("the other side closed it: {}", String::from_utf8_lossy(&close.reason)))
+        }
+        ConnectionError::LocallyClosed => LinkError::Closed("closed here".into()),
+        ConnectionError::TransportError(error) => LinkError::Tls(tls::explain_quic(error)),
+        ConnectionError::ConnectionClosed(close) => LinkError::Tls(tls::explain_close(close)),
+        error => LinkError::Transport(error.to_string()),
+    }
+}

@@ -1,0 +1,310 @@
+//! Links over WebSocket: TLS over TCP, then `GET /link`. Binary messages are the calls stream, text messages
+//! are control messages; the bulk stream is a second connection, dialed by the edge when the cloud asks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{ClientRequestBuilder, Error as WsError};
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config, client_async_with_config};
+use tracing::warn;
+use uuid::Uuid;
+
+use self::socket::{Beside, Control, Socket};
+use super::endpoint::Endpoint;
+use super::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::error::chain;
+use crate::hello::{MAX_BYTES, Message};
+use crate::identity::{NodeName, node_of};
+
+mod socket;
+
+/// The application protocol in the TLS handshake.
+pub const ALPN: &[u8] = b"http/1.1";
+const LINK_PATH: &str = "/link";
+const BULK_PATH: &str = "/bulk/";
+
+fn config() -> WebSocketConfig {
+    // The read buffer is allocated at once, for every idle link; messages are at most a control message.
+    WebSocketConfig::default()
+        .read_buffer_size(4096)
+        .write_buffer_size(4096)
+        .max_message_size(Some(MAX_BYTES))
+        .max_frame_size(Some(MAX_BYTES))
+}
+
+/// One end of a link over WebSocket.
+pub struct WsLink {
+    /// Here while nobody has opened the calls stream.
+    idle: Option<Socket>,
+    control: Control,
+    side: Side,
+}
+
+enum Side {
+    Cloud { waiting: Waiting, node: NodeName },
+    Edge { dialer: Arc<Dialer>, bulk: Option<Opening> },
+}
+
+type Waiting = Arc<Mutex<HashMap<Uuid, (NodeName, oneshot::Sender<Io>)>>>;
+
+/// Takes TCP connections at the cloud and makes links of them.
+#[derive(Clone)]
+pub struct Acceptor {
+    tls: TlsAcceptor,
+    keep_alive: KeepAlive,
+    waiting: Waiting,
+}
+
+impl Acceptor {
+    /// An acceptor with this TLS configuration (ALPN `http/1.1`).
+    pub fn new(tls: Arc<rustls::ServerConfig>, keep_alive: KeepAlive) -> Self {
+        Self { tls: tls.into(), keep_alive, waiting: Waiting::default() }
+    }
+
+    /// Authenticates a connection. None if it was a bulk stream, which has gone to its link.
+    ///
+    /// # Errors
+    /// The peer is no node of ours, is too slow, or speaks something else.
+    pub async fn accept(&self, tcp: TcpStream) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+        within_handshake(self.authenticate(tcp)).await
+    }
+
+    async fn authenticate(&self, tcp: TcpStream) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+        let _ = tcp.set_nodelay(true);
+        let stream = self.tls.accept(tcp).await.map_err(|error| tls_failed(&error))?;
+        let node = {
+            let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            node_of(certificates.first().ok_or(LinkError::TimedOut)?)?
+        };
+        let mut path = String::new();
+        let look = |request: &Request, response: Response| answer_upgrade(request, response, &mut path);
+        let stream = TlsStream::from(stream);
+        let ws = accept_hdr_async_with_config(stream, look, Some(config())).await.map_err(|e| failed(&e))?;
+        if path == LINK_PATH {
+            let side = Side::Cloud { waiting: self.waiting.clone(), node: node.clone() };
+            return Ok(Some((node, WsLink::new(ws, self.keep_alive, side))));
+        }
+        self.hand_over(&path, &node, ws)?;
+        Ok(None)
+    }
+
+    /// Gives a bulk connection to the link that asked for it.
+    fn hand_over(
+        &self,
+        path: &str,
+        node: &NodeName,
+        ws: WebSocketStream<TlsStream<TcpStream>>,
+    ) -> Result<(), LinkError> {
+        let nobody = || LinkError::Transport(format!("nobody asked for {path}"));
+        let ticket = path.strip_prefix(BULK_PATH).and_then(|ticket| ticket.parse::<Uuid>().ok());
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (owner, sender) = ticket.and_then(|ticket| waiting.remove(&ticket)).ok_or_else(nobody)?;
+        if owner != *node {
+            return Err(nobody());
+        }
+        let (socket, _) = Socket::new(ws, self.keep_alive);
+        sender.send(Box::new(socket)).map_err(|_| nobody())
+    }
+}
+
+#[expect(clippy::result_large_err, reason = "the library's signature")]
+fn answer_upgrade(request: &Request, response: Response, path: &mut String) -> Result<Response, ErrorResponse> {
+    let asked = request.uri().path();
+    if asked == LINK_PATH || asked.starts_with(BULK_PATH) {
+        asked.clone_into(path);
+        return Ok(response);
+    }
+    let mut refusal = ErrorResponse::new(Some(format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n")));
+    *refusal.status_mut() = http::StatusCode::NOT_FOUND;
+    Err(refusal)
+}
+
+/// Dials the cloud.
+pub struct Dialer {
+    /// Where the cloud is.
+    pub endpoint: Endpoint,
+    /// With ALPN `http/1.1`.
+    pub tls: Arc<rustls::ClientConfig>,
+    /// How liveness is watched.
+    pub keep_alive: KeepAlive,
+}
+
+/// Makes a link to the cloud.
+///
+/// # Errors
+/// It cannot be reached, is not who it should be, or does not take our certificate.
+pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
+    let ws = within_handshake(dialer.connect(LINK_PATH)).await?;
+    let keep_alive = dialer.keep_alive;
+    Ok(WsLink::new(ws, keep_alive, Side::Edge { dialer, bulk: None }))
+}
+
+impl Dialer {
+    async fn connect(&self, path: &str) -> Result<WebSocketStream<TlsStream<TcpStream>>, LinkError> {
+        let Endpoint { host, port, .. } = &self.endpoint;
+        let at = format!("{host}:{port}");
+        let tcp = TcpStream::connect(&at).await.map_err(|e| LinkError::Unreachable(at, e))?;
+        let _ = tcp.set_nodelay(true);
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
+        let name = name.map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
+        let tls = TlsConnector::from(self.tls.clone());
+        let stream = TlsStream::from(tls.connect(name, tcp).await.map_err(|error| tls_failed(&error))?);
+        let uri = format!("wss://{host}:{port}{path}");
+        let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
+        let request = ClientRequestBuilder::new(uri);
+        let (ws, _) = client_async_with_config(request, stream, Some(config())).await.map_err(|e| failed(&e))?;
+        Ok(ws)
+    }
+
+    async fn bulk(self: Arc<Self>, ticket: Uuid) -> Result<Io, LinkError> {
+        let ws = within_handshake(self.connect(&format!("{BULK_PATH}{ticket}"))).await?;
+        let (socket, _) = Socket::new(ws, self.keep_alive);
+        Ok(Box::new(socket))
+    }
+}
+
+impl WsLink {
+    fn new(ws: WebSocketStream<TlsStream<TcpStream>>, keep_alive: KeepAlive, side: Side) -> Self {
+        let (socket, control) = Socket::new(ws, keep_alive);
+        Self { idle: Some(socket), control, side }
+    }
+
+    pub(super) async fn next(&mut self) -> Event {
+        loop {
+            let text = match self.step().await {
+                Step::Text(text) => text,
+                Step::Readable => return self.readable(),
+                Step::Bulk(Ok(io)) => return Event::Opened(Kind::Bulk, io),
+                Step::Bulk(Err(error)) => {
+                    warn!(error = %chain(&error), "cannot open the bulk stream that the cloud asked for");
+                    continue;
+                }
+                Step::Closed => return Event::Closed(self.control.reason.error()),
+            };
+            match (Message::decode(text.as_bytes()), &mut self.side) {
+                (Ok(Message::Bulk(ticket)), Side::Edge { dialer, bulk }) => {
+                    *bulk = Some(Box::pin(dialer.clone().bulk(ticket)));
+                }
+                (Ok(message), _) => return Event::Message(message),
+                (Err(error), _) => return Event::Closed(error.into()),
+            }
+        }
+    }
+
+    /// Waits for one thing, driving the socket if nobody else does.
+    async fn step(&mut self) -> Step {
+        let Self { idle, control, side } = self;
+        let readable = std::future::poll_fn(|cx| match idle {
+            Some(socket) => socket.poll_readable(cx),
+            None => std::task::Poll::Pending,
+        });
+        let bulk = async {
+            match side {
+                Side::Edge { bulk: Some(dialing), .. } => dialing.await,
+                _ => std::future::pending().await,
+            }
+        };
+        let step = tokio::select! {
+            biased;
+            text = control.received.recv() => text.map_or(Step::Closed, Step::Text),
+            opened = bulk => Step::Bulk(opened),
+            result = readable => if result.is_ok() { Step::Readable } else { Step::Closed },
+        };
+        if let (Step::Bulk(_), Side::Edge { bulk, .. }) = (&step, side) {
+            *bulk = None;
+        }
+        step
+    }
+
+    /// The idle socket has bytes of the calls stream, or is closed.
+    fn readable(&mut self) -> Event {
+        // Control messages that came before the bytes or the end go first.
+        if let Ok(text) = self.control.received.try_recv() {
+            return Message::decode(text.as_bytes()).map_or_else(|e| Event::Closed(e.into()), Event::Message);
+        }
+        match (self.idle.take(), &self.side) {
+            (Some(socket), Side::Edge { .. }) if socket.has_bytes() => {
+                Event::Opened(Kind::Calls, Box::new(socket))
+            }
+            (Some(socket), Side::Cloud { .. }) if socket.has_bytes() => {
+                Event::Closed(LinkError::Transport("it sent bytes before any call".into()))
+            }
+            _ => Event::Closed(self.control.reason.error()),
+        }
+    }
+
+    pub(super) fn send(&self, text: String) -> Result<(), LinkError> {
+        self.control.send.try_send(Beside::Text(text)).map_err(|_| self.control.reason.error())
+    }
+
+    pub(super) fn open(&mut self, kind: Kind) -> Opening {
+        let Side::Cloud { waiting, node } = &self.side else {
+            return Box::pin(async { Err(LinkError::Transport("only the cloud opens streams".into())) });
+        };
+        if kind == Kind::Calls {
+            let io = self.idle.take().map(|socket| Box::new(socket) as Io);
+            return Box::pin(async { io.ok_or_else(|| LinkError::Closed("its calls stream ended".into())) });
+        }
+        let ticket = Uuid::new_v4();
+        let (sender, receiver) = oneshot::channel();
+        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, (node.clone(), sender));
+        let asked = Message::Bulk(ticket).encode().map_err(LinkError::from).and_then(|text| self.send(text));
+        let waiting = waiting.clone();
+        Box::pin(async move {
+            let arrived = async { receiver.await.map_err(|_| LinkError::TimedOut) };
+            let io = match asked {
+                Ok(()) => within_handshake(arrived).await,
+                Err(error) => Err(error),
+            };
+            waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&ticket);
+            io
+        })
+    }
+
+    pub(super) async fn close(mut self, reason: &str) {
+        let _ = self.control.send.try_send(Beside::Close(reason.to_owned()));
+        // An idle socket is driven here until it has said goodbye; one that serves calls does it by itself.
+        let _ = within_handshake(async {
+            while let Step::Text(_) | Step::Bulk(_) = self.step().await {}
+            Ok(())
+        })
+        .await;
+    }
+}
+
+/// What one [`WsLink::step`] met.
+enum Step {
+    Text(String),
+    Readable,
+    Bulk(Result<Io, LinkError>),
+    Closed,
+}
+
+fn tls_failed(error: &std::io::Error) -> LinkError {
+    LinkError::Tls(tls::explain_io(error))
+}
+
+fn failed(error: &WsError) -> LinkError {
+    match error {
+        WsError::Io(io) if tls::is_tls(io) => LinkError::Tls(tls::explain_io(io)),
+        error => LinkError::Transport(explain(error)),
+    }
+}
+
+/// A WebSocket failure in words.
+fn explain(error: &WsError) -> String {
+    match error {
+        WsError::Io(io) => tls::explain_io(io),
+        WsError::Http(answer) => {
+            let body = answer.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            format!("it answered HTTP {}: {}", answer.status(), body.trim())
+        }
+        error => error.to_string(),
+    }
+}

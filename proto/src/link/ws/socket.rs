@@ -1,0 +1,227 @@
+//! One WebSocket as a byte stream with control messages beside it.
+//!
+//! Binary messages are the stream's bytes, text messages are control messages. All work happens when the
+//! stream is polled, by whoever owns it: the link while it is idle, HTTP/2 from the first call on. So a
+//! byte passes no task of ours on its way.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::{Sink, Stream};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval};
+use tokio_rustls::TlsStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
+
+use crate::link::{KeepAlive, Reason};
+
+/// The most bytes of the stream in one message.
+const MAX_CHUNK: usize = 64 * 1024;
+/// A close frame holds 125 bytes, two of them its code.
+const MAX_REASON: usize = 123;
+
+/// What the owner of the link wants sent beside the stream.
+pub(super) enum Beside {
+    /// A control message.
+    Text(String),
+    /// Close, and tell why.
+    Close(String),
+}
+
+/// The byte stream; see the module.
+pub(super) struct Socket {
+    ws: WebSocketStream<TlsStream<TcpStream>>,
+    unread: Bytes,
+    received: mpsc::Sender<String>,
+    to_send: mpsc::Receiver<Beside>,
+    flush: bool,
+    ping: Interval,
+    keep_alive: KeepAlive,
+    heard: Instant,
+    reason: Reason,
+}
+
+/// The ends of the control messages of a [`Socket`].
+pub(super) struct Control {
+    pub(super) received: mpsc::Receiver<String>,
+    pub(super) send: mpsc::Sender<Beside>,
+    pub(super) reason: Reason,
+}
+
+impl Socket {
+    pub(super) fn new(
+        ws: WebSocketStream<TlsStream<TcpStream>>,
+        keep_alive: KeepAlive,
+    ) -> (Self, Control) {
+        let (received, receive) = mpsc::channel(8);
+        let (send, to_send) = mpsc::channel(8);
+        let reason = Reason::default();
+        let mut ping = tokio::time::interval_at(Instant::now() + keep_alive.every, keep_alive.every);
+        ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let control = Control { received: receive, send, reason: reason.clone() };
+        let heard = Instant::now();
+        let unread = Bytes::new();
+        (Self { ws, unread, received, to_send, flush: false, ping, keep_alive, heard, reason }, control)
+    }
+
+    /// Ends when bytes of the stream are there to be read, or the socket is closed; meanwhile passes
+    /// control messages and keeps the connection alive.
+    pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.unread.is_empty() {
+            self.unread = ready!(self.poll_bytes(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Bytes are there to be read; if not after [`Socket::poll_readable`], it is closed.
+    pub(super) fn has_bytes(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// The next bytes of the stream; none when it is closed.
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        if let Poll::Ready(closed) = self.poll_beside(cx)? {
+            return Poll::Ready(Ok(closed));
+        }
+        loop {
+            let frame = ready!(Pin::new(&mut self.ws).poll_next(cx));
+            self.heard = Instant::now();
+            match frame {
+                Some(Ok(Frame::Binary(bytes))) if bytes.is_empty() => {}
+                Some(Ok(Frame::Binary(bytes))) => return Poll::Ready(Ok(bytes)),
+                Some(Ok(Frame::Text(text))) => {
+                    // The other side sends few; one that sends many breaks the rules.
+                    let full = self.received.try_send(text.as_str().to_owned()).is_err();
+                    if full {
+                        return Poll::Ready(Err(self.failed("it sent control messages that nobody awaits")));
+                    }
+                }
+                Some(Ok(Frame::Close(frame))) => {
+                    let told = frame.map(|frame| frame.reason.as_str().to_owned()).unwrap_or_default();
+                    self.reason.set(format!("the other side closed it: {told}"));
+                }
+                Some(Ok(Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_))) => {}
+                Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
+                    return Poll::Ready(Ok(Bytes::new()));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(self.failed(super::explain(&error)))),
+            }
+        }
+    }
+
+    /// Sends what goes beside the stream: control messages, pings. Ready when the socket is to be closed.
+    fn poll_beside(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+        while self.ping.poll_tick(cx).is_ready() {
+            if self.heard.elapsed() >= self.keep_alive.dead_after {
+                let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
+                return Poll::Ready(Err(self.failed(dead)));
+            }
+            self.send_beside(cx, Frame::Ping(Bytes::new()))?;
+        }
+        while let Poll::Ready(Some(beside)) = self.to_send.poll_recv(cx) {
+            match beside {
+                Beside::Text(text) => self.send_beside(cx, Frame::text(text))?,
+                Beside::Close(reason) => {
+                    self.reason.set(format!("closed here: {reason}"));
+                    self.send_beside(cx, close_frame(&reason))?;
+                    let _ = Pin::new(&mut self.ws).poll_flush(cx);
+                    return Poll::Ready(Ok(Bytes::new()));
+                }
+            }
+        }
+        if self.flush && Pin::new(&mut self.ws).poll_flush(cx).map_err(|e| self.ws_failed(&e))?.is_ready() {
+            self.flush = false;
+        }
+        Poll::Pending
+    }
+
+    /// Queues a frame. The socket's own buffer takes it also when the network does not; such frames are
+    /// few and small.
+    fn send_beside(&mut self, cx: &mut Context<'_>, frame: Frame) -> io::Result<()> {
+        let _ = Pin::new(&mut self.ws).poll_ready(cx).map_err(|e| self.ws_failed(&e))?;
+        self.flush = true;
+        Pin::new(&mut self.ws).start_send(frame).map_err(|e| self.ws_failed(&e))
+    }
+
+    fn ws_failed(&self, error: &WsError) -> io::Error {
+        self.failed(super::explain(error))
+    }
+
+    fn failed(&self, reason: impl Into<String>) -> io::Error {
+        let reason = reason.into();
+        self.reason.set(reason.clone());
+        io::Error::new(io::ErrorKind::ConnectionAborted, reason)
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Poll<io::Result<usize>> {
+        let length = chunk.len();
+        ready!(Pin::new(&mut self.ws).poll_ready(cx)).map_err(|e| self.ws_failed(&e))?;
+        Pin::new(&mut self.ws).start_send(Frame::Binary(chunk)).map_err(|e| self.ws_failed(&e))?;
+        Poll::Ready(Ok(length))
+    }
+}
+
+fn close_frame(reason: &str) -> Frame {
+    let end = reason.floor_char_boundary(MAX_REASON);
+    let reason = reason.get(..end).unwrap_or_default().to_owned().into();
+    Frame::Close(Some(CloseFrame { code: CloseCode::Normal, reason }))
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_readable(cx))?;
+        let length = self.unread.len().min(buf.remaining());
+        buf.put_slice(self.unread.get(..length).unwrap_or_default());
+        self.unread.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let chunk = buf.get(..buf.len().min(MAX_CHUNK)).unwrap_or_default();
+        self.poll_send(cx, Bytes::copy_from_slice(chunk))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut chunk = BytesMut::with_capacity(total.min(MAX_CHUNK));
+        for buf in bufs {
+            let room = MAX_CHUNK - chunk.len();
+            chunk.extend_from_slice(buf.get(..buf.len().min(room)).unwrap_or_default());
+        }
+        self.poll_send(cx, chunk.freeze())
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = ready!(Pin::new(&mut self.ws).poll_flush(cx));
+        self.flush = false;
+        Poll::Ready(flushed.map_err(|e| self.ws_failed(&e)))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match ready!(Pin::new(&mut self.ws).poll_close(cx)) {
+            Ok(()) | Err(WsError::ConnectionClosed | WsError::AlreadyClosed) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(self.ws_failed(&error))),
+        }
+    }
+}

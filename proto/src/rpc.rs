@@ -1,0 +1,220 @@
+//! The table of all CSI RPCs: one row says what a call is about and what its answer teaches.
+//!
+//! A renamed field breaks the build; a missing or doubled row breaks a test over the descriptor set.
+//! Everything that treats one RPC otherwise than another asks this table.
+
+use prost::{DecodeError, Message};
+
+use crate::csi;
+
+/// The services of a CSI driver, as they stand in a request's path.
+pub const SERVICES: [&str; 5] = [
+    "csi.v1.Identity",
+    "csi.v1.Controller",
+    "csi.v1.GroupController",
+    "csi.v1.SnapshotMetadata",
+    "csi.v1.Node",
+];
+
+/// The id of something that has a home. The three kinds are separate name spaces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Id {
+    /// A volume's id.
+    Volume(String),
+    /// A snapshot's id.
+    Snapshot(String),
+    /// A volume group snapshot's id.
+    Group(String),
+}
+
+/// What a call is about, taken from its request: all that routing needs to know of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Key {
+    /// Answered by the front itself, from what it has learned.
+    Local,
+    /// A volume is to be made: near its source if it has one, else where the topology says.
+    Place {
+        /// The volume's name, the idempotency key of CreateVolume.
+        name: String,
+        /// The snapshot or volume whose content it takes.
+        source: Option<Id>,
+        /// Segments in the caller's order of preference: `preferred`, then `requisite`.
+        topology: Vec<csi::Topology>,
+    },
+    /// A call on something that exists.
+    Home(Id),
+    /// A group snapshot of these volumes, which must share one home.
+    Homes(Vec<Id>),
+    /// A list over all nodes.
+    All,
+    /// The capacity at a topology, or everywhere.
+    Capacity(Option<csi::Topology>),
+    /// A call that only makes sense on a node.
+    Node,
+}
+
+/// What an answer of OK teaches.
+#[derive(Clone, Copy)]
+pub enum Learn {
+    /// Nothing.
+    Nothing,
+    /// These ids live on the node that answered.
+    Lives(fn(&[u8]) -> Result<Vec<Id>, DecodeError>),
+    /// What the request named is gone.
+    Gone,
+}
+
+/// One row of the table.
+pub struct Rpc {
+    /// For example `CreateVolume`; unique over all services.
+    pub method: &'static str,
+    /// For example `/csi.v1.Controller/CreateVolume`.
+    pub path: &'static str,
+    /// The answer is a stream of messages; such a call changes nothing and travels as bulk.
+    pub streaming: bool,
+    /// What an answer of OK teaches.
+    pub learn: Learn,
+    peek: fn(&[u8]) -> Result<Key, DecodeError>,
+}
+
+impl Rpc {
+    /// Reads what the call is about from its (unframed) request message.
+    ///
+    /// # Errors
+    /// The message is not the protobuf that this RPC takes.
+    pub fn key(&self, message: &[u8]) -> Result<Key, DecodeError> {
+        (self.peek)(message)
+    }
+
+    /// Answers of this call may be large, so it travels beside the small calls, not among them.
+    pub fn bulk(&self) -> bool {
+        self.streaming || matches!(self.method, "ListVolumes" | "ListSnapshots" | "ControllerListVolumeHealth")
+    }
+}
+
+/// The row for a request path.
+pub fn find(path: &str) -> Option<&'static Rpc> {
+    RPCS.iter().find(|rpc| rpc.path == path)
+}
+
+/// Whether the path names a method, known or not, of a service that a CSI driver has.
+pub fn of_driver(path: &str) -> bool {
+    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+        return false;
+    };
+    SERVICES.contains(&service) && !method.is_empty() && method.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
+macro_rules! rpcs {
+    ($($service:ident/$method:ident($($request:tt)*) => $key:expr $(, learn $learn:expr)? $(, $stream:ident)?;)*) => {
+        /// Every RPC of CSI 1.13.0.
+        pub static RPCS: &[Rpc] = &[$(Rpc {
+            method: stringify!($method),
+            path: concat!("/csi.v1.", stringify!($service), "/", stringify!($method)),
+            streaming: rpcs!(@stream $($stream)?),
+            learn: rpcs!(@learn $($learn)?),
+            peek: rpcs!(@peek ($($request)*) $key),
+        }),*];
+    };
+    (@stream stream) => { true };
+    (@stream) => { false };
+    (@learn $learn:expr) => { $learn };
+    (@learn) => { Learn::Nothing };
+    (@peek (_) $key:expr) => { |_| Ok($key) };
+    (@peek ($r:ident: $request:ident) $key:expr) => { |message| {
+        let $r = csi::$request::decode(message)?;
+        Ok($key)
+    } };
+}
+
+use Id::{Group, Snapshot, Volume};
+use Key::{All, Home, Homes, Local, Node};
+use Learn::{Gone, Lives};
+
+rpcs! {
+    Identity/GetPluginInfo(_)         => Local;
+    Identity/GetPluginCapabilities(_) => Local;
+    Identity/Probe(_)                 => Local;
+
+    Controller/CreateVolume(r: CreateVolumeRequest)                 => place(r), learn Lives(created_volume);
+    Controller/DeleteVolume(r: DeleteVolumeRequest)                 => Home(Volume(r.volume_id)), learn Gone;
+    Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)     => Home(Volume(r.volume_id));
+    Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest) => Home(Volume(r.volume_id));
+    Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest) => Home(Volume(r.volume_id));
+    Controller/ListVolumes(_)                                       => All;
+    Controller/ControllerListVolumeHealth(_)                        => All;
+    Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest) => Home(Volume(r.volume_id));
+    Controller/GetCapacity(r: GetCapacityRequest)                   => Key::Capacity(r.accessible_topology);
+    Controller/ControllerGetCapabilities(_)                         => Local;
+    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => Home(Volume(r.source_volume_id)), learn Lives(created_snapshot);
+    Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => Home(Snapshot(r.snapshot_id)), learn Gone;
+    Controller/ListSnapshots(r: ListSnapshotsRequest)               => listed_snapshots(r);
+    Controller/GetSnapshot(r: GetSnapshotRequest)                   => Home(Snapshot(r.snapshot_id));
+    Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest) => Home(Volume(r.volume_id));
+    Controller/ControllerGetVolume(r: ControllerGetVolumeRequest)   => Home(Volume(r.volume_id));
+    Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest) => Home(Volume(r.volume_id));
+
+    GroupController/GroupControllerGetCapabilities(_)               => Local;
+    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => group(r), learn Lives(created_group);
+    GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => Home(Group(r.group_snapshot_id)), learn Gone;
+    GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)       => Home(Group(r.group_snapshot_id));
+
+    SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest) => Home(Snapshot(r.snapshot_id)), stream;
+    SnapshotMetadata/GetMetadataDelta(r: GetMetadataDeltaRequest)   => Home(Snapshot(r.base_snapshot_id)), stream;
+
+    Node/NodeStageVolume(_)      => Node;
+    Node/NodeUnstageVolume(_)    => Node;
+    Node/NodePublishVolume(_)    => Node;
+    Node/NodeUnpublishVolume(_)  => Node;
+    Node/NodeGetVolumeStats(_)   => Node;
+    Node/NodeGetVolumeHealth(_)  => Node;
+    Node/NodeGetStorageHealth(_) => Node;
+    Node/NodeExpandVolume(_)     => Node;
+    Node/NodeGetCapabilities(_)  => Local;
+    Node/NodeGetInfo(_)          => Local;
+}
+
+fn place(request: csi::CreateVolumeRequest) -> Key {
+    use csi::volume_content_source::Type;
+    let source = match request.volume_content_source.and_then(|source| source.r#type) {
+        Some(Type::Snapshot(snapshot)) => Some(Snapshot(snapshot.snapshot_id)),
+        Some(Type::Volume(volume)) => Some(Volume(volume.volume_id)),
+        None => None,
+    };
+    // CSI: preferred is a list in the caller's order; the volume MUST be accessible from requisite.
+    let requirement = request.accessibility_requirements.unwrap_or_default();
+    let topology = requirement.preferred.into_iter().chain(requirement.requisite).collect();
+    Key::Place { name: request.name, source, topology }
+}
+
+fn group(request: csi::CreateVolumeGroupSnapshotRequest) -> Key {
+    Homes(request.source_volume_ids.into_iter().map(Volume).collect())
+}
+
+fn listed_snapshots(request: csi::ListSnapshotsRequest) -> Key {
+    if !request.snapshot_id.is_empty() {
+        Home(Snapshot(request.snapshot_id))
+    } else if !request.source_volume_id.is_empty() {
+        Home(Volume(request.source_volume_id))
+    } else {
+        All
+    }
+}
+
+fn created_volume(message: &[u8]) -> Result<Vec<Id>, DecodeError> {
+    let answer = csi::CreateVolumeResponse::decode(message)?;
+    Ok(answer.volume.into_iter().map(|volume| Volume(volume.volume_id)).collect())
+}
+
+fn created_snapshot(message: &[u8]) -> Result<Vec<Id>, DecodeError> {
+    let answer = csi::CreateSnapshotResponse::decode(message)?;
+    Ok(answer.snapshot.into_iter().map(|snapshot| Snapshot(snapshot.snapshot_id)).collect())
+}
+
+fn created_group(message: &[u8]) -> Result<Vec<Id>, DecodeError> {
+    let Some(group) = csi::CreateVolumeGroupSnapshotResponse::decode(message)?.group_snapshot else {
+        return Ok(Vec::new());
+    };
+    let snapshots = group.snapshots.into_iter().map(|snapshot| Snapshot(snapshot.snapshot_id));
+    Ok(snapshots.chain([Group(group.group_snapshot_id)]).collect())
+}
