@@ -33,7 +33,12 @@ pub struct Front {
 
 impl Front {
     /// The front of a driver. Calls that name no node go to `default_node`, else to the only node known.
-    pub fn new(driver: DriverName, default_node: Option<NodeName>, known: Arc<Known>, links: Arc<Links>) -> Self {
+    pub fn new(
+        driver: DriverName,
+        default_node: Option<NodeName>,
+        known: Arc<Known>,
+        links: Arc<Links>,
+    ) -> Self {
         // A driver's name is made of the characters of a host name.
         let authority = driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
         Self { driver, authority, default_node, known, links }
@@ -41,29 +46,7 @@ impl Front {
 
     /// Serves the socket until told to stop; calls in flight are answered first.
     pub async fn serve(self: Arc<Self>, socket: Socket, tasks: Tasks) {
-        loop {
-            let accepted = tokio::select! {
-                accepted = socket.listener.accept() => accepted,
-                () = tasks.stopped() => return,
-            };
-            match accepted {
-                Ok((stream, _)) => {
-                    let (front, stop) = (self.clone(), tasks.clone());
-                    tasks.spawn("front connection", async move {
-                        let service = move |request| front.clone().answer(request);
-                        let stopped = async move { stop.stopped().await };
-                        if let Err(error) = http2::serve(stream, service, stopped).await {
-                            debug!(error = %proto::error::chain(&error), "a caller's connection broke");
-                        }
-                    });
-                }
-                Err(error) => {
-                    // Out of file descriptors, say: what is connected goes on.
-                    warn!(driver = %self.driver, %error, "cannot accept a caller");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                }
-            }
-        }
+        http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
@@ -132,7 +115,8 @@ impl Front {
         let kind = if rpc.bulk() { Kind::Bulk } else { Kind::Calls };
         let mut upstream = self.links.upstream(node, &self.driver, kind).await?;
         let lost = |source| Error::LinkLost { node: node.clone(), source };
-        let response = forward::forward(&mut upstream, call, &self.authority, deadline).await.map_err(lost)?;
+        let response =
+            forward::forward(&mut upstream, call, &self.authority, deadline).await.map_err(lost)?;
         if matches!(rpc.learn, Learn::Nothing) {
             return Ok(forward::pass(response, &lost("in the middle of its answer".into())));
         }

@@ -12,9 +12,7 @@ use prost::Message;
 use proto::csi;
 use proto::hello::Driver;
 use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
-
-use crate::route::Segments;
+use proto::rpc::{Id, Segments};
 
 /// The segment that names a node when its driver has no topology of its own.
 pub const NODE_SEGMENT: &str = "topology.edge-csi.io/node";
@@ -71,7 +69,12 @@ impl Known {
     }
 
     /// What the driver at a node answers to a method.
-    pub fn answer_at(&self, node: &NodeName, driver: &DriverName, method: &str) -> Result<Option<Bytes>, Unknown> {
+    pub fn answer_at(
+        &self,
+        node: &NodeName,
+        driver: &DriverName,
+        method: &str,
+    ) -> Result<Option<Bytes>, Unknown> {
         let inner = self.lock();
         let at = inner.nodes.get(driver).and_then(|nodes| nodes.get(node)).ok_or(Unknown)?;
         if at.answers.is_empty() { Err(Unknown) } else { Ok(at.answers.get(method).cloned()) }

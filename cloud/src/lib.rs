@@ -1,1 +1,59 @@
-//! placeholder
+//! csi-cloud: serves CSI in the cloud, one socket per driver, and passes each call to the node it is for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use proto::link::tls::{Credentials, Role};
+use proto::socket::Socket;
+use proto::stop::{self, Tasks};
+
+use crate::config::Config;
+use crate::front::Front;
+use crate::known::Known;
+use crate::links::Links;
+
+pub mod accept;
+pub mod ca;
+pub mod cli;
+pub mod config;
+pub mod front;
+pub mod known;
+pub mod links;
+pub mod local;
+pub mod route;
+
+/// How long calls in flight may still take when csi-cloud is told to stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves until the process is asked to stop.
+///
+/// # Errors
+/// A certificate, an address or a socket cannot be used; the text says which and what to do.
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    let credentials = Credentials::load(&config.tls, Role::Cloud)?;
+    let making = || format!("the directory of the fronts, {}, cannot be made", config.fronts.display());
+    std::fs::create_dir_all(&config.fronts).with_context(making)?;
+    let mut sockets = Vec::new();
+    for driver in config.drivers {
+        let socket = Socket::bind(&config.fronts.join(format!("{driver}.sock")))?;
+        sockets.push((driver, socket));
+    }
+    // Fronts stop first and the links after them, so that calls in flight are answered.
+    let (fronts, edges) = (Tasks::default(), Tasks::default());
+    let known = Arc::new(Known::default());
+    let links = Arc::new(Links::new(known.clone(), edges.clone()));
+    for endpoint in &config.listen {
+        accept::listen(endpoint, &credentials, links.clone(), &edges).await?;
+    }
+    for (driver, socket) in sockets {
+        let front = Front::new(driver, config.default_node.clone(), known.clone(), links.clone());
+        fronts.spawn("front", Arc::new(front).serve(socket, fronts.clone()));
+    }
+    println!("ready");
+    stop::signal().await.context("cannot listen to signals")?;
+    tracing::info!("stopping");
+    fronts.finish(GRACE).await;
+    edges.finish(GRACE).await;
+    Ok(())
+}

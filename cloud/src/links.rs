@@ -65,7 +65,9 @@ impl Links {
         let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
             Ok(Event::Message(Message::Hello(hello))) => hello,
             Ok(Event::Closed(LinkError::Message(error))) => return refuse(&node, link, &error).await,
-            Ok(Event::Closed(error)) => return warn!(%node, error = %chain(&error), "a link ended before its hello"),
+            Ok(Event::Closed(error)) => {
+                return warn!(%node, error = %chain(&error), "a link ended before its hello");
+            }
             Ok(_) => return link.close("the first message on a link is a hello").await,
             Err(_) => return link.close("no hello came in time").await,
         };
@@ -100,7 +102,13 @@ impl Links {
     }
 
     /// Until the link ends: learns what the edge says, and opens the byte streams that calls want.
-    async fn drive(&self, node: &NodeName, mut link: Link, handle: &Handle, mut wanted: mpsc::Receiver<Want>) {
+    async fn drive(
+        &self,
+        node: &NodeName,
+        mut link: Link,
+        handle: &Handle,
+        mut wanted: mpsc::Receiver<Want>,
+    ) {
         let mut opening = FuturesUnordered::new();
         loop {
             tokio::select! {

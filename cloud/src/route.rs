@@ -5,12 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use proto::csi::Topology;
 use proto::identity::NodeName;
-use proto::rpc::{Id, Key};
+use proto::rpc::{Id, Key, Segments};
 
-/// A node's topology segments.
-pub type Segments = BTreeMap<String, String>;
 /// The nodes that have a driver.
 pub type Nodes = BTreeMap<NodeName, Segments>;
 
@@ -55,15 +52,14 @@ pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, String> {
 }
 
 /// The first node, in the caller's order, whose segments hold all that a topology asks for.
-fn at(topology: &[Topology], facts: &Facts<'_>) -> Result<Plan, String> {
-    let mut asked = topology.iter().filter(|topology| !topology.segments.is_empty()).peekable();
+fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, String> {
+    let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
     if asked.peek().is_none() {
         return fallback(facts);
     }
     let nodes = (facts.nodes)();
-    let holds = |segments: &Segments, topology: &Topology| {
-        topology.segments.iter().all(|(key, value)| segments.get(key) == Some(value))
-    };
+    let holds =
+        |node: &Segments, asked: &Segments| asked.iter().all(|(key, value)| node.get(key) == Some(value));
     asked
         .find_map(|topology| nodes.iter().find(|(_, segments)| holds(segments, topology)))
         .map(|(node, _)| Plan::Node(node.clone()))
@@ -78,7 +74,9 @@ fn one_home(ids: &[Id], facts: &Facts<'_>) -> Result<Plan, String> {
     match homes.as_slice() {
         [] => fallback(facts),
         [home] => Ok(Plan::Node(home.clone())),
-        several => Err(format!("the volumes live on several nodes ({}); a group snapshot needs one", names(several))),
+        several => {
+            Err(format!("the volumes live on several nodes ({}); a group snapshot needs one", names(several)))
+        }
     }
 }
 
@@ -94,15 +92,15 @@ fn fallback(facts: &Facts<'_>) -> Result<Plan, String> {
     })
 }
 
-fn no_such_topology(asked: &[Topology], nodes: &Nodes) -> String {
-    let asked: Vec<_> = asked.iter().map(|topology| written(topology.segments.iter())).collect();
-    let known: Vec<_> = nodes.iter().map(|(node, segments)| format!("{node} {}", written(segments.iter()))).collect();
+fn no_such_topology(asked: &[Segments], nodes: &Nodes) -> String {
+    let asked: Vec<_> = asked.iter().map(written).collect();
+    let known: Vec<_> =
+        nodes.iter().map(|(node, segments)| format!("{node} {}", written(segments))).collect();
     format!("no known node is at the topology {}; known: {}", asked.join(" or "), known.join(", "))
 }
 
-fn written<'a>(segments: impl Iterator<Item = (&'a String, &'a String)>) -> String {
-    let mut pairs: Vec<_> = segments.map(|(key, value)| format!("{key}={value}")).collect();
-    pairs.sort();
+fn written(segments: &Segments) -> String {
+    let pairs: Vec<_> = segments.iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("{{{}}}", pairs.join(","))
 }
 

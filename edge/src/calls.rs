@@ -39,18 +39,29 @@ struct Slot {
 impl Calls {
     /// Calls against these drivers; they run in `tasks`.
     pub fn new(drivers: &[Arc<Driver>], tasks: Tasks) -> Self {
-        let slot = |driver: &Arc<Driver>| Slot { driver: driver.clone(), room: Arc::new(Semaphore::new(MAX_IN_FLIGHT)) };
+        let slot = |driver: &Arc<Driver>| Slot {
+            driver: driver.clone(),
+            room: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+        };
         Self { drivers: drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect(), tasks }
     }
 
     /// Answers a request from the cloud, whose `:authority` names the driver.
-    pub async fn from_link(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let driver = request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
+    pub async fn from_link(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let driver =
+            request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
         self.answer(&driver, request).await
     }
 
     /// Answers a request for a driver.
-    pub async fn answer(&self, driver: &str, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    pub async fn answer(
+        &self,
+        driver: &str,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let rpc = request.uri().path().to_owned();
         let result = self.run(driver, request).await;
@@ -74,7 +85,8 @@ impl Calls {
         let method = row.map_or("a method newer than this csi-edge", |rpc| rpc.method);
         let bad = |source: BadRequest| Error::BadRequest { method, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
-        let body = forward::until(deadline, async { frame::collect(body).await.map_err(|e| bad(e.into())) }).await?;
+        let body =
+            forward::until(deadline, async { frame::collect(body).await.map_err(|e| bad(e.into())) }).await?;
         frame::message(&body).map_err(|e| bad(e.into()))?;
         let call = Call::new(parts, body);
         if row.is_some_and(|rpc| rpc.streaming) {
@@ -94,7 +106,12 @@ impl Slot {
     }
 
     /// Runs the call in its own task and waits for it.
-    async fn dispatch(&self, call: Call, deadline: Option<Instant>, tasks: &Tasks) -> Result<Response<Body>, Error> {
+    async fn dispatch(
+        &self,
+        call: Call,
+        deadline: Option<Instant>,
+        tasks: &Tasks,
+    ) -> Result<Response<Body>, Error> {
         let permit = self.room.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::DeadlinePassed("before it was passed on to the driver"));

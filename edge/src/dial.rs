@@ -114,7 +114,9 @@ impl Dial {
                 error!(cloud = %self.endpoint, reason = refused.reason, "the cloud refused this edge");
                 Err(LinkError::Closed(format!("the cloud refused this edge: {}", refused.reason)))
             }
-            Event::Message(_) | Event::Opened(..) => Err(LinkError::Transport("it did not answer the hello".into())),
+            Event::Message(_) | Event::Opened(..) => {
+                Err(LinkError::Transport("it did not answer the hello".into()))
+            }
             Event::Closed(error) => Err(error),
         }
     }
@@ -135,5 +137,9 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 
 fn backoff() -> backon::ExponentialBackoff {
     let first = Duration::from_millis(500);
-    backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(MAX_DELAY).without_max_times().build()
+    backon::ExponentialBuilder::new()
+        .with_min_delay(first)
+        .with_max_delay(MAX_DELAY)
+        .without_max_times()
+        .build()
 }

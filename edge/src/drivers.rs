@@ -4,6 +4,8 @@
 //! A driver is taken only if it calls itself by the configured name: calls for one driver must never reach
 //! another's storage.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,8 @@ pub struct Driver {
     state: watch::Sender<State>,
     /// Asks for an attempt to connect now.
     hurry: Notify,
+    /// Where it tells of a change of what it says of itself.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Clone)]
@@ -55,13 +59,13 @@ const LOCALHOST: &str = "localhost";
 
 impl Driver {
     /// A driver that is connected to as soon as [`Driver::keep`] runs.
-    pub fn new(name: DriverName, socket: PathBuf) -> Self {
+    fn new(name: DriverName, socket: PathBuf, changes: watch::Sender<u64>) -> Self {
         let state = watch::Sender::new(State::Away(Arc::new("not connected yet".into())));
-        Self { name, socket, state, hurry: Notify::new() }
+        Self { name, socket, state, hurry: Notify::new(), changes }
     }
 
     /// Keeps the connection until told to stop.
-    pub async fn keep(self: Arc<Self>, tasks: Tasks) {
+    async fn keep(self: Arc<Self>, tasks: Tasks) {
         let mut delays = backoff();
         loop {
             match self.connect(&tasks).await {
@@ -72,12 +76,7 @@ impl Driver {
                     self.state.send_replace(State::Away(Arc::new("it closed the connection".into())));
                 }
                 Err(error) => {
-                    let first = matches!(&*self.state.borrow(), State::Away(known) if known.to_string() != error.to_string());
-                    if first {
-                        let (driver, socket) = (&self.name, self.socket.display());
-                        warn!(%driver, %socket, error = chain(error.as_ref()), "cannot use the driver; trying again");
-                    }
-                    self.state.send_replace(State::Away(Arc::new(error)));
+                    self.away(error);
                     let delay = delays.next().unwrap_or(Duration::from_secs(2));
                     tokio::select! { () = tokio::time::sleep(delay) => {}, () = self.hurry.notified() => {} }
                 }
@@ -85,19 +84,46 @@ impl Driver {
         }
     }
 
+    /// Notes why the driver cannot be used; the log says it once.
+    fn away(&self, error: BoxError) {
+        let known =
+            matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == error.to_string());
+        if !known {
+            let (driver, socket) = (&self.name, self.socket.display());
+            warn!(%driver, %socket, error = chain(error.as_ref()), "cannot use the driver; trying again");
+        }
+        self.state.send_replace(State::Away(Arc::new(error)));
+    }
+
     /// Connects and learns who is there. The receiver ends when the connection does.
     async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
-        let stream = UnixStream::connect(&self.socket).await?;
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.not_there(error))?;
         let (sender, connection) = http2::connect(stream).await?;
         let (ended, closed) = tokio::sync::oneshot::channel();
         tasks.spawn_until_stop("driver connection", async move {
             let _ = connection.await;
             drop(ended);
         });
-        let answers = tokio::time::timeout(ASK, self.ask(&sender)).await.map_err(|_| "it does not answer")??;
+        let asked = tokio::time::timeout(ASK, self.ask(&sender)).await;
+        let answers = asked.map_err(|_| format!("it does not say within {ASK:?} who it is"))??;
         info!(driver = %self.name, socket = %self.socket.display(), "driver connected");
         self.state.send_replace(State::Here(sender, Arc::new(answers)));
+        self.changes.send_modify(|changes| *changes += 1);
         Ok(closed)
+    }
+
+    /// Why there is no connection, in words.
+    fn not_there(&self, error: std::io::Error) -> BoxError {
+        match std::fs::metadata(&self.socket) {
+            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
+                "there is nothing at its socket's path; is the driver running?".into()
+            }
+            Ok(meta) if !meta.file_type().is_socket() => "what is at its socket's path is no socket".into(),
+            _ if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                "nobody serves its socket; is the driver running?".into()
+            }
+            _ => error.into(),
+        }
     }
 
     /// Asks the driver all that a front of the cloud answers for it.
@@ -106,7 +132,9 @@ impl Driver {
         for rpc in RPCS.iter().filter(|rpc| matches!(rpc.key(&[]), Ok(Key::Local)) && rpc.method != "Probe") {
             let path = PathAndQuery::from_static(rpc.path);
             let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-            let response = forward::forward(&mut sender.clone(), call, &authority(), None).await?;
+            let asked = forward::forward(&mut sender.clone(), call, &authority(), None).await;
+            let response =
+                asked.map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
             let answer = Answer::collect(response).await?;
             let Some(body) = answer.ok() else { continue };
             let message = frame::message(body)?;
@@ -118,7 +146,11 @@ impl Driver {
             }
             driver.answers.insert(rpc.method.into(), hello::Answer(message));
         }
-        if driver.answers.contains_key("GetPluginInfo") { Ok(driver) } else { Err("it does not say its name".into()) }
+        if driver.answers.contains_key("GetPluginInfo") {
+            Ok(driver)
+        } else {
+            Err("it does not say its name".into())
+        }
     }
 
     /// Sends a call to the driver.
@@ -155,11 +187,43 @@ impl Driver {
             State::Away(_) => hello::Driver { name: self.name.clone(), answers: Default::default() },
         }
     }
+}
 
-    /// Ends when what [`Driver::hello`] says may have changed since the receiver was made.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        let _ = &self.state;
-        unimplemented()
+/// All drivers of this node.
+pub struct Drivers {
+    all: Vec<Arc<Driver>>,
+    /// Counts the changes of what the drivers say of themselves.
+    changes: watch::Sender<u64>,
+}
+
+impl Drivers {
+    /// These drivers, by name and socket.
+    pub fn new(sockets: BTreeMap<DriverName, PathBuf>) -> Self {
+        let changes = watch::Sender::new(0);
+        let driver = |(name, socket)| Arc::new(Driver::new(name, socket, changes.clone()));
+        Self { all: sockets.into_iter().map(driver).collect(), changes }
+    }
+
+    /// Keeps the connections to all of them, in `tasks`.
+    pub fn keep(&self, tasks: &Tasks) {
+        for driver in &self.all {
+            tasks.spawn_until_stop("driver", driver.clone().keep(tasks.clone()));
+        }
+    }
+
+    /// Each of them.
+    pub fn all(&self) -> &[Arc<Driver>] {
+        &self.all
+    }
+
+    /// What they say of themselves; a driver that is away has its name alone.
+    pub fn hello(&self) -> Vec<hello::Driver> {
+        self.all.iter().map(|driver| driver.hello()).collect()
+    }
+
+    /// Marked as changed whenever what [`Drivers::hello`] says has changed since the receiver was made.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 }
 

@@ -123,7 +123,9 @@ impl Error {
             Self::UnknownMethod(_)
             | Self::NotImplemented { .. }
             | Self::NodeOnly(_)
-            | Self::BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Code::Unimplemented,
+            | Self::BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => {
+                Code::Unimplemented
+            }
             // The caller itself broke its request off: nobody reads this.
             Self::BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Code::Cancelled,
             Self::BadRequest { .. } => Code::InvalidArgument,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
@@ -148,12 +148,17 @@ pub fn pass(response: Response<Incoming>, broken: &Error) -> Response<Body> {
     let has_status = parts.headers.contains_key(STATUS);
     tidy(&mut parts.headers);
     parts.extensions = http::Extensions::new();
-    Response::from_parts(parts, Body::Passing { body, broken: (!has_status).then(|| Box::new(broken.status())) })
+    Response::from_parts(
+        parts,
+        Body::Passing { body, broken: (!has_status).then(|| Box::new(broken.status())) },
+    )
 }
 
 /// The body of a request or answer of ours.
+#[derive(Default)]
 pub enum Body {
     /// Nothing, not even trailers.
+    #[default]
     Empty,
     /// One chunk and then the trailers.
     Whole {
@@ -175,12 +180,6 @@ impl Body {
     /// One chunk without trailers.
     pub fn whole(data: Bytes) -> Self {
         Self::Whole { data: Some(data), trailers: None }
-    }
-}
-
-impl Default for Body {
-    fn default() -> Self {
-        Self::Empty
     }
 }
 
@@ -294,7 +293,9 @@ pub async fn until<T>(
 /// # Errors
 /// [`BadRequest::Timeout`] if the header is there and is not gRPC's.
 pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
-    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
+    let Some(value) = headers.get(TIMEOUT) else {
+        return Ok(None);
+    };
     let bad = || BadRequest::Timeout(String::from_utf8_lossy(value.as_bytes()).into_owned());
     let text = value.to_str().map_err(|_| bad())?;
     let timeout = parse_timeout(text).ok_or_else(bad)?;

@@ -156,7 +156,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn hello() -> Message {
-        let answers = BTreeMap::from([("GetPluginInfo".to_owned(), Answer(Bytes::from_static(b"\x0a\x01x")))]);
+        let answers =
+            BTreeMap::from([("GetPluginInfo".to_owned(), Answer(Bytes::from_static(b"\x0a\x01x")))]);
         Message::Hello(Hello {
             protocol: PROTOCOL,
             node: "n1".parse().unwrap(),

@@ -12,8 +12,12 @@ use hyper::client::conn::http2::SendRequest;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tracing::{debug, warn};
 
+use crate::error::chain;
 use crate::forward::Body;
+use crate::socket::Socket;
+use crate::stop::Tasks;
 
 /// Calls in flight on one connection; more wait at the caller.
 pub const MAX_STREAMS: u32 = 4096;
@@ -28,9 +32,11 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The other side closed, or speaks something else than HTTP/2.
-pub async fn connect(
-    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> hyper::Result<(SendRequest<Body>, impl Future<Output = hyper::Result<()>> + Send + use<>)>
+pub async fn connect<I>(
+    io: I,
+) -> hyper::Result<(SendRequest<Body>, impl Future<Output = hyper::Result<()>> + Send + use<I>)>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     hyper::client::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -66,4 +72,34 @@ where
         () = stop => connection.as_mut().graceful_shutdown(),
     }
     connection.await
+}
+
+/// Serves calls on a socket, each connection in a task of `tasks`, until told to stop; calls in flight are
+/// answered first.
+pub async fn serve_socket<F, R>(socket: Socket, service: F, tasks: Tasks)
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
+{
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted,
+            () = tasks.stopped() => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors, say: what is connected goes on.
+                warn!(%error, "cannot accept a caller");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (service, stop) = (service.clone(), tasks.clone());
+        tasks.spawn("front connection", async move {
+            if let Err(error) = serve(stream, service, stop.stopped()).await {
+                debug!(error = %chain(&error), "a caller's connection broke");
+            }
+        });
+    }
 }

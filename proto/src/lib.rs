@@ -4,8 +4,22 @@
 ///
 /// The messages have no `Debug`, so that a request with secrets in it cannot be printed.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, elided_lifetimes_in_paths, reason = "generated")]
-#[allow(clippy::all, clippy::pedantic, clippy::use_self, clippy::too_many_lines, clippy::excessive_nesting, reason = "generated")]
+#[allow(clippy::allow_attributes_without_reason, clippy::all, clippy::pedantic, clippy::use_self, clippy::too_many_lines, clippy::excessive_nesting, reason = "generated")]
 #[rustfmt::skip]
 pub mod csi {
     include!("gen/csi.v1.rs");
 }
+
+pub mod config;
+pub mod error;
+pub mod forward;
+pub mod frame;
+pub mod hello;
+pub mod http2;
+pub mod identity;
+pub mod link;
+pub mod program;
+pub mod publish;
+pub mod rpc;
+pub mod socket;
+pub mod stop;

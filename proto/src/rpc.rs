@@ -3,6 +3,8 @@
 //! A renamed field breaks the build; a missing or doubled row breaks a test over the descriptor set.
 //! Everything that treats one RPC otherwise than another asks this table.
 
+use std::collections::BTreeMap;
+
 use prost::{DecodeError, Message};
 
 use crate::csi;
@@ -27,8 +29,11 @@ pub enum Id {
     Group(String),
 }
 
+/// A topology: its segments by key. Kept sorted, so that two that are the same are equal.
+pub type Segments = BTreeMap<String, String>;
+
 /// What a call is about, taken from its request: all that routing needs to know of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// Answered by the front itself, from what it has learned.
     Local,
@@ -39,7 +44,7 @@ pub enum Key {
         /// The snapshot or volume whose content it takes.
         source: Option<Id>,
         /// Segments in the caller's order of preference: `preferred`, then `requisite`.
-        topology: Vec<csi::Topology>,
+        topology: Vec<Segments>,
     },
     /// A call on something that exists.
     Home(Id),
@@ -48,7 +53,7 @@ pub enum Key {
     /// A list over all nodes.
     All,
     /// The capacity at a topology, or everywhere.
-    Capacity(Option<csi::Topology>),
+    Capacity(Option<Segments>),
     /// A call that only makes sense on a node.
     Node,
 }
@@ -88,7 +93,8 @@ impl Rpc {
 
     /// Answers of this call may be large, so it travels beside the small calls, not among them.
     pub fn bulk(&self) -> bool {
-        self.streaming || matches!(self.method, "ListVolumes" | "ListSnapshots" | "ControllerListVolumeHealth")
+        self.streaming
+            || matches!(self.method, "ListVolumes" | "ListSnapshots" | "ControllerListVolumeHealth")
     }
 }
 
@@ -106,7 +112,7 @@ pub fn of_driver(path: &str) -> bool {
 }
 
 macro_rules! rpcs {
-    ($($service:ident/$method:ident($($request:tt)*) => $key:expr $(, learn $learn:expr)? $(, $stream:ident)?;)*) => {
+    ($($service:ident/$method:ident($($request:tt)*) => $key:expr $(=> $learn:expr)? $(, $stream:ident)?;)*) => {
         /// Every RPC of CSI 1.13.0.
         pub static RPCS: &[Rpc] = &[$(Rpc {
             method: stringify!($method),
@@ -136,18 +142,18 @@ rpcs! {
     Identity/GetPluginCapabilities(_) => Local;
     Identity/Probe(_)                 => Local;
 
-    Controller/CreateVolume(r: CreateVolumeRequest)                 => place(r), learn Lives(created_volume);
-    Controller/DeleteVolume(r: DeleteVolumeRequest)                 => Home(Volume(r.volume_id)), learn Gone;
+    Controller/CreateVolume(r: CreateVolumeRequest)                 => place(r) => Lives(created_volume);
+    Controller/DeleteVolume(r: DeleteVolumeRequest)                 => Home(Volume(r.volume_id)) => Gone;
     Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)     => Home(Volume(r.volume_id));
     Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest) => Home(Volume(r.volume_id));
     Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest) => Home(Volume(r.volume_id));
     Controller/ListVolumes(_)                                       => All;
     Controller/ControllerListVolumeHealth(_)                        => All;
     Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest) => Home(Volume(r.volume_id));
-    Controller/GetCapacity(r: GetCapacityRequest)                   => Key::Capacity(r.accessible_topology);
+    Controller/GetCapacity(r: GetCapacityRequest)                   => Key::Capacity(r.accessible_topology.map(segments));
     Controller/ControllerGetCapabilities(_)                         => Local;
-    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => Home(Volume(r.source_volume_id)), learn Lives(created_snapshot);
-    Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => Home(Snapshot(r.snapshot_id)), learn Gone;
+    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => Home(Volume(r.source_volume_id)) => Lives(created_snapshot);
+    Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => Home(Snapshot(r.snapshot_id)) => Gone;
     Controller/ListSnapshots(r: ListSnapshotsRequest)               => listed_snapshots(r);
     Controller/GetSnapshot(r: GetSnapshotRequest)                   => Home(Snapshot(r.snapshot_id));
     Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest) => Home(Volume(r.volume_id));
@@ -155,8 +161,8 @@ rpcs! {
     Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest) => Home(Volume(r.volume_id));
 
     GroupController/GroupControllerGetCapabilities(_)               => Local;
-    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => group(r), learn Lives(created_group);
-    GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => Home(Group(r.group_snapshot_id)), learn Gone;
+    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => group(r) => Lives(created_group);
+    GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => Home(Group(r.group_snapshot_id)) => Gone;
     GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)       => Home(Group(r.group_snapshot_id));
 
     SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest) => Home(Snapshot(r.snapshot_id)), stream;
@@ -183,8 +189,12 @@ fn place(request: csi::CreateVolumeRequest) -> Key {
     };
     // CSI: preferred is a list in the caller's order; the volume MUST be accessible from requisite.
     let requirement = request.accessibility_requirements.unwrap_or_default();
-    let topology = requirement.preferred.into_iter().chain(requirement.requisite).collect();
+    let topology = requirement.preferred.into_iter().chain(requirement.requisite).map(segments).collect();
     Key::Place { name: request.name, source, topology }
+}
+
+fn segments(topology: csi::Topology) -> Segments {
+    topology.segments.into_iter().collect()
 }
 
 fn group(request: csi::CreateVolumeGroupSnapshotRequest) -> Key {

@@ -14,16 +14,14 @@ fn generated_code_is_current() {
         .emit_rerun_if_changed(false)
         .compile_fds(files)
         .unwrap();
-    for name in ["csi.v1.rs"] {
-        let fresh = std::fs::read_to_string(out.path().join(name)).unwrap();
-        let committed = root.join("src/gen").join(name);
-        if std::env::var_os("UPDATE").is_some() {
-            std::fs::copy(out.path().join(name), &committed).unwrap();
-        }
-        assert!(
-            fresh == std::fs::read_to_string(&committed).unwrap_or_default(),
-            "{} is not what the .proto file generates; run `UPDATE=1 cargo test -p proto --test generated`",
-            committed.display()
-        );
+    let fresh = out.path().join("csi.v1.rs");
+    let committed = root.join("src/gen/csi.v1.rs");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::copy(&fresh, &committed).unwrap();
     }
+    assert!(
+        std::fs::read_to_string(fresh).unwrap() == std::fs::read_to_string(&committed).unwrap_or_default(),
+        "{} is not what the .proto file generates; run `UPDATE=1 cargo test -p proto --test generated`",
+        committed.display()
+    );
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proto::rpc::{self, RPCS};
 
 /// `(path, server streaming)` of every RPC in `csi.proto`.
+#[expect(clippy::unwrap_used, reason = "a helper of a test")]
 fn declared() -> Vec<(String, bool)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = protox::compile(["csi/v1/csi.proto"], [root]).unwrap();
@@ -33,7 +34,15 @@ fn every_rpc_has_exactly_one_row() {
 fn a_path_is_of_a_driver_only_if_its_service_is() {
     assert!(rpc::of_driver("/csi.v1.Controller/CreateVolume"));
     assert!(rpc::of_driver("/csi.v1.Node/NodeOfTheFuture"));
-    for path in ["", "/", "csi.v1.Node/X", "/csi.v1.Node/", "/csi.v1.Node/a/b", "/grpc.health.v1.Health/Check", "/csi.v2.Node/X"] {
+    for path in [
+        "",
+        "/",
+        "csi.v1.Node/X",
+        "/csi.v1.Node/",
+        "/csi.v1.Node/a/b",
+        "/grpc.health.v1.Health/Check",
+        "/csi.v2.Node/X",
+    ] {
         assert!(!rpc::of_driver(path), "{path}");
     }
 }

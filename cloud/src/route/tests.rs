@@ -6,8 +6,8 @@ fn node(name: &str) -> NodeName {
     name.parse().unwrap()
 }
 
-fn topology(pairs: &[(&str, &str)]) -> Topology {
-    Topology { segments: pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect() }
+fn topology(pairs: &[(&str, &str)]) -> Segments {
+    pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
 }
 
 fn volume(id: &str) -> Id {
@@ -31,7 +31,7 @@ fn decide(key: &Key, default: Option<&str>) -> Result<Plan, String> {
     route(key, &Facts { home: &home, nodes: &nodes, fallback: &|| default.map(node) })
 }
 
-fn place(source: Option<Id>, topology: Vec<Topology>) -> Key {
+fn place(source: Option<Id>, topology: Vec<Segments>) -> Key {
     Key::Place { name: "pvc-1".into(), source, topology }
 }
 
@@ -58,7 +58,7 @@ fn a_volume_goes_to_its_source_whatever_the_topology() {
 
 #[test]
 fn without_a_word_it_is_the_default_node_or_nothing() {
-    for key in [place(None, vec![]), place(None, vec![Topology::default()]), Key::All, Key::Capacity(None)] {
+    for key in [place(None, vec![]), place(None, vec![Segments::default()]), Key::All, Key::Capacity(None)] {
         assert_eq!(decide(&key, Some("n2")), to("n2"));
         let refused = decide(&key, None).unwrap_err();
         assert!(refused.contains("n1, n2, n3") && refused.contains("--default-node"), "{refused}");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, SinkExt, StreamExt};
+pub use quinn::Incoming;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, ConnectionError, Endpoint as Quinn, EndpointConfig, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -81,7 +82,7 @@ impl Acceptor {
     }
 
     /// The next attempt to link; none when closed. Authenticate it in a task of its own.
-    pub async fn accept(&self) -> Option<quinn::Incoming> {
+    pub async fn accept(&self) -> Option<Incoming> {
         self.0.accept().await
     }
 
@@ -96,10 +97,11 @@ impl Acceptor {
 ///
 /// # Errors
 /// The peer is no node of ours, is too slow, or speaks something else.
-pub async fn authenticate(incoming: quinn::Incoming) -> Result<(NodeName, QuicLink), LinkError> {
+pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), LinkError> {
     within_handshake(async {
         let connection = incoming.await.map_err(|e| failed(&e))?;
-        let certificates = connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());
+        let certificates =
+            connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());
         let certificate = certificates.as_deref().and_then(|all| all.first());
         let node = node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
         // A stream is invisible until its opener writes, so this awaits the hello's first bytes.
@@ -137,7 +139,8 @@ async fn connect(
     let any: SocketAddr = if addr.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
     let socket = Quinn::client(any).map_err(unreachable)?;
     let name = endpoint.host.trim_matches(['[', ']']);
-    let connecting = socket.connect_with(config, addr, name).map_err(|e| LinkError::Transport(e.to_string()))?;
+    let connecting =
+        socket.connect_with(config, addr, name).map_err(|e| LinkError::Transport(e.to_string()))?;
     let connection = connecting.await.map_err(|e| failed(&e))?;
     let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
     let mut link = QuicLink::new(connection, send, recv, Some(socket));
@@ -160,7 +163,9 @@ async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> 
     let kind = match recv.read_u8().await {
         Ok(CALLS) => Kind::Calls,
         Ok(BULK) => Kind::Bulk,
-        other => return Err(LinkError::Transport(format!("it opened a stream that begins with {other:?}"))),
+        other => {
+            return Err(LinkError::Transport(format!("it opened a stream that begins with {other:?}")));
+        }
     };
     Ok((kind, Box::new(tokio::io::join(recv, send))))
 }
@@ -190,7 +195,7 @@ impl QuicLink {
                 Some(Ok(bytes)) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
                 broken => Event::Closed(self.connection.close_reason().map_or_else(
                     || {
-                        let how = broken.and_then(Result::err).map_or("it ended".into(), |e| e.to_string());
+                        let how = broken.and_then(Result::err).map_or_else(|| "it ended".into(), |e| e.to_string());
                         LinkError::Transport(format!("its control stream: {how}"))
                     },
                     |reason| failed(&reason),
@@ -234,7 +239,9 @@ fn failed(error: &ConnectionError) -> LinkError {
             LinkError::Closed(format!("the other side closed it: {}", String::from_utf8_lossy(&close.reason)))
         }
         ConnectionError::LocallyClosed => LinkError::Closed("closed here".into()),
-        ConnectionError::TransportError(error) => LinkError::Tls(tls::explain_quic(error)),
+        ConnectionError::TransportError(error) => {
+            LinkError::Tls(tls::explain_quic(error.code, &error.reason))
+        }
         ConnectionError::ConnectionClosed(close) => LinkError::Tls(tls::explain_close(close)),
         error => LinkError::Transport(error.to_string()),
     }

@@ -83,6 +83,7 @@ impl Acceptor {
             node_of(certificates.first().ok_or(LinkError::TimedOut)?)?
         };
         let mut path = String::new();
+        #[expect(clippy::result_large_err, reason = "the library's signature")]
         let look = |request: &Request, response: Response| answer_upgrade(request, response, &mut path);
         let stream = TlsStream::from(stream);
         let ws = accept_hdr_async_with_config(stream, look, Some(config())).await.map_err(|e| failed(&e))?;
@@ -114,13 +115,18 @@ impl Acceptor {
 }
 
 #[expect(clippy::result_large_err, reason = "the library's signature")]
-fn answer_upgrade(request: &Request, response: Response, path: &mut String) -> Result<Response, ErrorResponse> {
+fn answer_upgrade(
+    request: &Request,
+    response: Response,
+    path: &mut String,
+) -> Result<Response, ErrorResponse> {
     let asked = request.uri().path();
     if asked == LINK_PATH || asked.starts_with(BULK_PATH) {
         asked.clone_into(path);
         return Ok(response);
     }
-    let mut refusal = ErrorResponse::new(Some(format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n")));
+    let mut refusal =
+        ErrorResponse::new(Some(format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n")));
     *refusal.status_mut() = http::StatusCode::NOT_FOUND;
     Err(refusal)
 }
@@ -152,13 +158,15 @@ impl Dialer {
         let tcp = TcpStream::connect(&at).await.map_err(|e| LinkError::Unreachable(at, e))?;
         let _ = tcp.set_nodelay(true);
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
-        let name = name.map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
+        let name =
+            name.map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
         let tls = TlsConnector::from(self.tls.clone());
         let stream = TlsStream::from(tls.connect(name, tcp).await.map_err(|error| tls_failed(&error))?);
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
         let request = ClientRequestBuilder::new(uri);
-        let (ws, _) = client_async_with_config(request, stream, Some(config())).await.map_err(|e| failed(&e))?;
+        let (ws, _) =
+            client_async_with_config(request, stream, Some(config())).await.map_err(|e| failed(&e))?;
         Ok(ws)
     }
 

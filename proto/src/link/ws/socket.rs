@@ -56,10 +56,7 @@ pub(super) struct Control {
 }
 
 impl Socket {
-    pub(super) fn new(
-        ws: WebSocketStream<TlsStream<TcpStream>>,
-        keep_alive: KeepAlive,
-    ) -> (Self, Control) {
+    pub(super) fn new(ws: WebSocketStream<TlsStream<TcpStream>>, keep_alive: KeepAlive) -> (Self, Control) {
         let (received, receive) = mpsc::channel(8);
         let (send, to_send) = mpsc::channel(8);
         let reason = Reason::default();

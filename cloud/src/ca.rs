@@ -1,0 +1,188 @@
+//! Makes the certificates of both ends, until edges can join by themselves.
+//!
+//! The cloud's certificate names hosts and is for servers; a node's has the node's name as its only URI and
+//! is for clients. Files that are there are never replaced: a lost CA key cuts off every edge.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use proto::identity::{NODE_URI, NodeName};
+use proto::link::tls::{Credentials, Files, Role};
+use proto::publish::{Existing, publish};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+const NAME: &str = "Edge CSI CA";
+/// A certificate is valid from a while ago, for a peer whose clock is behind.
+const SLACK: std::time::Duration = std::time::Duration::from_secs(3600);
+const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+
+/// Makes a CA, and the cloud's certificate for these hosts.
+///
+/// # Errors
+/// A file is there already or cannot be written, or a host is no name and no address.
+pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir)
+        .with_context(|| format!("the directory {} cannot be made", dir.display()))?;
+    for name in ["ca.crt", "ca.key", "cloud.crt", "cloud.key"] {
+        let path = dir.join(name);
+        if path.exists() {
+            bail!(
+                "{} is there already and is left alone; choose another --dir, or move it away",
+                path.display()
+            );
+        }
+    }
+    let mut cloud = CertificateParams::new(hosts.to_vec()).context("a --host is no name and no address")?;
+    cloud.distinguished_name.push(DnType::CommonName, "csi-cloud");
+    cloud.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let (ca_params, ca_key) = (ca(days.saturating_mul(10)), KeyPair::generate()?);
+    let certificate = ca_params.self_signed(&ca_key)?;
+    keep(dir, "ca", &certificate.pem(), &ca_key)?;
+    let key = KeyPair::generate()?;
+    let certificate = valid(cloud, days).signed_by(&key, &Issuer::new(ca_params, ca_key))?;
+    keep(dir, "cloud", &certificate.pem(), &key)?;
+    check(dir, "cloud", Role::Cloud)
+}
+
+/// Makes a node's certificate.
+///
+/// # Errors
+/// The CA cannot be read, or the node's files are there already or cannot be written.
+pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
+    let path = dir.join("ca.key");
+    let reading =
+        || format!("the CA's key {} cannot be read; make a CA with `csi-cloud ca init`", path.display());
+    let pem = std::fs::read_to_string(&path).with_context(reading)?;
+    let ca_key = KeyPair::from_pem(&pem).with_context(reading)?;
+    if ["ca", "cloud"].contains(&node.as_str()) {
+        bail!(
+            "the files of a node named {node} would be the {node}'s own; give its certificate another --dir"
+        );
+    }
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, node.as_str());
+    params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{node}").try_into()?)];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate()?;
+    let certificate = valid(params, days).signed_by(&key, &Issuer::new(ca(days), ca_key))?;
+    keep(dir, node.as_str(), &certificate.pem(), &key)?;
+    // Finds out a ca.crt that is not this key's, among others.
+    check(dir, node.as_str(), Role::Node)
+}
+
+fn ca(days: u16) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    valid(params, days)
+}
+
+fn valid(mut params: CertificateParams, days: u16) -> CertificateParams {
+    let now = std::time::SystemTime::now();
+    params.not_before = (now - SLACK).into();
+    params.not_after = (now + DAY * u32::from(days)).into();
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+/// Writes NAME.key and NAME.crt, or neither.
+fn keep(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> anyhow::Result<()> {
+    let (key_path, path) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.crt")));
+    let writing =
+        |path: &Path| format!("{} cannot be written; files that are there are left alone", path.display());
+    publish(&key_path, key.serialize_pem().as_bytes(), 0o600, Existing::Keep)
+        .with_context(|| writing(&key_path))?;
+    if let Err(error) = publish(&path, certificate.as_bytes(), 0o644, Existing::Keep) {
+        let _ = std::fs::remove_file(&key_path);
+        return Err(error).with_context(|| writing(&path));
+    }
+    println!("wrote {} and {}", path.display(), key_path.display());
+    Ok(())
+}
+
+fn check(dir: &Path, name: &str, role: Role) -> anyhow::Result<()> {
+    let (cert, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
+    let files = Files { ca: dir.join("ca.crt"), cert, key };
+    Credentials::load(&files, role).context("what was made cannot be used").map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn files(dir: &Path, name: &str) -> Files {
+        let at = |end: &str| dir.join(format!("{name}.{end}"));
+        Files { ca: dir.join("ca.crt"), cert: at("crt"), key: at("key") }
+    }
+
+    #[test]
+    fn each_end_gets_a_certificate_for_itself_only() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &["cloud.example".into(), "10.0.0.1".into()], 1).unwrap();
+        issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
+        let node = Credentials::load(&files(dir.path(), "n1"), Role::Node).unwrap();
+        assert_eq!(node.node().unwrap().as_str(), "n1");
+        let mode = std::fs::metadata(dir.path().join("n1.key")).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        for (name, role) in [("n1", Role::Cloud), ("cloud", Role::Node)] {
+            let error = Credentials::load(&files(dir.path(), name), role).err().unwrap().to_string();
+            assert!(error.contains("not made for this end"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_ever_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = ["localhost".to_owned()];
+        init(dir.path(), &hosts, 1).unwrap();
+        let key = std::fs::read(dir.path().join("ca.key")).unwrap();
+        assert!(init(dir.path(), &hosts, 1).unwrap_err().to_string().contains("left alone"));
+        assert_eq!(std::fs::read(dir.path().join("ca.key")).unwrap(), key);
+        issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
+        let node = std::fs::read(dir.path().join("n1.crt")).unwrap();
+        assert!(issue(dir.path(), &"n1".parse().unwrap(), 1).is_err());
+        assert_eq!(std::fs::read(dir.path().join("n1.crt")).unwrap(), node);
+        assert!(issue(dir.path(), &"ca".parse().unwrap(), 1).is_err());
+    }
+
+    #[test]
+    fn a_foreign_certificate_and_a_foreign_key_are_named() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&one, &two] {
+            init(dir.path(), &["localhost".into()], 1).unwrap();
+            issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
+        }
+        let mut mixed = files(one.path(), "n1");
+        mixed.ca = two.path().join("ca.crt");
+        let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
+        assert!(error.contains("was not issued by the CA in") && error.contains("n1.crt"), "{error}");
+        let mut mixed = files(one.path(), "n1");
+        mixed.key = two.path().join("n1.key");
+        let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
+        assert!(error.contains("does not belong to"), "{error}");
+        mixed.cert = one.path().join("none.crt");
+        let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
+        assert!(error.contains("none.crt"), "{error}");
+    }
+
+    #[test]
+    fn an_expired_certificate_is_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &["localhost".into()], 1).unwrap();
+        let ca_key = KeyPair::from_pem(&std::fs::read_to_string(dir.path().join("ca.key")).unwrap()).unwrap();
+        let mut params = CertificateParams::default();
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2020, 1, 2);
+        params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}old").try_into().unwrap())];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &Issuer::new(ca(1), ca_key)).unwrap();
+        keep(dir.path(), "old", &certificate.pem(), &key).unwrap();
+        let error = Credentials::load(&files(dir.path(), "old"), Role::Node).err().unwrap().to_string();
+        assert!(error.contains("expired") && error.contains("ca issue"), "{error}");
+    }
+}

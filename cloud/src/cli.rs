@@ -1,0 +1,98 @@
+//! The command line of csi-cloud.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use proto::identity::{DriverName, NodeName};
+use proto::link::endpoint::Endpoint;
+
+/// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
+///
+/// csi-cloud serves CSI to the unmodified Kubernetes sidecars and passes each call to the csi-edge of the
+/// node that it is for. Edges dial csi-cloud, so they may sit behind NAT.
+#[derive(Debug, Parser)]
+#[command(name = "csi-cloud", version, after_help = EXAMPLE)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  csi-cloud ca init --dir pki --host cloud.example
+  csi-cloud ca issue node-1 --dir pki
+  csi-cloud serve --listen wss://0.0.0.0:7443 --driver hostdir.edge-csi.io --fronts /run/edge-csi \\
+    --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
+
+RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug,info.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
+    Serve(Serve),
+    /// Make the certificates of both ends.
+    #[command(subcommand)]
+    Ca(Ca),
+}
+
+/// What `serve` takes. A flag overrides the file.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The configuration, TOML; relative paths in it are relative to it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen for edges: wss://HOST:PORT or quic://HOST:PORT; may be given several times
+    #[arg(long, value_name = "URL")]
+    pub listen: Vec<Endpoint>,
+    /// A driver to serve a CSI socket for; give it once for each
+    #[arg(long = "driver", value_name = "NAME")]
+    pub drivers: Vec<DriverName>,
+    /// The directory of the CSI sockets, one NAME.sock for each driver
+    #[arg(long, value_name = "DIR")]
+    pub fronts: Option<PathBuf>,
+    /// The node for calls that name none [default: the only node known, if there is just one]
+    #[arg(long, value_name = "NODE")]
+    pub default_node: Option<NodeName>,
+    /// The CA that both ends trust, PEM
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The cloud's certificate, PEM, as `csi-cloud ca init` makes it
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Worker threads [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+}
+
+/// The commands that make certificates.
+#[derive(Debug, Subcommand)]
+pub enum Ca {
+    /// Make a CA and the cloud's certificate: ca.crt, ca.key, cloud.crt and cloud.key.
+    Init {
+        /// Where the files go; it is made if it is not there
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// A host name or address by which edges dial the cloud; may be given several times
+        #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1", "::1"])]
+        hosts: Vec<String>,
+        /// How long the cloud's certificate is valid, in days; the CA is valid ten times as long
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+        days: u16,
+    },
+    /// Make a node's certificate: NODE.crt and NODE.key.
+    Issue {
+        /// The node's name, as Kubernetes knows it
+        node: NodeName,
+        /// Where ca.crt and ca.key are, and where the files go
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// How long the certificate is valid, in days
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+        days: u16,
+    },
+}

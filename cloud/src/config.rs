@@ -1,0 +1,126 @@
+//! What an operator can say to csi-cloud: a TOML file, and flags that override it.
+
+use std::path::PathBuf;
+
+use proto::config::{Problems, Reader};
+use proto::identity::{DriverName, NodeName};
+use proto::link::endpoint::Endpoint;
+use proto::link::tls::Files;
+
+use crate::cli::Serve;
+
+/// Worker threads if nothing is said; `docs/performance.md` has the measurement.
+const WORKERS: u16 = 2;
+
+/// All that csi-cloud runs on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where edges dial; at least one.
+    pub listen: Vec<Endpoint>,
+    /// The drivers that have a front, each once; at least one.
+    pub drivers: Vec<DriverName>,
+    /// The directory of the fronts' sockets.
+    pub fronts: PathBuf,
+    /// Where calls go that name no node.
+    pub default_node: Option<NodeName>,
+    /// Certificates.
+    pub tls: Files,
+    /// Worker threads.
+    pub workers: u16,
+}
+
+impl Config {
+    /// Reads the file that the flags name, and puts the flags over it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with either.
+    pub fn load(flags: Serve) -> Result<Self, Problems> {
+        let mut file = Reader::open(flags.config.as_deref());
+        let listen = over(flags.listen, file.list("listen", str::parse::<Endpoint>));
+        let mut drivers = over(flags.drivers, file.list("drivers", str::parse::<DriverName>));
+        let fronts = file.path("fronts");
+        let workers = file.number("workers", 1024);
+        let default_node = file.parsed("default_node", str::parse::<NodeName>);
+        let (fronts, default_node) = (flags.fronts.or(fronts), flags.default_node.or(default_node));
+        let workers = flags.workers.or(workers).unwrap_or(WORKERS);
+        let tls = file.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
+        let [ca, cert, key] = tls.unwrap_or_default();
+        let (ca, cert, key) = (flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key));
+        for (missing, what) in [
+            (listen.is_empty(), "listen (--listen)"),
+            (drivers.is_empty(), "drivers (--driver)"),
+            (fronts.is_none(), "fronts (--fronts)"),
+            (ca.is_none(), "[tls] ca (--ca)"),
+            (cert.is_none(), "[tls] cert (--cert)"),
+            (key.is_none(), "[tls] key (--key)"),
+        ] {
+            if missing {
+                file.problem(format!("{what} is missing"));
+            }
+        }
+        drivers.sort();
+        drivers.dedup();
+        file.finish()?;
+        let (Some(fronts), Some(ca), Some(cert), Some(key)) = (fronts, ca, cert, key) else {
+            return Err(Problems(Vec::new()));
+        };
+        Ok(Self { listen, drivers, fronts, default_node, tls: Files { ca, cert, key }, workers })
+    }
+}
+
+fn over<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
+    if flags.is_empty() { file } else { flags }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cloud.toml");
+        proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
+        let path = path.to_str().unwrap().to_owned();
+        let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
+        match Cli::try_parse_from(args).unwrap().command {
+            Command::Serve(flags) => Config::load(flags),
+            Command::Ca(_) => unreachable!(),
+        }
+    }
+
+    const WHOLE: &str = "listen = [\"wss://0.0.0.0:7443\"]\ndrivers = [\"b.example\", \"a.example\", \"b.example\"]\n\
+        fronts = \"/run/x\"\ndefault_node = \"n1\"\nworkers = 3\n[tls]\nca = \"/ca\"\ncert = \"/c\"\nkey = \"/k\"\n";
+
+    #[test]
+    fn a_flag_overrides_the_file() {
+        let config = load(WHOLE, &["--listen", "quic://[::1]:1", "--workers", "4"]).unwrap();
+        assert_eq!(config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quic://[::1]:1"]);
+        assert_eq!(
+            config.drivers.iter().map(DriverName::as_str).collect::<Vec<_>>(),
+            ["a.example", "b.example"]
+        );
+        assert_eq!((config.workers, config.default_node.unwrap().as_str()), (4, "n1"));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_named_at_once() {
+        let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n[tls]\ncrt = \"\"\n";
+        let text = load(file, &[]).unwrap_err().to_string();
+        for expected in [
+            "link without TLS",
+            "\"N 1\" is no node name",
+            "workers is a whole number",
+            "unknown key \"worker\"",
+            "unknown key \"crt\"",
+            "drivers (--driver) is missing",
+            "fronts (--fronts) is missing",
+            "(--ca)",
+            "(--cert)",
+            "(--key)",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in {text}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Reads a configuration file. Unknown keys are refused and every problem is reported at once, since an
+//! operator who corrects one line at a time restarts a daemon ten times.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+/// What is wrong with a configuration, all of it.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration cannot be used:{}", .0.iter().map(|problem| format!("\n  - {problem}")).collect::<String>())]
+pub struct Problems(pub Vec<String>);
+
+/// A file that is being read, and what was found wrong so far.
+#[derive(Default)]
+pub struct Reader {
+    table: Table,
+    /// Begins every problem, and is followed by the key.
+    place: String,
+    /// Relative paths in the file are relative to here.
+    directory: PathBuf,
+    problems: Vec<String>,
+}
+
+impl Reader {
+    /// Reads a file; an empty reader without one.
+    pub fn open(path: Option<&Path>) -> Self {
+        let Some(path) = path else { return Self::default() };
+        let place = format!("{}: ", path.display());
+        let directory = path.parent().map(Path::to_owned).unwrap_or_default();
+        let (table, problems) = match std::fs::read_to_string(path) {
+            Err(error) => (Table::new(), vec![format!("{place}the file cannot be read: {error}")]),
+            Ok(text) => match text.parse::<Table>() {
+                Ok(table) => (table, Vec::new()),
+                Err(error) => {
+                    (Table::new(), vec![format!("{place}it is no TOML: {}", error.to_string().trim_end())])
+                }
+            },
+        };
+        Self { table, place, directory, problems }
+    }
+
+    /// Notes a problem that is not about a key of the file.
+    pub fn problem(&mut self, problem: impl Into<String>) {
+        self.problems.push(problem.into());
+    }
+
+    /// Takes a key's value, if it is there, as text that `parse` understands.
+    pub fn parsed<T, E: std::fmt::Display>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let text = self.text(key)?;
+        let place = &self.place;
+        parse(&text).map_err(|error| self.problems.push(format!("{place}{key}: {error}"))).ok()
+    }
+
+    /// Takes a list of texts, each of which `parse` understands; those that it does not are problems.
+    pub fn list<T, E: std::fmt::Display>(
+        &mut self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        let values = match self.table.remove(key) {
+            None => return Vec::new(),
+            Some(Value::Array(values)) => values,
+            Some(other) => {
+                self.wrong_type(key, "a list of texts", &other);
+                return Vec::new();
+            }
+        };
+        let mut parsed = Vec::new();
+        for value in values {
+            match value.as_str().map(&parse) {
+                Some(Ok(item)) => parsed.push(item),
+                Some(Err(error)) => self.problems.push(format!("{}{key}: {error}", self.place)),
+                None => self.wrong_type(key, "a list of texts", &value),
+            }
+        }
+        parsed
+    }
+
+    /// Takes a path; a relative one is relative to the file's directory.
+    pub fn path(&mut self, key: &str) -> Option<PathBuf> {
+        self.text(key).map(|text| self.directory.join(text))
+    }
+
+    /// Takes a whole number from 1 to `most`.
+    pub fn number(&mut self, key: &str, most: u16) -> Option<u16> {
+        let value = self.table.remove(key)?;
+        let number =
+            value.as_integer().and_then(|n| u16::try_from(n).ok()).filter(|n| (1..=most).contains(n));
+        if number.is_none() {
+            self.wrong_type(key, &format!("a whole number from 1 to {most}"), &value);
+        }
+        number
+    }
+
+    /// Takes a section, whose own keys `read` takes.
+    pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let value = self.table.remove(key)?;
+        self.nested(&format!("[{key}] "), value, read)
+    }
+
+    /// Takes a list of sections.
+    pub fn sections<T>(&mut self, key: &str, mut read: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        match self.table.remove(key) {
+            None => Vec::new(),
+            Some(Value::Array(values)) => {
+                let each = |value| self.nested(&format!("[[{key}]] "), value, &mut read);
+                values.into_iter().filter_map(each).collect()
+            }
+            Some(other) => {
+                self.wrong_type(key, "a list of sections", &other);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Ends the reading: what was read is good only if there was no problem.
+    ///
+    /// # Errors
+    /// Everything that is wrong, the keys that nobody took among it.
+    pub fn finish(mut self) -> Result<(), Problems> {
+        self.refuse_unknown();
+        if self.problems.is_empty() { Ok(()) } else { Err(Problems(self.problems)) }
+    }
+
+    fn refuse_unknown(&mut self) {
+        let unknown = self.table.keys().map(|key| format!("{}unknown key {key:?}", self.place));
+        self.problems.extend(unknown);
+    }
+
+    fn nested<T>(&mut self, place: &str, value: Value, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let Value::Table(table) = value else {
+            self.wrong_type(place.trim_end(), "a section", &value);
+            return None;
+        };
+        let (place, directory) = (format!("{}{place}", self.place), self.directory.clone());
+        let mut section = Self { table, place, directory, problems: Vec::new() };
+        let read = read(&mut section);
+        section.refuse_unknown();
+        self.problems.append(&mut section.problems);
+        Some(read)
+    }
+
+    fn text(&mut self, key: &str) -> Option<String> {
+        match self.table.remove(key)? {
+            Value::String(text) => Some(text),
+            other => {
+                self.wrong_type(key, "a text", &other);
+                None
+            }
+        }
+    }
+
+    fn wrong_type(&mut self, key: &str, expected: &str, found: &Value) {
+        self.problems.push(format!("{}{key} is {expected}, and here it is: {found}", self.place));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish::{Existing, publish};
+
+    fn reader(text: &str) -> (tempfile::TempDir, Reader) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.toml");
+        publish(&path, text.as_bytes(), 0o600, Existing::Keep).unwrap();
+        (dir, Reader::open(Some(&path)))
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        let (_dir, mut reader) = reader(
+            "listen = [\"x\", 1]\nfronts = 7\nworkers = -1\nnonsense = true\n[tls]\nca = \"a\"\ncert_file = \"b\"\n",
+        );
+        assert!(reader.list("listen", |text| text.parse::<crate::link::endpoint::Endpoint>()).is_empty());
+        assert_eq!(reader.path("fronts"), None);
+        assert_eq!(reader.number("workers", 8), None);
+        reader.section("tls", |tls| tls.path("ca"));
+        let problems = reader.finish().unwrap_err();
+        let text = problems.to_string();
+        for expected in [
+            "listen: \"x\"",
+            "list of texts, and here it is: 1",
+            "fronts is a text",
+            "workers is",
+            "\"nonsense\"",
+            "[tls] unknown key \"cert_file\"",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in {text}");
+        }
+        assert_eq!(problems.0.len(), 6, "{text}");
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let (dir, mut reader) = reader("a = \"x/y\"\nb = \"/z\"\n");
+        assert_eq!(reader.path("a"), Some(dir.path().join("x/y")));
+        assert_eq!(reader.path("b"), Some("/z".into()));
+        reader.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_toml_and_what_is_not_there_is_said() {
+        let (_dir, broken) = reader("a = ");
+        assert!(broken.finish().unwrap_err().to_string().contains("no TOML"));
+        let missing = Reader::open(Some(Path::new("/does/not/exist.toml"))).finish().unwrap_err();
+        assert!(missing.to_string().contains("/does/not/exist.toml: the file cannot be read"));
+    }
+}

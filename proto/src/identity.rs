@@ -1,0 +1,178 @@
+//! Names of nodes and drivers, checked where they come in, and a node's name out of its certificate.
+//!
+//! Who a link belongs to decides whose storage a call reaches, so a name is taken from nowhere but the
+//! certificate that TLS has verified.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use webpki::EndEntityCert;
+
+/// A node certificate's subject alternative name is this and the node's name, as its only URI.
+pub const NODE_URI: &str = "edge-csi://node/";
+
+/// Why a name is none, or a certificate names nobody.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// Kubernetes: a node's name is a DNS-1123 subdomain.
+    #[error(
+        "{0:?} is no node name; it has at most 253 characters: a-z, 0-9, '-' and '.', each part begins and \
+         ends with a letter or digit"
+    )]
+    NodeName(String),
+    /// CSI: "63 characters or less, beginning and ending with an alphanumeric".
+    #[error(
+        "{0:?} is no CSI driver name; it has at most 63 characters: letters, digits, '-' and '.', and begins \
+         and ends with a letter or digit"
+    )]
+    DriverName(String),
+    /// The certificate cannot be read.
+    #[error("the certificate cannot be read: {0}")]
+    Certificate(webpki::Error),
+    /// The certificate has not exactly one name of ours.
+    #[error(
+        "the certificate has {0} names that begin with {NODE_URI} and a node's has one; was it made by \
+         `csi-cloud ca issue NODE`?"
+    )]
+    Names(usize),
+}
+
+/// The name of a node, as Kubernetes knows it: a DNS-1123 subdomain of at most 253 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(String);
+
+/// The name of a CSI driver as its `GetPluginInfo` says it, at most 63 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DriverName(String);
+
+impl TryFrom<String> for NodeName {
+    type Error = IdentityError;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let good =
+            |part: &str| begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-');
+        if name.len() <= 253 && name.split('.').all(good) {
+            Ok(Self(name))
+        } else {
+            Err(IdentityError::NodeName(name))
+        }
+    }
+}
+
+impl TryFrom<String> for DriverName {
+    type Error = IdentityError;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric();
+        let good =
+            begins_and_ends(&name, allowed) && name.bytes().all(|b| allowed(b) || b == b'-' || b == b'.');
+        if good && name.len() <= 63 { Ok(Self(name)) } else { Err(IdentityError::DriverName(name)) }
+    }
+}
+
+fn begins_and_ends(text: &str, allowed: fn(u8) -> bool) -> bool {
+    text.bytes().next().is_some_and(allowed) && text.bytes().last().is_some_and(allowed)
+}
+
+macro_rules! as_text {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdentityError;
+
+            fn from_str(name: &str) -> Result<Self, Self::Err> {
+                name.to_owned().try_into()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+as_text!(NodeName, DriverName);
+
+/// The node that a certificate, which TLS has verified, belongs to.
+///
+/// # Errors
+/// It is no node's certificate, or has more than one name of ours.
+pub fn node_of(certificate: &CertificateDer<'_>) -> Result<NodeName, IdentityError> {
+    let certificate = EndEntityCert::try_from(certificate).map_err(IdentityError::Certificate)?;
+    let names: Vec<&str> =
+        certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(NODE_URI)).collect();
+    match names.as_slice() {
+        [name] => name.parse(),
+        several => Err(IdentityError::Names(several.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    fn certificate(uris: &[&str]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
+        params.subject_alt_names.extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())));
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn names_are_what_kubernetes_and_csi_say() {
+        for good in ["a", "node-1", "node-1.example.org", "0"] {
+            assert!(good.parse::<NodeName>().is_ok(), "{good:?}");
+        }
+        let long = "a".repeat(254);
+        for bad in ["", "-a", "a-", "A", "a..b", ".a", "a.", "a/b", "a b", "é", "../x", &long] {
+            assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
+        }
+        let long = "a".repeat(64);
+        for bad in ["", "-a", "a.", "a/b", "a_b", "..", &long] {
+            assert!(bad.parse::<DriverName>().is_err(), "{bad:?}");
+        }
+        assert!("Hostdir.CSI-1.example".parse::<DriverName>().is_ok());
+    }
+
+    #[test]
+    fn a_certificate_names_exactly_one_node() {
+        assert_eq!(node_of(&certificate(&["edge-csi://node/n1"])).unwrap().as_str(), "n1");
+        assert!(matches!(node_of(&certificate(&[])), Err(IdentityError::Names(0))));
+        let two = certificate(&["edge-csi://node/n1", "edge-csi://node/n2"]);
+        assert!(matches!(node_of(&two), Err(IdentityError::Names(2))));
+        assert!(matches!(node_of(&certificate(&["edge-csi://node/../x"])), Err(IdentityError::NodeName(_))));
+        assert!(matches!(node_of(&CertificateDer::from_slice(b"no")), Err(IdentityError::Certificate(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_name_or_an_error(text in ".*") {
+            let _ = text.parse::<NodeName>();
+            let _ = text.parse::<DriverName>();
+        }
+
+        #[test]
+        fn any_bytes_are_a_certificate_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(node_of(&CertificateDer::from(bytes)).is_err());
+        }
+    }
+}

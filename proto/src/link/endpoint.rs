@@ -1,0 +1,117 @@
+//! Where the cloud listens and edges dial: `wss://host:port` or `quic://host:port`.
+//!
+//! There is no plaintext mode, so an address that asks for one is refused by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use http::Uri;
+use serde::Deserialize;
+
+/// How the bytes of a link travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// WebSocket over TLS over TCP.
+    Ws,
+    /// QUIC over UDP.
+    Quic,
+}
+
+/// A transport and an address.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Endpoint {
+    /// How.
+    pub transport: Transport,
+    /// A host name or an address; an IPv6 address is in brackets.
+    pub host: String,
+    /// The TCP or UDP port; 0, for a listener, is any that is free.
+    pub port: u16,
+}
+
+/// Why a text is no endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// It asks for a link without TLS.
+    #[error(
+        "{0:?} would be a link without TLS, which does not exist; use wss://HOST:PORT or quic://HOST:PORT"
+    )]
+    Plaintext(String),
+    /// Anything else.
+    #[error("{0:?} is no address of a link; use wss://HOST:PORT or quic://HOST:PORT")]
+    Malformed(String),
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = || EndpointError::Malformed(text.to_owned());
+        let transport = match text.split_once("://").map(|(scheme, _)| scheme) {
+            Some("wss") => Transport::Ws,
+            Some("quic") => Transport::Quic,
+            Some("ws" | "http") => return Err(EndpointError::Plaintext(text.to_owned())),
+            _ => return Err(malformed()),
+        };
+        let uri: Uri = text.parse().map_err(|_| malformed())?;
+        let authority = uri.authority().filter(|a| !a.as_str().contains('@') && !a.host().is_empty());
+        let (authority, port) = authority.and_then(|a| Some((a, a.port_u16()?))).ok_or_else(malformed)?;
+        if uri.path_and_query().is_some_and(|path| path != "/") {
+            return Err(malformed());
+        }
+        Ok(Self { transport, host: authority.host().to_owned(), port })
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = EndpointError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.transport {
+            Transport::Ws => "wss",
+            Transport::Quic => "quic",
+        };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for text in ["wss://cloud.example:7443", "quic://127.0.0.1:0", "quic://[::1]:65535"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused_with_what_to_write() {
+        for text in ["ws://h:1", "http://h:1"] {
+            assert!(matches!(text.parse::<Endpoint>(), Err(EndpointError::Plaintext(_))), "{text}");
+        }
+        for text in
+            ["", "h:1", "wss://h", "wss://:1", "wss://h:65536", "wss://u@h:1", "wss://h:1/x", "tcp://h:1"]
+        {
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(error.contains("wss://HOST:PORT"), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_endpoint_or_an_error(text in "(wss|quic)?(://)?.*") {
+            if let Ok(endpoint) = text.parse::<Endpoint>() {
+                prop_assert_eq!(endpoint.to_string().parse::<Endpoint>().unwrap(), endpoint);
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Who may be on a link: TLS 1.3 with certificates of one CA on both sides, checked at start-up so that a
+//! wrong file is named before the first handshake fails far away.
+//!
+//! The cloud's certificate is for servers and a node's is for clients, so that neither can play the other.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{AlertDescription, ClientConfig, RootCertStore, ServerConfig};
+use serde::Deserialize;
+use tracing::warn;
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::LinkError;
+use crate::error::chain;
+use crate::identity::{IdentityError, NodeName, node_of};
+
+/// Where the certificates are; all PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Files {
+    /// The CA that both sides trust.
+    pub ca: PathBuf,
+    /// Our certificate, and intermediate ones after it.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// Which end of the link a certificate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// csi-cloud: extended key usage serverAuth.
+    Cloud,
+    /// csi-edge: extended key usage clientAuth, and a node's name.
+    Node,
+}
+
+/// Certificates and key of one end, checked.
+pub struct Credentials {
+    roots: Arc<RootCertStore>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// It cannot be read, or has nothing of the kind in it.
+    #[error("no {what} can be read from {}: {why}", path.display())]
+    Unreadable {
+        /// What should be in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        why: rustls::pki_types::pem::Error,
+    },
+    /// It is not valid now, or not for this use.
+    #[error("the certificate in {} {why}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// The key is another certificate's.
+    #[error("the key in {} does not belong to the certificate in {}: {why}", key.display(), cert.display())]
+    Key {
+        /// The key's file.
+        key: PathBuf,
+        /// The certificate's file.
+        cert: PathBuf,
+        /// What rustls says.
+        why: rustls::Error,
+    },
+    /// A node's certificate that names no node.
+    #[error("the certificate in {} is no node's", path.display())]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its names.
+        #[source]
+        source: IdentityError,
+    },
+}
+
+impl Credentials {
+    /// Reads the files and checks that they will do for this role, now.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn load(files: &Files, role: Role) -> Result<Self, TlsError> {
+        let unreadable = |what, path: &Path| {
+            let path = path.to_owned();
+            move |why| TlsError::Unreadable { what, path, why }
+        };
+        let roots = roots(&files.ca)?;
+        let chain = certificates(&files.cert)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(unreadable("private key", &files.key))?;
+        warn_of_mode(&files.key);
+        let credentials = Self { roots: Arc::new(roots), chain, key };
+        credentials.check_certificate(&files.cert, &files.ca, role)?;
+        credentials.check_key(files)?;
+        Ok(credentials)
+    }
+
+    /// The node that our own certificate names.
+    ///
+    /// # Errors
+    /// It names none; checked by [`Credentials::load`] for [`Role::Node`].
+    pub fn node(&self) -> Result<NodeName, IdentityError> {
+        self.chain.first().map_or(Err(IdentityError::Names(0)), node_of)
+    }
+
+    fn check_certificate(&self, path: &Path, ca: &Path, role: Role) -> Result<(), TlsError> {
+        let wrong = |why: String| TlsError::Certificate { path: path.to_owned(), why };
+        let (first, rest) = self.chain.split_first().ok_or_else(|| wrong("is missing".into()))?;
+        let certificate =
+            EndEntityCert::try_from(first).map_err(|e| wrong(format!("cannot be read: {e}")))?;
+        let usage = match role {
+            Role::Cloud => KeyUsage::server_auth(),
+            Role::Node => KeyUsage::client_auth(),
+        };
+        let algorithms = provider().signature_verification_algorithms;
+        certificate
+            .verify_for_usage(algorithms.all, &self.roots.roots, rest, UnixTime::now(), usage, None, None)
+            .map_err(|error| wrong(explain_own(&error, ca, role)))?;
+        if role == Role::Node {
+            self.node().map_err(|source| TlsError::Identity { path: path.to_owned(), source })?;
+        }
+        Ok(())
+    }
+
+    fn check_key(&self, files: &Files) -> Result<(), TlsError> {
+        let certified =
+            rustls::sign::CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), provider());
+        let wrong = |why| TlsError::Key { key: files.key.clone(), cert: files.cert.clone(), why };
+        certified.map_err(wrong).map(drop)
+    }
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        let unusable =
+            |e: rustls::Error| format!("cannot be a CA's: {e}; name the ca.crt of `csi-cloud ca init`");
+        let added = roots.add(certificate).map_err(unusable);
+        added.map_err(|why| TlsError::Certificate { path: path.to_owned(), why })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unreadable = |why| TlsError::Unreadable { what: "certificate", path: path.to_owned(), why };
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect();
+    let certificates = certificates.map_err(unreadable)?;
+    if certificates.is_empty() {
+        return Err(unreadable(rustls::pki_types::pem::Error::NoItemsFound));
+    }
+    Ok(certificates)
+}
+
+/// A key that others can read is worth a word, not a refusal: mounted secrets often are 0644.
+fn warn_of_mode(key: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    if let Ok(meta) = std::fs::metadata(key)
+        && meta.permissions().mode() & 0o077 != 0
+    {
+        warn!(key = %key.display(), "others than its owner can read the private key; chmod 600 it");
+    }
+}
+
+/// What is wrong with our own certificate, and what to do.
+fn explain_own(error: &webpki::Error, ca: &Path, role: Role) -> String {
+    let issue = match role {
+        Role::Cloud => "`csi-cloud ca init`",
+        Role::Node => "`csi-cloud ca issue NODE`",
+    };
+    match error {
+        webpki::Error::CertExpired { time, not_after } => {
+            let days = time.as_secs().saturating_sub(not_after.as_secs()) / 86_400;
+            format!("expired {days} days ago; make a new one with {issue}")
+        }
+        webpki::Error::CertNotValidYet { .. } => "is not valid yet; is this machine's clock right?".into(),
+        webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+            format!(
+                "was not issued by the CA in {}; name that CA's file, or make a new one with {issue}",
+                ca.display()
+            )
+        }
+        webpki::Error::RequiredEkuNotFoundContext(_) => {
+            format!("is not made for this end of the link ({role:?}); make one with {issue}")
+        }
+        webpki::Error::CaUsedAsEndEntity => format!("is a CA's own; make one with {issue}"),
+        error => format!("cannot be used: {error}; make a new one with {issue}"),
+    }
+}
+
+fn provider() -> &'static CryptoProvider {
+    static PROVIDER: std::sync::LazyLock<CryptoProvider> = std::sync::LazyLock::new(ring::default_provider);
+    &PROVIDER
+}
+
+/// The cloud's side of a handshake; a client without a certificate of our CA gets no further.
+///
+/// # Errors
+/// The CA cannot verify clients; [`Credentials::load`] has ruled that out.
+pub fn server_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<ServerConfig>, LinkError> {
+    let wrong = |error: &dyn std::fmt::Display| LinkError::Tls(error.to_string());
+    let provider = Arc::new(provider().clone());
+    let verifier = WebPkiClientVerifier::builder_with_provider(credentials.roots.clone(), provider.clone());
+    let verifier = verifier.build().map_err(|e| wrong(&e))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| wrong(&e))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(credentials.chain.clone(), credentials.key.clone_key())
+        .map_err(|e| wrong(&e))?;
+    // A resumed session would live on when its certificate has expired.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// The edge's side of a handshake.
+///
+/// # Errors
+/// As for [`server_config`].
+pub fn client_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<ClientConfig>, LinkError> {
+    let wrong = |error: &dyn std::fmt::Display| LinkError::Tls(error.to_string());
+    let mut config = ClientConfig::builder_with_provider(Arc::new(provider().clone()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| wrong(&e))?
+        .with_root_certificates(credentials.roots.clone())
+        .with_client_auth_cert(credentials.chain.clone(), credentials.key.clone_key())
+        .map_err(|e| wrong(&e))?;
+    config.resumption = rustls::client::Resumption::disabled();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Whether an error of a TLS stream is TLS's own.
+pub fn is_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
+/// An error of a TLS stream in words.
+pub fn explain_io(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(rustls::Error::AlertReceived(alert)) => theirs(*alert, ""),
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            ours(why.clone().into(), &rustls::Error::InvalidCertificate(why.clone()).to_string())
+        }
+        Some(other) => format!("TLS failed: {other}"),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "it closed the connection during the handshake".into()
+        }
+        None => chain(error),
+    }
+}
+
+/// A failure that QUIC found here, in words.
+pub fn explain_quic(code: quinn::TransportErrorCode, reason: &str) -> String {
+    match alert(code) {
+        Some(alert) => ours(alert, reason),
+        None => format!("QUIC failed: {code}: {reason}"),
+    }
+}
+
+/// A failure that the other side of QUIC told of, in words.
+pub fn explain_close(close: &quinn::ConnectionClose) -> String {
+    match alert(close.error_code) {
+        Some(alert) => theirs(alert, &String::from_utf8_lossy(&close.reason)),
+        None => close.to_string(),
+    }
+}
+
+/// QUIC: the codes 0x100 to 0x1ff carry a TLS alert in their low byte (RFC 9001, 4.8).
+fn alert(code: quinn::TransportErrorCode) -> Option<AlertDescription> {
+    let code = u64::from(code).checked_sub(0x100)?;
+    u8::try_from(code).ok().map(AlertDescription::from)
+}
+
+/// The other side's certificate is at fault.
+fn ours(alert: AlertDescription, detail: &str) -> String {
+    let advice = match alert {
+        AlertDescription::CertificateExpired => "it has expired: make a new one there, and check both clocks",
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it is of another CA than ours: is this the right address, and is our --ca the other side's?"
+        }
+        _ => {
+            "make one with `csi-cloud ca`, for the host name that is dialed (--host) and for that end of the link"
+        }
+    };
+    format!("the other side's certificate is refused ({detail}); {advice}")
+}
+
+/// Our certificate is at fault, says the other side.
+fn theirs(alert: AlertDescription, detail: &str) -> String {
+    let why = match alert {
+        AlertDescription::CertificateExpired => {
+            "it says that ours has expired: make a new one, and check both clocks"
+        }
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it says that ours is of another CA than its own"
+        }
+        AlertDescription::CertificateRequired => "it wants a certificate and was shown none",
+        AlertDescription::NoApplicationProtocol => {
+            "it does not speak the link's protocol; is this the right address?"
+        }
+        AlertDescription::ProtocolVersion => "it does not speak TLS 1.3",
+        _ => "see its log",
+    };
+    let detail = if detail.is_empty() { String::new() } else { format!(", {detail}") };
+    format!("the other side refused us with the TLS alert {alert:?}{detail}; {why}")
+}

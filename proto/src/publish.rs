@@ -1,0 +1,63 @@
+//! Files that others read appear whole or not at all: written beside, synced, and renamed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use uuid::Uuid;
+
+/// What happens to a file that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It is replaced, in one step.
+    Replace,
+    /// It stays, and the call fails with `AlreadyExists`.
+    Keep,
+}
+
+/// Publishes `content` at `path` with these permission bits.
+///
+/// # Errors
+/// The file system's; nothing is left behind, and what was there is untouched.
+pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io::Result<()> {
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let beside = parent.join(format!(".{}.new", Uuid::new_v4()));
+    let published = write(&beside, content, mode).and_then(|()| match existing {
+        Existing::Replace => std::fs::rename(&beside, path),
+        // A link, unlike a rename, refuses a name that is taken.
+        Existing::Keep => std::fs::hard_link(&beside, path).and_then(|()| std::fs::remove_file(&beside)),
+    });
+    if published.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    published?;
+    File::open(parent)?.sync_all()
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_is_replaced_or_kept_as_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        publish(&path, b"one", 0o600, Existing::Keep).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let refused = publish(&path, b"two", 0o600, Existing::Keep).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        publish(&path, b"three", 0o600, Existing::Replace).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"three");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
+    }
+}
