@@ -1,6 +1,6 @@
 //! How both programs begin and end: log to stderr, one error with its causes, exit code 1.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use tracing::error;
@@ -10,7 +10,11 @@ use tracing_subscriber::filter::LevelFilter;
 /// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: info).
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
     match work() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

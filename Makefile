@@ -1,0 +1,43 @@
+# What people and machines run. `make help` lists it.
+
+CARGO ?= cargo
+GO_BIN := tests/go/bin
+export PATH := $(CURDIR)/target/tools/bin:$(PATH)
+
+.PHONY: help build demo test check sanity bench tools
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+build: ## Build csi-cloud, csi-edge and the tests' drivers (debug)
+	$(CARGO) build --workspace --locked
+
+demo: ## Three edges, one over QUIC, and a volume's whole life
+	$(CARGO) build --workspace --locked
+	target/debug/demo
+
+test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
+	$(CARGO) test --workspace --locked --quiet
+	@if [ -x $(GO_BIN)/csi-sanity ]; then target/debug/sanity; else \
+	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; \
+	  [ "$$CI" != true ]; fi
+
+check: ## Format, clippy, docs, dependencies, generated code, lock file
+	@sh tests/check.sh
+
+sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours
+	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
+	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)')
+
+bench: ## Latency and throughput against calling the driver directly (release build)
+	$(CARGO) build --workspace --locked --release
+	target/release/bench
+
+tools: ## Install what `make check` needs and the machine lacks
+	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
+
+# Without Go there is nothing to build, and the tiers that need it say so.
+$(GO_BIN)/.done: tests/go/go.mod tests/go/go.sum $(wildcard tests/go/*/*.go)
+	@mkdir -p $(GO_BIN)
+	@if command -v go >/dev/null; then cd tests/go && go build -trimpath -p 2 -o bin/ tool ./mockdriver; fi
+	@touch $@

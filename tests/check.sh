@@ -1,0 +1,41 @@
+#!/bin/sh
+# Everything that can be checked without running the programs. Each step names itself; the first that
+# fails ends the run.
+set -eu
+step() { printf '== %s\n' "$*"; }
+need() {
+    command -v "$1" >/dev/null || { echo "check: $1 is missing; get it with: $2" >&2; exit 1; }
+}
+
+step format
+cargo fmt --all --check
+
+step clippy
+cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+
+step docs
+RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items --locked --quiet
+
+step dependencies
+need cargo-deny 'make tools'
+cargo deny --log-level error --locked check bans licenses sources
+
+step 'generated code'
+cargo test --quiet --locked -p proto --test generated >/dev/null
+
+step 'sizes of files'
+long=$(git ls-files '*.rs' '*.go' ':!proto/src/gen' | xargs wc -l | awk '$2 != "total" && $1 > 500')
+[ -z "$long" ] || { echo "check: longer than 500 lines:" >&2; echo "$long" >&2; exit 1; }
+
+step go
+if command -v go >/dev/null; then
+    unformatted=$(gofmt -l tests/go)
+    [ -z "$unformatted" ] || { echo "check: run gofmt -w on $unformatted" >&2; exit 1; }
+    (cd tests/go && go vet ./...)
+elif [ "${CI:-}" = true ]; then
+    echo "check: go is missing; get it from your distribution or go.dev" >&2
+    exit 1
+else
+    echo "tier skipped: go vet: Go is not installed"
+fi
+echo "check: all good"

@@ -1,0 +1,110 @@
+//! A child process with its log in a file and its lines to wait for. It never outlives its handle.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// How much of a log an error shows, in bytes.
+const TAIL: usize = 3000;
+
+/// A running program of ours.
+pub struct Process {
+    name: String,
+    child: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a program. Its stderr goes to `NAME.log` in `logs`, after what is there.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(name: &str, mut command: Command, logs: &Path) -> anyhow::Result<Self> {
+        let log = logs.join(format!("{name}.log"));
+        let stderr = std::fs::File::options().create(true).append(true).open(&log)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
+        let mut child = command.spawn().with_context(|| format!("{name} cannot be started"))?;
+        let stdout = child.stdout.take().with_context(|| format!("{name} has no stdout"))?;
+        Ok(Self { name: name.to_owned(), child, stdout: BufReader::new(stdout).lines(), log })
+    }
+
+    /// Waits for a line on stdout that begins so, and gives back the rest of it.
+    ///
+    /// # Errors
+    /// The program ended, or the time is over; the error holds the end of its log.
+    pub async fn line_starting(&mut self, prefix: &str, limit: Duration) -> anyhow::Result<String> {
+        let reading = async {
+            while let Some(line) = self.stdout.next_line().await? {
+                if let Some(rest) = line.strip_prefix(prefix) {
+                    return Ok(rest.to_owned());
+                }
+            }
+            bail!("it ended")
+        };
+        let read = tokio::time::timeout(limit, reading).await;
+        read.unwrap_or_else(|_| bail!("not within {limit:?}")).with_context(|| {
+            format!("{} did not print {prefix:?}; its log ends:\n{}", self.name, self.log_tail())
+        })
+    }
+
+    /// The process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(TAIL)..).unwrap_or_default();
+        String::from_utf8_lossy(tail).into_owned()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// The process has ended already.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("{} has ended", self.name))?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    /// Asks it to end with SIGTERM and waits for that.
+    ///
+    /// # Errors
+    /// It does not end in time (then it is killed), or ends with another code than 0.
+    pub async fn stop(mut self, limit: Duration) -> anyhow::Result<()> {
+        self.signal(Signal::TERM)?;
+        let status = self.ended(limit).await?;
+        if !status.success() {
+            bail!("{} ended with {status}; its log ends:\n{}", self.name, self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// Kills it with SIGKILL and waits for that.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn kill(mut self) -> anyhow::Result<()> {
+        self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
+    }
+
+    /// Waits for its end; kills it when the time is over.
+    ///
+    /// # Errors
+    /// The time was over.
+    pub async fn ended(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
+        if let Ok(status) = tokio::time::timeout(limit, self.child.wait()).await {
+            return Ok(status?);
+        }
+        let _ = self.child.kill().await;
+        bail!("{} did not end within {limit:?} and was killed; its log ends:\n{}", self.name, self.log_tail())
+    }
+}

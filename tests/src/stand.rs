@@ -1,0 +1,188 @@
+//! A small world of real programs: csi-cloud, csi-edge and drivers as processes, with their sockets,
+//! certificates and logs in one directory that goes away with it.
+//!
+//! Tests, the demo, the benchmark and the conformance runs all start their programs here.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use tempfile::TempDir;
+use tokio::process::Command;
+use tonic::transport::{Channel, Endpoint};
+
+pub use crate::process::Process;
+
+/// How long a program may take until it says that it is ready.
+pub const START: Duration = Duration::from_secs(30);
+/// How long it may take to end when told to.
+pub const STOP: Duration = Duration::from_secs(15);
+
+/// The directory of everything, with a CA in it.
+pub struct Stand {
+    dir: TempDir,
+    bin: PathBuf,
+    issued: HashSet<String>,
+}
+
+/// A running csi-cloud, and where edges dial it, in the order in which the listeners were asked for.
+pub struct Cloud {
+    /// The program.
+    pub process: Process,
+    /// For example `wss://127.0.0.1:40123`.
+    pub urls: Vec<String>,
+}
+
+impl Stand {
+    /// A new world. The programs are those beside the one that runs, so build the workspace first.
+    ///
+    /// # Errors
+    /// The programs are not there, or no directory or CA can be made.
+    pub async fn new() -> anyhow::Result<Self> {
+        let me = std::env::current_exe()?;
+        let bin = me.parent().context("this program has no directory")?;
+        // A test runs in a directory below the programs'.
+        let bin = if bin.ends_with("deps") { bin.parent().unwrap_or(bin) } else { bin }.to_owned();
+        // A short path: a socket's has at most 107 bytes.
+        let dir = tempfile::Builder::new().prefix("ec-").tempdir()?;
+        let stand = Self { dir, bin, issued: HashSet::new() };
+        let pki = stand.pki();
+        stand.run("csi-cloud", &["ca", "init", "--host", "127.0.0.1", "--dir", &pki]).await?;
+        Ok(stand)
+    }
+
+    /// Everything is below here.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The directory of the certificates.
+    pub fn pki(&self) -> String {
+        self.at("pki")
+    }
+
+    /// A path in the directory, as text.
+    pub fn at(&self, name: &str) -> String {
+        self.dir().join(name).display().to_string()
+    }
+
+    /// One of our programs, to be run with further arguments.
+    ///
+    /// # Errors
+    /// It has not been built.
+    pub fn program(&self, name: &str) -> anyhow::Result<Command> {
+        let path = self.bin.join(name);
+        ensure!(path.exists(), "{} is not there; run `make build` first", path.display());
+        Ok(Command::new(path))
+    }
+
+    /// Runs one of our programs to its end and gives back what it printed.
+    ///
+    /// # Errors
+    /// It failed; the error holds what it wrote to stderr.
+    pub async fn run(&self, name: &str, args: &[&str]) -> anyhow::Result<String> {
+        let mut command = self.program(name)?;
+        let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = tokio::time::timeout(START, output).await.context("it does not end")??;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{name} {} failed: {error}", args.join(" "));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Starts csi-cloud with a front for each driver, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not get ready; the error holds its log.
+    pub async fn cloud(&self, listen: &[&str], drivers: &[&str], more: &[&str]) -> anyhow::Result<Cloud> {
+        let mut command = self.program("csi-cloud")?;
+        command.arg("serve").args(["--fronts", &self.at("cloud")]).args(more);
+        self.tls(&mut command, "cloud");
+        command.args(listen.iter().flat_map(|url| ["--listen", url]));
+        command.args(drivers.iter().flat_map(|driver| ["--driver", driver]));
+        let mut process = Process::start("csi-cloud", command, self.dir())?;
+        let mut urls = Vec::new();
+        for _ in listen {
+            urls.push(process.line_starting("listening ", START).await?);
+        }
+        process.line_starting("ready", START).await?;
+        Ok(Cloud { process, urls })
+    }
+
+    /// Starts csi-edge at a node and waits until it is linked.
+    ///
+    /// # Errors
+    /// It does not link; the error holds its log.
+    pub async fn edge(&mut self, node: &str, url: &str, drivers: &[(&str, &str)]) -> anyhow::Result<Process> {
+        let mut process = self.edge_started(node, url, drivers).await?;
+        process.line_starting("linked ", START).await?;
+        Ok(process)
+    }
+
+    /// Starts csi-edge at a node and does not wait.
+    ///
+    /// # Errors
+    /// It cannot be started, or its certificate cannot be made.
+    pub async fn edge_started(
+        &mut self,
+        node: &str,
+        url: &str,
+        drivers: &[(&str, &str)],
+    ) -> anyhow::Result<Process> {
+        if self.issued.insert(node.to_owned()) {
+            self.run("csi-cloud", &["ca", "issue", node, "--dir", &self.pki()]).await?;
+        }
+        let mut command = self.program("csi-edge")?;
+        command.args(["serve", "--cloud", url, "--fronts", &self.at(node)]);
+        self.tls(&mut command, node);
+        let drivers = drivers.iter().map(|(name, socket)| format!("--driver={name}={socket}"));
+        command.args(drivers);
+        Process::start(&format!("csi-edge-{node}"), command, self.dir())
+    }
+
+    fn tls(&self, command: &mut Command, name: &str) {
+        let pki = self.pki();
+        command.args(["--ca", &format!("{pki}/ca.crt")]);
+        command.args(["--cert", &format!("{pki}/{name}.crt"), "--key", &format!("{pki}/{name}.key")]);
+    }
+
+    /// The cloud's CSI socket for a driver.
+    pub fn cloud_front(&self, driver: &str) -> String {
+        self.at(&format!("cloud/{driver}.sock"))
+    }
+
+    /// A node's own CSI socket for a driver.
+    pub fn edge_front(&self, node: &str, driver: &str) -> String {
+        self.at(&format!("{node}/{driver}.sock"))
+    }
+}
+
+/// A gRPC channel to a unix socket; one HTTP/2 connection.
+///
+/// # Errors
+/// Nobody serves the socket.
+pub async fn channel(socket: &str) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("unix://{socket}"))?;
+    endpoint.connect().await.with_context(|| format!("cannot connect to {socket}"))
+}
+
+/// Asks again and again until an answer comes, at most for [`START`].
+///
+/// # Errors
+/// The last answer, if none was good in time.
+pub async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    let deadline = tokio::time::Instant::now() + START;
+    loop {
+        match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) if tokio::time::Instant::now() >= deadline => {
+                bail!("{what}: not within {START:?}: {error:#}")
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
