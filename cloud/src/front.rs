@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 use crate::known::{Known, Unknown};
 use crate::links::Links;
 use crate::local;
-use crate::route::{Facts, Plan, route};
+use crate::route::{Facts, Plan, Unclear, names, route};
 
 /// One driver's front.
 pub struct Front {
@@ -72,7 +72,7 @@ impl Front {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
-            match self.plan(&key)? {
+            match self.plan(rpc, &key)? {
                 Plan::Local => self.local(rpc),
                 Plan::NodeOnly => Err(Error::NodeOnly(rpc.method)),
                 Plan::Node(node) => self.pass_on(rpc, &key, &node, Call::new(parts, body), deadline).await,
@@ -81,13 +81,16 @@ impl Front {
         forward::until(deadline, answered).await
     }
 
-    fn plan(&self, key: &Key) -> Result<Plan, Error> {
+    fn plan(&self, rpc: &Rpc, key: &Key) -> Result<Plan, Error> {
         let facts = Facts {
             home: &|id| self.known.home(&self.driver, id),
             nodes: &|| self.known.nodes(&self.driver),
-            fallback: &|| self.fallback(),
+            default: self.default_node.as_ref(),
         };
-        route(key, &facts).map_err(|why| Error::NoRoute { driver: self.driver.clone(), why })
+        route(key, &facts).map_err(|unclear| match unclear {
+            Unclear::Yet(why) => Error::NoRoute { driver: self.driver.clone(), why },
+            Unclear::SeveralHomes(nodes) => Error::SeveralHomes { method: rpc.method, nodes: names(&nodes) },
+        })
     }
 
     fn fallback(&self) -> Option<NodeName> {
@@ -130,7 +133,7 @@ impl Front {
     /// Keeps what an answer of OK teaches.
     fn learn(&self, rpc: &Rpc, key: &Key, node: &NodeName, body: &bytes::Bytes) {
         match (rpc.learn, key) {
-            (Learn::Gone, Key::Home(id)) => self.known.forget(&self.driver, id),
+            (Learn::Gone, Key::End(id)) => self.known.forget(&self.driver, id),
             (Learn::Lives(lives), _) => match frame::message(body).map(|message| lives(&message)) {
                 Ok(Ok(ids)) => self.known.learn_homes(&self.driver, node, ids),
                 _ => warn!(rpc = rpc.method, driver = %self.driver, %node, "an answer of OK cannot be read"),

@@ -22,21 +22,30 @@ pub enum Plan {
     NodeOnly,
 }
 
+/// Why no node is certain.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unclear {
+    /// It may become clear when an edge links; the reason is for an operator.
+    Yet(String),
+    /// It never will: these ids live on several nodes.
+    SeveralHomes(Vec<NodeName>),
+}
+
 /// What is known of one driver.
 pub struct Facts<'a> {
     /// On which node something lives.
     pub home: &'a dyn Fn(&Id) -> Option<NodeName>,
     /// Which nodes have the driver, with their segments.
     pub nodes: &'a dyn Fn() -> Nodes,
-    /// Where a call goes that names no node: the operator's word, else the only node there is.
-    pub fallback: &'a dyn Fn() -> Option<NodeName>,
+    /// The operator's word on where a call goes that names no node.
+    pub default: Option<&'a NodeName>,
 }
 
 /// Decides.
 ///
 /// # Errors
-/// The reason, for an operator, why no node is certain.
-pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, String> {
+/// Why no node is certain.
+pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     match key {
         Key::Local => Ok(Plan::Local),
         Key::Node => Ok(Plan::NodeOnly),
@@ -46,13 +55,14 @@ pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, String> {
         },
         Key::Capacity(topology) => at(topology.as_slice(), facts),
         Key::Home(id) => (facts.home)(id).map_or_else(|| fallback(facts), |home| Ok(Plan::Node(home))),
+        Key::End(id) => (facts.home)(id).map_or_else(|| only_node(facts), |home| Ok(Plan::Node(home))),
         Key::Homes(ids) => one_home(ids, facts),
         Key::All => fallback(facts),
     }
 }
 
 /// The first node, in the caller's order, whose segments hold all that a topology asks for.
-fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, String> {
+fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, Unclear> {
     let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
     if asked.peek().is_none() {
         return fallback(facts);
@@ -63,33 +73,40 @@ fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, String> {
     asked
         .find_map(|topology| nodes.iter().find(|(_, segments)| holds(segments, topology)))
         .map(|(node, _)| Plan::Node(node.clone()))
-        .ok_or_else(|| no_such_topology(topology, &nodes))
+        .ok_or_else(|| Unclear::Yet(no_such_topology(topology, &nodes)))
 }
 
 /// CSI: a group snapshot is cut of volumes that one plugin holds; here that is one node.
-fn one_home(ids: &[Id], facts: &Facts<'_>) -> Result<Plan, String> {
+fn one_home(ids: &[Id], facts: &Facts<'_>) -> Result<Plan, Unclear> {
     let mut homes: Vec<_> = ids.iter().filter_map(facts.home).collect();
     homes.sort();
     homes.dedup();
     match homes.as_slice() {
         [] => fallback(facts),
         [home] => Ok(Plan::Node(home.clone())),
-        several => {
-            Err(format!("the volumes live on several nodes ({}); a group snapshot needs one", names(several)))
-        }
+        several => Err(Unclear::SeveralHomes(several.to_vec())),
     }
 }
 
-fn fallback(facts: &Facts<'_>) -> Result<Plan, String> {
-    (facts.fallback)().map(Plan::Node).ok_or_else(|| {
-        let nodes: Vec<_> = (facts.nodes)().into_keys().collect();
-        if nodes.is_empty() {
-            "no node with this driver has linked since csi-cloud started; is csi-edge running there?".into()
-        } else {
-            let names = names(&nodes);
-            format!("nothing says which of the nodes {names} the call is for; name one with --default-node")
+/// The operator's word, else the only node there is.
+fn fallback(facts: &Facts<'_>) -> Result<Plan, Unclear> {
+    facts.default.map_or_else(|| only_node(facts), |node| Ok(Plan::Node(node.clone())))
+}
+
+fn only_node(facts: &Facts<'_>) -> Result<Plan, Unclear> {
+    let nodes: Vec<_> = (facts.nodes)().into_keys().collect();
+    match nodes.as_slice() {
+        [node] => Ok(Plan::Node(node.clone())),
+        [] => {
+            let reason =
+                "no node with this driver has linked since csi-cloud started; is csi-edge running there?";
+            Err(Unclear::Yet(reason.into()))
         }
-    })
+        several => Err(Unclear::Yet(format!(
+            "nothing says which of the nodes {} it is for; --default-node names one for what is new and for lists",
+            names(several)
+        ))),
+    }
 }
 
 fn no_such_topology(asked: &[Segments], nodes: &Nodes) -> String {
@@ -104,7 +121,8 @@ fn written(segments: &Segments) -> String {
     format!("{{{}}}", pairs.join(","))
 }
 
-fn names(nodes: &[NodeName]) -> String {
+/// The nodes' names, for an operator.
+pub fn names(nodes: &[NodeName]) -> String {
     nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -48,6 +48,14 @@ pub enum Error {
         /// What is missing.
         why: String,
     },
+    /// What the call names lives on several nodes and the call can be carried out on one only.
+    #[error("the volumes live on several nodes ({nodes}); {method} takes volumes of one node")]
+    SeveralHomes {
+        /// The RPC's method name.
+        method: &'static str,
+        /// The nodes, joined by commas.
+        nodes: String,
+    },
     /// The link went away with the call on it.
     #[error("the link to node {node} was lost during the call; its outcome is not known, send it again")]
     LinkLost {
@@ -128,7 +136,8 @@ impl Error {
             }
             // The caller itself broke its request off: nobody reads this.
             Self::BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Code::Cancelled,
-            Self::BadRequest { .. } => Code::InvalidArgument,
+            // Nothing was sent anywhere, and sending it again would not help.
+            Self::BadRequest { .. } | Self::SeveralHomes { .. } => Code::InvalidArgument,
             Self::DeadlinePassed(_) => Code::DeadlineExceeded,
             Self::NotLinked { .. }
             | Self::NoRoute { .. }

@@ -48,6 +48,9 @@ pub enum Key {
     },
     /// A call on something that exists.
     Home(Id),
+    /// A call that ends something. CSI: where that thing is not, the answer is OK, so it must not go to a
+    /// node on a guess.
+    End(Id),
     /// A group snapshot of these volumes, which must share one home.
     Homes(Vec<Id>),
     /// A list over all nodes.
@@ -134,7 +137,7 @@ macro_rules! rpcs {
 }
 
 use Id::{Group, Snapshot, Volume};
-use Key::{All, Home, Homes, Local, Node};
+use Key::{All, End, Home, Homes, Local, Node};
 use Learn::{Gone, Lives};
 
 rpcs! {
@@ -143,9 +146,9 @@ rpcs! {
     Identity/Probe(_)                 => Local;
 
     Controller/CreateVolume(r: CreateVolumeRequest)                 => place(r) => Lives(created_volume);
-    Controller/DeleteVolume(r: DeleteVolumeRequest)                 => Home(Volume(r.volume_id)) => Gone;
+    Controller/DeleteVolume(r: DeleteVolumeRequest)                 => End(Volume(r.volume_id)) => Gone;
     Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)     => Home(Volume(r.volume_id));
-    Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest) => Home(Volume(r.volume_id));
+    Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest) => End(Volume(r.volume_id));
     Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest) => Home(Volume(r.volume_id));
     Controller/ListVolumes(_)                                       => All;
     Controller/ControllerListVolumeHealth(_)                        => All;
@@ -153,7 +156,7 @@ rpcs! {
     Controller/GetCapacity(r: GetCapacityRequest)                   => Key::Capacity(r.accessible_topology.map(segments));
     Controller/ControllerGetCapabilities(_)                         => Local;
     Controller/CreateSnapshot(r: CreateSnapshotRequest)             => Home(Volume(r.source_volume_id)) => Lives(created_snapshot);
-    Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => Home(Snapshot(r.snapshot_id)) => Gone;
+    Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => End(Snapshot(r.snapshot_id)) => Gone;
     Controller/ListSnapshots(r: ListSnapshotsRequest)               => listed_snapshots(r);
     Controller/GetSnapshot(r: GetSnapshotRequest)                   => Home(Snapshot(r.snapshot_id));
     Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest) => Home(Volume(r.volume_id));
@@ -162,7 +165,7 @@ rpcs! {
 
     GroupController/GroupControllerGetCapabilities(_)               => Local;
     GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => group(r) => Lives(created_group);
-    GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => Home(Group(r.group_snapshot_id)) => Gone;
+    GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => End(Group(r.group_snapshot_id)) => Gone;
     GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)       => Home(Group(r.group_snapshot_id));
 
     SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest) => Home(Snapshot(r.snapshot_id)), stream;

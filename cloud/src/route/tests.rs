@@ -15,7 +15,7 @@ fn volume(id: &str) -> Id {
 }
 
 /// `n1` and `n2` in zone a, `n3` in zone b; volume `v1` lives on n1, `v3` on n3.
-fn decide(key: &Key, default: Option<&str>) -> Result<Plan, String> {
+fn decide(key: &Key, default: Option<&str>) -> Result<Plan, Unclear> {
     let nodes = || {
         let at = |zone: &str, name: &str| {
             let pairs = [("zone", zone), ("node", name)];
@@ -28,14 +28,22 @@ fn decide(key: &Key, default: Option<&str>) -> Result<Plan, String> {
         Id::Volume(v) if v == "v3" => Some(node("n3")),
         _ => None,
     };
-    route(key, &Facts { home: &home, nodes: &nodes, fallback: &|| default.map(node) })
+    let default = default.map(node);
+    route(key, &Facts { home: &home, nodes: &nodes, default: default.as_ref() })
 }
 
 fn place(source: Option<Id>, topology: Vec<Segments>) -> Key {
     Key::Place { name: "pvc-1".into(), source, topology }
 }
 
-fn to(name: &str) -> Result<Plan, String> {
+fn reason(decided: Result<Plan, Unclear>) -> String {
+    match decided {
+        Err(Unclear::Yet(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn to(name: &str) -> Result<Plan, Unclear> {
     Ok(Plan::Node(node(name)))
 }
 
@@ -46,7 +54,7 @@ fn a_volume_goes_to_the_first_topology_that_a_node_has() {
     assert_eq!(decide(&place(None, vec![n3.clone(), zone_a.clone()]), Some("n2")), to("n3"));
     assert_eq!(decide(&place(None, vec![nowhere.clone(), zone_a]), Some("n2")), to("n1"));
     let both = topology(&[("zone", "b"), ("node", "n1")]);
-    let refused = decide(&place(None, vec![nowhere, both]), Some("n2")).unwrap_err();
+    let refused = reason(decide(&place(None, vec![nowhere, both]), Some("n2")));
     assert!(refused.contains("{zone=c} or {node=n1,zone=b}; known: n1 {node=n1,zone=a}"), "{refused}");
 }
 
@@ -60,7 +68,7 @@ fn a_volume_goes_to_its_source_whatever_the_topology() {
 fn without_a_word_it_is_the_default_node_or_nothing() {
     for key in [place(None, vec![]), place(None, vec![Segments::default()]), Key::All, Key::Capacity(None)] {
         assert_eq!(decide(&key, Some("n2")), to("n2"));
-        let refused = decide(&key, None).unwrap_err();
+        let refused = reason(decide(&key, None));
         assert!(refused.contains("n1, n2, n3") && refused.contains("--default-node"), "{refused}");
     }
 }
@@ -73,14 +81,24 @@ fn what_lives_somewhere_is_called_there() {
     assert_eq!(decide(&Key::Home(Id::Snapshot("v3".into())), Some("n2")), to("n2"));
 }
 
+/// A driver answers OK when it is told to delete what it does not have, and the volume would be leaked.
+#[test]
+fn nothing_is_ended_on_a_guess() {
+    assert_eq!(decide(&Key::End(volume("v3")), Some("n2")), to("n3"));
+    assert!(reason(decide(&Key::End(volume("other")), Some("n2"))).contains("n1, n2, n3"));
+    let one = || Nodes::from([(node("n1"), Segments::default())]);
+    let facts = Facts { home: &|_| None, nodes: &one, default: None };
+    assert_eq!(route(&Key::End(volume("other")), &facts), to("n1"));
+}
+
 #[test]
 fn a_group_has_one_home() {
     let group = |ids: &[&str]| Key::Homes(ids.iter().map(|id| volume(id)).collect());
     assert_eq!(decide(&group(&["v1", "v1"]), Some("n2")), to("n1"));
     assert_eq!(decide(&group(&["v1", "unknown"]), Some("n2")), to("n1"));
     assert_eq!(decide(&group(&["unknown"]), Some("n2")), to("n2"));
-    let refused = decide(&group(&["v3", "v1"]), Some("n2")).unwrap_err();
-    assert!(refused.contains("n1, n3"), "{refused}");
+    let several = vec![node("n1"), node("n3")];
+    assert_eq!(decide(&group(&["v3", "v1"]), Some("n2")), Err(Unclear::SeveralHomes(several)));
 }
 
 #[test]
