@@ -1,1 +1,3 @@
-//! placeholder
+//! The project's own test drivers and harness. Nothing of it ships.
+
+pub mod testdriver;
