@@ -3,3 +3,4 @@
 pub mod bench;
 pub mod process;
 pub mod stand;
+pub mod testdriver;

@@ -1,0 +1,95 @@
+//! What all parts of one driver share.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tonic::Status;
+
+use super::fault::Script;
+use super::lock;
+use super::overlap::Overlaps;
+use super::record::Log;
+use super::store::Store;
+
+/// A service that a plugin may leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optional {
+    /// `csi.v1.Controller`.
+    Controller,
+    /// `csi.v1.GroupController`.
+    GroupController,
+    /// `csi.v1.SnapshotMetadata`.
+    SnapshotMetadata,
+}
+
+impl Optional {
+    pub(super) fn of(service: &str) -> Option<Self> {
+        match service {
+            "Controller" => Some(Self::Controller),
+            "GroupController" => Some(Self::GroupController),
+            "SnapshotMetadata" => Some(Self::SnapshotMetadata),
+            _ => None,
+        }
+    }
+}
+
+/// The memory and the switches of one driver. The generated services' traits are implemented on it.
+pub(super) struct Core {
+    pub(super) name: Mutex<String>,
+    pub(super) node_id: String,
+    pub(super) store: Mutex<Store>,
+    /// The nodes that volumes can be published to; none means any.
+    pub(super) nodes: Mutex<Option<BTreeSet<String>>>,
+    pub(super) script: Script,
+    pub(super) log: Arc<Log>,
+    pub(super) recording: AtomicBool,
+    pub(super) overlaps: Arc<Overlaps>,
+    pub(super) refuse_overlaps: AtomicBool,
+    offered: [AtomicBool; 3],
+}
+
+impl Core {
+    pub(super) fn new(name: String, node_id: String) -> Self {
+        Self {
+            name: Mutex::new(name),
+            node_id,
+            store: Mutex::default(),
+            nodes: Mutex::default(),
+            script: Script::new(),
+            log: Arc::new(Log::new()),
+            recording: AtomicBool::new(true),
+            overlaps: Arc::new(Overlaps::new()),
+            refuse_overlaps: AtomicBool::new(true),
+            offered: [const { AtomicBool::new(true) }; 3],
+        }
+    }
+
+    /// Whether requests need more than the generated services.
+    pub(super) fn watches(&self) -> bool {
+        self.recording.load(Ordering::Relaxed)
+            || self.refuse_overlaps.load(Ordering::Relaxed)
+            || self.script.any()
+    }
+
+    pub(super) fn offers(&self, service: Optional) -> bool {
+        self.offered[service as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn offer(&self, service: Optional, on: bool) {
+        self.offered[service as usize].store(on, Ordering::Relaxed);
+    }
+
+    /// Does something with the memory and makes an answer of it.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Store) -> Result<T, Status>) -> Answer<T> {
+        f(&mut lock(&self.store)).map(tonic::Response::new)
+    }
+}
+
+/// What the methods of the generated traits return.
+pub(super) type Answer<T> = Result<tonic::Response<T>, Status>;
+
+/// Refuses an empty field that CSI requires.
+pub(super) fn require(value: &str, field: &str) -> Result<(), Status> {
+    if value.is_empty() { Err(Status::invalid_argument(format!("{field} is required"))) } else { Ok(()) }
+}

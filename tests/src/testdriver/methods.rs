@@ -1,0 +1,43 @@
+//! The RPCs of CSI 1.13.
+//!
+//! Written by hand, not taken from the table of the code under test, so that a test can compare the two.
+
+/// Service and method of all 36 RPCs.
+pub const METHODS: [(&str, &str); 36] = [
+    ("Identity", "GetPluginInfo"),
+    ("Identity", "GetPluginCapabilities"),
+    ("Identity", "Probe"),
+    ("Controller", "CreateVolume"),
+    ("Controller", "DeleteVolume"),
+    ("Controller", "ControllerPublishVolume"),
+    ("Controller", "ControllerUnpublishVolume"),
+    ("Controller", "ValidateVolumeCapabilities"),
+    ("Controller", "ListVolumes"),
+    ("Controller", "ControllerListVolumeHealth"),
+    ("Controller", "ControllerGetVolumeHealth"),
+    ("Controller", "GetCapacity"),
+    ("Controller", "ControllerGetCapabilities"),
+    ("Controller", "CreateSnapshot"),
+    ("Controller", "DeleteSnapshot"),
+    ("Controller", "ListSnapshots"),
+    ("Controller", "GetSnapshot"),
+    ("Controller", "ControllerExpandVolume"),
+    ("Controller", "ControllerGetVolume"),
+    ("Controller", "ControllerModifyVolume"),
+    ("GroupController", "GroupControllerGetCapabilities"),
+    ("GroupController", "CreateVolumeGroupSnapshot"),
+    ("GroupController", "DeleteVolumeGroupSnapshot"),
+    ("GroupController", "GetVolumeGroupSnapshot"),
+    ("SnapshotMetadata", "GetMetadataAllocated"),
+    ("SnapshotMetadata", "GetMetadataDelta"),
+    ("Node", "NodeStageVolume"),
+    ("Node", "NodeUnstageVolume"),
+    ("Node", "NodePublishVolume"),
+    ("Node", "NodeUnpublishVolume"),
+    ("Node", "NodeGetVolumeStats"),
+    ("Node", "NodeGetVolumeHealth"),
+    ("Node", "NodeGetStorageHealth"),
+    ("Node", "NodeExpandVolume"),
+    ("Node", "NodeGetCapabilities"),
+    ("Node", "NodeGetInfo"),
+];

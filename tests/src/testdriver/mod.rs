@@ -1,0 +1,216 @@
+//! An in-memory CSI driver that does what a test tells it to do wrong.
+//!
+//! It serves all of CSI on a unix socket, remembers every call as it came, and takes faults for any RPC. It runs
+//! inside a test or, as the program `testdriver`, as a process of its own.
+
+mod answer;
+mod controller;
+mod core;
+mod fault;
+mod group;
+mod identity;
+mod methods;
+mod node;
+mod overlap;
+mod record;
+mod route;
+mod serve;
+mod store;
+#[cfg(test)]
+mod test_faults;
+#[cfg(test)]
+mod test_rpcs;
+#[cfg(test)]
+mod test_support;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub use self::core::Optional;
+pub use fault::{Fault, Gate, Times};
+pub use methods::METHODS;
+pub use record::{Outcome, Received};
+pub use serve::Running;
+
+use self::core::Core;
+
+/// The topology segment that the driver's nodes carry.
+pub const TOPOLOGY_KEY: &str = "topology.test.edge-csi.io/node";
+/// The key of the publish context that `ControllerPublishVolume` answers.
+pub const PUBLISH_KEY: &str = "test.edge-csi.io/device";
+/// The path of an RPC that CSI does not have and that answers its request's bytes.
+pub const FUTURE_PATH: &str = "/csi.v1.Controller/ControllerFutureThing";
+
+/// How long the driver waits for what a test expects.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Locks, also when a test panicked with the lock held: its message then is the one to see.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a test waited for did not come.
+#[derive(Debug, thiserror::Error)]
+#[error("waited {WAIT:?} for {wanted} {method}; came: {came}")]
+pub struct WaitError {
+    wanted: usize,
+    method: String,
+    came: String,
+}
+
+/// The driver. A clone is the same driver.
+#[derive(Clone)]
+pub struct TestDriver {
+    core: Arc<Core>,
+}
+
+impl TestDriver {
+    /// A driver with this plugin name and node id, that records and refuses overlapping calls.
+    pub fn new(name: impl Into<String>, node_id: impl Into<String>) -> Self {
+        Self { core: Arc::new(Core::new(name.into(), node_id.into())) }
+    }
+
+    /// Listens on `path`, replacing a socket left there. Must be called in a tokio runtime. Can be called again
+    /// after [`Running::stop`]: the driver then is a restarted one that kept its state.
+    pub fn serve(&self, path: &Path) -> io::Result<Running> {
+        serve::serve(&self.core, path)
+    }
+
+    /// Applies a fault to the next calls of an RPC, such as `NodePublishVolume`, or of all with `*`. Of several
+    /// faults, those for the method go before those for `*`, and earlier ones before later ones; one call takes one.
+    pub fn inject(&self, method: &str, fault: Fault, times: Times) {
+        self.core.script.add(method, fault, times);
+    }
+
+    /// Forgets all faults. Calls that hang or wait already go on doing so.
+    pub fn clear_faults(&self) {
+        self.core.script.clear(false);
+    }
+
+    /// Lets all calls go on that hang, and forgets the [`Fault::Hang`]s.
+    pub fn release(&self) {
+        self.core.script.release();
+    }
+
+    /// All calls in the order in which they came.
+    pub fn calls(&self) -> Vec<Received> {
+        self.core.log.all()
+    }
+
+    /// The calls of one RPC.
+    pub fn calls_of(&self, method: &str) -> Vec<Received> {
+        self.core.log.of(method)
+    }
+
+    /// Forgets the calls so far.
+    pub fn forget_calls(&self) {
+        self.core.log.forget();
+    }
+
+    /// Waits, at most 10 s, until `n` calls of this RPC (`*`: of all) have come, and gives them.
+    pub async fn wait_for(&self, method: &str, n: usize) -> Result<Vec<Received>, WaitError> {
+        self.wait_until(method, n, |_| true).await
+    }
+
+    /// Waits, at most 10 s, until `n` calls of this RPC have ended in this way, and gives those.
+    pub async fn wait_for_outcome(
+        &self,
+        method: &str,
+        outcome: Outcome,
+        n: usize,
+    ) -> Result<Vec<Received>, WaitError> {
+        self.wait_until(method, n, |call| call.outcome == outcome).await
+    }
+
+    async fn wait_until(
+        &self,
+        method: &str,
+        n: usize,
+        which: impl Fn(&Received) -> bool,
+    ) -> Result<Vec<Received>, WaitError> {
+        let mut changes = self.core.log.watch();
+        let search = async {
+            loop {
+                let calls: Vec<_> = self.calls_of(method).into_iter().filter(&which).collect();
+                // The sender lives in `self`: when it were gone, nothing more could come.
+                if calls.len() >= n || changes.changed().await.is_err() {
+                    return calls;
+                }
+            }
+        };
+        tokio::time::timeout(WAIT, search).await.map_err(|_| WaitError {
+            wanted: n,
+            method: format!("calls of {method}"),
+            came: self.summary(),
+        })
+    }
+
+    /// What came, as text: each method with the number of its calls and how they ended.
+    fn summary(&self) -> String {
+        let mut count = BTreeMap::<_, usize>::new();
+        for call in self.calls() {
+            *count.entry(format!("{} {:?}", call.method(), call.outcome)).or_default() += 1;
+        }
+        let parts: Vec<_> = count.into_iter().map(|(what, n)| format!("{n} x {what}")).collect();
+        if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+    }
+
+    /// What each call said that came for a volume while another for it was in flight.
+    pub fn overlaps(&self) -> Vec<String> {
+        self.core.overlaps.seen()
+    }
+
+    /// Whether to refuse calls that overlap; at first it does.
+    pub fn refuse_overlaps(&self, on: bool) {
+        self.core.refuse_overlaps.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether to record calls; at first it does.
+    pub fn record(&self, on: bool) {
+        self.core.recording.store(on, Ordering::Relaxed);
+    }
+
+    /// Changes the plugin's name.
+    pub fn set_name(&self, name: impl Into<String>) {
+        *lock(&self.core.name) = name.into();
+    }
+
+    /// Switches a service off, so that it is not advertised and answers UNIMPLEMENTED, or on again.
+    pub fn offer(&self, service: Optional, on: bool) {
+        self.core.offer(service, on);
+    }
+
+    /// Restricts the nodes that volumes can be published to; others are then NOT_FOUND. At first any will do.
+    pub fn only_nodes<S: Into<String>>(&self, nodes: impl IntoIterator<Item = S>) {
+        *lock(&self.core.nodes) = Some(nodes.into_iter().map(Into::into).collect());
+    }
+
+    /// Adds this many volumes whose entries in `ListVolumes` are a little over this many bytes each.
+    pub fn fill(&self, volumes: usize, bytes_each: usize) {
+        let mut store = lock(&self.core.store);
+        for n in 0..volumes {
+            let volume_context = [("padding".to_owned(), "x".repeat(bytes_each))].into();
+            let volume = proto::csi::Volume { capacity_bytes: 1 << 20, volume_context, ..Default::default() };
+            store.add(format!("fill-{n}"), volume);
+        }
+    }
+
+    /// The volumes in the order of their creation.
+    pub fn volumes(&self) -> Vec<proto::csi::Volume> {
+        lock(&self.core.store).volumes.values().map(|held| held.volume.clone()).collect()
+    }
+
+    /// What is staged: volume id and staging path.
+    pub fn staged(&self) -> Vec<(String, String)> {
+        lock(&self.core.store).staged.iter().cloned().collect()
+    }
+
+    /// What is published on the node: volume id and target path.
+    pub fn published(&self) -> Vec<(String, String)> {
+        lock(&self.core.store).node_published.iter().cloned().collect()
+    }
+}

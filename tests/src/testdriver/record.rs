@@ -1,0 +1,144 @@
+//! The record of what the driver was asked.
+//!
+//! It keeps the raw bytes and headers, because tests of a forwarder compare what left the caller with what
+//! came here; decoded messages would hide lost unknown fields.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::lock;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is still in the driver.
+    Running,
+    /// The driver answered it; a server stream was sent to its end.
+    Finished,
+    /// It was dropped before: cancelled by the caller, or its connection broke.
+    Dropped,
+}
+
+/// One call that came to the driver.
+#[derive(Clone)]
+pub struct Received {
+    /// The whole path, such as `/csi.v1.Node/NodePublishVolume`.
+    pub path: String,
+    /// The request message without its gRPC frame.
+    pub message: Bytes,
+    /// All request headers.
+    pub headers: HeaderMap,
+    /// When the whole request had come.
+    pub at: Instant,
+    /// What has become of it so far.
+    pub outcome: Outcome,
+}
+
+impl Received {
+    /// The last part of the path: the name of the RPC.
+    pub fn method(&self) -> &str {
+        method_of(&self.path)
+    }
+
+    /// The request message decoded.
+    pub fn decode<M: prost::Message + Default>(&self) -> Result<M, prost::DecodeError> {
+        M::decode(self.message.clone())
+    }
+}
+
+pub(super) fn method_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, method)| method)
+}
+
+struct Entry {
+    path: String,
+    message: Bytes,
+    headers: HeaderMap,
+    at: Instant,
+    outcome: AtomicU8,
+}
+
+impl Entry {
+    fn snapshot(&self) -> Received {
+        let outcome = match self.outcome.load(Ordering::Acquire) {
+            0 => Outcome::Running,
+            1 => Outcome::Finished,
+            _ => Outcome::Dropped,
+        };
+        let (path, message, headers) = (self.path.clone(), self.message.clone(), self.headers.clone());
+        Received { path, message, headers, at: self.at, outcome }
+    }
+}
+
+/// All calls in the order in which they came.
+pub(super) struct Log {
+    entries: Mutex<Vec<Arc<Entry>>>,
+    /// Goes up whenever a call comes or ends.
+    changes: watch::Sender<u64>,
+}
+
+impl Log {
+    pub(super) fn new() -> Self {
+        Self { entries: Mutex::default(), changes: watch::Sender::new(0) }
+    }
+
+    pub(super) fn arrive(self: &Arc<Self>, path: String, message: Bytes, headers: HeaderMap) -> Ticket {
+        let outcome = AtomicU8::new(0);
+        let entry = Arc::new(Entry { path, message, headers, at: Instant::now(), outcome });
+        lock(&self.entries).push(Arc::clone(&entry));
+        self.changed();
+        Ticket { entry, log: Arc::clone(self) }
+    }
+
+    pub(super) fn all(&self) -> Vec<Received> {
+        lock(&self.entries).iter().map(|entry| entry.snapshot()).collect()
+    }
+
+    pub(super) fn of(&self, method: &str) -> Vec<Received> {
+        let entries = lock(&self.entries);
+        let wanted = entries.iter().filter(|e| method == "*" || method_of(&e.path) == method);
+        wanted.map(|entry| entry.snapshot()).collect()
+    }
+
+    pub(super) fn forget(&self) {
+        lock(&self.entries).clear();
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|n| *n += 1);
+    }
+}
+
+/// A call's hold on its entry: dropping it before `finish` is how a cancelled call is seen.
+pub(super) struct Ticket {
+    entry: Arc<Entry>,
+    log: Arc<Log>,
+}
+
+impl Ticket {
+    pub(super) fn finish(&self) {
+        self.end(1);
+    }
+
+    fn end(&self, outcome: u8) {
+        // Only the first ending counts.
+        if self.entry.outcome.compare_exchange(0, outcome, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.log.changed();
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.end(2);
+    }
+}

@@ -1,0 +1,111 @@
+//! The listener and the connections.
+//!
+//! The driver has its own HTTP/2 server, not tonic's, because a fault must be able to break one connection, and
+//! a stop must cut all of them at once as the end of a process does.
+
+use std::convert::Infallible;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::core::Core;
+use super::route::Routes;
+
+/// A driver that listens. Dropping it stops it too, without waiting for its tasks.
+pub struct Running {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Running {
+    /// Closes the listener and all connections at once and drops all calls, as a killed process would. The socket
+    /// file stays, as it would then. What the driver has in memory stays too.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Binds `path`, in place of a socket that may be left there, and accepts from now on.
+pub(super) fn serve(core: &Arc<Core>, path: &Path) -> io::Result<Running> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let accepting = accept(listener, Routes::new(Arc::clone(core)), stop.clone(), tasks.clone());
+    tasks.spawn(stop.clone().run_until_cancelled_owned(accepting));
+    tasks.close();
+    Ok(Running { stop, tasks })
+}
+
+async fn accept(listener: UnixListener, routes: Routes, stop: CancellationToken, tasks: TaskTracker) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let connection = connection(stream, routes.clone(), stop.child_token(), tasks.clone());
+                tasks.spawn(connection);
+            }
+            // Out of file descriptors, most likely: give the others time to end.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, routes: Routes, alive: CancellationToken, tasks: TaskTracker) {
+    let token = alive.clone();
+    let service = service_fn(move |request| {
+        let answer = routes.clone().answer(request, token.clone());
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let served = http2::Builder::new(Streams { tasks, alive: alive.clone() })
+        // The tests decide how many calls there are at once and how many are cancelled in a row.
+        .max_concurrent_streams(None)
+        .max_pending_accept_reset_streams(4096)
+        .serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        // First, so that what was handed over before a break is still written: see `answer::half_of`.
+        biased;
+        _ = served => {}
+        () = alive.cancelled() => {}
+    }
+    // Also when the caller left: the calls of this connection have nobody to answer any more.
+    alive.cancel();
+}
+
+/// Runs the calls of one connection and drops them with it.
+#[derive(Clone)]
+struct Streams {
+    tasks: TaskTracker,
+    alive: CancellationToken,
+}
+
+impl<F> Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, call: F) {
+        let alive = self.alive.clone();
+        self.tasks.spawn(async move {
+            // No result is of use here, neither hyper's nor that of the token.
+            let _ = alive.run_until_cancelled_owned(call).await;
+        });
+    }
+}
