@@ -2,5 +2,7 @@
 
 pub mod bench;
 pub mod process;
+pub mod raw;
 pub mod stand;
 pub mod testdriver;
+pub mod world;

@@ -1,0 +1,89 @@
+//! A client that sees bytes: what goes out and comes in is not decoded, so that a test can compare it.
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http_body_util::BodyExt;
+use hyper::client::conn::http2::SendRequest;
+use proto::forward::Body;
+use proto::stop::Tasks;
+use proto::{frame, http2};
+use tokio::net::UnixStream;
+use tonic::{Code, Status};
+
+/// One HTTP/2 connection to a CSI socket.
+#[derive(Clone)]
+pub struct RawClient {
+    sender: SendRequest<Body>,
+    _tasks: Tasks,
+}
+
+/// An answer as it came.
+#[derive(Clone, Debug)]
+pub struct RawAnswer {
+    /// The response headers.
+    pub headers: HeaderMap,
+    /// The whole body, gRPC's prefixes included.
+    pub body: Bytes,
+    /// The trailers; empty if there were none.
+    pub trailers: HeaderMap,
+}
+
+impl RawAnswer {
+    /// The gRPC status, from the trailers or, without them, the headers.
+    pub fn status(&self) -> Status {
+        let status =
+            Status::from_header_map(&self.trailers).or_else(|| Status::from_header_map(&self.headers));
+        status.unwrap_or_else(|| Status::new(Code::Internal, "the answer has no gRPC status"))
+    }
+
+    /// The gRPC code.
+    pub fn code(&self) -> Code {
+        self.status().code()
+    }
+
+    /// The one message of the answer, if there is one.
+    pub fn message(&self) -> Option<Bytes> {
+        frame::message(&self.body).ok()
+    }
+}
+
+impl RawClient {
+    /// Connects to a unix socket.
+    ///
+    /// # Errors
+    /// Nobody serves it.
+    pub async fn connect(socket: &str) -> anyhow::Result<Self> {
+        let (sender, connection) = http2::connect(UnixStream::connect(socket).await?).await?;
+        let tasks = Tasks::default();
+        tasks.spawn("connection", async move { drop(connection.await) });
+        Ok(Self { sender, _tasks: tasks })
+    }
+
+    /// Calls with a message, framed here, and gRPC's usual headers.
+    ///
+    /// # Errors
+    /// The connection broke, or the answer did in a way that gRPC does not tell.
+    pub async fn call(&self, path: &str, message: &[u8]) -> anyhow::Result<RawAnswer> {
+        self.send(path, frame::frame(message), &[]).await
+    }
+
+    /// Calls with a body as it is and further headers.
+    ///
+    /// # Errors
+    /// As for [`RawClient::call`].
+    pub async fn send(&self, path: &str, body: Bytes, more: &[(&str, &str)]) -> anyhow::Result<RawAnswer> {
+        let path: PathAndQuery = path.parse()?;
+        let mut request = Request::post(format!("http://localhost{path}")).body(Body::whole(body))?;
+        let headers = request.headers_mut();
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
+        for (name, value) in more {
+            headers.append(HeaderName::try_from(*name)?, HeaderValue::try_from(*value)?);
+        }
+        let (parts, body) = self.sender.clone().send_request(request).await?.into_parts();
+        let body = body.collect().await?;
+        let trailers = body.trailers().cloned().unwrap_or_default();
+        Ok(RawAnswer { headers: parts.headers, body: body.to_bytes(), trailers })
+    }
+}

@@ -1,0 +1,145 @@
+//! What most tests need: csi-cloud, csi-edge at one node, and a [`TestDriver`] that lives in the test itself.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use prost::Message;
+use proto::csi;
+
+use crate::process::Process;
+use crate::raw::RawClient;
+use crate::stand::{Cloud, STOP, Stand, until};
+use crate::testdriver::{Running, TestDriver};
+
+/// The name of the driver.
+pub const DRIVER: &str = "test.edge-csi.io";
+/// The name of the node.
+pub const NODE: &str = "n1";
+/// Both transports, as `--listen` takes them. Tests of calls run once for each.
+pub const TRANSPORTS: [&str; 2] = ["wss://127.0.0.1:0", "quic://127.0.0.1:0"];
+
+/// Everything, up and linked.
+pub struct World {
+    /// Starts further programs, and knows where their sockets are.
+    pub stand: Stand,
+    /// csi-cloud, with a front for [`DRIVER`].
+    pub cloud: Cloud,
+    /// csi-edge at [`NODE`].
+    pub edge: Process,
+    /// The driver.
+    pub driver: TestDriver,
+    /// The driver's socket.
+    pub serving: Running,
+}
+
+impl World {
+    /// A world whose link runs over this transport; the cloud has learned of the driver.
+    ///
+    /// # Errors
+    /// A program does not start; the error holds its log.
+    pub async fn new(listen: &str) -> anyhow::Result<Self> {
+        let mut stand = Stand::new().await?;
+        let driver = TestDriver::new(DRIVER, NODE);
+        let socket = stand.at("driver.sock");
+        let serving = driver.serve(Path::new(&socket))?;
+        let cloud = stand.cloud(&[listen], &[DRIVER], &[]).await?;
+        let url = cloud.urls.first().context("no listener")?.clone();
+        let edge = stand.edge(NODE, &url, &[(DRIVER, &socket)]).await?;
+        let world = Self { stand, cloud, edge, driver, serving };
+        world.learned().await?;
+        world.driver.forget_calls();
+        Ok(world)
+    }
+
+    /// Waits until the cloud knows what the driver can do.
+    ///
+    /// # Errors
+    /// It does not learn it in time.
+    pub async fn learned(&self) -> anyhow::Result<()> {
+        let front = self.front().await?;
+        until("the cloud learns of the driver", || ready(&front)).await
+    }
+
+    /// A connection to the cloud's front.
+    ///
+    /// # Errors
+    /// Nobody serves it.
+    pub async fn front(&self) -> anyhow::Result<RawClient> {
+        RawClient::connect(&self.stand.cloud_front(DRIVER)).await
+    }
+
+    /// A connection to the node's front.
+    ///
+    /// # Errors
+    /// Nobody serves it.
+    pub async fn node_front(&self) -> anyhow::Result<RawClient> {
+        RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await
+    }
+
+    /// A connection to the driver itself.
+    ///
+    /// # Errors
+    /// Nobody serves it.
+    pub async fn direct(&self) -> anyhow::Result<RawClient> {
+        RawClient::connect(&self.stand.at("driver.sock")).await
+    }
+
+    /// Where the edge dials.
+    pub fn url(&self) -> &str {
+        self.cloud.urls.first().map_or("", String::as_str)
+    }
+
+    /// Stops both programs as an operator does, and checks that they end well.
+    ///
+    /// # Errors
+    /// One does not, or left its socket.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let fronts = [self.stand.cloud_front(DRIVER), self.stand.edge_front(NODE, DRIVER)];
+        self.edge.stop(STOP).await?;
+        self.cloud.process.stop(STOP).await?;
+        for front in fronts {
+            anyhow::ensure!(!Path::new(&front).exists(), "{front} was left behind");
+        }
+        Ok(())
+    }
+}
+
+/// Succeeds when the front's Probe says that it is ready.
+///
+/// # Errors
+/// It is not ready yet.
+pub async fn ready(front: &RawClient) -> anyhow::Result<()> {
+    let answer = front.call("/csi.v1.Identity/Probe", &[]).await?;
+    let probe = csi::ProbeResponse::decode(answer.message().context("Probe failed")?)?;
+    anyhow::ensure!(probe.ready == Some(true), "not ready");
+    Ok(())
+}
+
+/// The path of an RPC of the controller.
+pub fn controller(method: &str) -> String {
+    format!("/csi.v1.Controller/{method}")
+}
+
+/// A CreateVolume request for a volume of this name, somewhere.
+pub fn create(name: &str) -> Vec<u8> {
+    let volume_capabilities = vec![crate::bench::load::capability()];
+    csi::CreateVolumeRequest { name: name.into(), volume_capabilities, ..Default::default() }.encode_to_vec()
+}
+
+/// A DeleteVolume request.
+pub fn delete(volume_id: &str) -> Vec<u8> {
+    csi::DeleteVolumeRequest { volume_id: volume_id.into(), ..Default::default() }.encode_to_vec()
+}
+
+/// The volume in an answer to CreateVolume.
+///
+/// # Errors
+/// The answer holds none.
+pub fn created(answer: &crate::raw::RawAnswer) -> anyhow::Result<csi::Volume> {
+    let message = answer.message().with_context(|| answer.status().to_string())?;
+    csi::CreateVolumeResponse::decode(message)?.volume.context("no volume")
+}
+
+/// How long a test waits for something that must not happen. Long enough that it would have happened.
+pub const QUIET: Duration = Duration::from_millis(300);
