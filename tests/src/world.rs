@@ -141,5 +141,37 @@ pub fn created(answer: &crate::raw::RawAnswer) -> anyhow::Result<csi::Volume> {
     csi::CreateVolumeResponse::decode(message)?.volume.context("no volume")
 }
 
+/// Makes a volume and two snapshots, and gives requests for both streams that are answered in several messages.
+///
+/// # Errors
+/// The driver does not make them.
+pub async fn snapshot_requests(direct: &RawClient) -> anyhow::Result<[Vec<u8>; 2]> {
+    let made = direct.call(&controller("CreateVolume"), &create("source")).await?;
+    let source_volume_id = created(&made)?.volume_id;
+    let mut ids: Vec<String> = Vec::new();
+    for name in ["s1", "s2"] {
+        let request = csi::CreateSnapshotRequest {
+            source_volume_id: source_volume_id.clone(),
+            name: name.into(),
+            ..Default::default()
+        };
+        let made = direct.call(&controller("CreateSnapshot"), &request.encode_to_vec()).await?;
+        let message = made.message().ok_or_else(|| anyhow::anyhow!("{}", made.status()))?;
+        ids.push(csi::CreateSnapshotResponse::decode(message)?.snapshot.unwrap_or_default().snapshot_id);
+    }
+    let allocated = csi::GetMetadataAllocatedRequest {
+        snapshot_id: ids[0].clone(),
+        max_results: 1,
+        ..Default::default()
+    };
+    let delta = csi::GetMetadataDeltaRequest {
+        base_snapshot_id: ids[0].clone(),
+        target_snapshot_id: ids[1].clone(),
+        max_results: 1,
+        ..Default::default()
+    };
+    Ok([allocated.encode_to_vec(), delta.encode_to_vec()])
+}
+
 /// How long a test waits for something that must not happen. Long enough that it would have happened.
 pub const QUIET: Duration = Duration::from_millis(300);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use proptest::prelude::*;
 use tests::testdriver::{FUTURE_PATH, Fault, METHODS, Times};
-use tests::world::{TRANSPORTS, World, controller};
+use tests::world::{TRANSPORTS, World, controller, snapshot_requests};
 use tonic::Code;
 
 /// Field 5000, a text: a field that no message of CSI has.
@@ -71,37 +71,6 @@ async fn both_streams_come_whole() -> anyhow::Result<()> {
         world.stop().await?;
     }
     Ok(())
-}
-
-/// Makes a volume and two snapshots, and gives requests for both streams that are answered in several messages.
-async fn snapshot_requests(direct: &tests::raw::RawClient) -> anyhow::Result<[Vec<u8>; 2]> {
-    use prost::Message;
-    use proto::csi;
-    let made = direct.call(&controller("CreateVolume"), &tests::world::create("source")).await?;
-    let source_volume_id = tests::world::created(&made)?.volume_id;
-    let mut ids = Vec::new();
-    for name in ["s1", "s2"] {
-        let request = csi::CreateSnapshotRequest {
-            source_volume_id: source_volume_id.clone(),
-            name: name.into(),
-            ..Default::default()
-        };
-        let made = direct.call(&controller("CreateSnapshot"), &request.encode_to_vec()).await?;
-        let message = made.message().ok_or_else(|| anyhow::anyhow!("{}", made.status()))?;
-        ids.push(csi::CreateSnapshotResponse::decode(message)?.snapshot.unwrap_or_default().snapshot_id);
-    }
-    let allocated = csi::GetMetadataAllocatedRequest {
-        snapshot_id: ids[0].clone(),
-        max_results: 1,
-        ..Default::default()
-    };
-    let delta = csi::GetMetadataDeltaRequest {
-        base_snapshot_id: ids[0].clone(),
-        target_snapshot_id: ids[1].clone(),
-        max_results: 1,
-        ..Default::default()
-    };
-    Ok([allocated.encode_to_vec(), delta.encode_to_vec()])
 }
 
 #[tokio::test]

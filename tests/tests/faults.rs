@@ -1,0 +1,274 @@
+//! What callers see, and what the driver gets, when something breaks: never a final code while the outcome is
+//! not known, never a call that is dispatched twice or ended half way.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tests::stand::{START, until};
+use tests::testdriver::{Fault, Gate, Optional, Outcome, Times};
+use tests::world::{
+    DRIVER, NODE, QUIET, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
+};
+use tonic::Code;
+
+fn framed(message: &[u8]) -> Bytes {
+    proto::frame::frame(message)
+}
+
+#[tokio::test]
+async fn an_upstream_that_breaks_is_unavailable_also_in_the_middle_of_a_body() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = World::new(transport).await?;
+        for front in [world.front().await?, world.node_front().await?] {
+            for fault in [Fault::Die, Fault::DieAfterWork, Fault::DieInBody, Fault::NotGrpc, Fault::NoStatus]
+            {
+                for method in ["CreateVolume", "ListVolumes"] {
+                    // The connection to the driver may just be coming back from the fault before.
+                    until("the driver is back", || async {
+                        let answer = front.call(&controller("GetCapacity"), &[]).await?;
+                        anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());
+                        Ok(())
+                    })
+                    .await?;
+                    world.driver.inject(method, fault.clone(), Times::Next(1));
+                    let status = front.call(&controller(method), &create("v")).await?.status();
+                    assert_eq!(status.code(), Code::Unavailable, "{fault:?} {method}: {status}");
+                    assert!(status.message().contains(DRIVER), "{status}");
+                }
+            }
+        }
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_keeps_what_came_and_ends_unavailable() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = World::new(transport).await?;
+        let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
+        world.driver.inject("GetMetadataAllocated", Fault::DieInBody, Times::Next(1));
+        let [request, _] = snapshot_requests(&world.direct().await?).await?;
+        let answer = world.front().await?.call(path, &request).await?;
+        assert_eq!(answer.code(), Code::Unavailable, "{}", answer.status());
+        assert!(!answer.body.is_empty(), "what had come is lost: {answer:?}");
+        assert!(answer.trailers.contains_key("grpc-status"), "the end of a body is in its trailers");
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_runs_to_its_end_though_its_deadline_has_passed() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = World::new(transport).await?;
+        for (name, front) in [("a", world.front().await?), ("b", world.node_front().await?)] {
+            let gate = Gate::new();
+            world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
+            let timeout = [("grpc-timeout", "300m")];
+            let answer = front.send(&controller("CreateVolume"), framed(&create(name)), &timeout).await?;
+            assert_eq!(answer.code(), Code::DeadlineExceeded, "{}", answer.status());
+            let received = world.driver.wait_for("CreateVolume", 1).await?;
+            assert!(!received[0].headers.contains_key("grpc-timeout"), "a driver could give up by it");
+            tokio::time::sleep(QUIET).await;
+            assert_eq!(
+                world.driver.calls_of("CreateVolume")[0].outcome,
+                Outcome::Running,
+                "it was cancelled"
+            );
+            gate.open();
+            world.driver.wait_for_outcome("CreateVolume", Outcome::Finished, 1).await?;
+            // Sent again it finds the volume that was made.
+            let volume = created(&front.call(&controller("CreateVolume"), &create(name)).await?)?;
+            assert_eq!(world.driver.volumes().iter().filter(|v| v.volume_id == volume.volume_id).count(), 1);
+            world.driver.forget_calls();
+        }
+        assert_eq!(world.driver.volumes().len(), 2);
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_runs_to_its_end_though_its_caller_hung_up() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    let gate = Gate::new();
+    world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
+    let front = world.front().await?;
+    let request = create("v");
+    let path = controller("CreateVolume");
+    let call = front.call(&path, &request);
+    let hung_up = tokio::time::timeout(QUIET, call).await.is_err();
+    assert!(hung_up);
+    drop(front);
+    gate.open();
+    world.driver.wait_for_outcome("CreateVolume", Outcome::Finished, 1).await?;
+    assert_eq!(world.driver.volumes().len(), 1);
+    world.stop().await
+}
+
+#[tokio::test]
+async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_at_once() -> anyhow::Result<()>
+{
+    for transport in TRANSPORTS {
+        let World { stand, cloud, edge, driver, serving } = World::new(transport).await?;
+        let front = tests::raw::RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        let gate = Gate::new();
+        driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
+        let (path, request) = (controller("CreateVolume"), create("v"));
+        let call = front.call(&path, &request);
+        let kill = async {
+            gate.wait_for(1).await?;
+            // The edge lives on; its link does not.
+            cloud.process.kill().await
+        };
+        let (answer, killed) = tokio::join!(call, kill);
+        killed?;
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.code() == Code::Unavailable));
+        tokio::time::sleep(QUIET).await;
+        assert_eq!(driver.calls_of("CreateVolume")[0].outcome, Outcome::Running);
+        gate.open();
+        driver.wait_for_outcome("CreateVolume", Outcome::Finished, 1).await?;
+        edge.stop(START).await?;
+        serving.stop().await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let World { stand, cloud, edge, driver, serving } = World::new(transport).await?;
+        let front = tests::raw::RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
+        let (path, request) = (controller("CreateVolume"), create("v"));
+        let call = front.call(&path, &request);
+        let stop = async {
+            driver.wait_for("CreateVolume", 1).await?;
+            // It says goodbye after its grace, with the call still running.
+            edge.stop(START).await
+        };
+        let (answer, stopped) = tokio::join!(call, stop);
+        stopped?;
+        let status = answer?.status();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+
+        until("the cloud sees that the link is gone", || async {
+            let begun = Instant::now();
+            let status = front.call(&path, &request).await?.status();
+            let took = begun.elapsed();
+            anyhow::ensure!(status.message().contains("has no link to the cloud"), "{status}");
+            assert_eq!(status.code(), Code::Unavailable);
+            assert!(status.message().contains(NODE) && status.message().contains(DRIVER), "{status}");
+            assert!(took < Duration::from_millis(50), "not at once, after {took:?}");
+            Ok(())
+        })
+        .await?;
+        // What the cloud has learned it goes on answering.
+        for method in [
+            "Controller/ControllerGetCapabilities",
+            "Identity/GetPluginCapabilities",
+            "Identity/GetPluginInfo",
+        ] {
+            let begun = Instant::now();
+            let answer = front.call(&format!("/csi.v1.{method}"), &[]).await?;
+            assert_eq!(answer.code(), Code::Ok, "{method}");
+            assert!(!answer.message().unwrap_or_default().is_empty(), "{method} is empty");
+            assert!(begun.elapsed() < Duration::from_millis(50), "{method} took {:?}", begun.elapsed());
+        }
+        ready(&front).await?;
+        driver.release();
+        serving.stop().await;
+        cloud.process.stop(START).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_whose_deadline_has_passed_is_not_dispatched() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    for front in [world.front().await?, world.node_front().await?] {
+        let timeout = [("grpc-timeout", "0n")];
+        let answer = front.send(&controller("CreateVolume"), framed(&create("v")), &timeout).await?;
+        assert_eq!(answer.code(), Code::DeadlineExceeded, "{}", answer.status());
+    }
+    tokio::time::sleep(QUIET).await;
+    assert!(world.driver.calls().is_empty(), "it was dispatched");
+    world.stop().await
+}
+
+#[tokio::test]
+async fn a_driver_that_restarts_is_found_again_and_one_that_is_another_is_not_taken() -> anyhow::Result<()> {
+    let mut world = World::new(TRANSPORTS[0]).await?;
+    let (cloud, socket) = (world.front().await?, world.stand.at("driver.sock"));
+    world.serving.stop().await;
+    let status = cloud.call(&controller("CreateVolume"), &create("v")).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("driver.sock") && status.message().contains(DRIVER), "{status}");
+
+    world.serving = world.driver.serve(std::path::Path::new(&socket))?;
+    let answer = cloud.call(&controller("CreateVolume"), &create("v")).await?;
+    assert_eq!(answer.code(), Code::Ok, "a call finds a driver that is back: {}", answer.status());
+
+    world.serving.stop().await;
+    world.driver.set_name("another.example");
+    world.driver.forget_calls();
+    world.serving = world.driver.serve(std::path::Path::new(&socket))?;
+    world.driver.wait_for("GetPluginInfo", 1).await?;
+    let status = cloud.call(&controller("DeleteVolume"), &delete("vol-1")).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("another.example"), "{status}");
+    assert!(world.driver.calls_of("DeleteVolume").is_empty(), "a call reached another's storage");
+    world.stop().await
+}
+
+#[tokio::test]
+async fn a_driver_that_learns_something_new_is_asked_again_when_it_restarts() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let mut world = World::new(transport).await?;
+        let front = world.front().await?;
+        let path = "/csi.v1.GroupController/GroupControllerGetCapabilities";
+        assert_eq!(front.call(path, &[]).await?.code(), Code::Ok);
+        world.serving.stop().await;
+        world.driver.offer(Optional::GroupController, false);
+        world.serving = world.driver.serve(std::path::Path::new(&world.stand.at("driver.sock")))?;
+        until("the cloud learns that the service is gone", || async {
+            let status = front.call(path, &[]).await?.status();
+            anyhow::ensure!(status.code() == Code::Unimplemented, "{status}");
+            Ok(())
+        })
+        .await?;
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
+    let stand = tests::stand::Stand::new().await?;
+    let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
+    let front = tests::raw::RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+    let begun = Instant::now();
+    let probe = front.call("/csi.v1.Identity/Probe", &[]).await?;
+    assert_eq!(
+        (probe.code(), probe.message().as_deref()),
+        (Code::Ok, Some(&b"\x0a\0"[..])),
+        "ready is there, false"
+    );
+    assert_eq!(front.call("/csi.v1.Identity/GetPluginInfo", &[]).await?.code(), Code::Ok);
+    for path in [
+        "/csi.v1.Identity/GetPluginCapabilities",
+        "/csi.v1.Controller/ControllerGetCapabilities",
+        "/csi.v1.Controller/CreateVolume",
+        "/csi.v1.Controller/DeleteVolume",
+        "/csi.v1.Controller/ListVolumes",
+    ] {
+        let status = front.call(path, &[]).await?.status();
+        assert_eq!(status.code(), Code::Unavailable, "{path}: {status}");
+        assert!(status.message().contains("since csi-cloud started"), "{status}");
+    }
+    assert!(begun.elapsed() < Duration::from_millis(350), "seven answers took {:?}", begun.elapsed());
+    let status = front.call("/csi.v1.Node/NodePublishVolume", &[]).await?.status();
+    assert_eq!(status.code(), Code::Unimplemented, "{status}");
+    cloud.process.stop(START).await
+}
