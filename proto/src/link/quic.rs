@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -26,6 +27,8 @@ pub const ALPN: &[u8] = b"edge-csi";
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
 /// The most bytes of ours on their way to a peer that does not read, for each link.
 const SEND_WINDOW: u64 = 4 * 1024 * 1024;
+/// How long the last control message may take to arrive before a link is closed.
+const GOODBYE: Duration = Duration::from_secs(1);
 const CALLS: u8 = b'C';
 const BULK: u8 = b'B';
 
@@ -224,6 +227,10 @@ impl QuicLink {
     }
 
     pub(super) async fn close(self, reason: &str) {
+        // A close takes over everything; what was said before it is to arrive first.
+        let (_, mut send) = self.control.into_inner().into_inner();
+        let _ = send.finish();
+        let _ = tokio::time::timeout(GOODBYE, send.stopped()).await;
         self.connection.close(VarInt::from_u32(0), reason.as_bytes());
         if let Some(socket) = self._socket {
             // At most three round trips, and only at the edge, whose socket goes with the link.

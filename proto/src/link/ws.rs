@@ -222,7 +222,12 @@ impl WsLink {
             biased;
             text = control.received.recv() => text.map_or(Step::Closed, Step::Text),
             opened = bulk => Step::Bulk(opened),
-            result = readable => if result.is_ok() { Step::Readable } else { Step::Closed },
+            // What was said before the end goes first.
+            result = readable => match (result, control.received.try_recv()) {
+                (_, Ok(text)) => Step::Text(text),
+                (Ok(()), _) => Step::Readable,
+                (Err(_), _) => Step::Closed,
+            },
         };
         if let (Step::Bulk(_), Side::Edge { bulk, .. }) = (&step, side) {
             *bulk = None;
@@ -232,10 +237,6 @@ impl WsLink {
 
     /// The idle socket has bytes of the calls stream, or is closed.
     fn readable(&mut self) -> Event {
-        // Control messages that came before the bytes or the end go first.
-        if let Ok(text) = self.control.received.try_recv() {
-            return Message::decode(text.as_bytes()).map_or_else(|e| Event::Closed(e.into()), Event::Message);
-        }
         match (self.idle.take(), &self.side) {
             (Some(socket), Side::Edge { .. }) if socket.has_bytes() => {
                 Event::Opened(Kind::Calls, Box::new(socket))

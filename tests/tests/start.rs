@@ -1,0 +1,152 @@
+//! What a program says when it cannot start, and what it leaves alone.
+
+use std::path::Path;
+
+use proto::publish::{Existing, publish};
+use tests::raw::RawClient;
+use tests::stand::{START, Stand};
+use tests::world::{DRIVER, TRANSPORTS};
+
+/// Runs a program that must fail, and gives what it wrote to stderr.
+async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {
+    match stand.run(name, args).await {
+        Ok(output) => panic!("{name} {args:?} did not fail: {output}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn write(stand: &Stand, name: &str, text: &str) -> String {
+    publish(&stand.dir().join(name), text.as_bytes(), 0o600, Existing::Replace).unwrap();
+    stand.at(name)
+}
+
+#[tokio::test]
+async fn all_that_is_wrong_with_a_configuration_is_said_at_once() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let file = write(
+        &stand,
+        "cloud.toml",
+        "listen = [\"ws://h:1\", 7]\nlisten_on = 1\n[tls]\nca = 1\nkee = \"k\"\n",
+    );
+    let text = refused(&stand, "csi-cloud", &["serve", "--config", &file]).await;
+    for expected in
+        ["without TLS", "here it is: 7", "\"listen_on\"", "ca is a text", "\"kee\"", "(--driver) is missing"]
+    {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+    let file = write(&stand, "edge.toml", "cloud = \"tcp://h:1\"\n[[drivers]]\nname = \"a_b\"\n");
+    let text = refused(&stand, "csi-edge", &["serve", "--config", &file]).await;
+    for expected in ["wss://HOST:PORT", "no CSI driver name", "a name and a socket", "(--cert) is missing"] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+    let text = refused(&stand, "csi-edge", &["serve", "--config", "/does/not/exist.toml"]).await;
+    assert!(text.contains("/does/not/exist.toml"), "{text}");
+    let text = refused(&stand, "csi-cloud", &["serve", "--listen", "http://h:1"]).await;
+    assert!(text.contains("without TLS"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_configurations_in_deploy_are_good() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    for (name, file) in [("csi-cloud", "cloud.toml"), ("csi-edge", "edge.toml")] {
+        let config = deploy.join(file).display().to_string();
+        // They are read whole: what is missing then are the certificates.
+        let text = refused(&stand, name, &["serve", "--config", &config]).await;
+        assert!(text.contains("no certificate can be read") && text.contains("pki"), "{text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_front_that_is_taken_or_is_no_socket_is_left_alone() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let first = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
+    let text = stand
+        .cloud(&[TRANSPORTS[0]], &[DRIVER], &[])
+        .await
+        .err()
+        .map(|e| format!("{e:#}"))
+        .unwrap_or_default();
+    assert!(text.contains("is being served by another process"), "{text}");
+    let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+    front.call("/csi.v1.Identity/Probe", &[]).await?;
+    first.process.stop(START).await?;
+    assert!(!Path::new(&stand.cloud_front(DRIVER)).exists());
+
+    write(&stand, &format!("cloud/{DRIVER}.sock"), "precious");
+    let text = stand
+        .cloud(&[TRANSPORTS[0]], &[DRIVER], &[])
+        .await
+        .err()
+        .map(|e| format!("{e:#}"))
+        .unwrap_or_default();
+    assert!(text.contains("is no socket"), "{text}");
+    assert_eq!(std::fs::read(stand.cloud_front(DRIVER))?, b"precious");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_socket_path_too_long_is_named_with_its_length() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let long = stand.at(&"x".repeat(100));
+    let text = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &["--fronts", &long]).await;
+    let text = text.err().map(|e| format!("{e:#}")).unwrap_or_default();
+    assert!(text.contains("cannot be used multiple times") || text.contains("107 is the most"), "{text}");
+    let (pki, fronts) = (stand.pki(), long.as_str());
+    let tls = ["ca", "cert", "key"].map(|end| {
+        let name = if end == "ca" {
+            "ca.crt".into()
+        } else {
+            format!("cloud.{}", if end == "cert" { "crt" } else { end })
+        };
+        format!("--{end}={pki}/{name}")
+    });
+    let mut args = vec!["serve", "--listen", TRANSPORTS[0], "--driver", DRIVER, "--fronts", fronts];
+    args.extend(tls.iter().map(String::as_str));
+    let text = refused(&stand, "csi-cloud", &args).await;
+    assert!(text.contains("107 is the most") && text.contains(DRIVER), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_named() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let first = stand.cloud(&TRANSPORTS, &[DRIVER], &[]).await?;
+    for url in &first.urls {
+        let other = Stand::new().await?;
+        let text =
+            other.cloud(&[url], &[DRIVER], &[]).await.err().map(|e| format!("{e:#}")).unwrap_or_default();
+        assert!(text.contains("cannot listen on") && text.contains(url.as_str()), "{text}");
+    }
+    first.process.stop(START).await
+}
+
+#[tokio::test]
+async fn certificates_of_the_wrong_kind_are_named() -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    stand.run("csi-cloud", &["ca", "issue", "n1", "--dir", &stand.pki()]).await?;
+    let pki = stand.pki();
+    let edge = |cert: &str, key: &str| {
+        let tls =
+            [format!("--ca={pki}/ca.crt"), format!("--cert={pki}/{cert}"), format!("--key={pki}/{key}")];
+        let fixed =
+            ["serve", "--cloud", "wss://127.0.0.1:1", "--driver", "d.example=/x.sock"].map(str::to_owned);
+        fixed.into_iter().chain(tls).collect::<Vec<_>>()
+    };
+    for (cert, key, expected) in [
+        ("cloud.crt", "cloud.key", "not made for this end of the link"),
+        ("n1.crt", "cloud.key", "does not belong to the certificate"),
+        ("none.crt", "n1.key", "none.crt"),
+        ("n1.key", "n1.key", "no certificate can be read"),
+        ("n1.crt", "n1.crt", "no private key can be read"),
+        ("ca.crt", "ca.key", "is a CA's own"),
+    ] {
+        let args = edge(cert, key);
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let text = refused(&stand, "csi-edge", &args).await;
+        assert!(text.contains(expected), "{cert} {key}: {expected} is not in {text}");
+    }
+    Ok(())
+}
