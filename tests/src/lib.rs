@@ -1,6 +1,7 @@
 //! Drivers, harness, conformance and measurements for Edge CSI.
 
 pub mod bench;
+pub mod demo;
 pub mod process;
 pub mod raw;
 pub mod stand;

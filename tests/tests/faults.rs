@@ -1,14 +1,16 @@
 //! What callers see, and what the driver gets, when something breaks: never a final code while the outcome is
 //! not known, never a call that is dispatched twice or ended half way.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use tests::raw::RawClient;
 use tests::stand::{START, until};
 use tests::testdriver::{Fault, Gate, Optional, Outcome, Times};
 use tests::world::{
     DRIVER, NODE, QUIET, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
 };
+use tokio::time::Instant;
 use tonic::Code;
 
 fn framed(message: &[u8]) -> Bytes {
@@ -22,23 +24,27 @@ async fn an_upstream_that_breaks_is_unavailable_also_in_the_middle_of_a_body() -
         for front in [world.front().await?, world.node_front().await?] {
             for fault in [Fault::Die, Fault::DieAfterWork, Fault::DieInBody, Fault::NotGrpc, Fault::NoStatus]
             {
-                for method in ["CreateVolume", "ListVolumes"] {
-                    // The connection to the driver may just be coming back from the fault before.
-                    until("the driver is back", || async {
-                        let answer = front.call(&controller("GetCapacity"), &[]).await?;
-                        anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());
-                        Ok(())
-                    })
-                    .await?;
-                    world.driver.inject(method, fault.clone(), Times::Next(1));
-                    let status = front.call(&controller(method), &create("v")).await?.status();
-                    assert_eq!(status.code(), Code::Unavailable, "{fault:?} {method}: {status}");
-                    assert!(status.message().contains(DRIVER), "{status}");
-                }
+                breaks(&world, &front, &fault, "CreateVolume").await?;
+                breaks(&world, &front, &fault, "ListVolumes").await?;
             }
         }
         world.stop().await?;
     }
+    Ok(())
+}
+
+async fn breaks(world: &World, front: &RawClient, fault: &Fault, method: &str) -> anyhow::Result<()> {
+    // The connection to the driver may just be coming back from the fault before.
+    until("the driver is back", || async {
+        let answer = front.call(&controller("GetCapacity"), &[]).await?;
+        anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());
+        Ok(())
+    })
+    .await?;
+    world.driver.inject(method, fault.clone(), Times::Next(1));
+    let status = front.call(&controller(method), &create("v")).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{fault:?} {method}: {status}");
+    assert!(status.message().contains(DRIVER), "{status}");
     Ok(())
 }
 
@@ -112,7 +118,7 @@ async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_a
 {
     for transport in TRANSPORTS {
         let World { stand, cloud, edge, driver, serving } = World::new(transport).await?;
-        let front = tests::raw::RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         let gate = Gate::new();
         driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
         let (path, request) = (controller("CreateVolume"), create("v"));
@@ -139,7 +145,7 @@ async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_a
 async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let World { stand, cloud, edge, driver, serving } = World::new(transport).await?;
-        let front = tests::raw::RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
         let (path, request) = (controller("CreateVolume"), create("v"));
         let call = front.call(&path, &request);
@@ -247,7 +253,7 @@ async fn a_driver_that_learns_something_new_is_asked_again_when_it_restarts() ->
 async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
     let stand = tests::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
-    let front = tests::raw::RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+    let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
     let begun = Instant::now();
     let probe = front.call("/csi.v1.Identity/Probe", &[]).await?;
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use proto::hello::{self, Hello, Message, PROTOCOL};
@@ -15,6 +15,7 @@ use tests::stand::{START, Stand, until};
 use tests::testdriver::TestDriver;
 use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
 use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 use tokio_tungstenite::tungstenite;
 use tonic::Code;
 
@@ -31,10 +32,10 @@ async fn dial(world: &World) -> anyhow::Result<Link> {
     Ok(link::dial(&endpoint, &credentials(&world.stand, NODE, Role::Node)?, KeepAlive::default()).await?)
 }
 
-fn hello(node: &str, protocol: u32) -> Message {
-    let driver = hello::Driver { name: DRIVER.parse().unwrap(), answers: Default::default() };
+fn hello(node: &str, protocol: u32) -> anyhow::Result<Message> {
+    let driver = hello::Driver { name: DRIVER.parse()?, answers: Default::default() };
     let (version, drivers) = ("9.9.9".into(), vec![driver]);
-    Message::Hello(Hello { protocol, node: node.parse().unwrap(), version, drivers })
+    Ok(Message::Hello(Hello { protocol, node: node.parse()?, version, drivers }))
 }
 
 #[tokio::test]
@@ -42,7 +43,7 @@ async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<
     for transport in TRANSPORTS {
         let world = World::new(transport).await?;
         let mut link = dial(&world).await?;
-        link.send(&hello(NODE, PROTOCOL + 1)).await?;
+        link.send(&hello(NODE, PROTOCOL + 1)?).await?;
         match link.next().await {
             Event::Message(Message::Refused(refused)) => {
                 assert_eq!(refused.protocol, PROTOCOL);
@@ -148,7 +149,7 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
         let second = world.stand.edge("n2", &url, &[(DRIVER, &socket)]).await?;
         // An edge with the certificate of n1 calls itself n2.
         let mut liar = dial(&world).await?;
-        liar.send(&hello("n2", PROTOCOL)).await?;
+        liar.send(&hello("n2", PROTOCOL)?).await?;
         assert!(matches!(liar.next().await, Event::Message(Message::Welcome(_))));
         let asks = |node: &str| {
             use prost::Message as _;
