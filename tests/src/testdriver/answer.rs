@@ -49,7 +49,8 @@ pub(super) fn raw(message: &Bytes, headers: HeaderMap, trailers: HeaderMap) -> R
 
 /// What a web server says that knows no gRPC.
 pub(super) fn not_grpc() -> Response<Body> {
-    let mut response = with_body("text/plain", Body::new(Full::new(Bytes::from_static(b"404 page not found\n"))));
+    let mut response =
+        with_body("text/plain", Body::new(Full::new(Bytes::from_static(b"404 page not found\n"))));
     *response.status_mut() = http::StatusCode::NOT_FOUND;
     response
 }
@@ -84,7 +85,10 @@ impl HttpBody for Half {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Some(data) = self.data.take().filter(|data| !data.is_empty()) {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
@@ -114,7 +118,10 @@ impl HttpBody for Watched {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         match &polled {
             Poll::Ready(None) => self.ticket.finish(),

@@ -31,7 +31,11 @@ impl Core {
     }
 }
 
-fn publish(held: &mut Held, node: &str, wanted: Published) -> Result<ControllerPublishVolumeResponse, Status> {
+fn publish(
+    held: &mut Held,
+    node: &str,
+    wanted: Published,
+) -> Result<ControllerPublishVolumeResponse, Status> {
     let id = &held.volume.volume_id;
     match held.published.get(node) {
         Some(have) if *have != wanted => {
@@ -184,14 +188,20 @@ impl Controller for Core {
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
     }
 
-    async fn create_snapshot(&self, request: Request<CreateSnapshotRequest>) -> Answer<CreateSnapshotResponse> {
+    async fn create_snapshot(
+        &self,
+        request: Request<CreateSnapshotRequest>,
+    ) -> Answer<CreateSnapshotResponse> {
         let request = request.into_inner();
         require(&request.name, "name")?;
         require(&request.source_volume_id, "source_volume_id")?;
         self.with(|store| Ok(CreateSnapshotResponse { snapshot: Some(store.create_snapshot(request)?) }))
     }
 
-    async fn delete_snapshot(&self, request: Request<DeleteSnapshotRequest>) -> Answer<DeleteSnapshotResponse> {
+    async fn delete_snapshot(
+        &self,
+        request: Request<DeleteSnapshotRequest>,
+    ) -> Answer<DeleteSnapshotResponse> {
         let id = request.into_inner().snapshot_id;
         require(&id, "snapshot_id")?;
         self.with(|store| {
@@ -208,7 +218,8 @@ impl Controller for Core {
         let request = request.into_inner();
         let wanted = |snapshot: &Snapshot| {
             (request.snapshot_id.is_empty() || snapshot.snapshot_id == request.snapshot_id)
-                && (request.source_volume_id.is_empty() || snapshot.source_volume_id == request.source_volume_id)
+                && (request.source_volume_id.is_empty()
+                    || snapshot.source_volume_id == request.source_volume_id)
         };
         self.with(|store| {
             let all = store.snapshots.iter().filter(|(_, (_, snapshot))| wanted(snapshot));

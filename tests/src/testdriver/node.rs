@@ -5,12 +5,13 @@
 use proto::csi::node_server::Node;
 use proto::csi::node_service_capability::{Rpc, Type, rpc};
 use proto::csi::{
-    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse,
-    NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest, NodeGetStorageHealthResponse,
-    NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest,
-    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
-    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeHealth, VolumeUsage, volume_usage,
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetStorageHealthRequest,
+    NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest, NodeStageVolumeResponse,
+    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
+    NodeUnstageVolumeResponse, Topology, VolumeHealth, VolumeUsage, volume_usage,
 };
 use tonic::{Request, Response, Status};
 
@@ -30,7 +31,10 @@ fn here(store: &Store, id: &str, path: &str) -> Result<(), Status> {
 
 #[tonic::async_trait]
 impl Node for Core {
-    async fn node_stage_volume(&self, request: Request<NodeStageVolumeRequest>) -> Answer<NodeStageVolumeResponse> {
+    async fn node_stage_volume(
+        &self,
+        request: Request<NodeStageVolumeRequest>,
+    ) -> Answer<NodeStageVolumeResponse> {
         let request = request.into_inner();
         require(&request.volume_id, "volume_id")?;
         require(&request.staging_target_path, "staging_target_path")?;
@@ -99,7 +103,9 @@ impl Node for Core {
             here(store, &request.volume_id, &request.volume_path)?;
             let (total, used) = (1 << 30, 1 << 20);
             let unit = volume_usage::Unit::Bytes.into();
-            Ok(NodeGetVolumeStatsResponse { usage: vec![VolumeUsage { available: total - used, total, used, unit }] })
+            Ok(NodeGetVolumeStatsResponse {
+                usage: vec![VolumeUsage { available: total - used, total, used, unit }],
+            })
         })
     }
 

@@ -48,7 +48,11 @@ impl Routes {
     }
 
     /// Answers one request that came on this connection.
-    pub(super) async fn answer(self, request: Request<Incoming>, connection: CancellationToken) -> Response<Body> {
+    pub(super) async fn answer(
+        self,
+        request: Request<Incoming>,
+        connection: CancellationToken,
+    ) -> Response<Body> {
         if self.core.watches() {
             // Boxed so that the fast path does not carry the size of the slow one.
             return Box::pin(self.answer_watched(request, connection)).await;
@@ -56,7 +60,11 @@ impl Routes {
         self.route(request).await
     }
 
-    async fn answer_watched(self, request: Request<Incoming>, connection: CancellationToken) -> Response<Body> {
+    async fn answer_watched(
+        self,
+        request: Request<Incoming>,
+        connection: CancellationToken,
+    ) -> Response<Body> {
         let (head, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
             return Status::cancelled("the request broke off").into_http();
@@ -100,7 +108,12 @@ impl Routes {
         response
     }
 
-    async fn faulty(&self, fault: Fault, request: (Parts, Bytes), connection: &CancellationToken) -> Response<Body> {
+    async fn faulty(
+        &self,
+        fault: Fault,
+        request: (Parts, Bytes),
+        connection: &CancellationToken,
+    ) -> Response<Body> {
         match fault {
             Fault::Delay(time) => tokio::time::sleep(time).await,
             Fault::Hang => self.core.script.hang().await,
@@ -132,7 +145,8 @@ impl Routes {
         B::Error: Into<StdError> + Send + 'static,
     {
         let path = request.uri().path();
-        let Some((service, method)) = path.strip_prefix("/csi.v1.").and_then(|rest| rest.split_once('/')) else {
+        let Some((service, method)) = path.strip_prefix("/csi.v1.").and_then(|rest| rest.split_once('/'))
+        else {
             return Status::unimplemented("").into_http();
         };
         if Optional::of(service).is_some_and(|service| !self.core.offers(service)) {

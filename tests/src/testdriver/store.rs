@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::SystemTime;
 
 use proto::csi::{
-    CapacityRange, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, Snapshot, Topology,
-    Volume, VolumeCapability, VolumeContentSource, VolumeGroupSnapshot, volume_capability, volume_content_source,
+    CapacityRange, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, Snapshot,
+    Topology, Volume, VolumeCapability, VolumeContentSource, VolumeGroupSnapshot, volume_capability,
+    volume_content_source,
 };
 use tonic::Status;
 
@@ -169,7 +170,10 @@ impl Store {
             if have == request.source_volume_ids.iter().collect() {
                 return Ok(group.clone());
             }
-            return Err(Status::already_exists(format!("group snapshot {} is of other volumes", request.name)));
+            return Err(Status::already_exists(format!(
+                "group snapshot {} is of other volumes",
+                request.name
+            )));
         }
         let mut volumes = Vec::new();
         for id in &request.source_volume_ids {
@@ -180,7 +184,8 @@ impl Store {
         // No caller can name a snapshot of a group, so these have no name to be idempotent by.
         let snapshots = volumes.iter().map(|volume| self.new_snapshot(String::new(), volume, &id)).collect();
         let creation_time = Some(SystemTime::now().into());
-        let group = VolumeGroupSnapshot { group_snapshot_id: id, snapshots, creation_time, ready_to_use: true };
+        let group =
+            VolumeGroupSnapshot { group_snapshot_id: id, snapshots, creation_time, ready_to_use: true };
         self.groups.insert(n, (request.name, group.clone()));
         Ok(group)
     }
