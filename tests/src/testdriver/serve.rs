@@ -68,13 +68,17 @@ async fn accept(listener: UnixListener, routes: Routes, stop: CancellationToken,
     }
 }
 
-async fn connection(stream: UnixStream, routes: Routes, alive: CancellationToken, tasks: TaskTracker) {
-    let token = alive.clone();
+async fn connection(stream: UnixStream, routes: Routes, broken: CancellationToken, tasks: TaskTracker) {
+    // Two tokens, because the order matters: were a call dropped before its connection is gone, the caller would
+    // be sent a neat cancellation, and what is not written yet would be thrown away.
+    let (cut, alive) = (broken.clone(), CancellationToken::new());
     let service = service_fn(move |request| {
-        let answer = routes.clone().answer(request, token.clone());
+        let answer = routes.clone().answer(request, cut.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    let served = http2::Builder::new(Streams { tasks, alive: alive.clone() })
+    // Also when this task is dropped, and when the caller left: nobody waits for these calls any more.
+    let _calls = alive.clone().drop_guard();
+    let served = http2::Builder::new(Streams { tasks, alive })
         // The tests decide how many calls there are at once and how many are cancelled in a row.
         .max_concurrent_streams(None)
         .max_pending_accept_reset_streams(4096)
@@ -83,10 +87,8 @@ async fn connection(stream: UnixStream, routes: Routes, alive: CancellationToken
         // First, so that what was handed over before a break is still written: see `answer::half_of`.
         biased;
         _ = served => {}
-        () = alive.cancelled() => {}
+        () = broken.cancelled() => {}
     }
-    // Also when the caller left: the calls of this connection have nobody to answer any more.
-    alive.cancel();
 }
 
 /// Runs the calls of one connection and drops them with it.
