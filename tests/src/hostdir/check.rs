@@ -168,7 +168,7 @@ pub(super) fn page<R: Record>(all: Vec<R>, max: i32, token: &str) -> Result<(Vec
     let mut rest =
         all.into_iter().filter(|record| after.is_none_or(|after| (record.created(), record.id()) > after));
     let page: Vec<R> = rest.by_ref().take(if max == 0 { usize::MAX } else { max }).collect();
-    let more = rest.next().and(page.last());
+    let more = rest.next().and_then(|_| page.last());
     let token = more.map(|last| format!("{}.{}", last.created(), last.id())).unwrap_or_default();
     Ok((page, token))
 }

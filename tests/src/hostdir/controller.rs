@@ -15,7 +15,10 @@ use super::data;
 use super::record::{Attached, Volume};
 
 impl Core {
-    fn attach(&self, q: ControllerPublishVolumeRequest) -> Result<ControllerPublishVolumeResponse, Status> {
+    pub(super) fn attach(
+        &self,
+        q: ControllerPublishVolumeRequest,
+    ) -> Result<ControllerPublishVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         check::present("node_id", &q.node_id)?;
         let capability = check::capability(q.volume_capability)?;

@@ -48,6 +48,13 @@ pub(super) fn changed(
 ) -> io::Result<()> {
     let to = target.metadata()?.len();
     let (mut open, mut old, mut new) = (None::<Extent>, Vec::new(), Vec::new());
+    let mut lengthen = |extent: Extent| match &mut open {
+        Some(last) if last.1 == extent.0 => {
+            last.1 = extent.1;
+            ControlFlow::Continue(())
+        }
+        last => last.replace(extent).map_or(ControlFlow::Continue(()), &mut each),
+    };
     // What is a hole in both cannot differ.
     for (start, end) in union(allocated(base, from, to)?, allocated(target, from, to)?) {
         let mut at = start;
@@ -55,16 +62,8 @@ pub(super) fn changed(
             let length = usize::try_from((end - at).min(STEP)).map_err(io::Error::other)?;
             read(base, at, length, &mut old)?;
             read(target, at, length, &mut new)?;
-            for extent in differing(at, &old, &new) {
-                match &mut open {
-                    Some(last) if last.1 == extent.0 => last.1 = extent.1,
-                    last => {
-                        let done = last.replace(extent);
-                        if done.is_some_and(|done| each(done).is_break()) {
-                            return Ok(());
-                        }
-                    }
-                }
+            if differing(at, &old, &new).try_for_each(&mut lengthen).is_break() {
+                return Ok(());
             }
             at += length as u64;
         }

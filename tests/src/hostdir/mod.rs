@@ -23,6 +23,8 @@ mod serve;
 mod snapshots;
 mod stage;
 mod store;
+#[cfg(test)]
+mod test_core;
 mod usage;
 mod volumes;
 

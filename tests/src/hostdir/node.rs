@@ -14,7 +14,10 @@ use super::record::topology;
 use super::usage::located;
 
 impl Core {
-    fn expand_on_node(&self, q: NodeExpandVolumeRequest) -> Result<NodeExpandVolumeResponse, Status> {
+    pub(super) fn expand_on_node(
+        &self,
+        q: NodeExpandVolumeRequest,
+    ) -> Result<NodeExpandVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         check::present("volume_path", &q.volume_path)?;
         let range = check::range(q.capacity_range.unwrap_or_default())?;
