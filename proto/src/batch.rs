@@ -55,10 +55,10 @@ impl<I: AsyncRead + Unpin> AsyncRead for Batched<I> {
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for Batched<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.held.len() >= ENOUGH {
+        if self.held.len() + buf.len() >= ENOUGH {
             ready!(self.poll_drain(cx))?;
         }
-        if self.held.is_empty() && buf.len() >= ENOUGH {
+        if buf.len() >= ENOUGH {
             return Pin::new(&mut self.io).poll_write(cx, buf);
         }
         self.held.extend_from_slice(buf);
@@ -79,5 +79,70 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Batched<I> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stop::Tasks;
+    use std::sync::{Arc, Mutex};
+    use tokio::io::AsyncWriteExt;
+
+    /// Keeps each write apart.
+    #[derive(Clone, Default)]
+    struct Writes(Arc<Mutex<Vec<usize>>>);
+
+    impl AsyncWrite for Writes {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.0.lock().unwrap().push(buf.len());
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_until_the_others_have_had_their_turn_is_one_write() {
+        let writes = Writes::default();
+        let io = Arc::new(tokio::sync::Mutex::new(Batched::new(writes.clone())));
+        let tasks = Tasks::default();
+        // The flush waits for this task, as HTTP/2's waits for the one that has the body.
+        let body = io.clone();
+        io.lock().await.write_all(b"headers").await.unwrap();
+        let flushing = async {
+            let mut flushed = false;
+            std::future::poll_fn(|cx| {
+                let Ok(mut io) = io.try_lock() else { return Poll::Pending };
+                let polled = Pin::new(&mut *io).poll_flush(cx);
+                flushed |= polled.is_ready();
+                polled
+            })
+            .await
+        };
+        tasks.spawn("body", async move { body.lock().await.write_all(b"body").await.unwrap() });
+        flushing.await.unwrap();
+        io.lock().await.flush().await.unwrap();
+        assert_eq!(*writes.0.lock().unwrap(), [11]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_lost_and_much_is_not_held() {
+        let writes = Writes::default();
+        let mut io = Batched::new(writes.clone());
+        for size in [1, ENOUGH - 1, 1, 3 * ENOUGH, 5] {
+            io.write_all(&vec![0; size]).await.unwrap();
+        }
+        io.flush().await.unwrap();
+        io.flush().await.unwrap();
+        let written: usize = writes.0.lock().unwrap().iter().sum();
+        assert_eq!(written, 4 * ENOUGH + 6);
+        assert!(io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH));
     }
 }
