@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod demo;
+pub mod hostdir;
 pub mod process;
 pub mod raw;
 pub mod stand;

@@ -1,0 +1,59 @@
+//! The node-local CSI driver as a process: real data, real mounts, and it survives SIGKILL.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use proto::socket::Socket;
+use tests::hostdir::{HostDir, Settings, private};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A CSI driver whose volumes are directories and image files below one directory.
+#[derive(Parser)]
+struct Args {
+    /// Where to listen, as `unix:///path` or a path.
+    #[arg(long)]
+    endpoint: String,
+    /// Where volumes and snapshots are kept.
+    #[arg(long)]
+    state: PathBuf,
+    /// The node id that NodeGetInfo answers.
+    #[arg(long)]
+    node_id: String,
+    /// The plugin's name.
+    #[arg(long, default_value = "hostdir.edge-csi.io")]
+    name: String,
+    /// The most volumes that may be published to the node; any number if it is 0.
+    #[arg(long, default_value_t = 0)]
+    attach_limit: u32,
+    /// Mounts in a mount namespace of its own, which ends with the process.
+    #[arg(long)]
+    private_mounts: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    proto::program::run(|| {
+        // Before any thread, as namespaces belong to threads.
+        if args.private_mounts {
+            private::restart()?;
+        }
+        proto::program::runtime(2)?.block_on(run(args))
+    })
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let path = PathBuf::from(args.endpoint.trim_start_matches("unix://"));
+    let settings = Settings { name: args.name, node_id: args.node_id, attach_limit: args.attach_limit };
+    let driver = HostDir::open(&args.state, settings)
+        .with_context(|| format!("cannot open the state {}", args.state.display()))?;
+    // Before `ready`, so that a signal right after it finds its handler.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let socket = Socket::bind(&path)?;
+    println!("ready");
+    let stop = async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    };
+    driver.serve(socket, stop).await.with_context(|| format!("cannot serve {}", path.display()))
+}

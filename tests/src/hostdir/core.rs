@@ -1,0 +1,113 @@
+//! The driver's state: its settings, the three shelves of objects, and who works on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::Context as _;
+use tonic::Status;
+
+use super::locks::Locks;
+use super::record::{Group, Record as _, Snapshot, Volume};
+use super::store::Shelf;
+use super::{data, fail, loops, mounts};
+
+/// How the driver presents itself.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The plugin's name.
+    pub name: String,
+    /// The id of this node, the only one.
+    pub node_id: String,
+    /// The most volumes that may be published to the node; 0 for any number.
+    pub attach_limit: u32,
+}
+
+/// What all calls share.
+pub(super) struct Core {
+    pub(super) settings: Settings,
+    pub(super) state: PathBuf,
+    pub(super) volumes: Shelf<Volume>,
+    pub(super) snapshots: Shelf<Snapshot>,
+    pub(super) groups: Shelf<Group>,
+    pub(super) locks: Locks,
+    /// Held while the volumes of the node are counted and one is added.
+    pub(super) attaching: Mutex<()>,
+}
+
+impl Core {
+    pub(super) fn open(state: &Path, settings: Settings) -> anyhow::Result<Self> {
+        fs::create_dir_all(state).with_context(|| format!("cannot make {}", state.display()))?;
+        // The kernel names files of loop devices by their full paths.
+        let state = fs::canonicalize(state).with_context(|| format!("cannot resolve {}", state.display()))?;
+        let core = Self {
+            settings,
+            volumes: Shelf::open(&state)?,
+            snapshots: Shelf::open(&state)?,
+            groups: Shelf::open(&state)?,
+            locks: Locks::default(),
+            attaching: Mutex::default(),
+            state,
+        };
+        core.sweep_members().map_err(|status| anyhow::anyhow!("{}", status.message()))?;
+        core.forget_lost_mounts().map_err(|status| anyhow::anyhow!("{}", status.message()))?;
+        Ok(core)
+    }
+
+    /// Removes the members of group snapshots that were never finished, or are half-deleted.
+    fn sweep_members(&self) -> Result<(), Status> {
+        let lost = |snapshot: &Snapshot| {
+            snapshot.group.as_deref().is_some_and(|group| self.groups.get(group).is_none())
+        };
+        for snapshot in self.snapshots.all().iter().filter(|snapshot| lost(snapshot)) {
+            self.snapshots.remove(snapshot.id())?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what is not mounted any more: the node was restarted, or a private mount namespace ended.
+    fn forget_lost_mounts(&self) -> Result<(), Status> {
+        for mut volume in self.volumes.all() {
+            let (before, staged) = (volume.targets.len(), volume.staged.is_some());
+            let mut idle = Vec::new();
+            volume.targets.retain(|path, target| {
+                let kept = mounts::is_mount(path);
+                idle.extend(target.device.take_if(|_| !kept));
+                kept
+            });
+            if volume.staged.as_ref().is_some_and(|staged| !volume.block && !mounts::is_mount(&staged.path)) {
+                volume.staged = None;
+            }
+            if volume.targets.len() == before && volume.staged.is_some() == staged {
+                continue;
+            }
+            for device in idle {
+                loops::detach(&self.data(&volume), Some(&device))?;
+            }
+            self.volumes.update(volume)?;
+        }
+        Ok(())
+    }
+
+    /// Where a volume's data is.
+    pub(super) fn data(&self, volume: &Volume) -> PathBuf {
+        data::path(&self.volumes.dir(&volume.id), volume.block)
+    }
+
+    /// Where a snapshot's data is.
+    pub(super) fn copy_of(&self, snapshot: &Snapshot) -> PathBuf {
+        data::path(&self.snapshots.dir(&snapshot.id), snapshot.block)
+    }
+
+    pub(super) fn node(&self) -> &str {
+        &self.settings.node_id
+    }
+
+    pub(super) fn volume(&self, id: &str) -> Result<Volume, Status> {
+        self.volumes.get(id).ok_or_else(|| fail::no_volume(id))
+    }
+
+    pub(super) fn snapshot(&self, id: &str) -> Result<Snapshot, Status> {
+        self.snapshots.get(id).ok_or_else(|| fail::no_snapshot(id))
+    }
+}

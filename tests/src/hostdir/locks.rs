@@ -1,0 +1,74 @@
+//! Who works on what. A second operation on the same object is refused with ABORTED, as CSI has it, not queued.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tonic::Status;
+
+/// The names and ids in use; `EXCLUSIVE`, or how many share one.
+#[derive(Clone, Default)]
+pub(super) struct Locks(Arc<Mutex<HashMap<String, u32>>>);
+
+const EXCLUSIVE: u32 = u32::MAX;
+
+/// Releases on drop.
+pub(super) struct Held {
+    locks: Locks,
+    key: String,
+}
+
+impl Locks {
+    /// Takes an object to change it.
+    pub(super) fn take(&self, kind: &str, id: &str) -> Result<Held, Status> {
+        self.hold(format!("{kind} {id}"), true)
+    }
+
+    /// Takes an object to read it: others may read it too, and nobody changes or deletes it.
+    pub(super) fn share(&self, kind: &str, id: &str) -> Result<Held, Status> {
+        self.hold(format!("{kind} {id}"), false)
+    }
+
+    fn hold(&self, key: String, alone: bool) -> Result<Held, Status> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = match held.get(&key) {
+            None if alone => EXCLUSIVE,
+            None => 1,
+            Some(&count) if !alone && count < EXCLUSIVE - 1 => count + 1,
+            Some(_) => return Err(Status::aborted(format!("another operation on {key} is in progress"))),
+        };
+        held.insert(key.clone(), next);
+        Ok(Held { locks: self.clone(), key })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.locks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match held.get_mut(&self.key) {
+            Some(count) if *count > 1 && *count != EXCLUSIVE => *count -= 1,
+            _ => {
+                held.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_changed_by_one_or_read_by_many() {
+        let locks = Locks::default();
+        let (one, two) = (locks.share("volume", "a").unwrap(), locks.share("volume", "a").unwrap());
+        assert_eq!(locks.take("volume", "a").err().unwrap().code(), tonic::Code::Aborted);
+        drop(one);
+        assert!(locks.take("volume", "a").is_err(), "one still reads it");
+        drop(two);
+        let alone = locks.take("volume", "a").unwrap();
+        assert!(locks.share("volume", "a").is_err());
+        assert!(locks.take("volume", "b").is_ok());
+        drop(alone);
+        assert!(locks.take("volume", "a").is_ok());
+    }
+}

@@ -1,0 +1,230 @@
+//! Staging and publishing on the node. The record says what was asked for, the kernel what is mounted; a call
+//! that was cut short between the two is completed by its retry.
+
+use std::path::Path;
+
+use proto::csi::volume_capability::access_mode::Mode;
+use proto::csi::*;
+use tonic::Status;
+
+use super::check;
+use super::controller::fitting;
+use super::core::Core;
+use super::data;
+use super::fail::Doing as _;
+use super::loops;
+use super::mounts;
+use super::record::{Staged, Target, Volume};
+
+impl Core {
+    pub(super) fn stage(&self, q: NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse, Status> {
+        check::id("volume_id", &q.volume_id)?;
+        check::path("staging_target_path", &q.staging_target_path)?;
+        let capability = check::capability(q.volume_capability)?;
+        let _held = self.locks.take("volume", &q.volume_id)?;
+        let mut volume = self.volume(&q.volume_id)?;
+        fitting(&volume, capability.block)?;
+        let wanted = Staged { path: q.staging_target_path, capability };
+        match &volume.staged {
+            Some(there) if there.path != wanted.path => {
+                return Err(Status::failed_precondition(format!(
+                    "volume {} is staged at {}",
+                    volume.id, there.path
+                )));
+            }
+            Some(there) if *there != wanted => {
+                return Err(Status::already_exists(format!(
+                    "volume {} is staged at {} with another volume_capability",
+                    volume.id, there.path
+                )));
+            }
+            _ => {}
+        }
+        let from = self.data(&volume);
+        if !from.exists() {
+            return Err(Status::failed_precondition(format!("volume {} has lost its data", volume.id)));
+        }
+        if volume.block {
+            loops::attach(&from)?;
+        } else {
+            stage_directory(&from, &wanted, volume.staged.is_some())?;
+        }
+        if volume.staged.is_none() {
+            volume.staged = Some(wanted);
+            self.volumes.update(volume)?;
+        }
+        Ok(NodeStageVolumeResponse {})
+    }
+
+    pub(super) fn unstage(&self, q: NodeUnstageVolumeRequest) -> Result<NodeUnstageVolumeResponse, Status> {
+        check::id("volume_id", &q.volume_id)?;
+        check::path("staging_target_path", &q.staging_target_path)?;
+        let _held = self.locks.take("volume", &q.volume_id)?;
+        let mut volume = self.volume(&q.volume_id)?;
+        let path = q.staging_target_path;
+        if volume.staged.as_ref().is_some_and(|staged| staged.path != path) {
+            return Ok(NodeUnstageVolumeResponse {});
+        }
+        if let Some(target) = volume.targets.keys().next() {
+            return Err(Status::failed_precondition(format!(
+                "volume {} is published at {target}",
+                volume.id
+            )));
+        }
+        let from = self.data(&volume);
+        if volume.block {
+            loops::detach(&from, None)?;
+        } else if mounts::is_mount(&path) && (volume.staged.is_some() || mounts::same(&from, &path)) {
+            mounts::release(&path)?;
+        }
+        if volume.staged.take().is_some() {
+            self.volumes.update(volume)?;
+        }
+        Ok(NodeUnstageVolumeResponse {})
+    }
+
+    pub(super) fn publish(&self, q: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Status> {
+        check::id("volume_id", &q.volume_id)?;
+        check::path("target_path", &q.target_path)?;
+        let capability = check::capability(q.volume_capability)?;
+        let _held = self.locks.take("volume", &q.volume_id)?;
+        let mut volume = self.volume(&q.volume_id)?;
+        fitting(&volume, capability.block)?;
+        let staged = staged(&volume, &q.staging_target_path)?;
+        let mut wanted = Target { capability, readonly: q.readonly, device: None };
+        if let Some(there) = volume.targets.get(&q.target_path) {
+            if there.capability != wanted.capability || there.readonly != wanted.readonly {
+                return Err(Status::already_exists(format!(
+                    "volume {} is published at {} with another volume_capability or readonly flag",
+                    volume.id, q.target_path
+                )));
+            }
+            if mounts::is_mount(&q.target_path) {
+                return Ok(NodePublishVolumeResponse {});
+            }
+            // Unmounted behind our back: it is mounted again, on the device it had.
+            wanted.device.clone_from(&there.device);
+        }
+        alone(&volume, &q.target_path, &wanted)?;
+        let image = self.data(&volume);
+        if mounts::is_mount(&q.target_path) && !mounts::same(&image, &q.target_path) && !volume.block {
+            return Err(Status::failed_precondition(format!(
+                "something else is mounted at {}",
+                q.target_path
+            )));
+        }
+        // Left by a call that was cut short.
+        mounts::release(&q.target_path)?;
+        mounts::prepare(&q.target_path, volume.block)?;
+        let readonly = wanted.readonly || reads_only(wanted.capability.mode);
+        if volume.block {
+            wanted.device = publish_device(&image, &q.target_path, readonly, wanted.device)?;
+        } else {
+            publish_directory(&staged, &q.target_path, &wanted, readonly)?;
+        }
+        volume.targets.insert(q.target_path, wanted);
+        self.volumes.update(volume)?;
+        Ok(NodePublishVolumeResponse {})
+    }
+
+    pub(super) fn unpublish(
+        &self,
+        q: NodeUnpublishVolumeRequest,
+    ) -> Result<NodeUnpublishVolumeResponse, Status> {
+        check::id("volume_id", &q.volume_id)?;
+        check::path("target_path", &q.target_path)?;
+        let _held = self.locks.take("volume", &q.volume_id)?;
+        let mut volume = self.volume(&q.volume_id)?;
+        let target = volume.targets.remove(&q.target_path);
+        let image = self.data(&volume);
+        if target.is_some() || volume.block || mounts::same(&image, &q.target_path) {
+            mounts::release(&q.target_path)?;
+        }
+        mounts::clear(&q.target_path)?;
+        if let Some(target) = target {
+            if let Some(device) = target.device {
+                loops::detach(&image, Some(&device))?;
+            }
+            self.volumes.update(volume)?;
+        }
+        Ok(NodeUnpublishVolumeResponse {})
+    }
+}
+
+fn stage_directory(from: &Path, wanted: &Staged, again: bool) -> Result<(), Status> {
+    let path = &wanted.path;
+    mounts::prepare(path, false)?;
+    if !mounts::is_mount(path) {
+        mounts::bind(from, path, &wanted.capability.flags, false)?;
+    } else if !mounts::same(from, path) {
+        return Err(Status::failed_precondition(format!("something else is mounted at {path}")));
+    } else if again {
+        return Ok(());
+    }
+    give(from, wanted.capability.group)
+}
+
+fn give(data: &Path, group: Option<u32>) -> Result<(), Status> {
+    let Some(group) = group else { return Ok(()) };
+    data::give(data, group).doing(|| format!("give {} to volume_mount_group {group}", data.display()))
+}
+
+/// The path where a volume is staged, which must be the one that the CO says.
+fn staged(volume: &Volume, path: &str) -> Result<String, Status> {
+    match &volume.staged {
+        Some(staged) if staged.path == path && (volume.block || mounts::is_mount(path)) => {
+            Ok(path.to_owned())
+        }
+        Some(staged) if staged.path == path => Err(Status::failed_precondition(format!(
+            "volume {} is not mounted at {path} any more",
+            volume.id
+        ))),
+        Some(staged) => {
+            Err(Status::failed_precondition(format!("volume {} is staged at {}", volume.id, staged.path)))
+        }
+        None => Err(Status::failed_precondition(format!("volume {} is not staged", volume.id))),
+    }
+}
+
+fn reads_only(mode: i32) -> bool {
+    mode == Mode::SingleNodeReaderOnly as i32 || mode == Mode::MultiNodeReaderOnly as i32
+}
+
+/// Refuses a second target if one of them is for a single writer.
+fn alone(volume: &Volume, path: &str, wanted: &Target) -> Result<(), Status> {
+    let single = |target: &Target| target.capability.mode == Mode::SingleNodeSingleWriter as i32;
+    match volume.targets.iter().find(|(there, _)| *there != path) {
+        Some((there, target)) if single(target) || single(wanted) => {
+            Err(Status::failed_precondition(format!(
+                "volume {} is published at {there}, and access mode SINGLE_NODE_SINGLE_WRITER allows one target",
+                volume.id
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn publish_directory(staged: &str, path: &str, wanted: &Target, readonly: bool) -> Result<(), Status> {
+    give(Path::new(staged), wanted.capability.group)?;
+    mounts::bind(Path::new(staged), path, &wanted.capability.flags, readonly)
+}
+
+/// Mounts an image's device over a file. The device node of a read-only mount can be written through, so a
+/// read-only target gets a read-only device of its own, which is the result.
+fn publish_device(
+    image: &Path,
+    path: &str,
+    readonly: bool,
+    own: Option<String>,
+) -> Result<Option<String>, Status> {
+    if let Some(own) = own {
+        loops::detach(image, Some(&own))?;
+    }
+    let device = if readonly { loops::attach_readonly(image)? } else { loops::attach(image)? };
+    let bound = mounts::bind(Path::new(&device), path, &[], false);
+    if bound.is_err() && readonly {
+        // The error is what the caller has to know.
+        let _ = loops::detach(image, Some(&device));
+    }
+    bound.map(|()| readonly.then_some(device))
+}
