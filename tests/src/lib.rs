@@ -4,6 +4,7 @@ pub mod bench;
 pub mod demo;
 pub mod process;
 pub mod raw;
+pub mod sanity;
 pub mod stand;
 pub mod testdriver;
 pub mod world;
