@@ -1,12 +1,14 @@
 //! `make sanity`: csi-sanity against drivers directly and through both links, and whether the link changes anything.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 use tests::sanity::{Counts, Driver, Report, Way, run};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// What our own driver must reach: it does everything that CSI has. The suite itself switches one spec off.
 const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
@@ -38,24 +40,28 @@ fn main() -> ExitCode {
     proto::program::run(|| proto::program::runtime(2)?.block_on(until_stopped(args)))
 }
 
-/// A signal drops everything that runs, and with it the processes and directories.
+/// A signal ends what runs, in order.
 async fn until_stopped(args: Args) -> anyhow::Result<()> {
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        result = all(args) => result,
-        _ = term.recv() => bail!("stopped by SIGTERM"),
-        _ = interrupt.recv() => bail!("stopped by SIGINT"),
+    let cancel = CancellationToken::new();
+    let mut work = pin!(all(args, &cancel));
+    loop {
+        tokio::select! {
+            result = &mut work => return result,
+            _ = term.recv() => cancel.cancel(),
+            _ = interrupt.recv() => cancel.cancel(),
+        }
     }
 }
 
-async fn all(args: Args) -> anyhow::Result<()> {
+async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
     let drivers = match &args.driver {
         Some(command) => vec![(Driver { label: args.name.clone(), command: command.clone() }, None)],
         None => ours(&args.go_bin)?,
     };
     let mut problems = Vec::new();
     for (driver, expected) in &drivers {
-        problems.extend(one(driver, *expected, &args).await);
+        problems.extend(one(driver, *expected, &args, cancel).await);
     }
     if problems.is_empty() {
         return Ok(());
@@ -65,8 +71,13 @@ async fn all(args: Args) -> anyhow::Result<()> {
 
 /// Tries a driver in every way and gives back what is not as it should be. The specs are named once, with the direct
 /// run: through a link they end as they do there, or are among the problems.
-async fn one(driver: &Driver, expected: Option<Counts>, args: &Args) -> Vec<String> {
-    let direct = match tried(driver, Way::Direct, &args.go_bin).await {
+async fn one(
+    driver: &Driver,
+    expected: Option<Counts>,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Vec<String> {
+    let direct = match tried(driver, Way::Direct, &args.go_bin, cancel).await {
         Ok(direct) => direct,
         Err(error) => return vec![format!("{error:#}")],
     };
@@ -79,7 +90,7 @@ async fn one(driver: &Driver, expected: Option<Counts>, args: &Args) -> Vec<Stri
     }
     for way in [Way::Ws, Way::Quic].into_iter().filter(|way| args.ways.contains(way)) {
         let title = title(driver, way);
-        match tried(driver, way, &args.go_bin).await {
+        match tried(driver, way, &args.go_bin, cancel).await {
             Ok(report) => {
                 let differences = report.differences(&direct).into_iter();
                 problems.extend(differences.map(|line| format!("{title}: {line}")));
@@ -91,9 +102,14 @@ async fn one(driver: &Driver, expected: Option<Counts>, args: &Args) -> Vec<Stri
 }
 
 /// Runs one and prints what came of it.
-async fn tried(driver: &Driver, way: Way, go_bin: &Path) -> anyhow::Result<Report> {
+async fn tried(
+    driver: &Driver,
+    way: Way,
+    go_bin: &Path,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Report> {
     let title = title(driver, way);
-    let report = run(driver, way, go_bin).await.with_context(|| title.clone())?;
+    let report = run(driver, way, go_bin, cancel).await.with_context(|| title.clone())?;
     println!("{title}: {}", report.counts());
     Ok(report)
 }

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::ValueEnum;
 use proto::csi::GetPluginInfoRequest;
 use proto::csi::identity_client::IdentityClient;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
 
 use super::report::Report;
 use super::tidy;
@@ -48,19 +49,32 @@ pub struct Driver {
 struct Started {
     ends: Vec<Process>,
     driver: Option<Process>,
+    group: Option<Group>,
 }
 
-/// Runs the suite. Everything that it starts has ended when it comes back.
+/// The driver's process group, for what a driver that is a script has started. Dropping it kills it.
+struct Group(Pid);
+
+/// Runs the suite. Everything that it starts has ended when it comes back, also when it is cancelled.
 ///
 /// # Errors
-/// Something cannot be started, ends badly, or takes too long; or there is no report.
-pub async fn run(driver: &Driver, way: Way, go_bin: &Path) -> anyhow::Result<Report> {
+/// Something cannot be started, ends badly, or takes too long; there is no report; or it was cancelled.
+pub async fn run(
+    driver: &Driver,
+    way: Way,
+    go_bin: &Path,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Report> {
+    ensure!(!cancel.is_cancelled(), "stopped before it began");
     let suite = std::path::absolute(go_bin.join("csi-sanity"))?;
     ensure!(suite.exists(), "{} is not there; `make sanity` builds it", suite.display());
     let mut stand = Stand::new().await?;
     let mut started = Started::default();
     let running = tokio::time::timeout(RUN, try_driver(driver, way, &suite, &mut stand, &mut started));
-    let result = running.await.unwrap_or_else(|_| bail!("not within {RUN:?}"));
+    let result = match cancel.run_until_cancelled(running).await {
+        Some(result) => result.unwrap_or_else(|_| bail!("not within {RUN:?}")),
+        None => Err(anyhow!("stopped")),
+    };
     let stopped = started.stop().await;
     tidy::below(stand.dir()).await?;
     let report = result?;
@@ -77,6 +91,7 @@ async fn try_driver(
 ) -> anyhow::Result<Report> {
     let socket = stand.at("driver.sock");
     let process = started.driver.insert(start(driver, stand, &socket)?);
+    started.group = process.pid().and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).map(Group);
     let name = plugin_name(process, &socket).await?;
     let scheme = match way {
         Way::Direct => return check(suite, stand, &[("endpoint", socket)]).await,
@@ -100,7 +115,7 @@ fn start(driver: &Driver, stand: &Stand, socket: &str) -> anyhow::Result<Process
     let line = driver.command.replace("{endpoint}", &format!("unix://{socket}"));
     let line = line.replace("{state}", &stand.at("state")).replace("{node}", NODE);
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("exec {line} >&2")]);
+    command.args(["-c", &format!("exec {line} >&2")]).process_group(0);
     Process::start("driver", command, stand.dir())
 }
 
@@ -154,5 +169,12 @@ impl Started {
             result = result.and(ending).and(driver.ended(STOP).await.map(drop));
         }
         result
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Most often nobody is left in it.
+        let _ = kill_process_group(self.0, Signal::KILL);
     }
 }
