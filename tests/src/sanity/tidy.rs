@@ -52,17 +52,17 @@ mod tests {
 
     #[test]
     fn only_what_is_below_counts() {
-        let table = "36 25 0:32 / /tmp/ec-1/a rw - tmpfs tmpfs rw\n\
-                     37 25 0:33 / /tmp/ec-12/a rw - tmpfs tmpfs rw\n\
-                     38 36 0:34 / /tmp/ec-1/a/b\\040c rw - tmpfs tmpfs rw\n";
-        let found = mounts(table, Path::new("/tmp/ec-1"));
-        assert_eq!(found, [PathBuf::from("/tmp/ec-1/a"), PathBuf::from("/tmp/ec-1/a/b c")]);
+        let table = "36 25 0:32 / /run/ec-1/a rw - tmpfs tmpfs rw\n\
+                     37 25 0:33 / /run/ec-12/a rw - tmpfs tmpfs rw\n\
+                     38 36 0:34 / /run/ec-1/a/b\\040c rw - tmpfs tmpfs rw\n";
+        let found = mounts(table, Path::new("/run/ec-1"));
+        assert_eq!(found, [PathBuf::from("/run/ec-1/a"), PathBuf::from("/run/ec-1/a/b c")]);
     }
 
     #[test]
     fn loop_devices_are_known_by_their_file() {
         let block = tempfile::tempdir().unwrap();
-        for (name, file) in [("loop0", "/tmp/ec-1/disk\n"), ("loop1", "/tmp/other\n")] {
+        for (name, file) in [("loop0", "/run/ec-1/disk\n"), ("loop1", "/run/other\n")] {
             let dir = block.path().join(name).join("loop");
             std::fs::create_dir_all(&dir).unwrap();
             std::io::Write::write_all(
@@ -72,6 +72,6 @@ mod tests {
             .unwrap();
         }
         std::fs::create_dir(block.path().join("sda")).unwrap();
-        assert_eq!(loops(block.path(), Path::new("/tmp/ec-1")), [PathBuf::from("/dev/loop0")]);
+        assert_eq!(loops(block.path(), Path::new("/run/ec-1")), [PathBuf::from("/dev/loop0")]);
     }
 }
