@@ -37,7 +37,9 @@ tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
 
 # Without Go there is nothing to build, and the tiers that need it say so.
-$(GO_BIN)/.done: tests/go/go.mod tests/go/go.sum $(wildcard tests/go/*/*.go)
+$(GO_BIN)/.done: $(wildcard tests/go/go.* tests/go/*.go tests/go/mockdriver/*)
 	@mkdir -p $(GO_BIN)
-	@if command -v go >/dev/null; then cd tests/go && go build -trimpath -p 2 -o bin/ tool ./mockdriver; fi
+	@if command -v go >/dev/null; then \
+	  (cd tests/go && go build -trimpath -p 2 -o bin/ tool) && \
+	  (cd tests/go/mockdriver && go build -trimpath -p 2 -o ../bin/ .); fi
 	@touch $@

@@ -31,7 +31,8 @@ step go
 if command -v go >/dev/null; then
     unformatted=$(gofmt -l tests/go)
     [ -z "$unformatted" ] || { echo "check: run gofmt -w on $unformatted" >&2; exit 1; }
-    (cd tests/go && go vet ./...)
+    (cd tests/go && go vet ./... && go mod verify >/dev/null)
+    (cd tests/go/mockdriver && go vet ./... && go mod tidy -diff)
 elif [ "${CI:-}" = true ]; then
     echo "check: go is missing; get it from your distribution or go.dev" >&2
     exit 1

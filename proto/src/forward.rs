@@ -279,13 +279,11 @@ pub async fn until<T>(
     deadline: Option<Instant>,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    match deadline {
-        None => call.await,
-        Some(deadline) => {
-            let expired = Err(Error::DeadlinePassed("before it was answered"));
-            tokio::time::timeout_at(deadline, call).await.unwrap_or(expired)
-        }
-    }
+    // Pinned here once: moved into a second future it would be there twice.
+    let mut call = std::pin::pin!(call);
+    let Some(deadline) = deadline else { return call.await };
+    let expired = Err(Error::DeadlinePassed("before it was answered"));
+    tokio::time::timeout_at(deadline, call.as_mut()).await.unwrap_or(expired)
 }
 
 /// The moment until which the caller waits, from its `grpc-timeout`; none if it waits for ever.

@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, warn};
 
+use crate::batch::Batched;
 use crate::error::chain;
 use crate::forward::Body;
 use crate::socket::Socket;
@@ -44,7 +45,7 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_max_send_streams(MAX_STREAMS as usize)
         .max_header_list_size(MAX_HEADERS)
-        .handshake(TokioIo::new(io))
+        .handshake(TokioIo::new(Batched::new(io)))
         .await
 }
 
@@ -64,8 +65,12 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEADERS);
-    let connection = builder.serve_connection(TokioIo::new(io), hyper::service::service_fn(service));
+        .max_header_list_size(MAX_HEADERS)
+        // An answer is passed on as it came.
+        .auto_date_header(false);
+    // Boxed, because hyper moves it several times on its way into a task of its own.
+    let service = hyper::service::service_fn(move |request| Box::pin(service(request)));
+    let connection = builder.serve_connection(TokioIo::new(Batched::new(io)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,

@@ -10,6 +10,7 @@ pub mod csi {
     include!("gen/csi.v1.rs");
 }
 
+mod batch;
 pub mod config;
 pub mod error;
 pub mod forward;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use crate::bench::load::capability;
+use crate::stand::until;
 
 /// What is written through the published path.
 const TEXT: &str = "written at the edge";
@@ -136,7 +137,10 @@ impl Life {
             }),
             ..Default::default()
         };
-        let answer = self.cloud.create_volume(request).await?.into_inner();
+        // Sent again while it is UNAVAILABLE, also as external-provisioner does: the edge may just be telling
+        // the cloud of its driver.
+        let creating = || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
+        let answer = until("the volume is created", creating).await?;
         let volume = answer.volume.context("the answer has no volume")?;
         (self.volume_id, self.context) = (volume.volume_id.clone(), volume.volume_context);
         Ok(((), format!("volume {}", volume.volume_id)))

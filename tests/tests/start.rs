@@ -1,5 +1,7 @@
 //! What a program says when it cannot start, and what it leaves alone.
 
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::path::Path;
 
 use proto::publish::{Existing, publish};

@@ -48,7 +48,8 @@ async fn main() -> anyhow::Result<()> {
         }
         driver.inject(method, Fault::Exit(DIED), Times::All);
     }
-    if let Some(delay) = args.delay_ms.map(Duration::from_millis) {
+    // A delay of nothing still waits for the timer's next tick.
+    if let Some(delay) = args.delay_ms.filter(|ms| *ms > 0).map(Duration::from_millis) {
         let quick =
             |service: &str, method: &str| service == "Identity" || method.ends_with("GetCapabilities");
         for (_, method) in METHODS.iter().filter(|(service, method)| !quick(service, method)) {

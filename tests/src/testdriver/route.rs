@@ -25,7 +25,6 @@ use super::{answer, record};
 pub(super) const FUTURE_METHOD: &str = "ControllerFutureThing";
 
 /// The generated services, all on one core.
-#[derive(Clone)]
 pub(super) struct Routes {
     core: Arc<Core>,
     identity: csi::identity_server::IdentityServer<Core>,
@@ -49,7 +48,7 @@ impl Routes {
 
     /// Answers one request that came on this connection.
     pub(super) async fn answer(
-        self,
+        self: Arc<Self>,
         request: Request<Incoming>,
         connection: CancellationToken,
     ) -> Response<Body> {
@@ -61,7 +60,7 @@ impl Routes {
     }
 
     async fn answer_watched(
-        self,
+        &self,
         request: Request<Incoming>,
         connection: CancellationToken,
     ) -> Response<Body> {
@@ -136,10 +135,10 @@ impl Routes {
     }
 
     async fn work(&self, (head, framed): (Parts, Bytes)) -> Response<Body> {
-        self.clone().route(Request::from_parts(head, Full::new(framed))).await
+        self.route(Request::from_parts(head, Full::new(framed))).await
     }
 
-    async fn route<B>(mut self, request: Request<B>) -> Response<Body>
+    async fn route<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<StdError> + Send + 'static,
@@ -154,11 +153,11 @@ impl Routes {
         }
         let answered = match service {
             "Controller" if method == FUTURE_METHOD => return echo(request).await,
-            "Identity" => self.identity.call(request).await,
-            "Controller" => self.controller.call(request).await,
-            "GroupController" => self.group.call(request).await,
-            "SnapshotMetadata" => self.metadata.call(request).await,
-            "Node" => self.node.call(request).await,
+            "Identity" => self.identity.clone().call(request).await,
+            "Controller" => self.controller.clone().call(request).await,
+            "GroupController" => self.group.clone().call(request).await,
+            "SnapshotMetadata" => self.metadata.clone().call(request).await,
+            "Node" => self.node.clone().call(request).await,
             _ => return Status::unimplemented("").into_http(),
         };
         let Ok(response) = answered;

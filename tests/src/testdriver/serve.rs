@@ -49,17 +49,17 @@ pub(super) fn serve(core: &Arc<Core>, path: &Path) -> io::Result<Running> {
     }
     let listener = UnixListener::bind(path)?;
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let accepting = accept(listener, Routes::new(Arc::clone(core)), stop.clone(), tasks.clone());
+    let accepting = accept(listener, Arc::new(Routes::new(Arc::clone(core))), stop.clone(), tasks.clone());
     tasks.spawn(stop.clone().run_until_cancelled_owned(accepting));
     tasks.close();
     Ok(Running { stop, tasks })
 }
 
-async fn accept(listener: UnixListener, routes: Routes, stop: CancellationToken, tasks: TaskTracker) {
+async fn accept(listener: UnixListener, routes: Arc<Routes>, stop: CancellationToken, tasks: TaskTracker) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let connection = connection(stream, routes.clone(), stop.child_token(), tasks.clone());
+                let connection = connection(stream, Arc::clone(&routes), stop.child_token(), tasks.clone());
                 tasks.spawn(connection);
             }
             // Out of file descriptors, most likely: give the others time to end.
@@ -68,12 +68,12 @@ async fn accept(listener: UnixListener, routes: Routes, stop: CancellationToken,
     }
 }
 
-async fn connection(stream: UnixStream, routes: Routes, broken: CancellationToken, tasks: TaskTracker) {
+async fn connection(stream: UnixStream, routes: Arc<Routes>, broken: CancellationToken, tasks: TaskTracker) {
     // Two tokens, because the order matters: were a call dropped before its connection is gone, the caller would
     // be sent a neat cancellation, and what is not written yet would be thrown away.
     let (cut, alive) = (broken.clone(), CancellationToken::new());
     let service = service_fn(move |request| {
-        let answer = routes.clone().answer(request, cut.clone());
+        let answer = Arc::clone(&routes).answer(request, cut.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
     // Also when this task is dropped, and when the caller left: nobody waits for these calls any more.

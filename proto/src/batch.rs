@@ -1,0 +1,137 @@
+//! Writes that go out together: a byte stream that holds what it is given until nobody has more to say.
+//!
+//! HTTP/2 flushes a request's headers before its body has been queued, and each flush is a system call here
+//! and a wake-up at the other end. So a flush first lets every other task of this thread run once; what they
+//! queue then goes out in the same write. That costs less than a microsecond, and a wake-up costs ten.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// From so many bytes on nothing is gained by waiting.
+const ENOUGH: usize = 32 * 1024;
+
+/// See the module.
+pub(crate) struct Batched<I> {
+    io: I,
+    held: BytesMut,
+    /// The others have had their turn since the first of what is held was written.
+    waited: bool,
+}
+
+impl<I> Batched<I> {
+    /// Holds the writes to `io`.
+    pub(crate) fn new(io: I) -> Self {
+        Self { io, held: BytesMut::new(), waited: false }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> Batched<I> {
+    /// Gives everything that is held to the stream below.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.held))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.held.advance(written);
+        }
+        self.waited = false;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Batched<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Batched<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.held.len() + buf.len() >= ENOUGH {
+            ready!(self.poll_drain(cx))?;
+        }
+        if buf.len() >= ENOUGH {
+            return Pin::new(&mut self.io).poll_write(cx, buf);
+        }
+        self.held.extend_from_slice(buf);
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.waited && !self.held.is_empty() && self.held.len() < ENOUGH {
+            self.waited = true;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        ready!(self.poll_drain(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use std::task::Waker;
+    use tokio::io::AsyncWriteExt;
+
+    /// Keeps each write apart.
+    #[derive(Clone, Default)]
+    struct Writes(Arc<Mutex<Vec<usize>>>);
+
+    impl AsyncWrite for Writes {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.0.lock().unwrap().push(buf.len());
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_until_the_others_have_had_their_turn_is_one_write() {
+        let writes = Writes::default();
+        let mut io = Batched::new(writes.clone());
+        let mut cx = Context::from_waker(Waker::noop());
+        io.write_all(b"headers").await.unwrap();
+        assert!(Pin::new(&mut io).poll_flush(&mut cx).is_pending());
+        // Here the task runs that has the body.
+        io.write_all(b"body").await.unwrap();
+        assert!(Pin::new(&mut io).poll_flush(&mut cx).is_ready());
+        assert_eq!(*writes.0.lock().unwrap(), [11]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_lost_and_much_is_not_held() {
+        let writes = Writes::default();
+        let mut io = Batched::new(writes.clone());
+        for size in [1, ENOUGH - 1, 1, 3 * ENOUGH, 5] {
+            io.write_all(&vec![0; size]).await.unwrap();
+        }
+        io.flush().await.unwrap();
+        io.flush().await.unwrap();
+        let written: usize = writes.0.lock().unwrap().iter().sum();
+        assert_eq!(written, 4 * ENOUGH + 6);
+        assert!(io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH));
+    }
+}

@@ -1,0 +1,137 @@
+//! `make sanity`: csi-sanity against drivers directly and through both links, and whether the link changes anything.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use tests::sanity::{Counts, Driver, Report, Way, run};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// What our own driver must reach: it does everything that CSI has. The suite itself switches one spec off.
+const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
+
+/// Runs csi-sanity against drivers, directly and through csi-cloud and csi-edge.
+///
+/// Every spec must end through a link as it does directly. Needs root if the drivers do.
+#[derive(Parser)]
+struct Args {
+    /// A driver's shell command with {endpoint}, and {state} and {node} if it needs them
+    ///
+    /// {endpoint} becomes `unix:///path`, {state} a path where the driver may make a directory, {node} a node id.
+    /// [default: hostdir and Kubernetes' mock driver]
+    #[arg(long, value_name = "COMMAND")]
+    driver: Option<String>,
+    /// What the output calls that driver
+    #[arg(long, default_value = "driver")]
+    name: String,
+    /// How to reach the driver; may be given more than once. `direct` comes first in any case: it is the measure
+    #[arg(long = "way", value_enum, default_values = ["direct", "ws", "quic"])]
+    ways: Vec<Way>,
+    /// Where csi-sanity and the mock driver are
+    #[arg(long, default_value = "tests/go/bin")]
+    go_bin: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    proto::program::run(|| proto::program::runtime(2)?.block_on(until_stopped(args)))
+}
+
+/// A signal ends what runs, in order.
+async fn until_stopped(args: Args) -> anyhow::Result<()> {
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let cancel = CancellationToken::new();
+    let mut work = pin!(all(args, &cancel));
+    loop {
+        tokio::select! {
+            result = &mut work => return result,
+            _ = term.recv() => cancel.cancel(),
+            _ = interrupt.recv() => cancel.cancel(),
+        }
+    }
+}
+
+async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
+    let drivers = match &args.driver {
+        Some(command) => vec![(Driver { label: args.name.clone(), command: command.clone() }, None)],
+        None => ours(&args.go_bin)?,
+    };
+    let mut problems = Vec::new();
+    for (driver, expected) in &drivers {
+        problems.extend(one(driver, *expected, &args, cancel).await);
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    bail!("not as it should be:\n  {}", problems.join("\n  "))
+}
+
+/// Tries a driver in every way and gives back what is not as it should be. The specs are named once, with the direct
+/// run: through a link they end as they do there, or are among the problems.
+async fn one(
+    driver: &Driver,
+    expected: Option<Counts>,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Vec<String> {
+    let direct = match tried(driver, Way::Direct, &args.go_bin, cancel).await {
+        Ok(direct) => direct,
+        Err(error) => return vec![format!("{error:#}")],
+    };
+    for line in direct.details() {
+        println!("  {line}");
+    }
+    let mut problems = Vec::new();
+    if let Some(expected) = expected.filter(|expected| *expected != direct.counts()) {
+        problems.push(format!("sanity {} direct: expected {expected}", driver.label));
+    }
+    for way in [Way::Ws, Way::Quic].into_iter().filter(|way| args.ways.contains(way)) {
+        let title = title(driver, way);
+        match tried(driver, way, &args.go_bin, cancel).await {
+            Ok(report) => {
+                let differences = report.differences(&direct).into_iter();
+                problems.extend(differences.map(|line| format!("{title}: {line}")));
+            }
+            Err(error) => problems.push(format!("{error:#}")),
+        }
+    }
+    problems
+}
+
+/// Runs one and prints what came of it.
+async fn tried(
+    driver: &Driver,
+    way: Way,
+    go_bin: &Path,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Report> {
+    let title = title(driver, way);
+    let report = run(driver, way, go_bin, cancel).await.with_context(|| title.clone())?;
+    println!("{title}: {}", report.counts());
+    Ok(report)
+}
+
+fn title(driver: &Driver, way: Way) -> String {
+    let way = match way {
+        Way::Direct => "direct",
+        Way::Ws => "ws",
+        Way::Quic => "quic",
+    };
+    format!("sanity {} {way}", driver.label)
+}
+
+/// Our own driver, which does everything, and one that is not ours.
+fn ours(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
+    let me = std::env::current_exe()?;
+    let hostdir = me.with_file_name("hostdir");
+    let mock = std::path::absolute(go_bin.join("mockdriver"))?;
+    let driver = |label: &str, program: PathBuf, more: &str| Driver {
+        label: label.to_owned(),
+        command: format!("'{}' --endpoint {{endpoint}} --node-id {{node}}{more}", program.display()),
+    };
+    let hostdir = driver("hostdir", hostdir, " --state {state} --attach-limit 2");
+    Ok(vec![(hostdir, Some(ALL)), (driver("mock", mock, ""), None)])
+}

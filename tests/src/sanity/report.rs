@@ -1,0 +1,178 @@
+//! What csi-sanity found, from its JSON report, and how two runs differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+/// How much of a spec's reason is shown, in characters.
+const REASON: usize = 160;
+
+/// How a spec ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The driver does what the spec asks.
+    Passed,
+    /// It does not, or the spec could not be run to its end.
+    Failed,
+    /// The driver says that it cannot do this.
+    Skipped,
+    /// The suite itself has switched the spec off.
+    Pending,
+}
+
+/// One spec of the suite.
+#[derive(Debug)]
+pub struct Spec {
+    /// All its texts, from the outermost container.
+    pub name: String,
+    /// How it ended.
+    pub state: State,
+    /// Why it failed or was skipped; one line.
+    pub reason: String,
+}
+
+/// How many specs ended in which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// See [`State::Passed`].
+    pub passed: usize,
+    /// See [`State::Failed`].
+    pub failed: usize,
+    /// See [`State::Skipped`].
+    pub skipped: usize,
+    /// See [`State::Pending`].
+    pub pending: usize,
+}
+
+/// All specs of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// In the order in which they ran.
+    pub specs: Vec<Spec>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Suite {
+    #[serde(default)]
+    spec_reports: Vec<SpecReport>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SpecReport {
+    container_hierarchy_texts: Option<Vec<String>>,
+    leaf_node_type: String,
+    leaf_node_text: String,
+    state: String,
+    failure: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Failure {
+    #[serde(default)]
+    message: String,
+}
+
+impl Report {
+    /// Reads the file that `--ginkgo.json-report` names.
+    ///
+    /// # Errors
+    /// It is no such report, or one without specs.
+    pub fn parse(json: &[u8]) -> anyhow::Result<Self> {
+        let suites: Vec<Suite> = serde_json::from_slice(json).context("this is no report of csi-sanity")?;
+        let reports = suites.into_iter().flat_map(|suite| suite.spec_reports);
+        let specs: Vec<Spec> = reports.filter(SpecReport::counts).map(Spec::from).collect();
+        ensure!(!specs.is_empty(), "csi-sanity ran no spec");
+        Ok(Self { specs })
+    }
+
+    /// The number of specs by their end.
+    pub fn counts(&self) -> Counts {
+        let count = |state| self.specs.iter().filter(|spec| spec.state == state).count();
+        Counts {
+            passed: count(State::Passed),
+            failed: count(State::Failed),
+            skipped: count(State::Skipped),
+            pending: count(State::Pending),
+        }
+    }
+
+    /// A line for each spec that failed, then for each that was skipped; by name, since the suite has no order.
+    pub fn details(&self) -> Vec<String> {
+        let lines = |state, word| {
+            let specs = self.specs.iter().filter(|spec| spec.state == state);
+            let mut lines: Vec<_> =
+                specs.map(|spec| format!("{word}: {}: {}", spec.name, spec.reason)).collect();
+            lines.sort();
+            lines
+        };
+        [lines(State::Failed, "failed"), lines(State::Skipped, "skipped")].concat()
+    }
+
+    /// A line for each spec that ended in another way than in `direct`, or is in only one of the two.
+    pub fn differences(&self, direct: &Self) -> Vec<String> {
+        let (here, there) = (self.by_name(), direct.by_name());
+        let names: BTreeSet<_> = here.keys().chain(there.keys()).collect();
+        let line = |name: &&str| {
+            let (now, then) = (here.get(name).cloned().unwrap_or_default(), there.get(name));
+            let then = then.cloned().unwrap_or_default();
+            let reasons = self.specs.iter().filter(|spec| spec.name == *name && !spec.reason.is_empty());
+            let reasons: String = reasons.map(|spec| format!(": {}", spec.reason)).collect();
+            (now != then).then(|| format!("{name}: {now:?}, direct {then:?}{reasons}"))
+        };
+        names.into_iter().filter_map(line).collect()
+    }
+
+    /// A name may occur more than once.
+    fn by_name(&self) -> BTreeMap<&str, Vec<State>> {
+        let mut specs = BTreeMap::<_, Vec<_>>::new();
+        for spec in &self.specs {
+            specs.entry(spec.name.as_str()).or_default().push(spec.state);
+        }
+        specs
+    }
+}
+
+impl SpecReport {
+    /// What runs before and after the specs is not one of them, unless it fails.
+    fn counts(&self) -> bool {
+        self.leaf_node_type == "It" || self.state != "passed"
+    }
+}
+
+impl From<SpecReport> for Spec {
+    fn from(report: SpecReport) -> Self {
+        let mut texts = report.container_hierarchy_texts.unwrap_or_default();
+        texts.push(report.leaf_node_text);
+        if report.leaf_node_type != "It" {
+            texts.push(format!("[{}]", report.leaf_node_type));
+        }
+        texts.retain(|text| !text.is_empty());
+        let state = match report.state.as_str() {
+            "passed" => State::Passed,
+            "skipped" => State::Skipped,
+            "pending" => State::Pending,
+            // Also panicked, interrupted, aborted and timedout.
+            _ => State::Failed,
+        };
+        let message = report.failure.map(|failure| failure.message).unwrap_or_default();
+        let words: Vec<&str> = message.split_whitespace().collect();
+        let reason = words.join(" ").chars().take(REASON).collect();
+        Self { name: texts.join(" "), state, reason }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { passed, failed, skipped, pending } = self;
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped, {pending} pending")
+    }
+}
+
+#[cfg(test)]
+#[path = "test_report.rs"]
+mod tests;
