@@ -2,12 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
 use proto::socket::Socket;
 use tests::hostdir::{HostDir, Settings, private};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// How long calls in progress may take after a signal.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A CSI driver whose volumes are directories and image files below one directory.
 #[derive(Parser)]
@@ -52,8 +57,19 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let socket = Socket::bind(&path)?;
     println!("ready");
-    let stop = async move {
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-    };
-    driver.serve(socket, stop).await.with_context(|| format!("cannot serve {}", path.display()))
+    let stop = CancellationToken::new();
+    let serving = driver.serve(socket, stop.clone().cancelled_owned());
+    tokio::pin!(serving);
+    let failed = || format!("cannot serve {}", path.display());
+    tokio::select! {
+        ended = &mut serving => return ended.with_context(failed),
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    stop.cancel();
+    match tokio::time::timeout(GRACE, serving).await {
+        Ok(ended) => ended.with_context(failed),
+        // A caller that holds on to its connection is cut off.
+        Err(_) => Ok(()),
+    }
 }

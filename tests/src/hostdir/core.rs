@@ -1,6 +1,6 @@
 //! The driver's state: its settings, the three shelves of objects, and who works on them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -33,6 +33,8 @@ pub(super) struct Core {
     pub(super) locks: Locks,
     /// Held while the volumes of the node are counted and one is added.
     pub(super) attaching: Mutex<()>,
+    /// Locked as long as this driver lives: another one would take what is being made for half-made.
+    _alone: File,
 }
 
 impl Core {
@@ -40,7 +42,10 @@ impl Core {
         fs::create_dir_all(state).with_context(|| format!("cannot make {}", state.display()))?;
         // The kernel names files of loop devices by their full paths.
         let state = fs::canonicalize(state).with_context(|| format!("cannot resolve {}", state.display()))?;
+        let alone = File::create(state.join("lock")).context("cannot make the lock file")?;
+        alone.try_lock().with_context(|| format!("another driver uses {}", state.display()))?;
         let core = Self {
+            _alone: alone,
             settings,
             volumes: Shelf::open(&state)?,
             snapshots: Shelf::open(&state)?,

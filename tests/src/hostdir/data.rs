@@ -65,13 +65,17 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<(), Status> {
 }
 
 /// Bytes and files that a directory holds.
-pub(super) fn used(dir: &Path) -> io::Result<(u64, u64)> {
-    let (mut bytes, mut files, mut left) = (0, 0, vec![dir.to_owned()]);
+pub(super) fn used(top: &Path) -> io::Result<(u64, u64)> {
+    let (mut bytes, mut files, mut left) = (0, 0, vec![top.to_owned()]);
     while let Some(dir) = left.pop() {
-        for entry in fs::read_dir(&dir)? {
+        // What is gone was deleted in the meantime by whoever uses the volume.
+        let entries = match fs::read_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && dir != top => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             let entry = entry?;
             let meta = match entry.metadata() {
-                // Deleted in the meantime by whoever uses the volume.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 meta => meta?,
             };

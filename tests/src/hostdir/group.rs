@@ -16,7 +16,7 @@ use super::loops;
 use super::record::{Group, Volume, now, timestamp};
 
 impl Core {
-    fn create_group(
+    pub(super) fn create_group(
         &self,
         q: CreateVolumeGroupSnapshotRequest,
     ) -> Result<CreateVolumeGroupSnapshotResponse, Status> {
@@ -67,27 +67,35 @@ impl Core {
         made.map(|()| group)
     }
 
-    fn delete_group(
+    pub(super) fn delete_group(
         &self,
         q: DeleteVolumeGroupSnapshotRequest,
     ) -> Result<DeleteVolumeGroupSnapshotResponse, Status> {
         check::id("group_snapshot_id", &q.group_snapshot_id)?;
         let _held = self.locks.take("group snapshot", &q.group_snapshot_id)?;
-        let Some(group) = self.groups.get(&q.group_snapshot_id) else {
-            return Ok(DeleteVolumeGroupSnapshotResponse {});
-        };
-        members(&group, &q.snapshot_ids)?;
+        let group = self.groups.get(&q.group_snapshot_id);
+        if let Some(group) = &group {
+            members(group, &q.snapshot_ids)?;
+        }
+        // Also those that an earlier deletion could not remove.
+        let mut all = self.snapshots.all();
+        all.retain(|snapshot| snapshot.group.as_ref() == Some(&q.group_snapshot_id));
         let _members: Vec<_> =
-            group.snapshots.iter().map(|id| self.locks.take("snapshot", id)).collect::<Result<_, _>>()?;
+            all.iter().map(|member| self.locks.take("snapshot", &member.id)).collect::<Result<_, _>>()?;
         // The group first: members without one are removed at the next start.
-        self.groups.remove(&group.id)?;
-        for id in group.snapshots.iter().filter(|id| self.snapshots.get(id).is_some()) {
-            self.snapshots.remove(id)?;
+        if let Some(group) = &group {
+            self.groups.remove(&group.id)?;
+        }
+        for member in all {
+            self.snapshots.remove(&member.id)?;
         }
         Ok(DeleteVolumeGroupSnapshotResponse {})
     }
 
-    fn get_group(&self, q: GetVolumeGroupSnapshotRequest) -> Result<GetVolumeGroupSnapshotResponse, Status> {
+    pub(super) fn get_group(
+        &self,
+        q: GetVolumeGroupSnapshotRequest,
+    ) -> Result<GetVolumeGroupSnapshotResponse, Status> {
         check::id("group_snapshot_id", &q.group_snapshot_id)?;
         let group = self.groups.get(&q.group_snapshot_id).ok_or_else(|| {
             Status::not_found(format!("group snapshot {} does not exist", q.group_snapshot_id))

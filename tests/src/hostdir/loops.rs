@@ -7,6 +7,7 @@ use std::process::Command;
 use tonic::Status;
 
 use super::fail::Doing as _;
+use super::mounts;
 
 /// A device that serves an image.
 struct Device {
@@ -59,6 +60,11 @@ pub(super) fn detach(image: &Path, only: Option<&str>) -> Result<(), Status> {
         }
     }
     Ok(())
+}
+
+/// Whether a device of an image is mounted at a path.
+pub(super) fn is_at(image: &Path, path: &str) -> Result<bool, Status> {
+    Ok(devices(image)?.iter().any(|device| mounts::same(&device.path, path)))
 }
 
 /// Lets all devices of an image see that it has grown.

@@ -2,7 +2,8 @@
 //!
 //! It exists because no real driver implements all of CSI 1.13, and Edge CSI has to be shown to carry all of it
 //! to a driver whose data, mounts and crashes are real. All work is blocking and runs off the runtime, so that a
-//! caller who leaves does not leave a half-done operation behind.
+//! caller who leaves does not leave a half-done operation behind. A directory's capacity is promised, not enforced;
+//! modes for several nodes are taken, as there is one node.
 
 mod check;
 mod controller;
@@ -25,6 +26,8 @@ mod stage;
 mod store;
 #[cfg(test)]
 mod test_core;
+#[cfg(test)]
+mod test_node;
 mod usage;
 mod volumes;
 

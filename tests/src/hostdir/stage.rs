@@ -107,7 +107,7 @@ impl Core {
         }
         alone(&volume, &q.target_path, &wanted)?;
         let image = self.data(&volume);
-        if mounts::is_mount(&q.target_path) && !mounts::same(&image, &q.target_path) && !volume.block {
+        if mounts::is_mount(&q.target_path) && !is_at(&volume, &image, &q.target_path)? {
             return Err(Status::failed_precondition(format!(
                 "something else is mounted at {}",
                 q.target_path
@@ -137,7 +137,7 @@ impl Core {
         let mut volume = self.volume(&q.volume_id)?;
         let target = volume.targets.remove(&q.target_path);
         let image = self.data(&volume);
-        if target.is_some() || volume.block || mounts::same(&image, &q.target_path) {
+        if target.is_some() || is_at(&volume, &image, &q.target_path)? {
             mounts::release(&q.target_path)?;
         }
         mounts::clear(&q.target_path)?;
@@ -149,6 +149,11 @@ impl Core {
         }
         Ok(NodeUnpublishVolumeResponse {})
     }
+}
+
+/// Whether what is at a path is this volume.
+fn is_at(volume: &Volume, data: &Path, path: &str) -> Result<bool, Status> {
+    if volume.block { loops::is_at(data, path) } else { Ok(mounts::same(data, path)) }
 }
 
 fn stage_directory(from: &Path, wanted: &Staged, again: bool) -> Result<(), Status> {

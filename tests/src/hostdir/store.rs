@@ -47,8 +47,7 @@ impl<R: Record> Shelf<R> {
             if let Some(record) = load::<R>(&path)? {
                 records.insert(record.id().to_owned(), record);
             } else {
-                fs::remove_dir_all(&path)
-                    .with_context(|| format!("cannot remove the half-made {}", path.display()))?;
+                discard(&path).with_context(|| format!("cannot remove the half-made {}", path.display()))?;
             }
         }
         Ok(Self { dir, records: Mutex::new(records) })
@@ -114,6 +113,18 @@ impl<R: Record> Shelf<R> {
         self.records().remove(id);
         fs::remove_dir_all(&hidden).doing(|| format!("remove {}", hidden.display()))
     }
+}
+
+/// Removes a directory into which the `cp` of a killed driver may still write; it ends as its directories go.
+fn discard(dir: &Path) -> io::Result<()> {
+    let tries = 5;
+    for _ in 1..tries {
+        match fs::remove_dir_all(dir) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            done => return done,
+        }
+    }
+    fs::remove_dir_all(dir)
 }
 
 fn write<R: Record>(dir: &Path, record: &R) -> Result<(), Status> {

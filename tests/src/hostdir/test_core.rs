@@ -1,26 +1,27 @@
-//! The driver's calls without a socket: what survives, what is copied, and, for root, real mounts and devices.
+//! The driver's calls without a socket: what survives and what is copied.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use proto::csi::snapshot_metadata_server::SnapshotMetadata as _;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use proto::csi::*;
-use tempfile::TempDir;
-use tonic::{Code, Status};
+use tokio_stream::StreamExt as _;
+use tonic::{Code, Request, Status};
 
+use super::HostDir;
 use super::core::{Core, Settings};
-use super::mounts;
 
-const MIB: i64 = 1 << 20;
+pub(super) const MIB: i64 = 1 << 20;
 
-fn open(state: &Path) -> Core {
+pub(super) fn open(state: &Path) -> Core {
     let settings = Settings { name: "hostdir".to_owned(), node_id: "n".to_owned(), attach_limit: 1 };
     Core::open(state, settings).unwrap()
 }
 
-fn capability(block: bool, mode: Mode) -> Option<VolumeCapability> {
+pub(super) fn capability(block: bool, mode: Mode) -> Option<VolumeCapability> {
     let kind = if block {
         AccessType::Block(BlockVolume {})
     } else {
@@ -29,7 +30,7 @@ fn capability(block: bool, mode: Mode) -> Option<VolumeCapability> {
     Some(VolumeCapability { access_mode: Some(AccessMode { mode: mode as i32 }), access_type: Some(kind) })
 }
 
-fn request(name: &str, block: bool) -> CreateVolumeRequest {
+pub(super) fn request(name: &str, block: bool) -> CreateVolumeRequest {
     CreateVolumeRequest {
         name: name.to_owned(),
         volume_capabilities: capability(block, Mode::SingleNodeWriter).into_iter().collect(),
@@ -38,19 +39,19 @@ fn request(name: &str, block: bool) -> CreateVolumeRequest {
     }
 }
 
-fn create(core: &Core, request: CreateVolumeRequest) -> String {
+pub(super) fn create(core: &Core, request: CreateVolumeRequest) -> String {
     core.create_volume(request).unwrap().volume.unwrap().volume_id
 }
 
-fn path(core: &Core, id: &str) -> PathBuf {
+pub(super) fn path(core: &Core, id: &str) -> PathBuf {
     core.data(&core.volume(id).unwrap())
 }
 
-fn code<T>(result: Result<T, Status>) -> Code {
+pub(super) fn code<T>(result: Result<T, Status>) -> Code {
     result.err().map_or(Code::Ok, |status| status.code())
 }
 
-fn snapshot(core: &Core, name: &str, volume: &str) -> String {
+pub(super) fn snapshot(core: &Core, name: &str, volume: &str) -> String {
     let q = CreateSnapshotRequest {
         name: name.to_owned(),
         source_volume_id: volume.to_owned(),
@@ -109,6 +110,9 @@ fn objects_survive_a_restart_and_half_made_ones_do_not() {
     // As a SIGKILL leaves them: a volume under way, and a member of a group that was not finished.
     std::mem::forget(core.volumes.draft("half").unwrap());
     let member = core.snap(&core.volume(&b).unwrap(), String::new(), Some("gone".to_owned())).unwrap();
+    let settings = core.settings.clone();
+    assert!(Core::open(state.path(), settings).is_err(), "two drivers on one state");
+    drop(core);
 
     let core = open(state.path());
     assert_eq!(core.volumes.all().len(), 2);
@@ -155,131 +159,84 @@ fn a_name_stands_for_one_volume_and_a_node_for_itself() {
     }
 }
 
-/// A volume's paths on the node.
-struct Place {
-    dir: TempDir,
-    volume: String,
-    block: bool,
-}
-
-impl Place {
-    fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn stage(&self, core: &Core) -> Result<NodeStageVolumeResponse, Status> {
-        core.stage(NodeStageVolumeRequest {
-            volume_id: self.volume.clone(),
-            staging_target_path: self.path("stage"),
-            volume_capability: capability(self.block, Mode::SingleNodeMultiWriter),
-            ..Default::default()
-        })
-    }
-
-    fn publish(&self, core: &Core, name: &str, readonly: bool) -> Result<NodePublishVolumeResponse, Status> {
-        core.publish(NodePublishVolumeRequest {
-            volume_id: self.volume.clone(),
-            staging_target_path: self.path("stage"),
-            target_path: self.path(name),
-            volume_capability: capability(self.block, Mode::SingleNodeMultiWriter),
-            readonly,
-            ..Default::default()
-        })
-    }
-
-    fn unpublish(&self, core: &Core, name: &str) -> Result<NodeUnpublishVolumeResponse, Status> {
-        core.unpublish(NodeUnpublishVolumeRequest {
-            volume_id: self.volume.clone(),
-            target_path: self.path(name),
-        })
-    }
-
-    fn unstage(&self, core: &Core) -> Result<NodeUnstageVolumeResponse, Status> {
-        core.unstage(NodeUnstageVolumeRequest {
-            volume_id: self.volume.clone(),
-            staging_target_path: self.path("stage"),
-        })
-    }
-
-    /// Takes everything away, each step twice.
-    fn leave(&self, core: &Core) {
-        assert_eq!(code(self.unstage(core)), Code::FailedPrecondition, "it is still published");
-        for _ in 0..2 {
-            for name in ["rw", "ro"] {
-                self.unpublish(core, name).unwrap();
-                assert!(!Path::new(&self.path(name)).exists());
-            }
-        }
-        for _ in 0..2 {
-            self.unstage(core).unwrap();
-        }
-        assert!(!mounts::is_mount(self.path("stage")));
-        core.delete_volume(DeleteVolumeRequest { volume_id: self.volume.clone(), ..Default::default() })
-            .unwrap();
-    }
-}
-
 #[test]
-#[ignore = "needs root: it mounts"]
-fn a_directory_is_published_for_writing_and_for_reading() {
+fn a_group_snapshot_is_made_and_deleted_as_a_whole() {
     let state = tempfile::tempdir().unwrap();
     let core = open(state.path());
-    let volume = create(&core, request("a", false));
-    let at = Place { dir: tempfile::tempdir().unwrap(), volume, block: false };
-    assert_eq!(code(at.publish(&core, "rw", false)), Code::FailedPrecondition, "it is not staged");
-    for _ in 0..2 {
-        at.stage(&core).unwrap();
-        at.publish(&core, "rw", false).unwrap();
-        at.publish(&core, "ro", true).unwrap();
-    }
-    assert_eq!(code(at.publish(&core, "ro", false)), Code::AlreadyExists);
-    fs::File::create(at.path("rw/f")).unwrap();
-    assert_eq!(fs::metadata(at.path("ro/f")).unwrap().gid(), 4242, "set-group-id is inherited");
-    let refused = fs::File::create(at.path("ro/g")).unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // A killed driver finds what it had mounted.
-    drop(core);
-    let core = open(state.path());
-    at.publish(&core, "rw", false).unwrap();
-    at.leave(&core);
+    let volumes = vec![create(&core, request("a", true)), create(&core, request("b", false))];
+    let q = CreateVolumeGroupSnapshotRequest {
+        name: "g".to_owned(),
+        source_volume_ids: volumes.clone(),
+        ..Default::default()
+    };
+    let group = core.create_group(q.clone()).unwrap().group_snapshot.unwrap();
+    let again = core.create_group(q.clone()).unwrap().group_snapshot.unwrap();
+    assert_eq!(group.group_snapshot_id, again.group_snapshot_id);
+    let fewer = CreateVolumeGroupSnapshotRequest { source_volume_ids: volumes[..1].to_vec(), ..q };
+    assert_eq!(code(core.create_group(fewer)), Code::AlreadyExists);
+    let ids: Vec<_> = group.snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
+    assert_eq!(ids.len(), 2);
+    let alone = DeleteSnapshotRequest { snapshot_id: ids[0].clone(), ..Default::default() };
+    assert_eq!(code(core.delete_snapshot(alone)), Code::InvalidArgument);
+    let delete = |snapshot_ids: &[String]| DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: group.group_snapshot_id.clone(),
+        snapshot_ids: snapshot_ids.to_vec(),
+        ..Default::default()
+    };
+    assert_eq!(code(core.delete_group(delete(&ids[..1]))), Code::InvalidArgument);
+    core.delete_group(delete(&ids)).unwrap();
+    core.delete_group(delete(&ids)).unwrap();
+    assert!(core.snapshots.all().is_empty());
 }
 
-#[test]
-#[ignore = "needs root: it attaches loop devices"]
-fn a_device_is_published_grows_in_use_and_is_read_only_where_asked() {
+#[tokio::test]
+async fn metadata_comes_in_batches_and_from_the_real_extents() {
     let state = tempfile::tempdir().unwrap();
     let core = open(state.path());
     let volume = create(&core, request("a", true));
-    let at = Place { dir: tempfile::tempdir().unwrap(), volume: volume.clone(), block: true };
-    for _ in 0..2 {
-        at.stage(&core).unwrap();
-        at.publish(&core, "rw", false).unwrap();
-        at.publish(&core, "ro", true).unwrap();
+    let write = |at: u64| {
+        let image = fs::File::options().write(true).open(path(&core, &volume)).unwrap();
+        image.write_all_at(&[7; 4096], at).unwrap();
+    };
+    (0..5).for_each(|n| write(n << 20));
+    let old = snapshot(&core, "old", &volume);
+    write(6 << 20);
+    let new = snapshot(&core, "new", &volume);
+    let plain = snapshot(&core, "plain", &create(&core, request("b", false)));
+    let driver = HostDir(std::sync::Arc::new(core));
+
+    let q = GetMetadataAllocatedRequest {
+        snapshot_id: old.clone(),
+        starting_offset: MIB,
+        max_results: 3,
+        ..Default::default()
+    };
+    let answers = driver.get_metadata_allocated(Request::new(q.clone())).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+    assert_eq!(answers.iter().map(|one| one.block_metadata.len()).collect::<Vec<_>>(), [3, 1]);
+    assert!(answers[0].block_metadata[0] == BlockMetadata { byte_offset: MIB, size_bytes: 4096 });
+    assert_eq!(answers[0].volume_capacity_bytes, 8 * MIB);
+    for (snapshot_id, starting_offset, expected) in [
+        (old.clone(), 8 * MIB + 1, Code::OutOfRange),
+        (old.clone(), -1, Code::OutOfRange),
+        (String::new(), 0, Code::InvalidArgument),
+        ("none".to_owned(), 0, Code::NotFound),
+        (plain, 0, Code::InvalidArgument),
+    ] {
+        let q = GetMetadataAllocatedRequest { snapshot_id, starting_offset, ..q.clone() };
+        assert_eq!(code(driver.get_metadata_allocated(Request::new(q)).await), expected);
     }
-    let device = fs::File::options().write(true).open(at.path("rw")).unwrap();
-    device.write_all_at(&[7; 4096], 1 << 20).unwrap();
-    let written = fs::File::options().write(true).open(at.path("ro")).and_then(|ro| ro.write_all_at(&[1], 0));
-    assert!(written.is_err(), "the read-only device was written");
-    let grow = Some(CapacityRange { required_bytes: 12 * MIB, limit_bytes: 0 });
-    let expand = ControllerExpandVolumeRequest {
-        volume_id: volume.clone(),
-        capacity_range: grow,
-        ..Default::default()
+
+    let delta = |base: &str, target: &str| {
+        let (base_snapshot_id, target_snapshot_id) = (base.to_owned(), target.to_owned());
+        Request::new(GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, ..Default::default() })
     };
-    assert!(core.expand_volume(expand).unwrap().node_expansion_required);
-    let expand = NodeExpandVolumeRequest {
-        volume_id: volume.clone(),
-        volume_path: at.path("rw"),
-        capacity_range: grow,
-        ..Default::default()
-    };
-    core.expand_on_node(expand).unwrap();
-    device.write_all_at(&[9; 4096], 11 << 20).unwrap();
-    // Not synced by the writer: a snapshot has it all the same.
-    let snapshot = core.snapshot(&snapshot(&core, "s", &volume)).unwrap();
-    let copy = fs::File::open(core.copy_of(&snapshot)).unwrap();
-    let found = super::extents::allocated(&copy, 0, 12 << 20).unwrap();
-    assert_eq!(found, [(1 << 20, (1 << 20) + 4096), (11 << 20, (11 << 20) + 4096)]);
-    drop(device);
-    at.leave(&core);
+    for (base, found) in
+        [(&old, vec![BlockMetadata { byte_offset: 6 * MIB, size_bytes: 4096 }]), (&new, vec![])]
+    {
+        let answers = driver.get_metadata_delta(delta(base, &new)).await.unwrap().into_inner();
+        let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
+        assert_eq!(answers.len(), 1, "the capacity is told also if nothing changed");
+        assert!(answers[0].block_metadata == found);
+    }
 }
