@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,7 +41,9 @@ impl<R: Record> Shelf<R> {
     /// Reads all records below `state` and removes what is half-made or half-deleted.
     pub(super) fn open(state: &Path) -> anyhow::Result<Self> {
         let dir = state.join(R::KIND);
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        // Only for us: what is in the volumes is for those who mount them.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.with_context(|| format!("cannot make {}", dir.display()))?;
         let mut records = BTreeMap::new();
         for entry in fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))? {
             let path = entry?.path();
