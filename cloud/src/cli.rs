@@ -64,7 +64,7 @@ pub struct Serve {
     /// Its private key, PEM
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Worker threads [default: 2]
+    /// Worker threads [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
 }

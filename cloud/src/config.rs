@@ -10,7 +10,7 @@ use proto::link::tls::Files;
 use crate::cli::Serve;
 
 /// Worker threads if nothing is said; `docs/performance.md` has the measurement.
-const WORKERS: u16 = 2;
+const WORKERS: u16 = 1;
 
 /// All that csi-cloud runs on.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// From so many bytes on nothing is gained by waiting.
-const ENOUGH: usize = 32 * 1024;
+const ENOUGH: usize = 4 * 1024;
 
 /// See the module.
 pub(crate) struct Batched<I> {

@@ -11,6 +11,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
+use crate::testdriver::TOPOLOGY_KEY;
+
+/// The size of each volume, in bytes.
+const SIZE: i64 = 1 << 30;
+
 /// What one run of the load saw.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
@@ -80,34 +85,36 @@ impl Caller {
         self.took
     }
 
-    /// Create, attach, detach, delete.
+    /// Create, attach, detach, delete, with requests as external-provisioner and external-attacher make them.
     async fn life(&mut self) -> anyhow::Result<()> {
-        let name = format!("pvc-{}", uuid::Uuid::new_v4());
-        let (begun, capability) = (Instant::now(), capability());
-        let request = csi::CreateVolumeRequest {
-            name,
-            capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 20, limit_bytes: 0 }),
-            volume_capabilities: vec![capability.clone()],
-            ..Default::default()
-        };
+        let (request, capability) = (create(&self.node), capability());
+        let begun = Instant::now();
         let volume = self.client.create_volume(request).await?.into_inner().volume.unwrap_or_default();
         self.answered(begun);
         ensure!(!volume.volume_id.is_empty(), "CreateVolume was answered without a volume id");
-        let (begun, volume_id) = (Instant::now(), volume.volume_id);
+        ensure!(volume.capacity_bytes >= SIZE, "CreateVolume made {} bytes", volume.capacity_bytes);
+        ensure!(!volume.accessible_topology.is_empty(), "CreateVolume was answered without a topology");
+        let volume_id = volume.volume_id;
         let request = csi::ControllerPublishVolumeRequest {
             volume_id: volume_id.clone(),
             node_id: self.node.clone(),
             volume_capability: Some(capability),
+            volume_context: volume.volume_context,
             ..Default::default()
         };
-        self.client.controller_publish_volume(request).await?;
+        let begun = Instant::now();
+        let published = self.client.controller_publish_volume(request).await?.into_inner();
         self.answered(begun);
-        let (begun, node_id) = (Instant::now(), self.node.clone());
+        ensure!(
+            !published.publish_context.is_empty(),
+            "ControllerPublishVolume was answered without a context"
+        );
         let request = csi::ControllerUnpublishVolumeRequest {
             volume_id: volume_id.clone(),
-            node_id,
+            node_id: self.node.clone(),
             ..Default::default()
         };
+        let begun = Instant::now();
         self.client.controller_unpublish_volume(request).await?;
         self.answered(begun);
         let begun = Instant::now();
@@ -118,6 +125,30 @@ impl Caller {
 
     fn answered(&mut self, begun: Instant) {
         self.took.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
+    }
+}
+
+/// What external-provisioner sends for a class with WaitForFirstConsumer and its extra metadata.
+fn create(node: &str) -> csi::CreateVolumeRequest {
+    let name = format!("pvc-{}", uuid::Uuid::new_v4());
+    let parameters = [
+        ("csi.storage.k8s.io/pv/name", name.as_str()),
+        ("csi.storage.k8s.io/pvc/name", "data-postgres-0"),
+        ("csi.storage.k8s.io/pvc/namespace", "production"),
+        ("type", "ssd"),
+    ];
+    let segments = [(TOPOLOGY_KEY.to_owned(), node.to_owned())].into();
+    let here = vec![csi::Topology { segments }];
+    csi::CreateVolumeRequest {
+        capacity_range: Some(csi::CapacityRange { required_bytes: SIZE, limit_bytes: 0 }),
+        volume_capabilities: vec![capability()],
+        parameters: parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        accessibility_requirements: Some(csi::TopologyRequirement {
+            requisite: here.clone(),
+            preferred: here,
+        }),
+        name,
+        ..Default::default()
     }
 }
 

@@ -44,7 +44,7 @@ struct Way {
 }
 
 fn main() -> ExitCode {
-    proto::program::run(|| proto::program::runtime(1)?.block_on(bench(Args::parse())))
+    proto::program::run(|| proto::program::runtime(2)?.block_on(bench(Args::parse())))
 }
 
 async fn bench(args: Args) -> anyhow::Result<()> {
