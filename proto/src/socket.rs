@@ -102,7 +102,7 @@ fn refuse_what_is_there(path: &Path) -> Result<(), SocketError> {
         Ok(meta) if !meta.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
         Ok(_) => {}
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    match connect_at_once(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // Connected, or busy: somebody is there.
@@ -110,6 +110,13 @@ fn refuse_what_is_there(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Taken(path.to_owned())),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Does not wait for a server whose queue is full: that is a live one.
+fn connect_at_once(path: &Path) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&socket2::SockAddr::unix(path)?)
 }
 
 #[cfg(test)]
@@ -127,6 +134,17 @@ mod tests {
         std::os::unix::net::UnixStream::connect(&path).unwrap();
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_live_one_whose_queue_is_full_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let server = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        server.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
+        server.listen(0).unwrap();
+        let _queued = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        assert!(matches!(Socket::bind(&path), Err(SocketError::Taken(_))));
     }
 
     #[tokio::test]

@@ -278,3 +278,43 @@ async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     cloud.process.stop(START).await
 }
+
+/// What an edge makes of a driver's socket that is none.
+#[tokio::test]
+async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> {
+    let mut stand = tests::stand::Stand::new().await?;
+    let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
+    let file = stand.at("file.sock");
+    proto::publish::publish(file.as_ref(), b"no socket", 0o600, proto::publish::Existing::Keep)?;
+    let (web, silent) = (stand.at("web.sock"), stand.at("silent.sock"));
+    let web_server = tokio::net::UnixListener::bind(&web)?;
+    let _silent_server = tokio::net::UnixListener::bind(&silent)?;
+    let tasks = proto::stop::Tasks::default();
+    tasks.spawn_until_stop("web server", async move {
+        while let Ok((mut stream, _)) = web_server.accept().await {
+            let _ =
+                tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    for (at, socket, expected) in [
+        ("m", stand.at("missing.sock"), "nothing at its socket's path"),
+        ("f", file, "is no socket"),
+        ("w", web, "does not speak gRPC"),
+        ("s", silent, "does not say within"),
+    ] {
+        let edge = stand.edge(at, &cloud.urls[0], &[(DRIVER, &socket)]).await?;
+        let front = RawClient::connect(&stand.edge_front(at, DRIVER)).await?;
+        until("the edge has tried", || async {
+            let status = front.call(&controller("GetCapacity"), &[]).await?.status();
+            assert_eq!(status.code(), Code::Unavailable, "{status}");
+            anyhow::ensure!(status.message().contains(expected), "{status}");
+            assert!(status.message().contains(&socket), "{status}");
+            Ok(())
+        })
+        .await?;
+        assert!(edge.log_tail().contains("cannot use the driver"), "{}", edge.log_tail());
+        edge.stop(START).await?;
+    }
+    tasks.stop();
+    cloud.process.stop(START).await
+}

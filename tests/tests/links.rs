@@ -243,6 +243,27 @@ async fn an_edge_that_falls_silent_is_given_up_and_comes_back() -> anyhow::Resul
 }
 
 #[tokio::test]
+async fn a_cloud_that_falls_silent_is_given_up_by_the_edge() -> anyhow::Result<()> {
+    let worlds = [World::new(TRANSPORTS[0]).await?, World::new(TRANSPORTS[1]).await?];
+    for world in &worlds {
+        world.cloud.process.signal(Signal::STOP)?;
+    }
+    for mut world in worlds {
+        until("the edge gives the cloud up", || async {
+            let log = world.edge.log_tail();
+            anyhow::ensure!(log.contains("no link; dialing again"), "{log}");
+            anyhow::ensure!(log.contains("sign of life"), "{log}");
+            Ok(())
+        })
+        .await?;
+        world.cloud.process.signal(Signal::CONT)?;
+        world.edge.line_starting("linked ", START).await?;
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_edge_dials_again_when_the_cloud_is_back() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let World { stand, cloud, mut edge, driver, serving } = World::new(transport).await?;
