@@ -78,7 +78,7 @@ impl Front {
                 Plan::Node(node) => self.pass_on(rpc, &key, &node, Call::new(parts, body), deadline).await,
             }
         };
-        forward::until(deadline, answered).await
+        forward::until(deadline, std::pin::pin!(answered)).await
     }
 
     fn plan(&self, rpc: &Rpc, key: &Key) -> Result<Plan, Error> {

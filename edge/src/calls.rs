@@ -85,15 +85,17 @@ impl Calls {
         let method = row.map_or("a method newer than this csi-edge", |rpc| rpc.method);
         let bad = |source: BadRequest| Error::BadRequest { method, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
-        let body =
-            forward::until(deadline, async { frame::collect(body).await.map_err(|e| bad(e.into())) }).await?;
-        frame::message(&body).map_err(|e| bad(e.into()))?;
-        let call = Call::new(parts, body);
-        if row.is_some_and(|rpc| rpc.streaming) {
-            forward::until(deadline, slot.stream(call)).await
-        } else {
-            forward::until(deadline, slot.dispatch(call, deadline, &self.tasks)).await
-        }
+        let work = async {
+            let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
+            frame::message(&body).map_err(|e| bad(e.into()))?;
+            let call = Call::new(parts, body);
+            if row.is_some_and(|rpc| rpc.streaming) {
+                slot.stream(call).await
+            } else {
+                slot.dispatch(call, deadline, &self.tasks).await
+            }
+        };
+        forward::until(deadline, std::pin::pin!(work)).await
     }
 }
 

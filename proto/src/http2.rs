@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, warn};
 
@@ -29,6 +29,22 @@ const CONNECTION_WINDOW: u32 = 5 * 1024 * 1024;
 /// How long the HTTP/2 handshake may take.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// How hyper starts its tasks. They end with the connection, which is a task of ours.
+///
+/// Boxed first: on its way into the runtime a future is moved eight times, and hyper's have 1.5 KiB.
+#[derive(Clone, Copy)]
+struct Spawn;
+
+impl<F> hyper::rt::Executor<F> for Spawn
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    #[expect(clippy::disallowed_methods, reason = "hyper's own tasks, which end with their connection")]
+    fn execute(&self, task: F) {
+        drop(tokio::spawn(Box::pin(task)));
+    }
+}
+
 /// Begins to call over `io`. The second value drives the connection: spawn it, it ends with the connection.
 ///
 /// # Errors
@@ -39,7 +55,7 @@ pub async fn connect<I>(
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+    hyper::client::conn::http2::Builder::new(Spawn)
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -59,7 +75,7 @@ where
     F: Fn(Request<Incoming>) -> R,
     R: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
 {
-    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    let mut builder = hyper::server::conn::http2::Builder::new(Spawn);
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)

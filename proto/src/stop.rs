@@ -19,7 +19,8 @@ impl Tasks {
     #[expect(clippy::disallowed_methods, reason = "this is the helper that names and tracks tasks")]
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let span = tracing::debug_span!("task", name);
-        drop(tokio::spawn(self.running.track_future(task.instrument(span))));
+        // Boxed first: on its way into the runtime a future is moved eight times.
+        drop(tokio::spawn(self.running.track_future(Box::pin(task.instrument(span)))));
     }
 
     /// Starts a task that is dropped, wherever it is, when the group stops.
