@@ -116,10 +116,9 @@ impl Front {
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Error> {
         let kind = if rpc.bulk() { Kind::Bulk } else { Kind::Calls };
-        let mut upstream = self.links.upstream(node, &self.driver, kind).await?;
+        let upstream = self.links.upstream(node, &self.driver, kind).await?;
         let lost = |source| Error::LinkLost { node: node.clone(), source };
-        let response =
-            forward::forward(&mut upstream, call, &self.authority, deadline).await.map_err(lost)?;
+        let response = forward::forward(&upstream, call, &self.authority, deadline).await.map_err(lost)?;
         if matches!(rpc.learn, Learn::Nothing) {
             return Ok(forward::pass(response, &lost("in the middle of its answer".into())));
         }

@@ -7,20 +7,17 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use hyper::client::conn::http2::SendRequest;
 use proto::error::{Error, chain};
-use proto::forward::Body;
 use proto::hello::{Hello, Message, MessageError, PROTOCOL, Refused, Welcome};
-use proto::http2;
 use proto::identity::{DriverName, NodeName};
 use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
 use proto::stop::Tasks;
+use proto::upstream::{self, Upstream};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::known::Known;
 
-type Sender = SendRequest<Body>;
 type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
 
 /// All links, by node.
@@ -32,8 +29,8 @@ pub struct Links {
 
 /// What a call needs of a link.
 struct Handle {
-    calls: Mutex<Option<Sender>>,
-    bulk: Mutex<Option<Sender>>,
+    calls: Mutex<Option<Upstream>>,
+    bulk: Mutex<Option<Upstream>>,
     want: mpsc::Sender<Want>,
     /// Stopped when the link ends; what runs on the link is part of it.
     tasks: Tasks,
@@ -53,7 +50,12 @@ impl Links {
     ///
     /// # Errors
     /// The node has no link, or lost it just now.
-    pub async fn upstream(&self, node: &NodeName, driver: &DriverName, kind: Kind) -> Result<Sender, Error> {
+    pub async fn upstream(
+        &self,
+        node: &NodeName,
+        driver: &DriverName,
+        kind: Kind,
+    ) -> Result<Upstream, Error> {
         let handle = self.map().get(node).cloned();
         let handle = handle.ok_or_else(|| Error::NotLinked { node: node.clone(), driver: driver.clone() })?;
         let lost = |source: LinkError| Error::LinkLost { node: node.clone(), source: source.into() };
@@ -140,7 +142,7 @@ impl Links {
 
 impl Handle {
     /// The connection for this kind of calls. Who comes first begins it, the others wait for that.
-    async fn sender(&self, kind: Kind) -> Result<Sender, LinkError> {
+    async fn sender(&self, kind: Kind) -> Result<Upstream, LinkError> {
         let mut slot = if kind == Kind::Calls { self.calls.lock().await } else { self.bulk.lock().await };
         if let Some(sender) = slot.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
@@ -149,7 +151,7 @@ impl Handle {
         let (answer, opened) = oneshot::channel();
         self.want.send((kind, answer)).await.map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
-        let begun = http2::connect(io).await.map_err(|error| LinkError::Closed(chain(&error)));
+        let begun = upstream::connect(io).await.map_err(|error| LinkError::Closed(chain(&error)));
         let (sender, connection) = begun?;
         self.tasks.spawn_until_stop("link http2", async move {
             if let Err(error) = connection.await {

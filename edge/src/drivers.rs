@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use backon::BackoffBuilder;
 use http::HeaderMap;
+use http::Response;
 use http::uri::{Authority, PathAndQuery};
-use hyper::client::conn::http2::SendRequest;
-use hyper::{Response, body::Incoming};
 use prost::Message;
 use proto::error::{Error, chain};
-use proto::forward::{self, Answer, Body, Call};
+use proto::forward::{self, Answer, Call};
 use proto::hello;
 use proto::identity::DriverName;
 use proto::rpc::{Key, RPCS};
 use proto::stop::Tasks;
-use proto::{csi, frame, http2};
+use proto::upstream::{self, Received, Upstream};
+use proto::{csi, frame};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
@@ -33,7 +33,6 @@ const ASK: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Sender = SendRequest<Body>;
 
 /// One driver.
 pub struct Driver {
@@ -51,7 +50,7 @@ pub struct Driver {
 enum State {
     /// Cannot be reached, and why.
     Away(Arc<BoxError>),
-    Here(Sender, Arc<hello::Driver>),
+    Here(Upstream, Arc<hello::Driver>),
 }
 
 /// Where a call starts on a driver's connection: the authority that every driver's gRPC library takes.
@@ -98,7 +97,7 @@ impl Driver {
     /// Connects and learns who is there. The receiver ends when the connection does.
     async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.not_there(error))?;
-        let (sender, connection) = http2::connect(stream).await?;
+        let (sender, connection) = upstream::connect(stream).await?;
         let (ended, closed) = tokio::sync::oneshot::channel();
         tasks.spawn_until_stop("driver connection", async move {
             let _ = connection.await;
@@ -127,12 +126,12 @@ impl Driver {
     }
 
     /// Asks the driver all that a front of the cloud answers for it.
-    async fn ask(&self, sender: &Sender) -> Result<hello::Driver, BoxError> {
+    async fn ask(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
         let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
         for rpc in RPCS.iter().filter(|rpc| matches!(rpc.key(&[]), Ok(Key::Local)) && rpc.method != "Probe") {
             let path = PathAndQuery::from_static(rpc.path);
             let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-            let asked = forward::forward(&mut sender.clone(), call, &authority(), None).await;
+            let asked = forward::forward(sender, call, &authority(), None).await;
             let response =
                 asked.map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
             let answer = Answer::collect(response).await?;
@@ -157,13 +156,13 @@ impl Driver {
     ///
     /// # Errors
     /// [`Error::DriverAway`] if it was not sent; [`Error::DriverBroke`] if it may have been.
-    pub async fn call(&self, call: Call) -> Result<Response<Incoming>, Error> {
-        let mut sender = self.sender().await?;
+    pub async fn call(&self, call: Call) -> Result<Response<Received>, Error> {
+        let sender = self.sender().await?;
         let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
-        forward::forward(&mut sender, call, &authority(), None).await.map_err(broke)
+        forward::forward(&sender, call, &authority(), None).await.map_err(broke)
     }
 
-    async fn sender(&self) -> Result<Sender, Error> {
+    async fn sender(&self) -> Result<Upstream, Error> {
         let mut state = self.state.subscribe();
         let here = |state: &State| matches!(state, State::Here(sender, _) if !sender.is_closed());
         if !here(&state.borrow()) {

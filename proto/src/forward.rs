@@ -13,13 +13,12 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::client::conn::http2::SendRequest;
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::error::{BadRequest, Error};
 use crate::frame::{FrameError, MAX_MESSAGE, PREFIX};
+use crate::upstream::{Received, Upstream};
 
 /// gRPC's header for the time that a caller gives a call.
 pub const TIMEOUT: &str = "grpc-timeout";
@@ -53,12 +52,12 @@ impl Call {
 
     /// The request for an upstream: `authority` names the driver (to an edge) or is `localhost` (to a
     /// driver), the time left until `deadline` is what the upstream is given, none without one.
-    fn request(self, authority: &Authority, deadline: Option<Instant>) -> Request<Body> {
+    fn request(self, authority: &Authority, deadline: Option<Instant>) -> (Request<()>, Bytes) {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTP);
         uri.authority = Some(authority.clone());
         uri.path_and_query = Some(self.path);
-        let mut request = Request::new(Body::whole(self.body));
+        let mut request = Request::new(());
         *request.method_mut() = http::Method::POST;
         // Scheme, authority and path are all there, so this cannot fail.
         *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
@@ -70,7 +69,7 @@ impl Call {
             Some(deadline) => headers.insert(TIMEOUT, timeout_value(deadline)),
             None => headers.remove(TIMEOUT),
         };
-        request
+        (request, self.body)
     }
 }
 
@@ -79,13 +78,13 @@ impl Call {
 /// # Errors
 /// The connection broke, or the answer is not gRPC's. The call may have been carried out.
 pub async fn forward(
-    upstream: &mut SendRequest<Body>,
+    upstream: &Upstream,
     call: Call,
     authority: &Authority,
     deadline: Option<Instant>,
-) -> Result<Response<Incoming>, BoxError> {
-    upstream.ready().await?;
-    let response = upstream.send_request(call.request(authority, deadline)).await?;
+) -> Result<Response<Received>, BoxError> {
+    let (request, body) = call.request(authority, deadline);
+    let response = upstream.send(request, body).await?;
     let content = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if response.status() != StatusCode::OK || !content.starts_with(b"application/grpc") {
         return Err(format!("it answered HTTP {} and no gRPC", response.status()).into());
@@ -106,7 +105,7 @@ impl Answer {
     ///
     /// # Errors
     /// It broke off, is larger than a message may be, or ended without a status.
-    pub async fn collect(response: Response<Incoming>) -> Result<Self, BoxError> {
+    pub async fn collect(response: Response<Received>) -> Result<Self, BoxError> {
         let (mut parts, body) = response.into_parts();
         let limited = http_body_util::Limited::new(body, MAX_MESSAGE + PREFIX);
         let collected = limited.collect().await.map_err(|error| {
@@ -143,7 +142,7 @@ impl Answer {
 /// The response for a caller out of an upstream's, passed on as it arrives.
 ///
 /// `broken` is what the caller is told if the upstream breaks off.
-pub fn pass(response: Response<Incoming>, broken: &Error) -> Response<Body> {
+pub fn pass(response: Response<Received>, broken: &Error) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let has_status = parts.headers.contains_key(STATUS);
     tidy(&mut parts.headers);
@@ -170,17 +169,10 @@ pub enum Body {
     /// An upstream's answer as it arrives.
     Passing {
         /// The upstream's body.
-        body: Incoming,
+        body: Received,
         /// The end to give it if it has none of its own; taken when an end was given.
         broken: Option<Box<Status>>,
     },
-}
-
-impl Body {
-    /// One chunk without trailers.
-    pub fn whole(data: Bytes) -> Self {
-        Self::Whole { data: Some(data), trailers: None }
-    }
 }
 
 impl http_body::Body for Body {
@@ -223,7 +215,7 @@ impl http_body::Body for Body {
 
 /// One frame of a passing body; the end of one that has no status of its own becomes `broken`.
 fn pass_frame(
-    frame: Option<Result<Frame<Bytes>, hyper::Error>>,
+    frame: Option<Result<Frame<Bytes>, h2::Error>>,
     broken: &mut Option<Box<Status>>,
 ) -> Option<Frame<Bytes>> {
     match frame {

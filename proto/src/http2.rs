@@ -1,4 +1,4 @@
-//! HTTP/2 over any byte stream, with the settings that both ends of every hop use.
+//! Serving HTTP/2 over any byte stream, and the settings that both ends of every hop use.
 //!
 //! Windows stay at hyper's defaults on the receiving side of answers: 2 MiB a stream is what fills 100 Mbit/s
 //! at 100 ms (`docs/performance.md`), and an idle connection allocates none of it.
@@ -8,7 +8,6 @@ use std::future::Future;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::client::conn::http2::SendRequest;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,9 +22,9 @@ use crate::stop::Tasks;
 /// Calls in flight on one connection; more wait at the caller.
 pub const MAX_STREAMS: u32 = 4096;
 /// The largest header list taken, in bytes; far above what gRPC callers send.
-const MAX_HEADERS: u32 = 64 * 1024;
-const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
-const CONNECTION_WINDOW: u32 = 5 * 1024 * 1024;
+pub(crate) const MAX_HEADERS: u32 = 64 * 1024;
+pub(crate) const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+pub(crate) const CONNECTION_WINDOW: u32 = 5 * 1024 * 1024;
 /// How long the HTTP/2 handshake may take.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -43,26 +42,6 @@ where
     fn execute(&self, task: F) {
         drop(tokio::spawn(Box::pin(task)));
     }
-}
-
-/// Begins to call over `io`. The second value drives the connection: spawn it, it ends with the connection.
-///
-/// # Errors
-/// The other side closed, or speaks something else than HTTP/2.
-pub async fn connect<I>(
-    io: I,
-) -> hyper::Result<(SendRequest<Body>, impl Future<Output = hyper::Result<()>> + Send + use<I>)>
-where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    hyper::client::conn::http2::Builder::new(Spawn)
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .initial_max_send_streams(MAX_STREAMS as usize)
-        .max_header_list_size(MAX_HEADERS)
-        .handshake(TokioIo::new(Batched::new(io)))
-        .await
 }
 
 /// Serves calls that come in over `io` until it closes, or, told to stop, until those in flight are answered.

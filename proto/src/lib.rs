@@ -24,3 +24,4 @@ pub mod publish;
 pub mod rpc;
 pub mod socket;
 pub mod stop;
+pub mod upstream;

@@ -4,17 +4,16 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use http_body_util::BodyExt;
-use hyper::client::conn::http2::SendRequest;
-use proto::forward::Body;
+use proto::frame;
 use proto::stop::Tasks;
-use proto::{frame, http2};
+use proto::upstream::{self, Upstream};
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
 /// One HTTP/2 connection to a CSI socket.
 #[derive(Clone)]
 pub struct RawClient {
-    sender: SendRequest<Body>,
+    sender: Upstream,
     _tasks: Tasks,
 }
 
@@ -54,7 +53,7 @@ impl RawClient {
     /// # Errors
     /// Nobody serves it.
     pub async fn connect(socket: &str) -> anyhow::Result<Self> {
-        let (sender, connection) = http2::connect(UnixStream::connect(socket).await?).await?;
+        let (sender, connection) = upstream::connect(UnixStream::connect(socket).await?).await?;
         let tasks = Tasks::default();
         tasks.spawn("connection", async move { drop(connection.await) });
         Ok(Self { sender, _tasks: tasks })
@@ -74,14 +73,14 @@ impl RawClient {
     /// As for [`RawClient::call`].
     pub async fn send(&self, path: &str, body: Bytes, more: &[(&str, &str)]) -> anyhow::Result<RawAnswer> {
         let path: PathAndQuery = path.parse()?;
-        let mut request = Request::post(format!("http://localhost{path}")).body(Body::whole(body))?;
+        let mut request = Request::post(format!("http://localhost{path}")).body(())?;
         let headers = request.headers_mut();
         headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
         for (name, value) in more {
             headers.append(HeaderName::try_from(*name)?, HeaderValue::try_from(*value)?);
         }
-        let (parts, body) = self.sender.clone().send_request(request).await?.into_parts();
+        let (parts, body) = self.sender.send(request, body).await?.into_parts();
         let body = body.collect().await?;
         let trailers = body.trailers().cloned().unwrap_or_default();
         Ok(RawAnswer { headers: parts.headers, body: body.to_bytes(), trailers })
