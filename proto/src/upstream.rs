@@ -65,8 +65,9 @@ impl Upstream {
         let mut sender = self.sender.clone().ready().await?;
         let (response, mut stream) = sender.send_request(request, body.is_empty())?;
         if !body.is_empty() {
-            // Kept by h2 until the windows let it go; it is one message, so 4 MiB at most.
-            stream.send_data(body, true)?;
+            // Kept by h2 until the windows let it go; it is one message, so 4 MiB at most. It fails if the other
+            // side has answered already without reading it: that answer is what the caller gets.
+            let _ = stream.send_data(body, true);
         }
         Ok(response.await?.map(Received))
     }

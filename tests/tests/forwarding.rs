@@ -185,7 +185,7 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Any bytes at all as a body: an answer, and the programs live on.
     #[test]
