@@ -195,6 +195,18 @@ mod tests {
         assert_eq!(problems.0.len(), 6, "{text}");
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_configuration_or_a_problem(text in "([a-z]+ ?= ?|\\[+tls\\]+\n|\"[^\"]*\"|[-0-9]+|\n|.)*") {
+            let (_dir, mut reader) = reader(&text);
+            reader.list("a", str::parse::<u8>);
+            reader.number("b", 3);
+            reader.section("tls", |tls| tls.path("ca"));
+            reader.sections("c", |c| c.parsed("d", str::parse::<u8>));
+            let _ = reader.finish();
+        }
+    }
+
     #[test]
     fn paths_are_relative_to_the_file() {
         let (dir, mut reader) = reader("a = \"x/y\"\nb = \"/z\"\n");
