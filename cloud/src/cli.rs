@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use proto::config::Flags;
 use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
 
@@ -40,9 +41,9 @@ pub enum Command {
 /// What `serve` takes. A flag overrides the file.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The configuration, TOML; relative paths in it are relative to it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    /// What both programs have
+    #[command(flatten)]
+    pub common: Flags,
     /// Where to listen for edges: wss://HOST:PORT or quic://HOST:PORT; may be given several times
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Endpoint>,
@@ -55,18 +56,6 @@ pub struct Serve {
     /// The node for calls that name none [default: the only node known, if there is just one]
     #[arg(long, value_name = "NODE")]
     pub default_node: Option<NodeName>,
-    /// The CA that both ends trust, PEM
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// The cloud's certificate, PEM, as `csi-cloud ca init` makes it
-    #[arg(long, value_name = "FILE")]
-    pub cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
-    /// Worker threads [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub workers: Option<u16>,
 }
 
 /// The commands that make certificates.

@@ -9,9 +9,6 @@ use proto::link::tls::Files;
 
 use crate::cli::Serve;
 
-/// Worker threads if nothing is said; `docs/performance.md` has the measurement.
-const WORKERS: u16 = 1;
-
 /// All that csi-cloud runs on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config {
@@ -35,36 +32,21 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with either.
     pub fn load(flags: Serve) -> Result<Self, Problems> {
-        let mut file = Reader::open(flags.config.as_deref());
+        let mut file = Reader::open(flags.common.config.as_deref());
         let listen = over(flags.listen, file.list("listen", str::parse::<Endpoint>));
         let mut drivers = over(flags.drivers, file.list("drivers", str::parse::<DriverName>));
-        let fronts = file.path("fronts");
-        let workers = file.number("workers", 1024);
         let default_node = file.parsed("default_node", str::parse::<NodeName>);
-        let (fronts, default_node) = (flags.fronts.or(fronts), flags.default_node.or(default_node));
-        let workers = flags.workers.or(workers).unwrap_or(WORKERS);
-        let tls = file.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
-        let [ca, cert, key] = tls.unwrap_or_default();
-        let (ca, cert, key) = (flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key));
-        for (missing, what) in [
-            (listen.is_empty(), "listen (--listen)"),
-            (drivers.is_empty(), "drivers (--driver)"),
-            (fronts.is_none(), "fronts (--fronts)"),
-            (ca.is_none(), "[tls] ca (--ca)"),
-            (cert.is_none(), "[tls] cert (--cert)"),
-            (key.is_none(), "[tls] key (--key)"),
-        ] {
-            if missing {
-                file.problem(format!("{what} is missing"));
-            }
-        }
+        let fronts = file.path("fronts");
+        let fronts = file.required("fronts (--fronts)", flags.fronts.or(fronts));
+        let (tls, workers) = file.common(flags.common);
+        file.required("listen (--listen)", listen.first());
+        file.required("drivers (--driver)", drivers.first());
         drivers.sort();
         drivers.dedup();
         file.finish()?;
-        let (Some(fronts), Some(ca), Some(cert), Some(key)) = (fronts, ca, cert, key) else {
-            return Err(Problems(Vec::new()));
-        };
-        Ok(Self { listen, drivers, fronts, default_node, tls: Files { ca, cert, key }, workers })
+        // What is missing has been noted, so this is only for the compiler.
+        let (Some(fronts), Some(tls)) = (fronts, tls) else { return Err(Problems(Vec::new())) };
+        Ok(Self { listen, drivers, fronts, default_node: flags.default_node.or(default_node), tls, workers })
     }
 }
 

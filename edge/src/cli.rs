@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use proto::config::Flags;
 use proto::identity::DriverName;
 use proto::link::endpoint::Endpoint;
 
@@ -35,9 +36,9 @@ pub enum Command {
 /// What `serve` takes. A flag overrides the file.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The configuration, TOML; relative paths in it are relative to it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    /// What both programs have
+    #[command(flatten)]
+    pub common: Flags,
     /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT
     #[arg(long, value_name = "URL")]
     pub cloud: Option<Endpoint>,
@@ -47,18 +48,6 @@ pub struct Serve {
     /// A directory for this node's own CSI sockets, one NAME.sock for each driver
     #[arg(long, value_name = "DIR")]
     pub fronts: Option<PathBuf>,
-    /// The CA that both ends trust, PEM
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    /// This node's certificate, PEM, as `csi-cloud ca issue NODE` makes it
-    #[arg(long, value_name = "FILE")]
-    pub cert: Option<PathBuf>,
-    /// Its private key, PEM
-    #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
-    /// Worker threads [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub workers: Option<u16>,
 }
 
 /// A driver and its socket.

@@ -31,11 +31,11 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with either.
     pub fn load(flags: Serve) -> Result<Self, Problems> {
-        let mut file = Reader::open(flags.config.as_deref());
+        let mut file = Reader::open(flags.common.config.as_deref());
         let cloud = file.parsed("cloud", str::parse::<Endpoint>);
+        let cloud = file.required("cloud (--cloud)", flags.cloud.or(cloud));
         let fronts = file.path("fronts");
-        let workers = file.number("workers", 1024);
-        let tls = file.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
+        let (tls, workers) = file.common(flags.common);
         let listed = file.sections("drivers", |driver| {
             let (name, socket) = (driver.parsed("name", str::parse::<DriverName>), driver.path("socket"));
             if name.is_none() || socket.is_none() {
@@ -43,29 +43,13 @@ impl Config {
             }
             Some(DriverAt { name: name?, socket: socket? })
         });
-        let mut required = |what: &str| file.problem(format!("{what} is missing"));
-        let [ca, cert, key] = tls.unwrap_or_default();
-        let cloud = flags.cloud.or(cloud);
-        let (ca, cert, key) = (flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key));
-        for (missing, what) in [
-            (cloud.is_none(), "cloud (--cloud)"),
-            (ca.is_none(), "[tls] ca (--ca)"),
-            (cert.is_none(), "[tls] cert (--cert)"),
-            (key.is_none(), "[tls] key (--key)"),
-        ] {
-            if missing {
-                required(what);
-            }
-        }
         let listed =
             if flags.drivers.is_empty() { listed.into_iter().flatten().collect() } else { flags.drivers };
         let drivers = by_name(listed, &mut file);
         file.finish()?;
-        let (Some(cloud), Some(ca), Some(cert), Some(key)) = (cloud, ca, cert, key) else {
-            return Err(Problems(Vec::new()));
-        };
-        let workers = flags.workers.or(workers).unwrap_or(1);
-        Ok(Self { cloud, fronts: flags.fronts.or(fronts), tls: Files { ca, cert, key }, drivers, workers })
+        // What is missing has been noted, so this is only for the compiler.
+        let (Some(cloud), Some(tls)) = (cloud, tls) else { return Err(Problems(Vec::new())) };
+        Ok(Self { cloud, fronts: flags.fronts.or(fronts), tls, drivers, workers })
     }
 }
 

@@ -3,7 +3,33 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use toml::{Table, Value};
+
+use crate::link::tls::Files;
+
+/// Worker threads if nothing is said; `docs/performance.md` has the measurement.
+const WORKERS: u16 = 1;
+
+/// The flags that both programs have. A flag overrides the file.
+#[derive(Debug, Args)]
+pub struct Flags {
+    /// The configuration, TOML; relative paths in it are relative to it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The CA that both ends trust, PEM
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// This end's certificate, PEM: `csi-cloud ca init` makes the cloud's, `csi-cloud ca issue NODE` a node's
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Worker threads [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+}
 
 /// What is wrong with a configuration, all of it.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +63,26 @@ impl Reader {
             },
         };
         Self { table, place, directory, problems }
+    }
+
+    /// Takes what both programs are told: certificates (none if one is missing, which is noted) and workers.
+    pub fn common(&mut self, flags: Flags) -> (Option<Files>, u16) {
+        let tls = self.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
+        let [ca, cert, key] = tls.unwrap_or_default();
+        let ca = self.required("[tls] ca (--ca)", flags.ca.or(ca));
+        let cert = self.required("[tls] cert (--cert)", flags.cert.or(cert));
+        let key = self.required("[tls] key (--key)", flags.key.or(key));
+        let workers = self.number("workers", 1024);
+        let files = ca.zip(cert).zip(key).map(|((ca, cert), key)| Files { ca, cert, key });
+        (files, flags.workers.or(workers).unwrap_or(WORKERS))
+    }
+
+    /// Passes a value on, and notes that it is missing if it is.
+    pub fn required<T>(&mut self, what: &str, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            self.problem(format!("{what} is missing"));
+        }
+        value
     }
 
     /// Notes a problem that is not about a key of the file.

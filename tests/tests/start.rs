@@ -17,6 +17,11 @@ async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {
     }
 }
 
+/// Starts a cloud that must not come up, and gives why it did not; nothing if it did.
+async fn no_cloud(stand: &Stand, listen: &[&str], drivers: &[&str], more: &[&str]) -> String {
+    stand.cloud(listen, drivers, more).await.err().map(|error| format!("{error:#}")).unwrap_or_default()
+}
+
 fn write(stand: &Stand, name: &str, text: &str) -> String {
     publish(&stand.dir().join(name), text.as_bytes(), 0o600, Existing::Replace).unwrap();
     stand.at(name)
@@ -65,12 +70,7 @@ async fn the_configurations_in_deploy_are_good() -> anyhow::Result<()> {
 async fn a_front_that_is_taken_or_is_no_socket_is_left_alone() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
     let first = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
-    let text = stand
-        .cloud(&[TRANSPORTS[0]], &[DRIVER], &[])
-        .await
-        .err()
-        .map(|e| format!("{e:#}"))
-        .unwrap_or_default();
+    let text = no_cloud(&stand, &[TRANSPORTS[0]], &[DRIVER], &[]).await;
     assert!(text.contains("is being served by another process"), "{text}");
     let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
     front.call("/csi.v1.Identity/Probe", &[]).await?;
@@ -78,12 +78,7 @@ async fn a_front_that_is_taken_or_is_no_socket_is_left_alone() -> anyhow::Result
     assert!(!Path::new(&stand.cloud_front(DRIVER)).exists());
 
     write(&stand, &format!("cloud/{DRIVER}.sock"), "precious");
-    let text = stand
-        .cloud(&[TRANSPORTS[0]], &[DRIVER], &[])
-        .await
-        .err()
-        .map(|e| format!("{e:#}"))
-        .unwrap_or_default();
+    let text = no_cloud(&stand, &[TRANSPORTS[0]], &[DRIVER], &[]).await;
     assert!(text.contains("is no socket"), "{text}");
     assert_eq!(std::fs::read(stand.cloud_front(DRIVER))?, b"precious");
     Ok(())
@@ -93,8 +88,7 @@ async fn a_front_that_is_taken_or_is_no_socket_is_left_alone() -> anyhow::Result
 async fn a_socket_path_too_long_is_named_with_its_length() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
     let long = stand.at(&"x".repeat(100));
-    let text = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &["--fronts", &long]).await;
-    let text = text.err().map(|e| format!("{e:#}")).unwrap_or_default();
+    let text = no_cloud(&stand, &[TRANSPORTS[0]], &[DRIVER], &["--fronts", &long]).await;
     assert!(text.contains("cannot be used multiple times") || text.contains("107 is the most"), "{text}");
     let (pki, fronts) = (stand.pki(), long.as_str());
     let tls = ["ca", "cert", "key"].map(|end| {
