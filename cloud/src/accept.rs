@@ -115,7 +115,8 @@ impl Door {
 type Authenticated = Result<Option<(NodeName, Link)>, LinkError>;
 
 async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
-    let link = acceptor.accept(tcp).await?;
+    ws::tune(&tcp);
+    let link = acceptor.accept(Box::new(tcp)).await?;
     Ok(link.map(|(node, link)| (node, link.into())))
 }
 

@@ -49,7 +49,8 @@ impl Front {
         http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    /// Answers one request.
+    pub async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let path = request.uri().path().to_owned();
         let rpc = rpc::find(&path).ok_or_else(|| Error::UnknownMethod(path.clone()));

@@ -10,7 +10,7 @@ use proto::http2;
 use proto::identity::NodeName;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
-use proto::link::{self, Event, HANDSHAKE, Io, KeepAlive, Kind, Link, LinkError};
+use proto::link::{self, Connect, Event, HANDSHAKE, Io, KeepAlive, Kind, Link, LinkError};
 use proto::stop::Tasks;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -35,6 +35,8 @@ pub struct Dial {
     pub calls: Arc<Calls>,
     /// How liveness is watched.
     pub keep_alive: KeepAlive,
+    /// How the network is reached.
+    pub connect: Connect,
 }
 
 impl Dial {
@@ -60,7 +62,7 @@ impl Dial {
 
     /// Dials, and serves the link until it ends.
     async fn link_once(&self, tasks: &Tasks) -> LinkError {
-        match link::dial(&self.endpoint, &self.credentials, self.keep_alive).await {
+        match link::dial(&self.endpoint, &self.credentials, self.keep_alive, &self.connect).await {
             Ok(link) => {
                 let tasks = tasks.child();
                 let ended = self.serve(link, &tasks).await;

@@ -19,6 +19,7 @@ use proto::error::{Error, chain};
 use proto::forward::{self, Answer, Call};
 use proto::hello;
 use proto::identity::DriverName;
+use proto::link::{Connect, Io};
 use proto::rpc::{Key, RPCS};
 use proto::stop::Tasks;
 use proto::upstream::{self, Received, Upstream};
@@ -44,6 +45,7 @@ pub struct Driver {
     hurry: Notify,
     /// Where it tells of a change of what it says of itself.
     changes: watch::Sender<u64>,
+    connect: Connect,
 }
 
 #[derive(Clone)]
@@ -58,9 +60,9 @@ const LOCALHOST: &str = "localhost";
 
 impl Driver {
     /// A driver that is connected to as soon as [`Driver::keep`] runs.
-    fn new(name: DriverName, socket: PathBuf, changes: watch::Sender<u64>) -> Self {
+    fn new(name: DriverName, socket: PathBuf, changes: watch::Sender<u64>, connect: Connect) -> Self {
         let state = watch::Sender::new(State::Away(Arc::new("not connected yet".into())));
-        Self { name, socket, state, hurry: Notify::new(), changes }
+        Self { name, socket, state, hurry: Notify::new(), changes, connect }
     }
 
     /// Keeps the connection until told to stop.
@@ -96,7 +98,8 @@ impl Driver {
 
     /// Connects and learns who is there. The receiver ends when the connection does.
     async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.not_there(error))?;
+        let socket = self.socket.display().to_string();
+        let stream = (self.connect)(socket).await.map_err(|error| self.not_there(error))?;
         let (sender, connection) = upstream::connect(stream).await?;
         let (ended, closed) = tokio::sync::oneshot::channel();
         tasks.spawn_until_stop("driver connection", async move {
@@ -196,10 +199,10 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// These drivers, by name and socket.
-    pub fn new(sockets: BTreeMap<DriverName, PathBuf>) -> Self {
+    /// These drivers, by name and socket, reached by `connect`.
+    pub fn new(sockets: BTreeMap<DriverName, PathBuf>, connect: Connect) -> Self {
         let changes = watch::Sender::new(0);
-        let driver = |(name, socket)| Arc::new(Driver::new(name, socket, changes.clone()));
+        let driver = |(name, socket)| Arc::new(Driver::new(name, socket, changes.clone(), connect.clone()));
         Self { all: sockets.into_iter().map(driver).collect(), changes }
     }
 
@@ -224,6 +227,11 @@ impl Drivers {
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
+}
+
+/// Reaches a driver by the path of its unix socket.
+pub fn unix() -> Connect {
+    Arc::new(|path| Box::pin(async { Ok(Box::new(UnixStream::connect(path).await?) as Io) }))
 }
 
 fn authority() -> Authority {

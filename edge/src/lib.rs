@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use proto::link::KeepAlive;
 use proto::link::tls::{Credentials, Role};
+use proto::link::{KeepAlive, ws};
 use proto::socket::Socket;
 use proto::stop::{self, Tasks};
 
@@ -33,7 +33,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Node)?;
     let node = credentials.node()?;
     let tasks = Tasks::default();
-    let drivers = Arc::new(Drivers::new(config.drivers));
+    let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
     let calls = Arc::new(Calls::new(drivers.all(), tasks.clone()));
     if let Some(fronts) = &config.fronts {
         let making = || format!("the directory of the fronts, {}, cannot be made", fronts.display());
@@ -45,7 +45,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     drivers.keep(&tasks);
     let keep_alive = KeepAlive::default();
-    let dial = Dial { endpoint: config.cloud, credentials, node, drivers, calls, keep_alive };
+    let dial =
+        Dial { endpoint: config.cloud, credentials, node, drivers, calls, keep_alive, connect: ws::tcp() };
     tasks.spawn("dial", dial.keep(tasks.clone()));
     stop::signal().await.context("cannot listen to signals")?;
     tracing::info!("stopping");

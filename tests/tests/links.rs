@@ -29,7 +29,8 @@ fn credentials(stand: &Stand, name: &str, role: Role) -> anyhow::Result<Credenti
 /// Dials as an edge of the test's own, with the node's certificate.
 async fn dial(world: &World) -> anyhow::Result<Link> {
     let endpoint: Endpoint = world.url().parse()?;
-    Ok(link::dial(&endpoint, &credentials(&world.stand, NODE, Role::Node)?, KeepAlive::default()).await?)
+    Ok(link::dial(&endpoint, &credentials(&world.stand, NODE, Role::Node)?, KeepAlive::default(), &ws::tcp())
+        .await?)
 }
 
 fn hello(node: &str, protocol: u32) -> anyhow::Result<Message> {
@@ -75,7 +76,8 @@ async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
     let edge = stand.edge_started(NODE, &url, &[(DRIVER, "/nowhere.sock")]).await?;
     for _ in 0..2 {
         let (tcp, _) = tokio::time::timeout(START, listener.accept()).await??;
-        let (node, link) = acceptor.accept(tcp).await?.ok_or_else(|| anyhow::anyhow!("not a link"))?;
+        let (node, link) =
+            acceptor.accept(Box::new(tcp)).await?.ok_or_else(|| anyhow::anyhow!("not a link"))?;
         assert_eq!(node.as_str(), NODE);
         let mut link = Link::from(link);
         assert!(
@@ -184,7 +186,7 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
         let endpoint: Endpoint = world.url().parse()?;
         // All of it foreign: our side does not take the cloud.
         let all = credentials(&foreign, "n9", Role::Node)?;
-        let error = link::dial(&endpoint, &all, KeepAlive::default()).await.err();
+        let error = link::dial(&endpoint, &all, KeepAlive::default(), &ws::tcp()).await.err();
         let text = error.as_ref().map(ToString::to_string).unwrap_or_default();
         assert!(matches!(error, Some(LinkError::Tls(_))), "{error:?}");
         assert!(text.contains("of another CA"), "{text}");
@@ -197,7 +199,7 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
         proto::publish::publish(&both, &ca, 0o600, proto::publish::Existing::Keep)?;
         let files = Files { ca: both, cert: pki("n9.crt"), key: pki("n9.key") };
         let half = Credentials::load(&files, Role::Node)?;
-        let refused = match link::dial(&endpoint, &half, KeepAlive::default()).await {
+        let refused = match link::dial(&endpoint, &half, KeepAlive::default(), &ws::tcp()).await {
             // TLS 1.3: the dialer has finished before the other side has looked at its certificate.
             Ok(mut link) => match link.next().await {
                 Event::Closed(error) => error.to_string(),

@@ -5,10 +5,12 @@
 //! here and one arm in each `match` below.
 
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::hello::{Message, MessageError};
@@ -24,6 +26,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A byte stream of a link, ready for HTTP/2; the cloud calls, the edge serves.
 pub type Io = Box<dyn ByteStream>;
+
+/// How a byte stream to an address is made: the system's way, or a simulated network's.
+pub type Connect = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Io>> + Send + Sync>;
 
 /// What a byte stream is for. Two, so that a large answer does not stand before a small call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +54,7 @@ impl Default for KeepAlive {
     }
 }
 
-/// Dials the cloud, as the endpoint's transport does it.
+/// Dials the cloud, as the endpoint's transport does it; WebSocket over what `connect` makes.
 ///
 /// # Errors
 /// The cloud cannot be reached, is not who it should be, or does not take our certificate.
@@ -57,11 +62,13 @@ pub async fn dial(
     endpoint: &endpoint::Endpoint,
     credentials: &tls::Credentials,
     keep_alive: KeepAlive,
+    connect: &Connect,
 ) -> Result<Link, LinkError> {
     match endpoint.transport {
         endpoint::Transport::Ws => {
             let tls = tls::client_config(credentials, ws::ALPN)?;
-            let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive };
+            let (endpoint, connect) = (endpoint.clone(), connect.clone());
+            let dialer = ws::Dialer { endpoint, tls, keep_alive, connect };
             Ok(ws::dial(Arc::new(dialer)).await?.into())
         }
         endpoint::Transport::Quic => {
@@ -79,7 +86,7 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 pub enum LinkError {
     /// The name or address cannot be reached.
     #[error("cannot reach {0}")]
-    Unreachable(String, #[source] std::io::Error),
+    Unreachable(String, #[source] io::Error),
     /// TLS failed; the text says whose certificate is to blame and what to do.
     #[error("{0}")]
     Tls(String),

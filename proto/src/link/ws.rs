@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use self::socket::{Beside, Control, Socket};
 use super::endpoint::Endpoint;
-use super::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use super::{Connect, Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
 use crate::error::chain;
 use crate::hello::{MAX_BYTES, Message};
 use crate::identity::{NodeName, node_of};
@@ -53,7 +53,24 @@ enum Side {
 
 type Waiting = Arc<Mutex<HashMap<Uuid, (NodeName, oneshot::Sender<Io>)>>>;
 
-/// Takes TCP connections at the cloud and makes links of them.
+/// Prepares a TCP connection for a link.
+pub fn tune(tcp: &TcpStream) {
+    // HTTP/2's small writes would meet delayed acknowledgements otherwise.
+    let _ = tcp.set_nodelay(true);
+}
+
+/// Reaches the cloud over TCP.
+pub fn tcp() -> Connect {
+    Arc::new(|at| {
+        Box::pin(async {
+            let tcp = TcpStream::connect(at).await?;
+            tune(&tcp);
+            Ok(Box::new(tcp) as Io)
+        })
+    })
+}
+
+/// Takes connections at the cloud and makes links of them.
 #[derive(Clone)]
 pub struct Acceptor {
     tls: TlsAcceptor,
@@ -71,13 +88,12 @@ impl Acceptor {
     ///
     /// # Errors
     /// The peer is no node of ours, is too slow, or speaks something else.
-    pub async fn accept(&self, tcp: TcpStream) -> Result<Option<(NodeName, WsLink)>, LinkError> {
-        within_handshake(self.authenticate(tcp)).await
+    pub async fn accept(&self, io: Io) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+        within_handshake(self.authenticate(io)).await
     }
 
-    async fn authenticate(&self, tcp: TcpStream) -> Result<Option<(NodeName, WsLink)>, LinkError> {
-        let _ = tcp.set_nodelay(true);
-        let stream = self.tls.accept(tcp).await.map_err(|error| tls_failed(&error))?;
+    async fn authenticate(&self, io: Io) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+        let stream = self.tls.accept(io).await.map_err(|error| tls_failed(&error))?;
         let node = {
             let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
             node_of(certificates.first().ok_or(LinkError::TimedOut)?)?
@@ -100,7 +116,7 @@ impl Acceptor {
         &self,
         path: &str,
         node: &NodeName,
-        ws: WebSocketStream<TlsStream<TcpStream>>,
+        ws: WebSocketStream<TlsStream<Io>>,
     ) -> Result<(), LinkError> {
         let nobody = || LinkError::Transport(format!("nobody asked for {path}"));
         let ticket = path.strip_prefix(BULK_PATH).and_then(|ticket| ticket.parse::<Uuid>().ok());
@@ -139,6 +155,8 @@ pub struct Dialer {
     pub tls: Arc<rustls::ClientConfig>,
     /// How liveness is watched.
     pub keep_alive: KeepAlive,
+    /// How the network is reached.
+    pub connect: Connect,
 }
 
 /// Makes a link to the cloud.
@@ -152,16 +170,15 @@ pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
 }
 
 impl Dialer {
-    async fn connect(&self, path: &str) -> Result<WebSocketStream<TlsStream<TcpStream>>, LinkError> {
+    async fn connect(&self, path: &str) -> Result<WebSocketStream<TlsStream<Io>>, LinkError> {
         let Endpoint { host, port, .. } = &self.endpoint;
         let at = format!("{host}:{port}");
-        let tcp = TcpStream::connect(&at).await.map_err(|e| LinkError::Unreachable(at, e))?;
-        let _ = tcp.set_nodelay(true);
+        let io = (self.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
         let name =
             name.map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
         let tls = TlsConnector::from(self.tls.clone());
-        let stream = TlsStream::from(tls.connect(name, tcp).await.map_err(|error| tls_failed(&error))?);
+        let stream = TlsStream::from(tls.connect(name, io).await.map_err(|error| tls_failed(&error))?);
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
         let request = ClientRequestBuilder::new(uri);
@@ -178,7 +195,7 @@ impl Dialer {
 }
 
 impl WsLink {
-    fn new(ws: WebSocketStream<TlsStream<TcpStream>>, keep_alive: KeepAlive, side: Side) -> Self {
+    fn new(ws: WebSocketStream<TlsStream<Io>>, keep_alive: KeepAlive, side: Side) -> Self {
         let (socket, control) = Socket::new(ws, keep_alive);
         Self { idle: Some(socket), control, side }
     }

@@ -11,7 +11,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{Sink, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval};
 use tokio_rustls::TlsStream;
@@ -20,7 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
-use crate::link::{KeepAlive, Reason};
+use crate::link::{Io, KeepAlive, Reason};
 
 /// The most bytes of the stream in one message.
 const MAX_CHUNK: usize = 64 * 1024;
@@ -37,7 +36,7 @@ pub(super) enum Beside {
 
 /// The byte stream; see the module.
 pub(super) struct Socket {
-    ws: WebSocketStream<TlsStream<TcpStream>>,
+    ws: WebSocketStream<TlsStream<Io>>,
     unread: Bytes,
     received: mpsc::Sender<String>,
     to_send: mpsc::Receiver<Beside>,
@@ -56,7 +55,7 @@ pub(super) struct Control {
 }
 
 impl Socket {
-    pub(super) fn new(ws: WebSocketStream<TlsStream<TcpStream>>, keep_alive: KeepAlive) -> (Self, Control) {
+    pub(super) fn new(ws: WebSocketStream<TlsStream<Io>>, keep_alive: KeepAlive) -> (Self, Control) {
         let (received, receive) = mpsc::channel(8);
         let (send, to_send) = mpsc::channel(8);
         let reason = Reason::default();
