@@ -130,11 +130,24 @@ impl Stand {
         url: &str,
         drivers: &[(&str, &str)],
     ) -> anyhow::Result<Process> {
+        self.edge_with(node, drivers, &["--cloud", url]).await
+    }
+
+    /// Starts csi-edge at a node with further arguments, among them where the cloud is, and does not wait.
+    ///
+    /// # Errors
+    /// It cannot be started, or its certificate cannot be made.
+    pub async fn edge_with(
+        &mut self,
+        node: &str,
+        drivers: &[(&str, &str)],
+        more: &[&str],
+    ) -> anyhow::Result<Process> {
         if self.issued.insert(node.to_owned()) {
             self.run("csi-cloud", &["ca", "issue", node, "--dir", &self.pki()]).await?;
         }
         let mut command = self.program("csi-edge")?;
-        command.args(["serve", "--cloud", url, "--fronts", &self.at(node)]);
+        command.args(["serve", "--fronts", &self.at(node)]).args(more);
         self.tls(&mut command, node);
         let drivers = drivers.iter().map(|(name, socket)| format!("--driver={name}={socket}"));
         command.args(drivers);

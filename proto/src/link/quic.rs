@@ -50,8 +50,9 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> Arc<TransportConf
     config.max_concurrent_bidi_streams(streams_from_peer.into()).max_concurrent_uni_streams(0_u8.into());
     config.datagram_receive_buffer_size(None).send_window(SEND_WINDOW);
     config.keep_alive_interval(Some(keep_alive.every));
+    // The timer runs from the first packet sent since one was heard, which is a keep-alive, so less by that.
     // Longer than any VarInt can say is no limit; the configuration's range is far below.
-    config.max_idle_timeout(keep_alive.dead_after.try_into().ok());
+    config.max_idle_timeout(keep_alive.dead_after.saturating_sub(keep_alive.every).try_into().ok());
     Arc::new(config)
 }
 
