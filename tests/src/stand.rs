@@ -96,12 +96,26 @@ impl Stand {
     /// # Errors
     /// It does not get ready; the error holds its log.
     pub async fn cloud(&self, listen: &[&str], drivers: &[&str], more: &[&str]) -> anyhow::Result<Cloud> {
+        self.cloud_as("cloud", listen, drivers, more).await
+    }
+
+    /// Starts a csi-cloud that is one of several: its fronts are in a directory of this name.
+    ///
+    /// # Errors
+    /// It does not get ready; the error holds its log.
+    pub async fn cloud_as(
+        &self,
+        name: &str,
+        listen: &[&str],
+        drivers: &[&str],
+        more: &[&str],
+    ) -> anyhow::Result<Cloud> {
         let mut command = self.program("csi-cloud")?;
-        command.arg("serve").args(["--fronts", &self.at("cloud")]).args(more);
+        command.arg("serve").args(["--fronts", &self.at(name)]).args(more);
         self.tls(&mut command, "cloud");
         command.args(listen.iter().flat_map(|url| ["--listen", url]));
         command.args(drivers.iter().flat_map(|driver| ["--driver", driver]));
-        let mut process = Process::start("csi-cloud", command, self.dir())?;
+        let mut process = Process::start(&format!("csi-{name}"), command, self.dir())?;
         let mut urls = Vec::new();
         for _ in listen {
             urls.push(process.line_starting("listening ", START).await?);
