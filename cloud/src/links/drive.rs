@@ -25,7 +25,7 @@ enum Heard {
     Nothing,
     Leaving,
     Broken(String),
-    Closed,
+    Closed(LinkError),
 }
 
 impl Links {
@@ -109,7 +109,9 @@ impl Links {
                         warn!(%node, reason, "the edge broke the rules of the link; it is closed");
                         return link.close(&reason).await;
                     }
-                    Heard::Closed => return,
+                    // Over WebSocket its last byte stream may be seen to end first.
+                    Heard::Closed(_) if leaving => return info!(%node, "unlinked, as the edge wished"),
+                    Heard::Closed(error) => return info!(%node, reason = %chain(&error), "unlinked"),
                 },
                 Some((kind, answer)) = asked.wanted.recv() => {
                     let opened = link.open(kind);
@@ -155,10 +157,7 @@ impl Links {
                 Heard::Broken("an edge may only tell of its drivers and that it leaves".into())
             }
             Event::Closed(LinkError::Message(error)) => Heard::Broken(chain(&error)),
-            Event::Closed(error) => {
-                info!(%node, reason = %chain(&error), "unlinked");
-                Heard::Closed
-            }
+            Event::Closed(error) => Heard::Closed(error),
         }
     }
 }
