@@ -138,7 +138,11 @@ async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_o
             assert_eq!(status.code(), Code::Unavailable, "{status}");
             assert!(status.message().contains("is stopping"), "{status}");
             driver.release();
-            if cloud_stops { edge.stop(START).await? } else { cloud.process.stop(START).await? }
+            if cloud_stops {
+                edge.stop(START).await?
+            } else {
+                cloud.process.stop(START).await?
+            }
             serving.stop().await;
         }
     }

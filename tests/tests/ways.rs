@@ -66,7 +66,11 @@ impl Relay {
     }
 }
 
-async fn relay_udp(inner: UdpSocket, cloud: SocketAddr, mut modes: watch::Receiver<Mode>) -> std::io::Result<()> {
+async fn relay_udp(
+    inner: UdpSocket,
+    cloud: SocketAddr,
+    mut modes: watch::Receiver<Mode>,
+) -> std::io::Result<()> {
     let mut edge = None;
     let (mut up, mut down) = (vec![0; 65536], vec![0; 65536]);
     loop {
@@ -101,7 +105,9 @@ async fn relay_tcp(
 ) {
     let mut bytes = vec![0; 65536];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        if modes.wait_for(|mode| *mode != Mode::Swallow).await.is_err() || to.write_all(&bytes[..length]).await.is_err() {
+        if modes.wait_for(|mode| *mode != Mode::Swallow).await.is_err()
+            || to.write_all(&bytes[..length]).await.is_err()
+        {
             return;
         }
     }

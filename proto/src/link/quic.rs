@@ -197,13 +197,7 @@ impl QuicLink {
             biased;
             frame = self.control.next() => match frame {
                 Some(Ok(bytes)) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
-                broken => Event::Closed(self.connection.close_reason().map_or_else(
-                    || {
-                        let how = broken.and_then(Result::err).map_or_else(|| "it ended".into(), |e| e.to_string());
-                        LinkError::Transport(format!("its control stream: {how}"))
-                    },
-                    |reason| failed(&reason),
-                )),
+                broken => Event::Closed(why_ended(&self.connection, broken.and_then(Result::err)).await),
             },
             opened = opened => {
                 self.opened = Some(accept_stream(self.connection.clone()).boxed());
@@ -238,6 +232,15 @@ impl QuicLink {
             let _ = tokio::time::timeout(super::HANDSHAKE, socket.wait_idle()).await;
         }
     }
+}
+
+/// Why there are no more control messages. Who closes ends them first and tells the reason after it.
+async fn why_ended(connection: &Connection, broken: Option<std::io::Error>) -> LinkError {
+    if let Ok(reason) = tokio::time::timeout(2 * GOODBYE, connection.closed()).await {
+        return failed(&reason);
+    }
+    let how = broken.map_or_else(|| "it ended".into(), |error| error.to_string());
+    LinkError::Transport(format!("its control stream: {how}"))
 }
 
 fn failed(error: &ConnectionError) -> LinkError {
