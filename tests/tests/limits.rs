@@ -136,7 +136,8 @@ async fn an_address_has_so_many_connections_and_no_more() -> anyhow::Result<()> 
         logged(&world.cloud.process, "has 2 connections, which is the limit (connections_per_address)")
             .await?;
         second.close("done").await;
-        until("there is room again", || async { Ok(dial(&world).await?.close("done").await) }).await?;
+        let room = until("there is room again", || dial(&world)).await?;
+        room.close("done").await;
         untouched(&world).await?;
         world.stop().await?;
     }
