@@ -111,6 +111,16 @@ async fn an_edge_that_stops_finishes_what_it_has_and_gets_nothing_new() -> anyho
     Ok(())
 }
 
+/// Tells a program to stop, once or twice, and waits until it has.
+async fn end(process: &mut Process, twice: bool) -> anyhow::Result<std::process::ExitStatus> {
+    process.signal(Signal::TERM)?;
+    logged(process, "stopping").await?;
+    if twice {
+        process.signal(Signal::TERM)?;
+    }
+    process.ended(Duration::from_secs(10)).await
+}
+
 #[tokio::test]
 async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_open() -> anyhow::Result<()> {
     for (transport, grace, twice) in [(TRANSPORTS[0], "30", true), (TRANSPORTS[1], "1", false)] {
@@ -122,15 +132,10 @@ async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_o
             let front = RawClient::connect(&front).await?;
             driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
             let (path, request) = (controller("CreateVolume"), create("v"));
+            let process = if cloud_stops { &mut cloud.process } else { &mut edge };
             let stopping = async {
                 driver.wait_for("CreateVolume", 1).await?;
-                let process = if cloud_stops { &mut cloud.process } else { &mut edge };
-                process.signal(Signal::TERM)?;
-                logged(process, "stopping").await?;
-                if twice {
-                    process.signal(Signal::TERM)?;
-                }
-                process.ended(Duration::from_secs(10)).await
+                end(process, twice).await
             };
             let (answer, stopped) = tokio::join!(front.call(&path, &request), stopping);
             assert!(stopped?.success());
