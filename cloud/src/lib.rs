@@ -21,6 +21,7 @@ pub mod front;
 pub mod known;
 pub mod links;
 pub mod local;
+pub mod passage;
 pub mod route;
 
 /// How long calls in flight may still take when csi-cloud is told to stop.

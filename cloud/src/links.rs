@@ -9,29 +9,36 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use proto::error::{Error, chain};
 use proto::hello::{Hello, Message, MessageError, PROTOCOL, Refused, Welcome};
-use proto::identity::{DriverName, NodeName};
+use proto::identity::NodeName;
 use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
 use proto::stop::Tasks;
-use proto::upstream::{self, Upstream};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use proto::upstream::{self, MAX_PASSING, Upstream};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::known::Known;
+
+/// Calls on their way on one link; more are refused, since each holds its request in memory.
+const MAX_CALLS: usize = 2048;
 
 type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
 
 /// All links, by node.
 pub struct Links {
     by_node: StdMutex<HashMap<NodeName, Arc<Handle>>>,
+    /// Those whose call was on a link that is lost.
+    waiting: StdMutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
     known: Arc<Known>,
     tasks: Tasks,
 }
 
 /// What a call needs of a link.
-struct Handle {
+pub struct Handle {
     calls: Mutex<Option<Upstream>>,
     bulk: Mutex<Option<Upstream>>,
     want: mpsc::Sender<Want>,
+    room: Semaphore,
+    passing: Arc<Semaphore>,
     /// Stopped when the link ends; what runs on the link is part of it.
     tasks: Tasks,
 }
@@ -39,27 +46,48 @@ struct Handle {
 impl Links {
     /// No links yet. Their tasks are part of `tasks`.
     pub fn new(known: Arc<Known>, tasks: Tasks) -> Self {
-        Self { by_node: StdMutex::default(), known, tasks }
+        Self { by_node: StdMutex::default(), waiting: StdMutex::default(), known, tasks }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn map(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Arc<Handle>>> {
         self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The HTTP/2 connection to a node, begun if this is its first call.
-    ///
-    /// # Errors
-    /// The node has no link, or lost it just now.
-    pub async fn upstream(
-        &self,
-        node: &NodeName,
-        driver: &DriverName,
-        kind: Kind,
-    ) -> Result<Upstream, Error> {
-        let handle = self.map().get(node).cloned();
-        let handle = handle.ok_or_else(|| Error::NotLinked { node: node.clone(), driver: driver.clone() })?;
-        let lost = |source: LinkError| Error::LinkLost { node: node.clone(), source: source.into() };
-        handle.sender(kind).await.map_err(lost)
+    /// The link of a node, if it has one.
+    pub fn now(&self, node: &NodeName) -> Option<Arc<Handle>> {
+        self.map().get(node).cloned()
+    }
+
+    /// Waits until the node has another link than `lost`. None if this cloud stops before.
+    pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
+        let linked = {
+            let map = self.map();
+            if let Some(other) = map.get(node).filter(|link| !Arc::ptr_eq(link, lost)) {
+                return Some(other.clone());
+            }
+            let (linked, next) = oneshot::channel();
+            // Under the map's lock, so that no link comes in between.
+            let mut waiting = self.waiting();
+            let of_node = waiting.entry(node.clone()).or_default();
+            of_node.retain(|waiting| !waiting.is_closed());
+            of_node.push(linked);
+            next
+        };
+        tokio::select! { link = linked => link.ok(), () = self.tasks.stopped() => None }
+    }
+
+    /// Makes this the link of a node; gives back the one that it replaces.
+    fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
+        let older = self.map().insert(node.clone(), handle.clone());
+        for waiting in self.waiting().remove(node).unwrap_or_default() {
+            // Who left does not want it any more.
+            let _ = waiting.send(handle.clone());
+        }
+        older
     }
 
     /// Runs a link whose other end is proved to be `node`, until it ends.
@@ -81,8 +109,8 @@ impl Links {
         }
         let (want, wanted) = mpsc::channel(16);
         let tasks = self.tasks.child();
-        let handle = Arc::new(Handle { calls: Mutex::default(), bulk: Mutex::default(), want, tasks });
-        if let Some(older) = self.map().insert(node.clone(), handle.clone()) {
+        let handle = Arc::new(Handle::new(want, tasks));
+        if let Some(older) = self.put(&node, &handle) {
             info!(%node, "a newer link replaces the older one");
             older.tasks.stop();
         }
@@ -141,8 +169,37 @@ impl Links {
 }
 
 impl Handle {
+    fn new(want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
+        let (room, passing) = (Semaphore::new(MAX_CALLS), Arc::new(Semaphore::new(MAX_PASSING)));
+        Self { calls: Mutex::default(), bulk: Mutex::default(), want, room, passing, tasks }
+    }
+
+    /// Whether the link still holds.
+    pub fn is_up(&self) -> bool {
+        !self.tasks.is_stopped()
+    }
+
+    /// Room for one more call.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn room(&self) -> Result<SemaphorePermit<'_>, Error> {
+        self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+    }
+
+    /// Room for one more stream that is passed on as it arrives.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn passing(&self) -> Result<OwnedSemaphorePermit, Error> {
+        self.passing.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))
+    }
+
     /// The connection for this kind of calls. Who comes first begins it, the others wait for that.
-    async fn sender(&self, kind: Kind) -> Result<Upstream, LinkError> {
+    ///
+    /// # Errors
+    /// The link ended, or opens no byte stream.
+    pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
         let mut slot = if kind == Kind::Calls { self.calls.lock().await } else { self.bulk.lock().await };
         if let Some(sender) = slot.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());

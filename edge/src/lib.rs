@@ -21,6 +21,7 @@ pub mod config;
 pub mod dial;
 pub mod drivers;
 pub mod front;
+pub mod share;
 
 /// How long calls in flight may still take when csi-edge is told to stop.
 const GRACE: Duration = Duration::from_secs(5);

@@ -5,6 +5,7 @@ pub mod demo;
 pub mod hostdir;
 pub mod process;
 pub mod raw;
+pub mod relay;
 pub mod sanity;
 pub mod stand;
 pub mod testdriver;

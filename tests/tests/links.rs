@@ -227,8 +227,13 @@ async fn an_edge_that_falls_silent_is_given_up_and_comes_back() -> anyhow::Resul
     let begun = Instant::now();
     for world in worlds {
         let front = world.front().await?;
-        let answer = front.call(&controller("CreateVolume"), &create("v")).await?;
-        assert_eq!(answer.code(), Code::Unavailable, "{}", answer.status());
+        let (path, request) = (controller("CreateVolume"), proto::frame::frame(&create("v")));
+        until("the link is given up", || async {
+            let answer = front.send(&path, request.clone(), &[("grpc-timeout", "500m")]).await?;
+            anyhow::ensure!(answer.code() == Code::Unavailable, "{}", answer.status());
+            Ok(())
+        })
+        .await?;
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(22), "noticed after {took:?} and not after about 15 s");
         world.edge.signal(Signal::CONT)?;
