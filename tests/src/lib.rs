@@ -1,6 +1,7 @@
 //! Drivers, harness, conformance and measurements for Edge CSI.
 
 pub mod bench;
+pub mod chaos;
 pub mod demo;
 pub mod hostdir;
 pub mod process;

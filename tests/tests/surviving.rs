@@ -102,8 +102,8 @@ impl Relayed {
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
         let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
-        let relay = Relay::to(cloud.urls[0].trim_start_matches("wss://").to_owned()).await?;
-        let edge = stand.edge(NODE, &format!("wss://{}", relay.addr()), &[(DRIVER, &socket)]).await?;
+        let relay = Relay::to(&cloud.urls[0]).await?;
+        let edge = stand.edge(NODE, relay.url(), &[(DRIVER, &socket)]).await?;
         let relayed = Self { stand, cloud, edge, driver, relay, _serving: serving };
         let front = relayed.front().await?;
         until("the cloud learns of the driver", || ready(&front)).await?;
