@@ -4,7 +4,7 @@ CARGO ?= cargo
 GO_BIN := tests/go/bin
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity bench tools
+.PHONY: help build demo test check sanity chaos bench tools
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,7 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
 	$(CARGO) test --workspace --locked --quiet
+	target/debug/chaos --seconds 15 --quiet
 	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test -p tests --lib --locked --quiet -- --ignored; else \
 	  echo "tier skipped: mounts of hostdir: they need root"; [ "$$CI" != true ]; fi
 	@if [ ! -x $(GO_BIN)/csi-sanity ]; then \
@@ -32,6 +33,9 @@ check: ## Format, clippy, docs, dependencies, generated code, lock file
 sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)')
+
+chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
+	target/debug/chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 bench: ## Latency and throughput against calling the driver directly (release build)
 	$(CARGO) build --workspace --locked --release

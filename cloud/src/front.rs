@@ -9,18 +9,22 @@ use hyper::body::Incoming;
 use proto::error::{BadRequest, Error};
 use proto::forward::{self, Answer, Body, Call};
 use proto::identity::{DriverName, NodeName};
-use proto::link::Kind;
 use proto::rpc::{self, Key, Learn, Rpc};
 use proto::socket::Socket;
 use proto::stop::Tasks;
 use proto::{frame, http2};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::known::{Known, Unknown};
 use crate::links::Links;
 use crate::local;
+use crate::passage::Passage;
 use crate::route::{Facts, Plan, Unclear, names, route};
+
+/// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
+const MAX_CALLS: usize = 1024;
 
 /// One driver's front.
 pub struct Front {
@@ -29,6 +33,7 @@ pub struct Front {
     default_node: Option<NodeName>,
     known: Arc<Known>,
     links: Arc<Links>,
+    room: Semaphore,
 }
 
 impl Front {
@@ -41,7 +46,7 @@ impl Front {
     ) -> Self {
         // A driver's name is made of the characters of a host name.
         let authority = driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
-        Self { driver, authority, default_node, known, links }
+        Self { driver, authority, default_node, known, links, room: Semaphore::new(MAX_CALLS) }
     }
 
     /// Serves the socket until told to stop; calls in flight are answered first.
@@ -76,7 +81,11 @@ impl Front {
             match self.plan(rpc, &key)? {
                 Plan::Local => self.local(rpc),
                 Plan::NodeOnly => Err(Error::NodeOnly(rpc.method)),
-                Plan::Node(node) => self.pass_on(rpc, &key, &node, Call::new(parts, body), deadline).await,
+                Plan::Node(node) => {
+                    let (links, driver, authority) = (&self.links, &self.driver, &self.authority);
+                    let passage = Passage { links, driver, authority, node: &node, rpc, deadline };
+                    self.pass_on(&key, passage, Call::new(parts, body)).await
+                }
             }
         };
         forward::until(deadline, std::pin::pin!(answered)).await
@@ -105,27 +114,18 @@ impl Front {
         } else {
             self.known.answer(&self.driver, rpc.method)
         };
-        local::answer(rpc.method, &self.driver, learned).map(|message| forward::ok(&message))
+        local::answer(rpc.method, &self.driver, learned)
+            .map(|message| Answer::of(frame::frame(&message)).response())
     }
 
-    async fn pass_on(
-        &self,
-        rpc: &Rpc,
-        key: &Key,
-        node: &NodeName,
-        call: Call,
-        deadline: Option<Instant>,
-    ) -> Result<Response<Body>, Error> {
-        let kind = if rpc.bulk() { Kind::Bulk } else { Kind::Calls };
-        let upstream = self.links.upstream(node, &self.driver, kind).await?;
-        let lost = |source| Error::LinkLost { node: node.clone(), source };
-        let response = forward::forward(&upstream, call, &self.authority, deadline).await.map_err(lost)?;
-        if matches!(rpc.learn, Learn::Nothing) {
-            return Ok(forward::pass(response, &lost("in the middle of its answer".into())));
+    async fn pass_on(&self, key: &Key, passage: Passage<'_>, call: Call) -> Result<Response<Body>, Error> {
+        let _room = self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))?;
+        if passage.rpc.streaming {
+            return passage.stream(call).await;
         }
-        let answer = Answer::collect(response).await.map_err(lost)?;
+        let answer = passage.unary(call).await?;
         if let Some(body) = answer.ok() {
-            self.learn(rpc, key, node, body);
+            self.learn(passage.rpc, key, passage.node, body);
         }
         Ok(answer.response())
     }

@@ -23,6 +23,7 @@ pub mod front;
 pub mod known;
 pub mod links;
 pub mod local;
+pub mod passage;
 pub mod route;
 
 /// How long links may take to say goodbye.

@@ -7,22 +7,27 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use proto::error::{Error, chain};
-use proto::identity::{DriverName, NodeName};
+use proto::identity::NodeName;
 use proto::link::{Io, Kind, LinkError};
 use proto::stop::Tasks;
-use proto::upstream::{self, Upstream};
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use proto::upstream::{self, MAX_PASSING, Upstream};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot, watch};
 
 use self::drive::backoff_cap;
 use crate::known::Known;
 
 mod drive;
 
+/// Calls on their way on one link; more are refused, since each holds its request in memory.
+const MAX_CALLS: usize = 2048;
+
 type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
 
 /// All links, by node.
 pub struct Links {
     by_node: StdMutex<HashMap<NodeName, Arc<Handle>>>,
+    /// Those whose call was on a link that is lost.
+    waiting: StdMutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
     known: Arc<Known>,
     tasks: Tasks,
     /// Told to stop when edges are to go elsewhere.
@@ -32,10 +37,12 @@ pub struct Links {
 }
 
 /// What a call needs of a link.
-struct Handle {
+pub struct Handle {
     calls: Mutex<Option<Upstream>>,
     bulk: Mutex<Option<Upstream>>,
     want: mpsc::Sender<Want>,
+    room: Semaphore,
+    passing: Arc<Semaphore>,
     /// Stopped when the link ends; what runs on the link is part of it.
     tasks: Tasks,
 }
@@ -44,27 +51,50 @@ impl Links {
     /// No links yet. Their tasks are part of `tasks`.
     pub fn new(known: Arc<Known>, tasks: Tasks) -> Self {
         let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
-        Self { by_node: StdMutex::default(), known, tasks, draining, backoff_cap }
+        let (by_node, waiting) = (StdMutex::default(), StdMutex::default());
+        Self { by_node, waiting, known, tasks, draining, backoff_cap }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn map(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Arc<Handle>>> {
         self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The HTTP/2 connection to a node, begun if this is its first call.
-    ///
-    /// # Errors
-    /// The node has no link, or lost it just now.
-    pub async fn upstream(
-        &self,
-        node: &NodeName,
-        driver: &DriverName,
-        kind: Kind,
-    ) -> Result<Upstream, Error> {
-        let handle = self.map().get(node).cloned();
-        let handle = handle.ok_or_else(|| Error::NotLinked { node: node.clone(), driver: driver.clone() })?;
-        let lost = |source: LinkError| Error::LinkLost { node: node.clone(), source: source.into() };
-        handle.sender(kind).await.map_err(lost)
+    /// The link of a node, if it has one.
+    pub fn now(&self, node: &NodeName) -> Option<Arc<Handle>> {
+        self.map().get(node).cloned()
+    }
+
+    /// Waits until the node has another link than `lost`. None if this cloud stops before: it then takes no
+    /// more links.
+    pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
+        let linked = {
+            let map = self.map();
+            if let Some(other) = map.get(node).filter(|link| !Arc::ptr_eq(link, lost)) {
+                return Some(other.clone());
+            }
+            let (linked, next) = oneshot::channel();
+            // Under the map's lock, so that no link comes in between.
+            let mut waiting = self.waiting();
+            let of_node = waiting.entry(node.clone()).or_default();
+            of_node.retain(|waiting| !waiting.is_closed());
+            of_node.push(linked);
+            next
+        };
+        tokio::select! { link = linked => link.ok(), () = self.drained() => None, () = self.tasks.stopped() => None }
+    }
+
+    /// Makes this the link of a node; gives back the one that it replaces.
+    fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
+        let older = self.map().insert(node.clone(), handle.clone());
+        for waiting in self.waiting().remove(node).unwrap_or_default() {
+            // Who left does not want it any more.
+            let _ = waiting.send(handle.clone());
+        }
+        older
     }
 
     /// Tells all edges to go elsewhere. No link is taken any more; those that are there go on.
@@ -84,8 +114,37 @@ impl Links {
 }
 
 impl Handle {
+    fn new(want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
+        let (room, passing) = (Semaphore::new(MAX_CALLS), Arc::new(Semaphore::new(MAX_PASSING)));
+        Self { calls: Mutex::default(), bulk: Mutex::default(), want, room, passing, tasks }
+    }
+
+    /// Whether the link still holds.
+    pub fn is_up(&self) -> bool {
+        !self.tasks.is_stopped()
+    }
+
+    /// Room for one more call.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn room(&self) -> Result<SemaphorePermit<'_>, Error> {
+        self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+    }
+
+    /// Room for one more stream that is passed on as it arrives.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn passing(&self) -> Result<OwnedSemaphorePermit, Error> {
+        self.passing.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))
+    }
+
     /// The connection for this kind of calls. Who comes first begins it, the others wait for that.
-    async fn sender(&self, kind: Kind) -> Result<Upstream, LinkError> {
+    ///
+    /// # Errors
+    /// The link ended, or opens no byte stream.
+    pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
         let mut slot = if kind == Kind::Calls { self.calls.lock().await } else { self.bulk.lock().await };
         if let Some(sender) = slot.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());

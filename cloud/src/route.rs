@@ -48,7 +48,7 @@ pub struct Facts<'a> {
 pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     match key {
         Key::Local => Ok(Plan::Local),
-        Key::Node => Ok(Plan::NodeOnly),
+        Key::Node(_) => Ok(Plan::NodeOnly),
         Key::Place { source, topology, .. } => match source.as_ref().and_then(facts.home) {
             Some(home) => Ok(Plan::Node(home)),
             None => at(topology, facts),
@@ -56,7 +56,7 @@ pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
         Key::Capacity(topology) => at(topology.as_slice(), facts),
         Key::Home(id) => (facts.home)(id).map_or_else(|| fallback(facts), |home| Ok(Plan::Node(home))),
         Key::End(id) => (facts.home)(id).map_or_else(|| only_node(facts), |home| Ok(Plan::Node(home))),
-        Key::Homes(ids) => one_home(ids, facts),
+        Key::Cut { volumes, .. } => one_home(volumes, facts),
         Key::All => fallback(facts),
     }
 }
@@ -76,7 +76,7 @@ fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, Unclear> {
         .ok_or_else(|| Unclear::Yet(no_such_topology(topology, &nodes)))
 }
 
-/// CSI: a group snapshot is cut of volumes that one plugin holds; here that is one node.
+/// CSI: a snapshot is cut of volumes that one plugin holds; here that is one node.
 fn one_home(ids: &[Id], facts: &Facts<'_>) -> Result<Plan, Unclear> {
     let mut homes: Vec<_> = ids.iter().filter_map(facts.home).collect();
     homes.sort();

@@ -1,26 +1,31 @@
 //! Carries calls out against this node's drivers.
 //!
-//! A call that has been dispatched lives in a task of its own and runs to its end though its caller, or the
-//! link, has gone. CSI: cancelling an RPC does not cancel the operation; so the driver is given no deadline,
+//! A call that has been dispatched runs to its end though its caller, or the link, has gone. CSI: cancelling an RPC does not cancel the operation; so the driver is given no deadline,
 //! and only its own answer, or its death, ends the call.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::error::{BadRequest, Error};
-use proto::forward::{self, Answer, Body, Call};
+use proto::forward::{self, Answer, Body, CALL_ID, Call};
 use proto::frame;
 use proto::identity::DriverName;
 use proto::rpc;
 use proto::stop::Tasks;
-use tokio::sync::{Semaphore, oneshot};
+use proto::upstream::MAX_PASSING;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, warn};
+use uuid::Uuid;
 
 use crate::drivers::Driver;
+use crate::share::{Asked, Begin, Outcome, Share, Ticket};
 
 /// Calls in flight at one driver; more are refused, since each holds its request and its answer in memory.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -33,7 +38,9 @@ pub struct Calls {
 
 struct Slot {
     driver: Arc<Driver>,
+    running: Share,
     room: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
 }
 
 impl Calls {
@@ -41,7 +48,9 @@ impl Calls {
     pub fn new(drivers: &[Arc<Driver>], tasks: Tasks) -> Self {
         let slot = |driver: &Arc<Driver>| Slot {
             driver: driver.clone(),
+            running: Share::default(),
             room: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            streams: Arc::new(Semaphore::new(MAX_PASSING)),
         };
         Self { drivers: drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect(), tasks }
     }
@@ -53,18 +62,20 @@ impl Calls {
     ) -> Result<Response<Body>, Infallible> {
         let driver =
             request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
-        self.answer(&driver, request).await
+        let id = request.headers().get(CALL_ID).and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok());
+        self.answer(&driver, id, request).await
     }
 
-    /// Answers a request for a driver.
+    /// Answers a request for a driver; `id` is the cloud's for this call.
     pub async fn answer(
         &self,
         driver: &str,
+        id: Option<Uuid>,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let rpc = request.uri().path().to_owned();
-        let result = self.run(driver, request).await;
+        let result = self.run(driver, id, request).await;
         let ms = begun.elapsed().as_millis();
         Ok(result.inspect(|_| debug!(rpc, driver, ms, "answered")).unwrap_or_else(|error| {
             warn!(rpc, driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
@@ -72,11 +83,16 @@ impl Calls {
         }))
     }
 
-    async fn run(&self, driver: &str, request: Request<Incoming>) -> Result<Response<Body>, Error> {
-        let (parts, body) = request.into_parts();
+    async fn run(
+        &self,
+        driver: &str,
+        id: Option<Uuid>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Arc<Error>> {
+        let (mut parts, body) = request.into_parts();
         let path = parts.uri.path();
         if !rpc::of_driver(path) {
-            return Err(Error::UnknownMethod(path.to_owned()));
+            return Err(Error::UnknownMethod(path.to_owned()).into());
         }
         let slot = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
         let (_, slot) = slot.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))?;
@@ -87,12 +103,17 @@ impl Calls {
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
         let work = async {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
-            frame::message(&body).map_err(|e| bad(e.into()))?;
-            let call = Call::new(parts, body);
-            if row.is_some_and(|rpc| rpc.streaming) {
-                slot.stream(call).await
-            } else {
-                slot.dispatch(call, deadline, &self.tasks).await
+            let message = frame::message(&body).map_err(|e| bad(e.into()))?;
+            let key = row.map(|rpc| rpc.key(&message)).transpose().map_err(|e| bad(e.into()))?;
+            parts.headers.remove(CALL_ID);
+            let call = Call::new(parts, body.clone());
+            match row.zip(key) {
+                Some((rpc, _)) if rpc.streaming => slot.stream(call).await.map_err(Arc::new),
+                Some((rpc, key)) => {
+                    let asked = Asked { rpc, body, subjects: rpc.subjects(&key), id };
+                    slot.share(asked, call, deadline, &self.tasks).await.map(Answer::response)
+                }
+                None => slot.dispatch(call, deadline, None, &self.tasks).await.map(Answer::response),
             }
         };
         forward::until(deadline, std::pin::pin!(work)).await
@@ -102,32 +123,73 @@ impl Calls {
 impl Slot {
     /// A stream changes nothing and is read as fast as its caller reads; it ends with its caller.
     async fn stream(&self, call: Call) -> Result<Response<Body>, Error> {
+        let permit = self.streams.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))?;
         let response = self.driver.call(call).await?;
         let source = "in the middle of a stream".into();
-        Ok(forward::pass(response, &Error::DriverBroke { driver: self.driver.name.clone(), source }))
+        let broken = Error::DriverBroke { driver: self.driver.name.clone(), source };
+        Ok(forward::pass(response, &broken, permit))
     }
 
-    /// Runs the call in its own task and waits for it.
+    /// Carries the call out, unless it is running or was answered already.
+    async fn share(&self, asked: Asked, call: Call, deadline: Option<Instant>, tasks: &Tasks) -> Outcome {
+        match self.running.begin(asked)? {
+            Begin::Done(answer) => Ok(*answer),
+            Begin::Wait(outcome) => {
+                let gone = |_| Err(Error::Stopping("csi-edge").into());
+                outcome.await.unwrap_or_else(gone)
+            }
+            Begin::Run(ticket) => self.dispatch(call, deadline, Some(ticket), tasks).await,
+        }
+    }
+
+    /// Runs the call to its end, also when the caller leaves.
     async fn dispatch(
         &self,
         call: Call,
         deadline: Option<Instant>,
+        ticket: Option<Ticket>,
         tasks: &Tasks,
-    ) -> Result<Response<Body>, Error> {
+    ) -> Outcome {
         let permit = self.room.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(Error::DeadlinePassed("before it was passed on to the driver"));
+            return Err(Error::DeadlinePassed("before it was passed on to the driver").into());
         }
-        let (answer, answered) = oneshot::channel();
         let driver = self.driver.clone();
-        tasks.spawn("call", async move {
-            let result = carry_out(&driver, call).await;
+        let run = async move {
+            let outcome = carry_out(&driver, call).await.map_err(Arc::new);
             drop(permit);
-            // Nobody may be waiting any more; the call was carried out all the same.
-            let _ = answer.send(result);
-        });
-        let gone = |_| Err(Error::Stopping("csi-edge"));
-        answered.await.unwrap_or_else(gone).map(Answer::response)
+            if let Some(ticket) = ticket {
+                ticket.end(&outcome);
+            }
+            outcome
+        };
+        Detaching { run: Some(Box::pin(run)), tasks: tasks.clone() }.await
+    }
+}
+
+/// A run that its caller polls, and that goes on in a task of its own when the caller leaves.
+struct Detaching {
+    run: Option<BoxFuture<'static, Outcome>>,
+    tasks: Tasks,
+}
+
+impl Future for Detaching {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(run) = &mut self.run else { return Poll::Pending };
+        let outcome = ready!(run.as_mut().poll(cx));
+        self.run = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for Detaching {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            // Nobody waits any more; the call is carried out all the same.
+            self.tasks.spawn("call", async move { drop(run.await) });
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::calls::Calls;
 pub async fn serve(driver: DriverName, calls: Arc<Calls>, socket: Socket, tasks: Tasks) {
     let service = move |request| {
         let (driver, calls) = (driver.clone(), calls.clone());
-        async move { calls.answer(driver.as_str(), request).await }
+        async move { calls.answer(driver.as_str(), None, request).await }
     };
     http2::serve_socket(socket, service, tasks).await;
 }

@@ -22,6 +22,7 @@ pub mod config;
 pub mod dial;
 pub mod drivers;
 pub mod front;
+pub mod share;
 
 /// Serves until the process is asked to stop; then the cloud and the kubelet are told to begin no call here, and
 /// those in flight are finished, for as long as the configured grace.

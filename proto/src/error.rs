@@ -105,6 +105,15 @@ pub enum Error {
     /// Too many calls are in flight.
     #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
     Full(usize),
+    /// Something else is being done with what the call is about.
+    #[error(
+        "another operation is running for what this {method} is about, with a different request; \
+         send it again when that has ended"
+    )]
+    Pending {
+        /// The RPC's method name.
+        method: &'static str,
+    },
     /// This process is going away.
     #[error("{0} is stopping; send the call again")]
     Stopping(&'static str),
@@ -139,6 +148,8 @@ impl Error {
             // Nothing was sent anywhere, and sending it again would not help.
             Self::BadRequest { .. } | Self::SeveralHomes { .. } => Code::InvalidArgument,
             Self::DeadlinePassed(_) => Code::DeadlineExceeded,
+            // CSI: an operation is pending for the volume.
+            Self::Pending { .. } => Code::Aborted,
             Self::NotLinked { .. }
             | Self::NoRoute { .. }
             | Self::LinkLost { .. }

@@ -13,6 +13,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -22,6 +23,8 @@ use crate::upstream::{Received, Upstream};
 
 /// gRPC's header for the time that a caller gives a call.
 pub const TIMEOUT: &str = "grpc-timeout";
+/// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
+pub const CALL_ID: &str = "edge-csi-call";
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
 /// CSI: "details MUST be empty"; what a driver puts here is dropped.
@@ -131,6 +134,19 @@ impl Answer {
         response
     }
 
+    /// An answer of OK with this framed message.
+    pub fn of(body: Bytes) -> Self {
+        let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        trailers.insert(STATUS, HeaderValue::from_static("0"));
+        Self { headers, body, trailers: Some(trailers) }
+    }
+
+    /// The bytes that it holds, headers left out.
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
     /// The framed message, if the call succeeded.
     pub fn ok(&self) -> Option<&Bytes> {
         let status = self.trailers.as_ref().and_then(|trailers| trailers.get(STATUS));
@@ -141,16 +157,14 @@ impl Answer {
 
 /// The response for a caller out of an upstream's, passed on as it arrives.
 ///
-/// `broken` is what the caller is told if the upstream breaks off.
-pub fn pass(response: Response<Received>, broken: &Error) -> Response<Body> {
+/// `broken` is what the caller is told if the upstream breaks off; `room` is given back at the end.
+pub fn pass(response: Response<Received>, broken: &Error, room: OwnedSemaphorePermit) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let has_status = parts.headers.contains_key(STATUS);
     tidy(&mut parts.headers);
     parts.extensions = http::Extensions::new();
-    Response::from_parts(
-        parts,
-        Body::Passing { body, broken: (!has_status).then(|| Box::new(broken.status())) },
-    )
+    let broken = (!has_status).then(|| Box::new(broken.status()));
+    Response::from_parts(parts, Body::Passing { body, broken, room })
 }
 
 /// The body of a request or answer of ours.
@@ -172,6 +186,8 @@ pub enum Body {
         body: Received,
         /// The end to give it if it has none of its own; taken when an end was given.
         broken: Option<Box<Status>>,
+        /// What it takes of a limit, until it is gone.
+        room: OwnedSemaphorePermit,
     },
 }
 
@@ -189,7 +205,7 @@ impl http_body::Body for Body {
                 let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
-            Self::Passing { body, broken } => {
+            Self::Passing { body, broken, .. } => {
                 let frame = ready!(Pin::new(body).poll_frame(cx));
                 Poll::Ready(pass_frame(frame, broken).map(Ok))
             }
@@ -200,7 +216,7 @@ impl http_body::Body for Body {
         match self {
             Self::Empty => true,
             Self::Whole { data, trailers } => data.is_none() && trailers.is_none(),
-            Self::Passing { body, broken } => broken.is_none() && body.is_end_stream(),
+            Self::Passing { body, broken, .. } => broken.is_none() && body.is_end_stream(),
         }
     }
 
@@ -253,29 +269,19 @@ fn tidy(headers: &mut HeaderMap) {
     }
 }
 
-/// An answer of OK with this message (unframed).
-pub fn ok(message: &[u8]) -> Response<Body> {
-    let mut trailers = HeaderMap::new();
-    trailers.insert(STATUS, HeaderValue::from_static("0"));
-    let data = Some(crate::frame::frame(message));
-    let mut response = Response::new(Body::Whole { data, trailers: Some(trailers) });
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response
-}
-
 /// Waits for a call, at most until its deadline.
 ///
 /// # Errors
 /// [`Error::DeadlinePassed`], or the call's own.
-pub async fn until<T>(
+pub async fn until<T, E: From<Error>>(
     deadline: Option<Instant>,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     // Pinned here once: moved into a second future it would be there twice.
     let mut call = std::pin::pin!(call);
     let Some(deadline) = deadline else { return call.await };
-    let expired = Err(Error::DeadlinePassed("before it was answered"));
-    tokio::time::timeout_at(deadline, call.as_mut()).await.unwrap_or(expired)
+    let expired = |_| Err(Error::DeadlinePassed("before it was answered").into());
+    tokio::time::timeout_at(deadline, call.as_mut()).await.unwrap_or_else(expired)
 }
 
 /// The moment until which the caller waits, from its `grpc-timeout`; none if it waits for ever.

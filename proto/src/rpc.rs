@@ -18,7 +18,7 @@ pub const SERVICES: [&str; 5] = [
     "csi.v1.Node",
 ];
 
-/// The id of something that has a home. The three kinds are separate name spaces.
+/// What a call is about. Each kind is a name space of its own; the first three have a home.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Id {
     /// A volume's id.
@@ -27,6 +27,8 @@ pub enum Id {
     Snapshot(String),
     /// A volume group snapshot's id.
     Group(String),
+    /// The name under which a method makes something, its idempotency key.
+    Name(&'static str, String),
 }
 
 /// A topology: its segments by key. Kept sorted, so that two that are the same are equal.
@@ -51,14 +53,19 @@ pub enum Key {
     /// A call that ends something. CSI: where that thing is not, the answer is OK, so it must not go to a
     /// node on a guess.
     End(Id),
-    /// A group snapshot of these volumes, which must share one home.
-    Homes(Vec<Id>),
+    /// A snapshot is to be cut of these volumes, which must share one home.
+    Cut {
+        /// The snapshot's name.
+        name: String,
+        /// What it is cut of.
+        volumes: Vec<Id>,
+    },
     /// A list over all nodes.
     All,
     /// The capacity at a topology, or everywhere.
     Capacity(Option<Segments>),
-    /// A call that only makes sense on a node.
-    Node,
+    /// A call that only makes sense on a node, and the volume that it is about.
+    Node(Option<Id>),
 }
 
 /// What an answer of OK teaches.
@@ -83,6 +90,7 @@ pub struct Rpc {
     /// What an answer of OK teaches.
     pub learn: Learn,
     peek: fn(&[u8]) -> Result<Key, DecodeError>,
+    same: fn(&[u8], &[u8]) -> bool,
 }
 
 impl Rpc {
@@ -92,6 +100,29 @@ impl Rpc {
     /// The message is not the protobuf that this RPC takes.
     pub fn key(&self, message: &[u8]) -> Result<Key, DecodeError> {
         (self.peek)(message)
+    }
+
+    /// What nothing else may be done with while the call runs. CSI: the CO should have no more than one call in
+    /// flight per volume. None for lists, streams, and what is not yet valid.
+    pub fn subjects(&self, key: &Key) -> Vec<Id> {
+        let mut subjects = match key {
+            Home(_) | End(_) if self.bulk() => Vec::new(),
+            Home(id) | End(id) | Node(Some(id)) => vec![id.clone()],
+            Key::Place { name, .. } => vec![Name(self.method, name.clone())],
+            Key::Cut { name, volumes } => [&[Name(self.method, name.clone())], volumes.as_slice()].concat(),
+            Local | Node(None) | All | Key::Capacity(_) => Vec::new(),
+        };
+        subjects.retain(|id| {
+            let (Volume(text) | Snapshot(text) | Group(text) | Name(_, text)) = id;
+            !text.is_empty()
+        });
+        subjects
+    }
+
+    /// Whether two (unframed) requests ask for the same. Callers write the entries of a map in any order, so
+    /// bytes that differ can; requests with fields that are not ours to know are the same only byte for byte.
+    pub fn same(&self, one: &[u8], other: &[u8]) -> bool {
+        one == other || (one.len() == other.len() && (self.same)(one, other))
     }
 
     /// Answers of this call may be large, so it travels beside the small calls, not among them.
@@ -123,6 +154,7 @@ macro_rules! rpcs {
             streaming: rpcs!(@stream $($stream)?),
             learn: rpcs!(@learn $($learn)?),
             peek: rpcs!(@peek ($($request)*) $key),
+            same: rpcs!(@same ($($request)*)),
         }),*];
     };
     (@stream stream) => { true };
@@ -134,10 +166,18 @@ macro_rules! rpcs {
         let $r = csi::$request::decode(message)?;
         Ok($key)
     } };
+    (@same (_)) => { |_, _| false };
+    (@same ($r:ident: $request:ident)) => { same::<csi::$request> };
 }
 
-use Id::{Group, Snapshot, Volume};
-use Key::{All, End, Home, Homes, Local, Node};
+fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
+    // What encodes to the length that it had holds nothing that was not understood.
+    let read = |bytes: &[u8]| M::decode(bytes).ok().filter(|message| message.encoded_len() == bytes.len());
+    read(one).is_some_and(|one| read(other) == Some(one))
+}
+
+use Id::{Group, Name, Snapshot, Volume};
+use Key::{All, End, Home, Local, Node};
 use Learn::{Gone, Lives};
 
 rpcs! {
@@ -155,7 +195,7 @@ rpcs! {
     Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest) => Home(Volume(r.volume_id));
     Controller/GetCapacity(r: GetCapacityRequest)                   => Key::Capacity(r.accessible_topology.map(segments));
     Controller/ControllerGetCapabilities(_)                         => Local;
-    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => Home(Volume(r.source_volume_id)) => Lives(created_snapshot);
+    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => cut(r.name, [r.source_volume_id]) => Lives(created_snapshot);
     Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => End(Snapshot(r.snapshot_id)) => Gone;
     Controller/ListSnapshots(r: ListSnapshotsRequest)               => listed_snapshots(r);
     Controller/GetSnapshot(r: GetSnapshotRequest)                   => Home(Snapshot(r.snapshot_id));
@@ -164,21 +204,21 @@ rpcs! {
     Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest) => Home(Volume(r.volume_id));
 
     GroupController/GroupControllerGetCapabilities(_)               => Local;
-    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => group(r) => Lives(created_group);
+    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => cut(r.name, r.source_volume_ids) => Lives(created_group);
     GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => End(Group(r.group_snapshot_id)) => Gone;
     GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)       => Home(Group(r.group_snapshot_id));
 
     SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest) => Home(Snapshot(r.snapshot_id)), stream;
     SnapshotMetadata/GetMetadataDelta(r: GetMetadataDeltaRequest)   => Home(Snapshot(r.base_snapshot_id)), stream;
 
-    Node/NodeStageVolume(_)      => Node;
-    Node/NodeUnstageVolume(_)    => Node;
-    Node/NodePublishVolume(_)    => Node;
-    Node/NodeUnpublishVolume(_)  => Node;
-    Node/NodeGetVolumeStats(_)   => Node;
-    Node/NodeGetVolumeHealth(_)  => Node;
-    Node/NodeGetStorageHealth(_) => Node;
-    Node/NodeExpandVolume(_)     => Node;
+    Node/NodeStageVolume(r: NodeStageVolumeRequest) => Node(Some(Volume(r.volume_id)));
+    Node/NodeUnstageVolume(r: NodeUnstageVolumeRequest) => Node(Some(Volume(r.volume_id)));
+    Node/NodePublishVolume(r: NodePublishVolumeRequest) => Node(Some(Volume(r.volume_id)));
+    Node/NodeUnpublishVolume(r: NodeUnpublishVolumeRequest) => Node(Some(Volume(r.volume_id)));
+    Node/NodeGetVolumeStats(r: NodeGetVolumeStatsRequest) => Node(Some(Volume(r.volume_id)));
+    Node/NodeGetVolumeHealth(r: NodeGetVolumeHealthRequest) => Node(Some(Volume(r.volume_id)));
+    Node/NodeGetStorageHealth(_) => Node(None);
+    Node/NodeExpandVolume(r: NodeExpandVolumeRequest) => Node(Some(Volume(r.volume_id)));
     Node/NodeGetCapabilities(_)  => Local;
     Node/NodeGetInfo(_)          => Local;
 }
@@ -200,8 +240,8 @@ fn segments(topology: csi::Topology) -> Segments {
     topology.segments.into_iter().collect()
 }
 
-fn group(request: csi::CreateVolumeGroupSnapshotRequest) -> Key {
-    Homes(request.source_volume_ids.into_iter().map(Volume).collect())
+fn cut(name: String, volumes: impl IntoIterator<Item = String>) -> Key {
+    Key::Cut { name, volumes: volumes.into_iter().map(Volume).collect() }
 }
 
 fn listed_snapshots(request: csi::ListSnapshotsRequest) -> Key {

@@ -15,7 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::Batched;
-use crate::http2::{CONNECTION_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
+use crate::http2::{MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
+
+/// Streams that are passed on as their readers read, on one connection: each may hold a full window.
+pub const MAX_PASSING: usize = 16;
+/// So large that they leave room for answers that are read at once. A window is a limit, nothing is allocated.
+const CONNECTION_WINDOW: u32 = (MAX_PASSING as u32 + 4) * STREAM_WINDOW;
 
 /// A connection to call on. A clone is the same connection; it ends when all are gone.
 #[derive(Clone)]

@@ -1,10 +1,12 @@
 //! Drivers, harness, conformance and measurements for Edge CSI.
 
 pub mod bench;
+pub mod chaos;
 pub mod demo;
 pub mod hostdir;
 pub mod process;
 pub mod raw;
+pub mod relay;
 pub mod sanity;
 pub mod stand;
 pub mod testdriver;

@@ -9,7 +9,7 @@ use proto::error::chain;
 use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
 use proto::identity::NodeName;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use super::{Handle, Links, Want};
@@ -53,7 +53,7 @@ impl Links {
         }
         let (want, wanted) = mpsc::channel(16);
         let tasks = self.tasks.group();
-        let handle = Arc::new(Handle { calls: Mutex::default(), bulk: Mutex::default(), want, tasks });
+        let handle = Arc::new(Handle::new(want, tasks));
         self.enter(&node, &handle);
         self.drive(&node, link, &handle, Asked { wanted, cap }).await;
         handle.tasks.stop();
@@ -63,15 +63,11 @@ impl Links {
 
     /// Makes this the node's link.
     fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
-        let (older, linked) = {
-            let mut map = self.map();
-            (map.insert(node.clone(), handle.clone()), map.len())
-        };
-        if let Some(older) = older {
+        if let Some(older) = self.put(node, handle) {
             info!(%node, "a newer link replaces the older one");
             older.tasks.stop();
         }
-        let cap = backoff_cap(linked);
+        let cap = backoff_cap(self.map().len());
         self.backoff_cap.send_if_modified(|told| std::mem::replace(told, cap.max(*told)) < cap);
         info!(%node, "linked");
     }

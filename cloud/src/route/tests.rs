@@ -93,7 +93,8 @@ fn nothing_is_ended_on_a_guess() {
 
 #[test]
 fn a_group_has_one_home() {
-    let group = |ids: &[&str]| Key::Homes(ids.iter().map(|id| volume(id)).collect());
+    let group =
+        |ids: &[&str]| Key::Cut { name: "g".into(), volumes: ids.iter().map(|id| volume(id)).collect() };
     assert_eq!(decide(&group(&["v1", "v1"]), Some("n2")), to("n1"));
     assert_eq!(decide(&group(&["v1", "unknown"]), Some("n2")), to("n1"));
     assert_eq!(decide(&group(&["unknown"]), Some("n2")), to("n2"));
@@ -110,5 +111,5 @@ fn capacity_is_asked_where_the_topology_is() {
 #[test]
 fn the_front_answers_for_itself_and_refuses_what_is_a_nodes() {
     assert_eq!(decide(&Key::Local, None), Ok(Plan::Local));
-    assert_eq!(decide(&Key::Node, Some("n1")), Ok(Plan::NodeOnly));
+    assert_eq!(decide(&Key::Node(None), Some("n1")), Ok(Plan::NodeOnly));
 }

@@ -1,0 +1,143 @@
+//! What is joined, what is kept and what is refused.
+
+use super::*;
+use prost::Message;
+use proto::{csi, frame, rpc};
+use tonic::Code;
+
+fn asked(method: &str, message: &[u8], id: Option<Uuid>) -> Asked {
+    let rpc = rpc::RPCS.iter().find(|rpc| rpc.method == method).unwrap();
+    let subjects = rpc.subjects(&rpc.key(message).unwrap());
+    Asked { rpc, body: frame::frame(message), subjects, id }
+}
+
+fn publish(volume_id: &str, node_id: &str) -> Vec<u8> {
+    let (volume_id, node_id) = (volume_id.to_owned(), node_id.to_owned());
+    csi::ControllerPublishVolumeRequest { volume_id, node_id, ..Default::default() }.encode_to_vec()
+}
+
+fn cut(volumes: &[&str]) -> Vec<u8> {
+    let source_volume_ids = volumes.iter().map(|id| (*id).to_owned()).collect();
+    csi::CreateVolumeGroupSnapshotRequest { name: "g".into(), source_volume_ids, ..Default::default() }
+        .encode_to_vec()
+}
+
+const PUBLISH: &str = "ControllerPublishVolume";
+
+fn run(share: &Share, asked: Asked) -> Ticket {
+    match share.begin(asked) {
+        Ok(Begin::Run(ticket)) => ticket,
+        Ok(Begin::Wait(_)) => panic!("it was joined"),
+        Ok(Begin::Done(_)) => panic!("it was answered"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn refused(share: &Share, asked: Asked) -> bool {
+    share.begin(asked).is_err_and(|error| error.code() == Code::Aborted)
+}
+
+fn failed() -> Outcome {
+    Err(Error::Full(1).into())
+}
+
+#[tokio::test]
+async fn who_asks_the_same_waits_for_the_run_and_who_asks_otherwise_is_refused() {
+    let share = Share::default();
+    let ticket = run(&share, asked(PUBLISH, &publish("v", "n1"), None));
+    let Ok(Begin::Wait(mut joined)) = share.begin(asked(PUBLISH, &publish("v", "n1"), None)) else {
+        panic!()
+    };
+    assert!(refused(&share, asked(PUBLISH, &publish("v", "n2"), None)));
+    assert!(refused(&share, asked("NodeStageVolume", &publish("v", ""), None)));
+    let other = run(&share, asked(PUBLISH, &publish("other", "n1"), None));
+    assert!(joined.try_recv().is_err(), "the run has not ended");
+    ticket.end(&failed());
+    assert!(joined.await.unwrap().is_err());
+    drop(run(&share, asked(PUBLISH, &publish("v", "n2"), None)));
+    drop(other);
+}
+
+#[tokio::test]
+async fn a_run_that_is_given_up_makes_room_and_leaves_nobody_waiting() {
+    let share = Share::default();
+    let ticket = run(&share, asked(PUBLISH, &publish("v", "n1"), None));
+    let Ok(Begin::Wait(joined)) = share.begin(asked(PUBLISH, &publish("v", "n1"), None)) else { panic!() };
+    drop(ticket);
+    assert!(joined.await.is_err());
+    drop(run(&share, asked(PUBLISH, &publish("v", "n1"), None)));
+}
+
+#[test]
+fn a_group_holds_all_of_its_volumes() {
+    let share = Share::default();
+    let ticket = run(&share, asked("CreateVolumeGroupSnapshot", &cut(&["a", "b"]), None));
+    for volume in ["a", "b"] {
+        assert!(refused(&share, asked(PUBLISH, &publish(volume, "n1"), None)), "{volume}");
+    }
+    assert!(refused(&share, asked("CreateVolumeGroupSnapshot", &cut(&["c"]), None)), "its name");
+    ticket.end(&failed());
+    let first = run(&share, asked(PUBLISH, &publish("b", "n1"), None));
+    assert!(refused(&share, asked("CreateVolumeGroupSnapshot", &cut(&["a", "b"]), None)));
+    drop(first);
+}
+
+#[test]
+fn lists_are_neither_joined_nor_refused() {
+    let share = Share::default();
+    let first = run(&share, asked("ListVolumes", &[], None));
+    drop(run(&share, asked("ListVolumes", &[], None)));
+    drop(first);
+}
+
+fn answer(size: usize) -> Answer {
+    Answer::of(frame::frame(&vec![0; size]))
+}
+
+fn done(share: &Share, id: Uuid, message: &[u8]) -> bool {
+    matches!(share.begin(asked(PUBLISH, message, Some(id))), Ok(Begin::Done(_)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_kept_for_the_calls_that_it_answered_and_for_a_time() {
+    let share = Share::default();
+    let (one, two, three) = (Uuid::now_v7(), Uuid::now_v7(), Uuid::now_v7());
+    let message = publish("v", "n1");
+    let ticket = run(&share, asked(PUBLISH, &message, Some(one)));
+    let _joined = share.begin(asked(PUBLISH, &message, Some(two))).unwrap();
+    ticket.end(&Ok(answer(10)));
+    assert!(done(&share, one, &message) && done(&share, two, &message));
+    assert!(!done(&share, one, &publish("v", "n2")), "another request with the same id");
+    assert!(!done(&share, three, &message), "a new call is carried out anew");
+    tokio::time::advance(KEPT_FOR).await;
+    run(&share, asked(PUBLISH, &message, Some(three))).end(&Ok(answer(10)));
+    assert!(!done(&share, one, &message) && done(&share, three, &message));
+}
+
+#[test]
+fn a_failure_of_ours_is_not_kept() {
+    let (share, id, message) = (Share::default(), Uuid::now_v7(), publish("v", "n1"));
+    run(&share, asked(PUBLISH, &message, Some(id))).end(&failed());
+    assert!(!done(&share, id, &message));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let share = Share::default();
+    let keep = |size: usize| {
+        let id = Uuid::now_v7();
+        run(&share, asked(PUBLISH, &publish("v", "n1"), Some(id))).end(&Ok(answer(size)));
+        id
+    };
+    let first = keep(0);
+    for _ in 0..MAX_KEPT {
+        keep(0);
+    }
+    assert!(!done(&share, first, &publish("v", "n1")));
+    for _ in 0..20 {
+        keep(4 << 20);
+    }
+    let inner = share.lock();
+    assert!(inner.kept.bytes <= MAX_KEPT_BYTES && inner.kept.by_call.len() == inner.kept.oldest.len());
+    assert!(inner.running.is_empty() && inner.by_subject.is_empty());
+}

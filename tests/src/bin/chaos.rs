@@ -1,0 +1,55 @@
+//! `make chaos`: load on real programs while they are killed, stopped and cut off, and what was lost by it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use tests::chaos;
+use tokio::time::Instant;
+
+/// Kills, stops and cuts off csi-cloud, csi-edge and drivers under load, and checks the drivers' own records.
+///
+/// Fails if a volume was leaked or lost, ran two calls at once, or a caller was given a final code.
+#[derive(Parser)]
+struct Args {
+    /// How long things are broken, in seconds
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// What is broken when; the same seed breaks the same things at the same times
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Do not show each fault
+    #[arg(long)]
+    quiet: bool,
+}
+
+fn main() -> ExitCode {
+    proto::program::run(|| proto::program::runtime(1)?.block_on(run(Args::parse())))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let seed = args.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
+    println!("chaos for {} s; again with: target/debug/chaos --seconds {0} --seed {seed}", args.seconds);
+    let begun = Instant::now();
+    let say = |what: &str| {
+        if !args.quiet {
+            println!("{:>6.1} s  {what}", begun.elapsed().as_secs_f64());
+        }
+    };
+    let found = chaos::run(Duration::from_secs(args.seconds), seed, &say).await?;
+    let seen = &found.seen;
+    println!("\ncalls answered OK  {:>7}", seen.ok);
+    println!("lives led          {:>7}, {} volumes kept", seen.lives, seen.kept.len());
+    for (kind, count) in &found.faults {
+        println!("{kind:<18} {count:>7}");
+    }
+    for (code, count) in &seen.open {
+        println!("seen: {code:<12} {count:>7}");
+    }
+    for wrong in &found.wrong {
+        println!("WRONG: {wrong}");
+    }
+    anyhow::ensure!(found.wrong.is_empty(), "{} things must not be", found.wrong.len());
+    println!("nothing was leaked, lost, doubled or given a final code");
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What is broken, when, and for how long: all from one seed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rustix::process::Signal;
+use tokio::time::Instant;
+
+use super::site::{CloudSite, Site};
+use crate::process::Process;
+
+/// The faults of a run.
+pub struct Faults {
+    seed: u64,
+    end: Instant,
+    done: RefCell<BTreeMap<&'static str, usize>>,
+}
+
+impl Faults {
+    /// Faults for so long.
+    pub fn new(seed: u64, time: Duration) -> Self {
+        Self { seed, end: Instant::now() + time, done: RefCell::default() }
+    }
+
+    /// How many of each kind there were.
+    pub fn done(self) -> BTreeMap<&'static str, usize> {
+        self.done.into_inner()
+    }
+
+    /// Breaks the cloud and each node independently, until the time is over; all is whole again at the end.
+    ///
+    /// # Errors
+    /// A program could not be started again.
+    pub async fn breaking(
+        &mut self,
+        cloud: &mut CloudSite,
+        sites: &mut [Site],
+        say: &dyn Fn(&str),
+    ) -> anyhow::Result<()> {
+        let faults = &*self;
+        let nodes = try_join_all(sites.iter_mut().map(|site| faults.node(site, say)));
+        let (cloud, nodes) = tokio::join!(faults.cloud(cloud, say), nodes);
+        cloud?;
+        nodes?;
+        Ok(())
+    }
+
+    async fn cloud(&self, cloud: &mut CloudSite, say: &dyn Fn(&str)) -> anyhow::Result<()> {
+        let mut random = StdRng::seed_from_u64(self.seed);
+        while self.quiet(&mut random, 8_000).await {
+            match random.random_range(0..3) {
+                0 => {
+                    self.note("csi-cloud killed", "the cloud", say);
+                    cloud.kill(millis(&mut random, 2_000)).await?;
+                }
+                _ => {
+                    self.note("csi-cloud stopped", "the cloud", say);
+                    pause(cloud.process.as_ref(), millis(&mut random, 6_000)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn node(&self, site: &mut Site, say: &dyn Fn(&str)) -> anyhow::Result<()> {
+        let mut random = StdRng::seed_from_u64(self.seed + 1 + site.plan.id as u64);
+        while self.quiet(&mut random, 4_000).await {
+            let (node, down) = (site.plan.node, millis(&mut random, 2_000));
+            match random.random_range(0..8) {
+                0 | 1 => {
+                    self.note("csi-edge killed", node, say);
+                    site.kill_edge(down).await?;
+                }
+                2 => {
+                    self.note("csi-edge stopped", node, say);
+                    pause(site.edge.as_ref(), down * 3).await?;
+                }
+                3 | 4 => {
+                    self.note("driver killed", node, say);
+                    site.kill_driver(down).await?;
+                }
+                kind => {
+                    self.note("link cut", node, say);
+                    site.relay.cut();
+                    // Now and then for so long that both sides give the link up.
+                    tokio::time::sleep(if kind == 7 { down * 10 } else { down }).await;
+                    site.relay.mend();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits a while; false when the time is over.
+    async fn quiet(&self, random: &mut StdRng, most: u64) -> bool {
+        tokio::time::sleep(millis(random, most)).await;
+        Instant::now() < self.end
+    }
+
+    fn note(&self, kind: &'static str, whom: &str, say: &dyn Fn(&str)) {
+        *self.done.borrow_mut().entry(kind).or_default() += 1;
+        say(&format!("{whom}: {kind}"));
+    }
+}
+
+async fn pause(process: Option<&Process>, time: Duration) -> anyhow::Result<()> {
+    let Some(process) = process else { return Ok(()) };
+    process.signal(Signal::STOP)?;
+    tokio::time::sleep(time).await;
+    process.signal(Signal::CONT)
+}
+
+fn millis(random: &mut StdRng, most: u64) -> Duration {
+    Duration::from_millis(random.random_range(50..most))
+}

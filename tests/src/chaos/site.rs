@@ -1,0 +1,216 @@
+//! The programs that are broken, and how they are made whole again.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use proto::csi;
+use proto::csi::controller_client::ControllerClient;
+use tokio::sync::Mutex;
+
+use crate::process::Process;
+use crate::relay::Relay;
+use crate::stand::{START, STOP, Stand, channel};
+use crate::testdriver::{Running, TestDriver};
+
+/// One node.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// Its number.
+    pub id: usize,
+    /// Its name.
+    pub node: &'static str,
+    /// Its driver's name; no other node has it, so that a cloud that forgot all knows where its volumes are.
+    pub driver: &'static str,
+    quic: bool,
+    hostdir: bool,
+}
+
+/// The nodes.
+pub const SITES: [Plan; 4] = [
+    Plan { id: 0, node: "n0", driver: "ws.test.edge-csi.io", quic: false, hostdir: false },
+    Plan { id: 1, node: "n1", driver: "quic.test.edge-csi.io", quic: true, hostdir: false },
+    Plan { id: 2, node: "n2", driver: "ws.hostdir.edge-csi.io", quic: false, hostdir: true },
+    Plan { id: 3, node: "n3", driver: "quic.hostdir.edge-csi.io", quic: true, hostdir: true },
+];
+
+/// csi-cloud.
+pub struct CloudSite {
+    stand: Arc<Mutex<Stand>>,
+    drivers: Vec<&'static str>,
+    /// Where it listens, also after a restart.
+    pub urls: Vec<String>,
+    /// None while it is dead.
+    pub process: Option<Process>,
+}
+
+impl CloudSite {
+    /// Starts it, with both transports.
+    ///
+    /// # Errors
+    /// It does not get ready.
+    pub async fn start(stand: Arc<Mutex<Stand>>, drivers: &[&'static str]) -> anyhow::Result<Self> {
+        let listen = ["wss://127.0.0.1:0", "quic://127.0.0.1:0"];
+        let cloud = stand.lock().await.cloud(&listen, drivers, &[]).await?;
+        Ok(Self { stand, drivers: drivers.to_vec(), urls: cloud.urls, process: Some(cloud.process) })
+    }
+
+    /// Kills it, and starts it again after `down`.
+    ///
+    /// # Errors
+    /// It does not get ready again.
+    pub async fn kill(&mut self, down: std::time::Duration) -> anyhow::Result<()> {
+        if let Some(process) = self.process.take() {
+            process.kill().await?;
+        }
+        tokio::time::sleep(down).await;
+        let listen: Vec<_> = self.urls.iter().map(String::as_str).collect();
+        let cloud = self.stand.lock().await.cloud(&listen, &self.drivers, &[]).await?;
+        self.process = Some(cloud.process);
+        Ok(())
+    }
+
+    /// Stops it as an operator does.
+    ///
+    /// # Errors
+    /// It does not end well.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.process.context("csi-cloud is not there")?.stop(STOP).await
+    }
+}
+
+enum Driver {
+    Test(TestDriver, Option<Running>),
+    Host(Option<Box<Process>>),
+}
+
+/// One node's programs.
+pub struct Site {
+    stand: Arc<Mutex<Stand>>,
+    /// Who it is.
+    pub plan: Plan,
+    /// Between its edge and the cloud.
+    pub relay: Relay,
+    /// csi-edge; none while it is dead.
+    pub edge: Option<Process>,
+    driver: Driver,
+    socket: String,
+}
+
+impl Site {
+    /// Starts a node.
+    ///
+    /// # Errors
+    /// A program does not start.
+    pub async fn start(stand: Arc<Mutex<Stand>>, plan: Plan, urls: &[String]) -> anyhow::Result<Self> {
+        let relay = Relay::to(urls.get(usize::from(plan.quic)).context("no such listener")?).await?;
+        let socket = stand.lock().await.at(&format!("{}.sock", plan.node));
+        let driver = if plan.hostdir {
+            Driver::Host(None)
+        } else {
+            Driver::Test(TestDriver::new(plan.driver, plan.node), None)
+        };
+        let mut site = Self { stand, plan, relay, edge: None, driver, socket };
+        site.start_driver().await?;
+        site.start_edge().await?;
+        let edge = site.edge.as_mut().context("csi-edge is not there")?;
+        edge.line_starting("linked ", START).await?;
+        Ok(site)
+    }
+
+    async fn start_driver(&mut self) -> anyhow::Result<()> {
+        match &mut self.driver {
+            Driver::Test(driver, running) => *running = Some(driver.serve(self.socket.as_ref())?),
+            Driver::Host(process) => {
+                let stand = self.stand.lock().await;
+                let mut command = stand.program("hostdir")?;
+                let state = PathBuf::from(stand.at(&format!("{}.state", self.plan.node)));
+                command.args(["--endpoint", &self.socket, "--node-id", self.plan.node]);
+                command.args(["--name", self.plan.driver, "--state"]).arg(state);
+                let mut started = Process::start(self.plan.driver, command, stand.dir())?;
+                started.line_starting("ready", START).await?;
+                *process = Some(Box::new(started));
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_edge(&mut self) -> anyhow::Result<()> {
+        let drivers = [(self.plan.driver, self.socket.as_str())];
+        let mut stand = self.stand.lock().await;
+        self.edge = Some(stand.edge_started(self.plan.node, self.relay.url(), &drivers).await?);
+        Ok(())
+    }
+
+    /// Kills csi-edge, and starts it again after `down`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn kill_edge(&mut self, down: std::time::Duration) -> anyhow::Result<()> {
+        if let Some(edge) = self.edge.take() {
+            edge.kill().await?;
+        }
+        tokio::time::sleep(down).await;
+        self.start_edge().await
+    }
+
+    /// Kills the driver, and starts it again after `down`. Its state stays.
+    ///
+    /// # Errors
+    /// It does not get ready again.
+    pub async fn kill_driver(&mut self, down: std::time::Duration) -> anyhow::Result<()> {
+        match &mut self.driver {
+            Driver::Test(_, running) => {
+                if let Some(running) = running.take() {
+                    running.stop().await;
+                }
+            }
+            Driver::Host(process) => {
+                if let Some(process) = process.take() {
+                    process.kill().await?;
+                }
+            }
+        }
+        tokio::time::sleep(down).await;
+        self.start_driver().await
+    }
+
+    /// What is wrong with what the driver holds; `kept` is what it should.
+    ///
+    /// # Errors
+    /// The driver does not say what it holds.
+    pub async fn check(&self, kept: &BTreeSet<(String, String)>) -> anyhow::Result<Vec<String>> {
+        let mut wrong = Vec::new();
+        let mut client = ControllerClient::new(channel(&self.socket).await?);
+        let listed = client.list_volumes(csi::ListVolumesRequest::default()).await?.into_inner();
+        anyhow::ensure!(listed.next_token.is_empty(), "{} lists in pages", self.plan.driver);
+        let there: BTreeSet<_> =
+            listed.entries.into_iter().filter_map(|entry| entry.volume).map(|v| v.volume_id).collect();
+        let name = self.plan.driver;
+        let wanted: BTreeSet<_> = kept.iter().filter(|(d, _)| d == name).map(|(_, id)| id.clone()).collect();
+        wrong.extend(there.difference(&wanted).map(|id| format!("{name}: volume {id} was leaked")));
+        wrong.extend(wanted.difference(&there).map(|id| format!("{name}: volume {id} is lost")));
+        let listed = client.list_snapshots(csi::ListSnapshotsRequest::default()).await?.into_inner();
+        let snapshots = listed.entries.into_iter().filter_map(|entry| entry.snapshot);
+        wrong.extend(snapshots.map(|s| format!("{name}: snapshot {} was leaked", s.snapshot_id)));
+        if let Driver::Test(driver, _) = &self.driver {
+            wrong.extend(driver.overlaps().into_iter().map(|overlap| format!("{name}: {overlap}")));
+        }
+        Ok(wrong)
+    }
+
+    /// Stops the node's programs as an operator does.
+    ///
+    /// # Errors
+    /// One does not end well.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.edge.context("csi-edge is not there")?.stop(STOP).await?;
+        match self.driver {
+            Driver::Test(_, Some(running)) => running.stop().await,
+            Driver::Host(Some(process)) => process.stop(STOP).await?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
