@@ -168,9 +168,22 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
     let front = world.front().await?;
     assert_eq!(front.call(&controller("CreateVolume"), &create("v")).await?.code(), Code::Ok);
 
-    relay.mode.send_replace(Mode::Pass(0));
-    assert!(edge.line_starting("linked ", START).await?.starts_with(&quic), "not the preferred way");
-    assert_eq!(front.call(&controller("CreateVolume"), &create("v")).await?.code(), Code::Ok);
+    let gate = Gate::new();
+    world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
+    let (path, request) = (controller("CreateVolume"), create("w"));
+    let moving = async {
+        gate.wait_for(1).await?;
+        relay.mode.send_replace(Mode::Pass(0));
+        let url = edge.line_starting("linked ", START).await?;
+        assert!(url.starts_with(&quic), "not the preferred way: {url}");
+        gate.open();
+        anyhow::Ok(())
+    };
+    let (answer, moved) = tokio::join!(front.call(&path, &request), moving);
+    moved?;
+    // On the older link when it was replaced; sent again on the newer, and joined to the one run.
+    assert_eq!(answer?.code(), Code::Ok);
+    assert_eq!(world.driver.calls_of("CreateVolume").len(), 2, "it was run twice");
 
     relay.mode.send_replace(Mode::Swallow);
     let begun = Instant::now();
@@ -178,7 +191,7 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
     // 2 s until the silence is noticed.
     assert!(begun.elapsed() < Duration::from_secs(2 + 5), "{:?}", begun.elapsed());
     assert_eq!(front.call(&controller("CreateVolume"), &create("v")).await?.code(), Code::Ok);
-    assert_eq!(world.driver.volumes().len(), 1);
+    assert_eq!(world.driver.volumes().len(), 2);
     world.stop(edge).await
 }
 
