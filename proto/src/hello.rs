@@ -109,6 +109,9 @@ pub enum MessageError {
     /// More than [`MAX_BYTES`].
     #[error("a control message of {0} bytes, and {MAX_BYTES} is the most")]
     TooLarge(usize),
+    /// One whose beginning says that it is larger; it was not read.
+    #[error("a control message of more than {MAX_BYTES} bytes")]
+    Larger,
     /// Not what this protocol says.
     #[error("a control message that cannot be read")]
     Unreadable(#[source] serde_json::Error),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::hello::{Hello, MAX_BYTES, Message, PROTOCOL, Welcome};
 use proto::link::tls::{Credentials, Files, Role, client_config};
 use proto::link::{self, Event, HANDSHAKE, KeepAlive, Link, quic, ws};
 use proto::publish::{Existing, publish};
@@ -166,6 +166,20 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
         world.stop().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_control_message_that_is_too_large_is_named_to_both_sides() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[1]).await?;
+    let (_endpoint, connection) = quinn_connection(&world).await?;
+    let (mut send, _recv) = connection.open_bi().await?;
+    send.write_all(&u32::try_from(MAX_BYTES + 1)?.to_be_bytes()).await?;
+    let closed = timeout(START, connection.closed()).await?;
+    let reason = "a control message of more than 262144 bytes";
+    assert!(closed.to_string().contains(reason), "{closed}");
+    logged(&world.cloud.process, reason).await?;
+    untouched(&world).await?;
+    world.stop().await
 }
 
 #[tokio::test]

@@ -175,7 +175,12 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
         gate.wait_for(1).await?;
         relay.mode.send_replace(Mode::Pass(0));
         let url = edge.line_starting("linked ", START).await?;
-        assert!(url.starts_with(&quic), "not the preferred way: {url}\n{}\n{}", edge.log_tail(), world.cloud.process.log_tail());
+        assert!(
+            url.starts_with(&quic),
+            "not the preferred way: {url}\n{}\n{}",
+            edge.log_tail(),
+            world.cloud.process.log_tail()
+        );
         gate.open();
         anyhow::Ok(())
     };

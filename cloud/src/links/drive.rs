@@ -185,6 +185,7 @@ async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::stop::Tasks;
 
     #[test]
     fn a_larger_fleet_takes_longer_to_come_back() {
@@ -192,5 +193,34 @@ mod tests {
         {
             assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
         }
+    }
+
+    #[test]
+    fn edges_are_told_again_when_the_fleet_has_grown() {
+        let tasks = Tasks::default();
+        let links = Links::new(Arc::default(), tasks.clone());
+        let told = links.backoff_cap.subscribe();
+        for name in 0..4_000 {
+            let handle = Arc::new(Handle::new(mpsc::channel(1).0, tasks.child()));
+            assert!(!told.has_changed().unwrap(), "with {name} links");
+            links.enter(&format!("n{name}").parse().unwrap(), &handle);
+        }
+        assert_eq!(*told.borrow(), Duration::from_secs(4));
+        assert!(told.has_changed().unwrap());
+    }
+
+    #[test]
+    fn a_link_that_was_replaced_does_not_take_its_successor_out() {
+        let tasks = Tasks::default();
+        let links = Links::new(Arc::default(), tasks.clone());
+        let node: NodeName = "n1".parse().unwrap();
+        let [older, newer] = [(); 2].map(|()| Arc::new(Handle::new(mpsc::channel(1).0, tasks.child())));
+        links.enter(&node, &older);
+        links.enter(&node, &newer);
+        assert!(!older.is_up() && newer.is_up());
+        links.remove(&node, &older);
+        assert!(links.now(&node).is_some_and(|now| Arc::ptr_eq(&now, &newer)));
+        links.remove(&node, &newer);
+        assert!(links.now(&node).is_none());
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::endpoint::Endpoint;
 use super::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
-use crate::hello::{MAX_BYTES, Message};
+use crate::hello::{MAX_BYTES, Message, MessageError};
 use crate::identity::{NodeName, node_of};
 
 /// The application protocol in the TLS handshake.
@@ -197,6 +197,9 @@ impl QuicLink {
             biased;
             frame = self.control.next() => match frame {
                 Some(Ok(bytes)) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
+                Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                    Event::Closed(MessageError::Larger.into())
+                }
                 broken => Event::Closed(why_ended(&self.connection, broken.and_then(Result::err)).await),
             },
             opened = opened => {

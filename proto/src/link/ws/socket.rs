@@ -96,7 +96,9 @@ impl Socket {
                     // The other side sends few; one that sends many breaks the rules.
                     let full = self.received.try_send(text.as_str().to_owned()).is_err();
                     if full {
-                        return Poll::Ready(Err(self.failed("it sent control messages that nobody awaits")));
+                        return Poll::Ready(Err(
+                            self.broke_off(cx, "it sent control messages that nobody awaits")
+                        ));
                     }
                 }
                 Some(Ok(Frame::Close(frame))) => {
@@ -107,7 +109,7 @@ impl Socket {
                 Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
                     return Poll::Ready(Ok(Bytes::new()));
                 }
-                Some(Err(error)) => return Poll::Ready(Err(self.failed(super::explain(&error)))),
+                Some(Err(error)) => return Poll::Ready(Err(self.broke_off(cx, &super::explain(&error)))),
             }
         }
     }
@@ -145,6 +147,13 @@ impl Socket {
         let _ = Pin::new(&mut self.ws).poll_ready(cx).map_err(|e| self.ws_failed(&e))?;
         self.flush = true;
         Pin::new(&mut self.ws).start_send(frame).map_err(|e| self.ws_failed(&e))
+    }
+
+    /// Gives the connection up, and tells the other side why if that is still possible.
+    fn broke_off(&mut self, cx: &mut Context<'_>, reason: &str) -> io::Error {
+        let _ = self.send_beside(cx, close_frame(reason));
+        let _ = Pin::new(&mut self.ws).poll_flush(cx);
+        self.failed(reason)
     }
 
     fn ws_failed(&self, error: &WsError) -> io::Error {
