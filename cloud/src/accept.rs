@@ -10,78 +10,82 @@ use proto::error::chain;
 use proto::identity::NodeName;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{self, Credentials};
-use proto::link::{KeepAlive, Link, LinkError, quic, ws};
+use proto::link::{HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
 use proto::stop::Tasks;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::sync::Semaphore;
 use tracing::warn;
 
+pub use self::room::Limits;
+use self::room::Room;
 use crate::links::Links;
 
-/// Handshakes at the same time. One takes about a millisecond of CPU, so more would not be done sooner; the
-/// others wait in the kernel's backlog.
-const HANDSHAKES: usize = 256;
+mod room;
 
-/// Listens on an endpoint, prints where, and takes links until told to stop.
-///
-/// # Errors
-/// The address cannot be listened on.
-pub async fn listen(
-    endpoint: &Endpoint,
-    credentials: &Credentials,
-    links: Arc<Links>,
-    tasks: &Tasks,
-) -> anyhow::Result<()> {
-    let cannot = || format!("cannot listen on {endpoint}");
-    let addr = format!("{}:{}", endpoint.host, endpoint.port);
-    let addr = lookup_host(&addr).await.with_context(cannot)?.next().with_context(cannot)?;
-    let door = Door { links, room: Arc::new(Semaphore::new(HANDSHAKES)), tasks: tasks.clone() };
-    let bound = match endpoint.transport {
-        Transport::Ws => door.ws(addr, credentials).await,
-        Transport::Quic => door.quic(addr, credentials),
-    };
-    let port = bound.with_context(cannot)?.port();
-    println!("listening {}", Endpoint { port, ..endpoint.clone() });
-    Ok(())
-}
-
-/// Where links come in.
+/// Where links come in: what all listeners share.
 #[derive(Clone)]
-struct Door {
+pub struct Door {
     links: Arc<Links>,
-    room: Arc<Semaphore>,
+    room: Room,
+    keep_alive: KeepAlive,
     tasks: Tasks,
 }
 
 impl Door {
+    /// A door to these links, which live in `tasks`.
+    pub fn new(links: Arc<Links>, limits: Limits, keep_alive: KeepAlive, tasks: Tasks) -> Self {
+        Self { links, room: Room::new(limits), keep_alive, tasks }
+    }
+
+    /// Listens on an endpoint, prints where, and takes links until the links are drained or told to stop.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub async fn listen(&self, endpoint: &Endpoint, credentials: &Credentials) -> anyhow::Result<()> {
+        let cannot = || format!("cannot listen on {endpoint}");
+        let addr = format!("{}:{}", endpoint.host, endpoint.port);
+        let addr = lookup_host(&addr).await.with_context(cannot)?.next().with_context(cannot)?;
+        let bound = match endpoint.transport {
+            Transport::Ws => self.clone().ws(addr, credentials).await,
+            Transport::Quic => self.clone().quic(addr, credentials),
+        };
+        let port = bound.with_context(cannot)?.port();
+        println!("listening {}", Endpoint { port, ..endpoint.clone() });
+        Ok(())
+    }
+
     async fn ws(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
-        let acceptor = ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, KeepAlive::default());
+        let acceptor = ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, self.keep_alive);
         let listener = TcpListener::bind(addr).await?;
         let addr = listener.local_addr()?;
         self.tasks.clone().spawn_until_stop("accept", async move {
-            loop {
-                match listener.accept().await {
-                    Ok((tcp, from)) => self.take(from, ws_link(acceptor.clone(), tcp)).await,
-                    Err(error) => {
-                        // Out of file descriptors, say: the links that are there go on.
-                        warn!(%error, "cannot accept an edge");
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                    }
-                }
-            }
+            // Drained, nobody listens any more, and what goes away next is the listener.
+            tokio::select! { () = self.accept(&listener, acceptor) => {}, () = self.links.drained() => {} }
         });
         Ok(addr)
     }
 
+    async fn accept(&self, listener: &TcpListener, acceptor: ws::Acceptor) {
+        loop {
+            match listener.accept().await {
+                Ok((tcp, from)) => self.take(from, ws_link(acceptor.clone(), tcp)).await,
+                Err(error) => {
+                    // Out of file descriptors, say: the links that are there go on.
+                    warn!(%error, "cannot accept an edge");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
     fn quic(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
         let acceptor =
-            quic::Acceptor::bind(addr, tls::server_config(credentials, quic::ALPN)?, KeepAlive::default())?;
+            quic::Acceptor::bind(addr, tls::server_config(credentials, quic::ALPN)?, self.keep_alive)?;
         let addr = acceptor.local_addr()?;
         let tasks = self.tasks.clone();
         self.tasks.clone().spawn("accept", async move {
             let taking = async {
                 while let Some(incoming) = acceptor.accept().await {
-                    self.take(incoming.remote_address(), quic_link(incoming)).await;
+                    self.take_quic(incoming).await;
                 }
             };
             tokio::select! { () = taking => {}, () = tasks.stopped() => {} }
@@ -90,20 +94,40 @@ impl Door {
         Ok(addr)
     }
 
+    /// A listener of QUIC is also its links' socket, so it stays when the links are drained, and refuses.
+    async fn take_quic(&self, incoming: quic::Incoming) {
+        if self.links.is_drained() {
+            return incoming.refuse();
+        }
+        // A datagram can show any address.
+        if self.room.is_busy() && incoming.may_retry() {
+            let _ = incoming.retry();
+            return;
+        }
+        self.take(incoming.remote_address(), quic_link(incoming)).await;
+    }
+
     /// Waits for room, and authenticates and runs a link in a task of its own.
     async fn take<F>(&self, from: SocketAddr, authenticate: F)
     where
         F: Future<Output = Authenticated> + Send + 'static,
     {
-        let Ok(permit) = self.room.clone().acquire_owned().await else {
-            return;
+        let waiting = match self.room.enter(from.ip()).await {
+            Ok(waiting) => waiting,
+            Err(full) => return warn!(%from, error = %full, "refused a connection"),
         };
-        let links = self.links.clone();
-        self.tasks.spawn("link", async move {
-            let authenticated = authenticate.await;
-            drop(permit);
+        let (links, tasks) = (self.links.clone(), self.tasks.clone());
+        self.tasks.spawn("handshake", async move {
+            let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(authenticate));
+            let Ok((authenticated, place)) = handshake.await else {
+                return warn!(%from, error = %LinkError::TimedOut, "refused a connection");
+            };
             match authenticated {
-                Ok(Some((node, link))) => links.run(node, link).await,
+                // In a task of its own, which does not keep the size of the handshake's.
+                Ok(Some((node, link))) => tasks.spawn("link", async move {
+                    let _place = place;
+                    links.run(node, link).await;
+                }),
                 Ok(None) => {}
                 Err(error) => warn!(%from, error = chain(&error), "refused a connection"),
             }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use proto::config::{Problems, Reader};
+use proto::config::{Common, HOUR, Problems, Reader};
 use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 
+use crate::accept::Limits;
 use crate::cli::Serve;
 
 /// All that csi-cloud runs on.
@@ -22,8 +23,10 @@ pub struct Config {
     pub default_node: Option<NodeName>,
     /// Certificates.
     pub tls: Files,
-    /// Worker threads.
-    pub workers: u16,
+    /// What one remote address may take.
+    pub limits: Limits,
+    /// What csi-edge is told as well.
+    pub common: Common,
 }
 
 impl Config {
@@ -38,7 +41,9 @@ impl Config {
         let default_node = file.parsed("default_node", str::parse::<NodeName>);
         let fronts = file.path("fronts");
         let fronts = file.required("fronts (--fronts)", flags.fronts.or(fronts));
-        let (tls, workers) = file.common(flags.common);
+        let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
+        let (tls, common) = file.common(flags.common, dead_after);
+        let limits = file.section("limits", limits).unwrap_or_default();
         file.required("listen (--listen)", listen.first());
         file.required("drivers (--driver)", drivers.first());
         drivers.sort();
@@ -46,8 +51,20 @@ impl Config {
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
         let (Some(fronts), Some(tls)) = (fronts, tls) else { return Err(Problems(Vec::new())) };
-        Ok(Self { listen, drivers, fronts, default_node: flags.default_node.or(default_node), tls, workers })
+        let default_node = flags.default_node.or(default_node);
+        Ok(Self { listen, drivers, fronts, default_node, tls, limits, common })
     }
+}
+
+fn limits(section: &mut Reader) -> Limits {
+    let mut limits = Limits::default();
+    for (key, limit) in [
+        ("handshakes_per_address", &mut limits.handshakes),
+        ("connections_per_address", &mut limits.connections),
+    ] {
+        *limit = section.number(key, u16::MAX).map_or(*limit, usize::from);
+    }
+    limits
 }
 
 fn over<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
@@ -83,12 +100,13 @@ mod tests {
             config.drivers.iter().map(DriverName::as_str).collect::<Vec<_>>(),
             ["a.example", "b.example"]
         );
-        assert_eq!((config.workers, config.default_node.unwrap().as_str()), (4, "n1"));
+        assert_eq!((config.common.workers, config.default_node.unwrap().as_str()), (4, "n1"));
     }
 
     #[test]
     fn all_that_is_wrong_is_named_at_once() {
-        let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n[tls]\ncrt = \"\"\n";
+        let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n[tls]\ncrt = \"\"\n\
+            [limits]\nconnections_per_address = 0\n";
         let text = load(file, &[]).unwrap_err().to_string();
         for expected in [
             "link without TLS",
@@ -96,6 +114,7 @@ mod tests {
             "workers is a whole number",
             "unknown key \"worker\"",
             "unknown key \"crt\"",
+            "connections_per_address is a whole number from 1 to 65535",
             "drivers (--driver) is missing",
             "fronts (--fronts) is missing",
             "(--ca)",

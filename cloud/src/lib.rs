@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use proto::config::Common;
 use proto::link::tls::{Credentials, Role};
 use proto::socket::Socket;
 use proto::stop::{self, Tasks};
 
+use crate::accept::Door;
 use crate::config::Config;
 use crate::front::Front;
 use crate::known::Known;
@@ -24,10 +26,11 @@ pub mod local;
 pub mod passage;
 pub mod route;
 
-/// How long calls in flight may still take when csi-cloud is told to stop.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long links may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Serves until the process is asked to stop.
+/// Serves until the process is asked to stop; then callers and edges are told to go elsewhere, and calls in
+/// flight are finished, for as long as the configured grace.
 ///
 /// # Errors
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
@@ -44,8 +47,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (fronts, edges) = (Tasks::default(), Tasks::default());
     let known = Arc::new(Known::default());
     let links = Arc::new(Links::new(known.clone(), edges.clone()));
+    let Common { grace, keep_alive, .. } = config.common;
+    let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {
-        accept::listen(endpoint, &credentials, links.clone(), &edges).await?;
+        door.listen(endpoint, &credentials).await?;
     }
     for (driver, socket) in sockets {
         let front = Front::new(driver, config.default_node.clone(), known.clone(), links.clone());
@@ -53,8 +58,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     println!("ready");
     stop::signal().await.context("cannot listen to signals")?;
-    tracing::info!("stopping");
-    fronts.finish(GRACE).await;
-    edges.finish(GRACE).await;
+    tracing::info!(?grace, "stopping: edges are told to go elsewhere, calls in flight are finished");
+    links.drain();
+    fronts.finish_before(stop::patience(grace)).await;
+    edges.finish(GOODBYE).await;
     Ok(())
 }

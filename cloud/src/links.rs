@@ -4,19 +4,19 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use proto::error::{Error, chain};
-use proto::hello::{Hello, Message, MessageError, PROTOCOL, Refused, Welcome};
 use proto::identity::NodeName;
-use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
+use proto::link::{Io, Kind, LinkError};
 use proto::stop::Tasks;
 use proto::upstream::{self, MAX_PASSING, Upstream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot};
-use tracing::{info, warn};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot, watch};
 
+use self::drive::backoff_cap;
 use crate::known::Known;
+
+mod drive;
 
 /// Calls on their way on one link; more are refused, since each holds its request in memory.
 const MAX_CALLS: usize = 2048;
@@ -30,6 +30,10 @@ pub struct Links {
     waiting: StdMutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
     known: Arc<Known>,
     tasks: Tasks,
+    /// Told to stop when edges are to go elsewhere.
+    draining: Tasks,
+    /// The backoff that edges were told last; it grows with the largest fleet seen.
+    backoff_cap: watch::Sender<Duration>,
 }
 
 /// What a call needs of a link.
@@ -46,7 +50,9 @@ pub struct Handle {
 impl Links {
     /// No links yet. Their tasks are part of `tasks`.
     pub fn new(known: Arc<Known>, tasks: Tasks) -> Self {
-        Self { by_node: StdMutex::default(), waiting: StdMutex::default(), known, tasks }
+        let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
+        let (by_node, waiting) = (StdMutex::default(), StdMutex::default());
+        Self { by_node, waiting, known, tasks, draining, backoff_cap }
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
@@ -62,7 +68,8 @@ impl Links {
         self.map().get(node).cloned()
     }
 
-    /// Waits until the node has another link than `lost`. None if this cloud stops before.
+    /// Waits until the node has another link than `lost`. None if this cloud stops before: it then takes no
+    /// more links.
     pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let linked = {
             let map = self.map();
@@ -77,7 +84,7 @@ impl Links {
             of_node.push(linked);
             next
         };
-        tokio::select! { link = linked => link.ok(), () = self.tasks.stopped() => None }
+        tokio::select! { link = linked => link.ok(), () = self.drained() => None, () = self.tasks.stopped() => None }
     }
 
     /// Makes this the link of a node; gives back the one that it replaces.
@@ -90,81 +97,19 @@ impl Links {
         older
     }
 
-    /// Runs a link whose other end is proved to be `node`, until it ends.
-    pub async fn run(&self, node: NodeName, mut link: Link) {
-        let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
-            Ok(Event::Message(Message::Hello(hello))) => hello,
-            Ok(Event::Closed(LinkError::Message(error))) => return refuse(&node, link, &error).await,
-            Ok(Event::Closed(error)) => {
-                return warn!(%node, error = %chain(&error), "a link ended before its hello");
-            }
-            Ok(_) => return link.close("the first message on a link is a hello").await,
-            Err(_) => return link.close("no hello came in time").await,
-        };
-        self.greet(&node, &hello);
-        self.known.learn_drivers(&node, hello.drivers);
-        let welcome = Welcome { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() };
-        if let Err(error) = link.send(&Message::Welcome(welcome)).await {
-            return warn!(%node, error = %chain(&error), "a link ended at its welcome");
-        }
-        let (want, wanted) = mpsc::channel(16);
-        let tasks = self.tasks.child();
-        let handle = Arc::new(Handle::new(want, tasks));
-        if let Some(older) = self.put(&node, &handle) {
-            info!(%node, "a newer link replaces the older one");
-            older.tasks.stop();
-        }
-        info!(%node, "linked");
-        self.drive(&node, link, &handle, wanted).await;
-        handle.tasks.stop();
-        let mut map = self.map();
-        if map.get(&node).is_some_and(|current| Arc::ptr_eq(current, &handle)) {
-            map.remove(&node);
-        }
+    /// Tells all edges to go elsewhere. No link is taken any more; those that are there go on.
+    pub fn drain(&self) {
+        self.draining.stop();
     }
 
-    fn greet(&self, node: &NodeName, hello: &Hello) {
-        let drivers: Vec<_> = hello.drivers.iter().map(|driver| driver.name.to_string()).collect();
-        info!(%node, version = hello.version, drivers = drivers.join(" "), "hello");
-        if hello.node != *node {
-            warn!(%node, says = %hello.node, "an edge calls itself otherwise than its certificate; that counts");
-        }
+    /// Ends when the links are drained.
+    pub async fn drained(&self) {
+        self.draining.stopped().await;
     }
 
-    /// Until the link ends: learns what the edge says, and opens the byte streams that calls want.
-    async fn drive(
-        &self,
-        node: &NodeName,
-        mut link: Link,
-        handle: &Handle,
-        mut wanted: mpsc::Receiver<Want>,
-    ) {
-        let mut opening = FuturesUnordered::new();
-        loop {
-            tokio::select! {
-                event = link.next() => match event {
-                    Event::Message(Message::Drivers(drivers)) => {
-                        info!(%node, "drivers changed");
-                        self.known.learn_drivers(node, drivers);
-                    }
-                    Event::Message(_) | Event::Opened(..) => {
-                        warn!(%node, "the edge broke the rules of the link: it may only tell of its drivers");
-                        return link.close("an edge may only tell of its drivers").await;
-                    }
-                    Event::Closed(error) => return info!(%node, reason = %chain(&error), "unlinked"),
-                },
-                Some((kind, answer)) = wanted.recv() => {
-                    let opened = link.open(kind);
-                    opening.push(async move { drop(answer.send(opened.await)) });
-                }
-                Some(()) = opening.next() => {}
-                () = handle.tasks.stopped() => {
-                    info!(%node, "unlinked by csi-cloud");
-                    let reason = if self.tasks.is_stopped() { "csi-cloud is stopping" } else { "replaced by a newer link" };
-                    return link.close(reason).await;
-                }
-            }
-        }
+    /// Whether the links are drained.
+    pub fn is_drained(&self) -> bool {
+        self.draining.is_stopped()
     }
 }
 
@@ -217,14 +162,5 @@ impl Handle {
         });
         *slot = Some(sender.clone());
         Ok(sender)
-    }
-}
-
-async fn refuse(node: &NodeName, mut link: Link, error: &MessageError) {
-    let reason = chain(error);
-    warn!(%node, reason, "refused a link");
-    let refused = Refused { protocol: PROTOCOL, reason: reason.clone() };
-    if link.send(&Message::Refused(refused)).await.is_ok() {
-        link.close(&reason).await;
     }
 }

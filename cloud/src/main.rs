@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     proto::program::run(|| match Cli::parse().command {
         Command::Serve(flags) => {
             let config = Config::load(flags)?;
-            proto::program::runtime(config.workers)?.block_on(cloud::serve(config))
+            proto::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
         }
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
         Command::Ca(Ca::Issue { node, dir, days }) => ca::issue(&dir, &node, days),

@@ -21,7 +21,8 @@ pub struct Cli {
 
 const EXAMPLE: &str = "\
 Example:
-  csi-edge serve --cloud wss://cloud.example:7443 --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
+  csi-edge serve --cloud quic://cloud.example:7443 --cloud wss://cloud.example:7443 \\
+    --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
     --ca ca.crt --cert node-1.crt --key node-1.key --fronts /run/edge-csi
 
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,info.";
@@ -39,9 +40,9 @@ pub struct Serve {
     /// What both programs have
     #[command(flatten)]
     pub common: Flags,
-    /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT
+    /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT; several are several ways, the preferred first
     #[arg(long, value_name = "URL")]
-    pub cloud: Option<Endpoint>,
+    pub cloud: Vec<Endpoint>,
     /// A driver of this node and its CSI socket; give it once for each driver
     #[arg(long = "driver", value_name = "NAME=SOCKET", value_parser = driver_at)]
     pub drivers: Vec<DriverAt>,

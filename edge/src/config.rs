@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use proto::config::{Problems, Reader};
+use proto::config::{Common, HOUR, Problems, Reader};
 use proto::identity::DriverName;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
@@ -13,17 +14,22 @@ use crate::cli::{DriverAt, Serve};
 /// All that csi-edge runs on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where the cloud is.
-    pub cloud: Endpoint,
+    /// Where the cloud is, the preferred way to it first; at least one, each once.
+    pub cloud: Vec<Endpoint>,
+    /// How soon a way that is preferred to the one in use is tried again.
+    pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
     pub fronts: Option<PathBuf>,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
     pub drivers: BTreeMap<DriverName, PathBuf>,
-    /// Worker threads.
-    pub workers: u16,
+    /// What csi-cloud is told as well.
+    pub common: Common,
 }
+
+/// How soon a preferred way is tried again if nothing is said, in seconds.
+const RETURN_AFTER: u16 = 30;
 
 impl Config {
     /// Reads the file that the flags name, and puts the flags over it.
@@ -32,10 +38,15 @@ impl Config {
     /// Everything that is wrong with either.
     pub fn load(flags: Serve) -> Result<Self, Problems> {
         let mut file = Reader::open(flags.common.config.as_deref());
-        let cloud = file.parsed("cloud", str::parse::<Endpoint>);
-        let cloud = file.required("cloud (--cloud)", flags.cloud.or(cloud));
+        let listed = file.one_or_list("cloud", str::parse::<Endpoint>);
+        let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
+        file.required("cloud (--cloud)", cloud.first());
         let fronts = file.path("fronts");
-        let (tls, workers) = file.common(flags.common);
+        let link = file
+            .section("link", |link| [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]);
+        let [dead_after, return_after] = link.unwrap_or_default();
+        let return_after = Duration::from_secs(return_after.unwrap_or(RETURN_AFTER).into());
+        let (tls, common) = file.common(flags.common, dead_after);
         let listed = file.sections("drivers", |driver| {
             let (name, socket) = (driver.parsed("name", str::parse::<DriverName>), driver.path("socket"));
             if name.is_none() || socket.is_none() {
@@ -48,9 +59,19 @@ impl Config {
         let drivers = by_name(listed, &mut file);
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
-        let (Some(cloud), Some(tls)) = (cloud, tls) else { return Err(Problems(Vec::new())) };
-        Ok(Self { cloud, fronts: flags.fronts.or(fronts), tls, drivers, workers })
+        let Some(tls) = tls else { return Err(Problems(Vec::new())) };
+        Ok(Self { cloud, return_after, fronts: flags.fronts.or(fronts), tls, drivers, common })
     }
+}
+
+fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
+    let mut once: Vec<Endpoint> = Vec::new();
+    for endpoint in listed {
+        if !once.contains(&endpoint) {
+            once.push(endpoint);
+        }
+    }
+    once
 }
 
 fn by_name(listed: Vec<DriverAt>, file: &mut Reader) -> BTreeMap<DriverName, PathBuf> {
@@ -71,6 +92,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use proto::link::KeepAlive;
 
     fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
         let dir = tempfile::tempdir().unwrap();
@@ -91,10 +113,26 @@ mod tests {
     #[test]
     fn a_flag_overrides_the_file() {
         let config = load(WHOLE, &["--cloud", "quic://other:1", "--driver", "e.example=/e.sock"]).unwrap();
-        assert_eq!(config.cloud.to_string(), "quic://other:1");
+        assert_eq!(config.cloud.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quic://other:1"]);
         assert_eq!(config.tls.ca, PathBuf::from("ca.crt"), "relative to the file");
         assert_eq!(config.drivers.keys().map(DriverName::as_str).collect::<Vec<_>>(), ["e.example"]);
-        assert_eq!(config.workers, 1);
+        let defaults = (config.common.workers, config.common.grace, config.common.keep_alive);
+        assert_eq!(defaults, (1, Duration::from_secs(30), KeepAlive::default()));
+    }
+
+    #[test]
+    fn ways_are_kept_in_their_order_and_times_are_read() {
+        let listed = "cloud = [\"quic://a:1\", \"wss://a:1\", \"quic://a:1\"]\ngrace_s = 5\n[link]\n\
+            dead_after_s = 6\nreturn_after_s = 7\n[tls]";
+        let (_, rest) = WHOLE.split_once("[tls]").unwrap();
+        let config = load(&format!("{listed}{rest}"), &["--grace", "8"]).unwrap();
+        assert_eq!(
+            config.cloud.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["quic://a:1", "wss://a:1"]
+        );
+        assert_eq!(config.common.grace, Duration::from_secs(8), "the flag's");
+        assert_eq!(config.common.keep_alive.every, Duration::from_secs(2));
+        assert_eq!(config.return_after, Duration::from_secs(7));
     }
 
     #[test]

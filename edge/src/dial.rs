@@ -1,30 +1,40 @@
-//! Keeps a link to the cloud: dials, says hello, serves the calls that come, and dials again when it ends.
+//! Keeps a link to the cloud, by the best way there is.
+//!
+//! Of several ways the first that links is used; while it is not the preferred one, that is tried again, and a
+//! cloud that is going away is left for another. A new link is up before the older one is let go.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::BackoffBuilder;
 use proto::error::chain;
-use proto::hello::{Hello, Message, PROTOCOL, Welcome};
-use proto::http2;
 use proto::identity::NodeName;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
-use proto::link::{self, Connect, Event, HANDSHAKE, Io, KeepAlive, Kind, Link, LinkError};
+use proto::link::{Connect, KeepAlive, LinkError};
 use proto::stop::Tasks;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{debug, error, info, warn};
+use tracing::{info, warn};
 
+use self::link::Heard;
+use self::ways::{Aim, Found, Ways};
 use crate::calls::Calls;
 use crate::drivers::Drivers;
 
+mod link;
+mod ways;
+
 /// A link that has held for so long is stable: the next one is dialed without much delay.
 const STABLE: Duration = Duration::from_secs(30);
+/// The time between two attempts at a preferred way doubles up to this many times the first.
+const RETURN_GROWTH: u32 = 10;
 
 /// All that dialing needs.
 pub struct Dial {
-    /// Where the cloud is.
-    pub endpoint: Endpoint,
+    /// Where the cloud is, the preferred way to it first.
+    pub cloud: Vec<Endpoint>,
+    /// How soon a way that is preferred to the one in use is tried again; later less often.
+    pub return_after: Duration,
     /// Who we are, and whom we trust.
     pub credentials: Credentials,
     /// This node, as its certificate says.
@@ -39,109 +49,104 @@ pub struct Dial {
     pub connect: Connect,
 }
 
+/// The link in use.
+struct Current {
+    way: usize,
+    since: Instant,
+    heard: mpsc::Receiver<Heard>,
+    /// Told to stop, it says goodbye, finishes its calls and ends.
+    tasks: Tasks,
+    /// The cloud said that it goes away.
+    told: bool,
+    return_after: Duration,
+}
+
 impl Dial {
-    /// Keeps a link until told to stop.
+    /// Keeps a link until told to stop. The link is then let go in a task of `tasks`, its calls finished.
     pub async fn keep(self, tasks: Tasks) {
-        let mut delays = backoff();
-        while !tasks.is_stopped() {
-            let begun = Instant::now();
-            let ended = self.link_once(&tasks).await;
-            if tasks.is_stopped() {
-                return;
-            }
-            if begun.elapsed() >= STABLE {
-                delays = backoff();
-            }
-            // Full jitter, so that edges that lost the cloud together do not come back together.
-            let longest = delays.next().unwrap_or(MAX_DELAY);
-            let delay = longest.mul_f64(rand::random_range(0.0..1.0));
-            warn!(cloud = %self.endpoint, reason = %chain(&ended), ?delay, "no link; dialing again");
-            tokio::select! { () = tokio::time::sleep(delay) => {}, () = tasks.stopped() => return }
-        }
-    }
-
-    /// Dials, and serves the link until it ends.
-    async fn link_once(&self, tasks: &Tasks) -> LinkError {
-        match link::dial(&self.endpoint, &self.credentials, self.keep_alive, &self.connect).await {
-            Ok(link) => {
-                let tasks = tasks.child();
-                let ended = self.serve(link, &tasks).await;
-                tasks.stop();
-                ended
-            }
-            Err(error) => error,
-        }
-    }
-
-    async fn serve(&self, mut link: Link, tasks: &Tasks) -> LinkError {
-        let mut changed = self.drivers.changes();
-        if let Err(error) = self.greet(&mut link).await {
-            return error;
-        }
-        info!(cloud = %self.endpoint, node = %self.node, "linked");
-        println!("linked {} as {}", self.endpoint, self.node);
+        let dial = Arc::new(self);
+        let mut ways = Ways::new(&dial.cloud);
+        let mut current: Option<Current> = None;
         loop {
+            let aim = current.as_ref().map_or(Aim::Any, Current::aim);
             tokio::select! {
-                event = link.next() => match event {
-                    Event::Opened(kind, io) => self.serve_calls(kind, io, tasks),
-                    Event::Message(Message::Refused(refused)) => return LinkError::Closed(refused.reason),
-                    Event::Message(_) => debug!("a control message that this version has no use for"),
-                    Event::Closed(error) => return error,
+                () = tasks.stopped() => return,
+                heard = heard(&mut current) => match heard {
+                    Heard::Leave => current.iter_mut().for_each(|current| current.told = true),
+                    Heard::BackoffCap(cap) => ways.cap(cap),
+                    Heard::Ended(reason) => dial.ended(current.take(), &reason, &mut ways),
                 },
-                _ = changed.changed() => {
-                    if let Err(error) = link.send(&Message::Drivers(self.drivers.hello())).await {
-                        return error;
+                found = ways.find(&dial, &aim) => match found {
+                    Some(found) => {
+                        let newer = dial.begin(found, &mut ways, &tasks);
+                        if let Some(older) = current.replace(newer) {
+                            older.let_go();
+                        }
                     }
-                }
-                () = tasks.stopped() => {
-                    link.close("csi-edge is stopping").await;
-                    return LinkError::Closed("csi-edge is stopping".into());
-                }
+                    None => current.iter_mut().for_each(|current| current.wait_longer(dial.return_after)),
+                },
             }
         }
     }
 
-    async fn greet(&self, link: &mut Link) -> Result<(), LinkError> {
-        let version = env!("CARGO_PKG_VERSION").into();
-        let drivers = self.drivers.hello();
-        let hello = Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers };
-        link.send(&Message::Hello(hello)).await?;
-        let answer = tokio::time::timeout(HANDSHAKE, link.next()).await.map_err(|_| LinkError::TimedOut)?;
-        match answer {
-            Event::Message(Message::Welcome(Welcome { protocol, .. })) if protocol == PROTOCOL => Ok(()),
-            Event::Message(Message::Welcome(Welcome { protocol, .. })) => Err(LinkError::Transport(format!(
-                "the cloud speaks link protocol {protocol} and this csi-edge speaks {PROTOCOL}"
-            ))),
-            Event::Message(Message::Refused(refused)) => {
-                error!(cloud = %self.endpoint, reason = refused.reason, "the cloud refused this edge");
-                Err(LinkError::Closed(format!("the cloud refused this edge: {}", refused.reason)))
-            }
-            Event::Message(_) | Event::Opened(..) => {
-                Err(LinkError::Transport("it did not answer the hello".into()))
-            }
-            Event::Closed(error) => Err(error),
+    fn begin(self: &Arc<Self>, found: Found, ways: &mut Ways, tasks: &Tasks) -> Current {
+        let Found { way, greeted } = found;
+        ways.cap(greeted.backoff_cap);
+        let endpoint = ways.endpoint(way);
+        info!(cloud = %endpoint, node = %self.node, "linked");
+        println!("linked {endpoint} as {}", self.node);
+        let (tell, heard) = mpsc::channel(8);
+        let own = tasks.child();
+        tasks.spawn("link", link::run(self.clone(), greeted, tell, own.clone()));
+        Current {
+            way,
+            since: Instant::now(),
+            heard,
+            tasks: own,
+            told: false,
+            return_after: self.return_after,
         }
     }
 
-    /// Serves a byte stream that the cloud opened; ends with the stream, calls in flight do not.
-    fn serve_calls(&self, kind: Kind, io: Io, tasks: &Tasks) {
-        let calls = self.calls.clone();
-        tasks.spawn_until_stop("link http2", async move {
-            let service = move |request| calls.clone().from_link(request);
-            if let Err(error) = http2::serve(io, service, std::future::pending()).await {
-                debug!(?kind, error = %chain(&error), "HTTP/2 on a link ended");
-            }
-        });
+    fn ended(&self, current: Option<Current>, reason: &LinkError, ways: &mut Ways) {
+        let Some(ended) = current else { return };
+        // Who left because it was told to has not failed.
+        let stable = ended.told || ended.since.elapsed() >= STABLE;
+        let delay = ways.ended(ended.way, stable);
+        let cloud = ways.endpoint(ended.way);
+        warn!(%cloud, reason = %chain(reason), ?delay, "no link; dialing again");
     }
 }
 
-const MAX_DELAY: Duration = Duration::from_secs(30);
+/// What the link in use tells; nothing, without end, if there is none.
+async fn heard(current: &mut Option<Current>) -> Heard {
+    match current {
+        Some(current) => current.heard.recv().await.unwrap_or_else(|| {
+            // Its task tells how it ended before it goes, so this is for a task that crashed.
+            Heard::Ended(LinkError::Closed("its task is gone".into()))
+        }),
+        None => std::future::pending().await,
+    }
+}
 
-fn backoff() -> backon::ExponentialBackoff {
-    let first = Duration::from_millis(500);
-    backon::ExponentialBuilder::new()
-        .with_min_delay(first)
-        .with_max_delay(MAX_DELAY)
-        .without_max_times()
-        .build()
+impl Current {
+    fn aim(&self) -> Aim {
+        match self.way {
+            way if self.told => Aim::Elsewhere { than: way },
+            0 => Aim::Nothing,
+            way => Aim::Better { than: way, after: self.return_after.mul_f64(rand::random_range(0.5..1.5)) },
+        }
+    }
+
+    fn wait_longer(&mut self, first: Duration) {
+        self.return_after = (self.return_after * 2).min(first * RETURN_GROWTH);
+    }
+
+    /// Lets a link go that a newer one replaces. A cloud that goes away closes it itself, after the calls that
+    /// are still to come; any other is told, so that it sends no more.
+    fn let_go(self) {
+        if !self.told {
+            self.tasks.stop();
+        }
+    }
 }

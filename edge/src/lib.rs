@@ -2,13 +2,14 @@
 //! drivers to the node itself.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
+use proto::config::Common;
 use proto::link::tls::{Credentials, Role};
-use proto::link::{KeepAlive, ws};
+use proto::link::ws;
 use proto::socket::Socket;
 use proto::stop::{self, Tasks};
+use tokio::time::Instant;
 
 use crate::calls::Calls;
 use crate::config::Config;
@@ -23,34 +24,37 @@ pub mod drivers;
 pub mod front;
 pub mod share;
 
-/// How long calls in flight may still take when csi-edge is told to stop.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// Serves until the process is asked to stop.
+/// Serves until the process is asked to stop; then the cloud and the kubelet are told to begin no call here, and
+/// those in flight are finished, for as long as the configured grace.
 ///
 /// # Errors
 /// A certificate or a socket cannot be used; the text says which and what to do.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Node)?;
     let node = credentials.node()?;
-    let tasks = Tasks::default();
+    // What brings calls stops first, and what carries them out after it.
+    let (doors, work) = (Tasks::default(), Tasks::default());
     let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
-    let calls = Arc::new(Calls::new(drivers.all(), tasks.clone()));
+    let calls = Arc::new(Calls::new(drivers.all(), work.clone()));
     if let Some(fronts) = &config.fronts {
         let making = || format!("the directory of the fronts, {}, cannot be made", fronts.display());
         std::fs::create_dir_all(fronts).with_context(making)?;
         for driver in drivers.all() {
             let socket = Socket::bind(&fronts.join(format!("{}.sock", driver.name)))?;
-            tasks.spawn("front", front::serve(driver.name.clone(), calls.clone(), socket, tasks.clone()));
+            doors.spawn("front", front::serve(driver.name.clone(), calls.clone(), socket, doors.clone()));
         }
     }
-    drivers.keep(&tasks);
-    let keep_alive = KeepAlive::default();
-    let dial =
-        Dial { endpoint: config.cloud, credentials, node, drivers, calls, keep_alive, connect: ws::tcp() };
-    tasks.spawn("dial", dial.keep(tasks.clone()));
+    drivers.keep(&work);
+    let (cloud, return_after, connect) = (config.cloud, config.return_after, ws::tcp());
+    let Common { grace, keep_alive, .. } = config.common;
+    let dial = Dial { cloud, return_after, credentials, node, drivers, calls, keep_alive, connect };
+    doors.spawn("dial", dial.keep(doors.clone()));
     stop::signal().await.context("cannot listen to signals")?;
-    tracing::info!("stopping");
-    tasks.finish(GRACE).await;
+    tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
+    let end = Instant::now() + grace;
+    if doors.finish_before(stop::patience(grace)).await {
+        // Calls that nobody waits for any more; they run to their end all the same.
+        work.finish_before(stop::patience(end.saturating_duration_since(Instant::now()))).await;
+    }
     Ok(())
 }

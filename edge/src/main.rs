@@ -14,6 +14,6 @@ fn main() -> ExitCode {
     proto::program::run(|| {
         let Command::Serve(flags) = Cli::parse().command;
         let config = Config::load(flags)?;
-        proto::program::runtime(config.workers)?.block_on(edge::serve(config))
+        proto::program::runtime(config.common.workers)?.block_on(edge::serve(config))
     })
 }

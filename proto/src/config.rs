@@ -2,14 +2,20 @@
 //! operator who corrects one line at a time restarts a daemon ten times.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use toml::{Table, Value};
 
+use crate::link::KeepAlive;
 use crate::link::tls::Files;
 
 /// Worker threads if nothing is said; `docs/performance.md` has the measurement.
 const WORKERS: u16 = 1;
+/// How long calls in flight may take when the program is told to stop, in seconds, if nothing is said.
+const GRACE: u16 = 30;
+/// The longest that a time may be set to, in seconds.
+pub const HOUR: u16 = 3600;
 
 /// The flags that both programs have. A flag overrides the file.
 #[derive(Debug, Args)]
@@ -29,6 +35,23 @@ pub struct Flags {
     /// Worker threads [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
+    /// How long calls in flight may still take when told to stop; a second SIGTERM ends the wait [default: 30]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub grace: Option<u16>,
+    /// After how long without a sign of life the other end of a link is taken for dead [default: 15]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub dead_after: Option<u16>,
+}
+
+/// What both programs are told, but for their certificates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Common {
+    /// Worker threads.
+    pub workers: u16,
+    /// How long calls in flight may still take when told to stop.
+    pub grace: Duration,
+    /// How liveness of links is watched.
+    pub keep_alive: KeepAlive,
 }
 
 /// What is wrong with a configuration, all of it.
@@ -65,8 +88,9 @@ impl Reader {
         Self { table, place, directory, problems }
     }
 
-    /// Takes what both programs are told: certificates (none if one is missing, which is noted) and workers.
-    pub fn common(&mut self, flags: Flags) -> (Option<Files>, u16) {
+    /// Takes what both programs are told: certificates (none if one is missing, which is noted) and the rest.
+    /// `dead_after` is what the section `[link]` says of it, in seconds.
+    pub fn common(&mut self, flags: Flags, dead_after: Option<u16>) -> (Option<Files>, Common) {
         let tls = self.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
         let [ca, cert, key] = tls.unwrap_or_default();
         let ca = self.required("[tls] ca (--ca)", flags.ca.or(ca));
@@ -74,7 +98,11 @@ impl Reader {
         let key = self.required("[tls] key (--key)", flags.key.or(key));
         let workers = self.number("workers", 1024);
         let files = ca.zip(cert).zip(key).map(|((ca, cert), key)| Files { ca, cert, key });
-        (files, flags.workers.or(workers).unwrap_or(WORKERS))
+        let grace = self.number("grace_s", HOUR);
+        let grace = Duration::from_secs(flags.grace.or(grace).unwrap_or(GRACE).into());
+        let dead_after = flags.dead_after.or(dead_after).map(|s| Duration::from_secs(s.into()));
+        let keep_alive = dead_after.map(KeepAlive::dead_after).unwrap_or_default();
+        (files, Common { workers: flags.workers.or(workers).unwrap_or(WORKERS), grace, keep_alive })
     }
 
     /// Passes a value on, and notes that it is missing if it is.
@@ -99,6 +127,18 @@ impl Reader {
         let text = self.text(key)?;
         let place = &self.place;
         parse(&text).map_err(|error| self.problems.push(format!("{place}{key}: {error}"))).ok()
+    }
+
+    /// Takes a list of texts as [`Reader::list`] does, or one text.
+    pub fn one_or_list<T, E: std::fmt::Display>(
+        &mut self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<T> {
+        if let Some(one @ Value::String(_)) = self.table.get_mut(key) {
+            *one = Value::Array(vec![one.clone()]);
+        }
+        self.list(key, parse)
     }
 
     /// Takes a list of texts, each of which `parse` understands; those that it does not are problems.

@@ -34,6 +34,11 @@ pub enum Message {
     Drivers(Vec<Driver>),
     /// Cloud to edge, by transports that need it: open another byte stream and show this ticket.
     Bulk(Uuid),
+    /// Cloud to edge: no call will be begun on this link any more; have another one, elsewhere if there is an
+    /// elsewhere. It is also the answer to [`Message::Leaving`].
+    Leave,
+    /// Edge to cloud: begin no call on this link any more; it ends when those in flight are answered.
+    Leaving,
 }
 
 /// What an edge says of itself.
@@ -56,6 +61,10 @@ pub struct Welcome {
     pub protocol: u32,
     /// The version of csi-cloud, for the log.
     pub version: String,
+    /// The longest that the edge should wait before it dials again, in ms, so that a small fleet is back soon
+    /// and a large one does not come all at once. A welcome that comes later than the first changes only this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff_cap_ms: Option<u32>,
 }
 
 /// The cloud does not take the link.
@@ -171,6 +180,19 @@ mod tests {
         let expected = r#"{"hello":{"protocol":1,"node":"n1","version":"0.1.0","drivers":[{"name":"hostdir.edge-csi.io","answers":{"GetPluginInfo":"CgF4"}}]}}"#;
         assert_eq!(hello().encode().unwrap(), expected);
         assert_eq!(Message::decode(expected.as_bytes()).unwrap(), hello());
+    }
+
+    #[test]
+    fn a_farewell_on_the_wire_is_a_word() {
+        assert_eq!(Message::Leave.encode().unwrap(), r#""leave""#);
+        assert_eq!(Message::decode(br#""leaving""#).unwrap(), Message::Leaving);
+    }
+
+    #[test]
+    fn a_welcome_of_before_the_backoff_cap_has_none() {
+        let older = br#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#;
+        let expected = Welcome { protocol: 1, version: "0.1.0".into(), backoff_cap_ms: None };
+        assert_eq!(Message::decode(older).unwrap(), Message::Welcome(expected));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, warn};
 
 use crate::batch::Batched;
-use crate::error::chain;
+use crate::error::{Error, chain};
 use crate::forward::Body;
 use crate::socket::Socket;
 use crate::stop::Tasks;
@@ -72,13 +72,25 @@ where
     connection.await
 }
 
-/// Serves calls on a socket, each connection in a task of `tasks`, until told to stop; calls in flight are
-/// answered first.
+/// Serves calls on a socket, each connection in a task of `tasks`, until told to stop. Then nobody else is let
+/// in, callers are told to begin no call (GOAWAY), and calls in flight are answered: by whom they are for or,
+/// when the group is given up, UNAVAILABLE, since they may be running.
 pub async fn serve_socket<F, R>(socket: Socket, service: F, tasks: Tasks)
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
     R: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
 {
+    let given_up = tasks.clone();
+    let service = move |request| {
+        let (answering, tasks) = (service(request), given_up.clone());
+        async move {
+            tokio::select! {
+                biased;
+                answer = answering => answer,
+                () = tasks.given_up() => Ok(Error::Stopping("the program behind this socket").response()),
+            }
+        }
+    };
     loop {
         let accepted = tokio::select! {
             accepted = socket.listener.accept() => accepted,

@@ -96,12 +96,26 @@ impl Stand {
     /// # Errors
     /// It does not get ready; the error holds its log.
     pub async fn cloud(&self, listen: &[&str], drivers: &[&str], more: &[&str]) -> anyhow::Result<Cloud> {
+        self.cloud_as("cloud", listen, drivers, more).await
+    }
+
+    /// Starts a csi-cloud that is one of several: its fronts are in a directory of this name.
+    ///
+    /// # Errors
+    /// It does not get ready; the error holds its log.
+    pub async fn cloud_as(
+        &self,
+        name: &str,
+        listen: &[&str],
+        drivers: &[&str],
+        more: &[&str],
+    ) -> anyhow::Result<Cloud> {
         let mut command = self.program("csi-cloud")?;
-        command.arg("serve").args(["--fronts", &self.at("cloud")]).args(more);
+        command.arg("serve").args(["--fronts", &self.at(name)]).args(more);
         self.tls(&mut command, "cloud");
         command.args(listen.iter().flat_map(|url| ["--listen", url]));
         command.args(drivers.iter().flat_map(|driver| ["--driver", driver]));
-        let mut process = Process::start("csi-cloud", command, self.dir())?;
+        let mut process = Process::start(&format!("csi-{name}"), command, self.dir())?;
         let mut urls = Vec::new();
         for _ in listen {
             urls.push(process.line_starting("listening ", START).await?);
@@ -130,11 +144,24 @@ impl Stand {
         url: &str,
         drivers: &[(&str, &str)],
     ) -> anyhow::Result<Process> {
+        self.edge_with(node, drivers, &["--cloud", url]).await
+    }
+
+    /// Starts csi-edge at a node with further arguments, among them where the cloud is, and does not wait.
+    ///
+    /// # Errors
+    /// It cannot be started, or its certificate cannot be made.
+    pub async fn edge_with(
+        &mut self,
+        node: &str,
+        drivers: &[(&str, &str)],
+        more: &[&str],
+    ) -> anyhow::Result<Process> {
         if self.issued.insert(node.to_owned()) {
             self.run("csi-cloud", &["ca", "issue", node, "--dir", &self.pki()]).await?;
         }
         let mut command = self.program("csi-edge")?;
-        command.args(["serve", "--cloud", url, "--fronts", &self.at(node)]);
+        command.args(["serve", "--fronts", &self.at(node)]).args(more);
         self.tls(&mut command, node);
         let drivers = drivers.iter().map(|(name, socket)| format!("--driver={name}={socket}"));
         command.args(drivers);

@@ -9,7 +9,7 @@ use proto::csi;
 
 use crate::process::Process;
 use crate::raw::RawClient;
-use crate::stand::{Cloud, STOP, Stand, until};
+use crate::stand::{Cloud, START, STOP, Stand, until};
 use crate::testdriver::{Running, TestDriver};
 
 /// The name of the driver.
@@ -39,13 +39,23 @@ impl World {
     /// # Errors
     /// A program does not start; the error holds its log.
     pub async fn new(listen: &str) -> anyhow::Result<Self> {
+        Self::with(listen, &[], &[]).await
+    }
+
+    /// A world whose programs are given further arguments.
+    ///
+    /// # Errors
+    /// A program does not start; the error holds its log.
+    pub async fn with(listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
         let driver = TestDriver::new(DRIVER, NODE);
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
-        let cloud = stand.cloud(&[listen], &[DRIVER], &[]).await?;
+        let cloud = stand.cloud(&[listen], &[DRIVER], cloud).await?;
         let url = cloud.urls.first().context("no listener")?.clone();
-        let edge = stand.edge(NODE, &url, &[(DRIVER, &socket)]).await?;
+        let more = [&["--cloud", url.as_str()], edge].concat();
+        let mut edge = stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
+        edge.line_starting("linked ", START).await?;
         let world = Self { stand, cloud, edge, driver, serving };
         world.learned().await?;
         world.driver.forget_calls();

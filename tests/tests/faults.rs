@@ -154,7 +154,13 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
         let call = front.send(&path, framed(&request), &given);
         let stop = async {
             driver.wait_for("CreateVolume", 1).await?;
-            // It says goodbye after its grace, with the call still running.
+            edge.signal(rustix::process::Signal::TERM)?;
+            until("it waits for the call", || async {
+                anyhow::ensure!(edge.log_tail().contains("stopping"), "not yet");
+                Ok(())
+            })
+            .await?;
+            // The second time it goes, with the call still running.
             edge.stop(START).await
         };
         let (answer, stopped) = tokio::join!(call, stop);

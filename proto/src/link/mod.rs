@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 /// How liveness is watched, on both sides of every link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     /// A sign of life is sent this often.
     pub every: Duration,
@@ -48,9 +48,16 @@ pub struct KeepAlive {
     pub dead_after: Duration,
 }
 
+impl KeepAlive {
+    /// The other side is taken for dead after this long; a sign of life is sent three times as often.
+    pub fn dead_after(time: Duration) -> Self {
+        Self { every: time / 3, dead_after: time }
+    }
+}
+
 impl Default for KeepAlive {
     fn default() -> Self {
-        Self { every: Duration::from_secs(5), dead_after: Duration::from_secs(15) }
+        Self::dead_after(Duration::from_secs(15))
     }
 }
 

@@ -50,8 +50,9 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> Arc<TransportConf
     config.max_concurrent_bidi_streams(streams_from_peer.into()).max_concurrent_uni_streams(0_u8.into());
     config.datagram_receive_buffer_size(None).send_window(SEND_WINDOW);
     config.keep_alive_interval(Some(keep_alive.every));
+    // The timer runs from the first packet sent since one was heard, which is a keep-alive, so less by that.
     // Longer than any VarInt can say is no limit; the configuration's range is far below.
-    config.max_idle_timeout(keep_alive.dead_after.try_into().ok());
+    config.max_idle_timeout(keep_alive.dead_after.saturating_sub(keep_alive.every).try_into().ok());
     Arc::new(config)
 }
 
@@ -196,13 +197,7 @@ impl QuicLink {
             biased;
             frame = self.control.next() => match frame {
                 Some(Ok(bytes)) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
-                broken => Event::Closed(self.connection.close_reason().map_or_else(
-                    || {
-                        let how = broken.and_then(Result::err).map_or_else(|| "it ended".into(), |e| e.to_string());
-                        LinkError::Transport(format!("its control stream: {how}"))
-                    },
-                    |reason| failed(&reason),
-                )),
+                broken => Event::Closed(why_ended(&self.connection, broken.and_then(Result::err)).await),
             },
             opened = opened => {
                 self.opened = Some(accept_stream(self.connection.clone()).boxed());
@@ -237,6 +232,15 @@ impl QuicLink {
             let _ = tokio::time::timeout(super::HANDSHAKE, socket.wait_idle()).await;
         }
     }
+}
+
+/// Why there are no more control messages. Who closes ends them first and tells the reason after it.
+async fn why_ended(connection: &Connection, broken: Option<std::io::Error>) -> LinkError {
+    if let Ok(reason) = tokio::time::timeout(2 * GOODBYE, connection.closed()).await {
+        return failed(&reason);
+    }
+    let how = broken.map_or_else(|| "it ended".into(), |error| error.to_string());
+    LinkError::Transport(format!("its control stream: {how}"))
 }
 
 fn failed(error: &ConnectionError) -> LinkError {

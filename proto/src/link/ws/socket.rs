@@ -115,7 +115,8 @@ impl Socket {
     /// Sends what goes beside the stream: control messages, pings. Ready when the socket is to be closed.
     fn poll_beside(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         while self.ping.poll_tick(cx).is_ready() {
-            if self.heard.elapsed() >= self.keep_alive.dead_after {
+            // At the next tick it would be too late.
+            if self.heard.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
                 let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
                 return Poll::Ready(Err(self.failed(dead)));
             }

@@ -1,0 +1,196 @@
+//! One link's life at the cloud: hello and welcome, what the edge says and what calls want of it, its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use proto::error::chain;
+use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
+use proto::identity::NodeName;
+use proto::link::{Event, HANDSHAKE, Link, LinkError};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use super::{Handle, Links, Want};
+
+/// What others want of a link.
+struct Asked {
+    wanted: mpsc::Receiver<Want>,
+    cap: watch::Receiver<Duration>,
+}
+
+/// What an edge said.
+enum Heard {
+    Nothing,
+    Leaving,
+    Broken(String),
+    Closed(LinkError),
+}
+
+impl Links {
+    /// Runs a link whose other end is proved to be `node`, until it ends.
+    pub async fn run(&self, node: NodeName, mut link: Link) {
+        let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
+            Ok(Event::Message(Message::Hello(hello))) if self.is_drained() => {
+                self.greet(&node, &hello);
+                return refuse(&node, link, "csi-cloud is stopping; dial it elsewhere, or later").await;
+            }
+            Ok(Event::Message(Message::Hello(hello))) => hello,
+            Ok(Event::Closed(LinkError::Message(error))) => return refuse(&node, link, &chain(&error)).await,
+            Ok(Event::Closed(error)) => {
+                return warn!(%node, error = %chain(&error), "a link ended before its hello");
+            }
+            Ok(_) => return refuse(&node, link, "the first message on a link is a hello").await,
+            Err(_) => return refuse(&node, link, "no hello came in time").await,
+        };
+        self.greet(&node, &hello);
+        self.known.learn_drivers(&node, hello.drivers);
+        let mut cap = self.backoff_cap.subscribe();
+        let told = *cap.borrow_and_update();
+        if let Err(error) = link.send(&welcome(told)).await {
+            return warn!(%node, error = %chain(&error), "a link ended at its welcome");
+        }
+        let (want, wanted) = mpsc::channel(16);
+        let tasks = self.tasks.group();
+        let handle = Arc::new(Handle::new(want, tasks));
+        self.enter(&node, &handle);
+        self.drive(&node, link, &handle, Asked { wanted, cap }).await;
+        handle.tasks.stop();
+        self.remove(&node, &handle);
+        handle.tasks.ended().await;
+    }
+
+    /// Makes this the node's link.
+    fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
+        if let Some(older) = self.put(node, handle) {
+            info!(%node, "a newer link replaces the older one");
+            older.tasks.stop();
+        }
+        let cap = backoff_cap(self.map().len());
+        self.backoff_cap.send_if_modified(|told| std::mem::replace(told, cap.max(*told)) < cap);
+        info!(%node, "linked");
+    }
+
+    /// Takes a link out, so that no call is begun on it, if it is still its node's.
+    fn remove(&self, node: &NodeName, handle: &Arc<Handle>) {
+        let mut map = self.map();
+        if map.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
+            map.remove(node);
+        }
+    }
+
+    fn greet(&self, node: &NodeName, hello: &Hello) {
+        let drivers: Vec<_> = hello.drivers.iter().map(|driver| driver.name.to_string()).collect();
+        info!(%node, version = hello.version, drivers = drivers.join(" "), "hello");
+        if hello.node != *node {
+            warn!(%node, says = %hello.node, "an edge calls itself otherwise than its certificate; that counts");
+        }
+    }
+
+    /// Until the link ends: learns what the edge says, and opens the byte streams that calls want.
+    async fn drive(&self, node: &NodeName, mut link: Link, handle: &Arc<Handle>, mut asked: Asked) {
+        let mut opening = FuturesUnordered::new();
+        let (mut told_to_go, mut leaving) = (false, false);
+        loop {
+            let send = tokio::select! {
+                event = link.next() => match self.hear(node, event) {
+                    Heard::Nothing => None,
+                    Heard::Leaving => {
+                        leaving = true;
+                        self.remove(node, handle);
+                        Some(Message::Leave)
+                    }
+                    Heard::Broken(reason) => {
+                        warn!(%node, reason, "the edge broke the rules of the link; it is closed");
+                        return link.close(&reason).await;
+                    }
+                    // Over WebSocket its last byte stream may be seen to end first.
+                    Heard::Closed(_) if leaving => return info!(%node, "unlinked, as the edge wished"),
+                    Heard::Closed(error) => return info!(%node, reason = %chain(&error), "unlinked"),
+                },
+                Some((kind, answer)) = asked.wanted.recv() => {
+                    let opened = link.open(kind);
+                    opening.push(async move { drop(answer.send(opened.await)) });
+                    None
+                }
+                Some(()) = opening.next() => None,
+                Ok(()) = asked.cap.changed() => Some(welcome(*asked.cap.borrow_and_update())),
+                () = self.drained(), if !told_to_go => {
+                    told_to_go = true;
+                    Some(Message::Leave)
+                }
+                () = handle.tasks.ended(), if leaving => {
+                    info!(%node, "unlinked, as the edge wished");
+                    return link.close("the last call is answered").await;
+                }
+                () = handle.tasks.stopped() => {
+                    info!(%node, "unlinked by csi-cloud");
+                    let reason = if self.tasks.is_stopped() { "csi-cloud is stopping" } else { "replaced by a newer link" };
+                    return link.close(reason).await;
+                }
+            };
+            // If it cannot be said, the link is gone, and says so next.
+            if let Some(message) = send {
+                let _ = link.send(&message).await;
+            }
+        }
+    }
+
+    /// What an event on a link comes to.
+    fn hear(&self, node: &NodeName, event: Event) -> Heard {
+        match event {
+            Event::Message(Message::Drivers(drivers)) => {
+                info!(%node, "drivers changed");
+                self.known.learn_drivers(node, drivers);
+                Heard::Nothing
+            }
+            Event::Message(Message::Leaving) => {
+                info!(%node, "the edge lets this link go; no call is begun on it any more");
+                Heard::Leaving
+            }
+            Event::Message(_) | Event::Opened(..) => {
+                Heard::Broken("an edge may only tell of its drivers and that it leaves".into())
+            }
+            Event::Closed(LinkError::Message(error)) => Heard::Broken(chain(&error)),
+            Event::Closed(error) => Heard::Closed(error),
+        }
+    }
+}
+
+fn welcome(cap: Duration) -> Message {
+    let backoff_cap_ms = u32::try_from(cap.as_millis()).ok();
+    Message::Welcome(Welcome {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").into(),
+        backoff_cap_ms,
+    })
+}
+
+/// The longest that an edge should wait before it dials again: about 1,000 links can be made in a second. In
+/// steps of two, so that it seldom changes as a fleet grows.
+pub(super) fn backoff_cap(linked: usize) -> Duration {
+    let seconds = u64::try_from(linked / 1000).unwrap_or(u64::MAX).clamp(2, 30);
+    Duration::from_secs(1 << seconds.ilog2())
+}
+
+async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
+    warn!(%node, reason, "refused a link");
+    let refused = Refused { protocol: PROTOCOL, reason: reason.into() };
+    if link.send(&Message::Refused(refused)).await.is_ok() {
+        link.close(reason).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_larger_fleet_takes_longer_to_come_back() {
+        for (linked, seconds) in [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
+        {
+            assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
+        }
+    }
+}

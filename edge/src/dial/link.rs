@@ -1,0 +1,188 @@
+//! One link: hello, the calls that come on it, and its end in order.
+//!
+//! Told to stop, it asks the cloud to begin no call on it, lets those in flight be answered, and is closed by
+//! the cloud, which knows when the last answer has arrived.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::error::chain;
+use proto::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::http2;
+use proto::link::endpoint::Endpoint;
+use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
+use proto::stop::Tasks;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, error, info};
+
+use super::Dial;
+
+/// How long the cloud may take to answer a goodbye, and to close a link whose last call was answered.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a link that is no longer the one in use may go on with its calls.
+const RETIRED: Duration = Duration::from_secs(600);
+const STOPPING: &str = "csi-edge lets this link go";
+
+/// What a link tells who keeps it.
+pub(super) enum Heard {
+    /// The cloud goes away; have another link.
+    Leave,
+    /// The longest delay that the cloud wishes, if it said one.
+    BackoffCap(Option<Duration>),
+    /// The link is no more.
+    Ended(LinkError),
+}
+
+/// A link that the cloud has welcomed.
+pub(super) struct Greeted {
+    link: Link,
+    /// Has changed if the drivers have since the hello.
+    changed: watch::Receiver<u64>,
+    pub(super) backoff_cap: Option<Duration>,
+}
+
+impl Dial {
+    /// Says hello and takes the welcome.
+    pub(super) async fn greet(&self, cloud: &Endpoint, mut link: Link) -> Result<Greeted, LinkError> {
+        let changed = self.drivers.changes();
+        let version = env!("CARGO_PKG_VERSION").into();
+        let drivers = self.drivers.hello();
+        let hello = Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers };
+        link.send(&Message::Hello(hello)).await?;
+        let answer = tokio::time::timeout(HANDSHAKE, link.next()).await.map_err(|_| LinkError::TimedOut)?;
+        match answer {
+            Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
+                Ok(Greeted { link, changed, backoff_cap: cap(&welcome) })
+            }
+            Event::Message(Message::Welcome(Welcome { protocol, .. })) => Err(LinkError::Transport(format!(
+                "the cloud speaks link protocol {protocol} and this csi-edge speaks {PROTOCOL}"
+            ))),
+            Event::Message(Message::Refused(refused)) => {
+                error!(%cloud, reason = refused.reason, "the cloud refused this edge");
+                Err(LinkError::Closed(format!("the cloud refused this edge: {}", refused.reason)))
+            }
+            Event::Message(_) | Event::Opened(..) => {
+                Err(LinkError::Transport("it did not answer the hello".into()))
+            }
+            Event::Closed(error) => Err(error),
+        }
+    }
+}
+
+fn cap(welcome: &Welcome) -> Option<Duration> {
+    welcome.backoff_cap_ms.map(|ms| Duration::from_millis(ms.into()))
+}
+
+/// Serves a link until it ends. `tasks` is the link's own group.
+pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, tell: mpsc::Sender<Heard>, tasks: Tasks) {
+    let Greeted { link, changed, .. } = greeted;
+    // Stopped when the cloud has heard the goodbye, so not with `tasks`.
+    let streams = Tasks::default();
+    let mut serving = Serving { dial, link: Some(link), streams, tell, leaving: false, end: None };
+    let ended = serving.run(changed, &tasks).await;
+    serving.streams.give_up();
+    debug!(reason = %chain(&ended), "a link ended");
+    // Nobody listens to a link that was let go.
+    let _ = serving.tell.send(Heard::Ended(ended)).await;
+}
+
+struct Serving {
+    dial: Arc<Dial>,
+    /// Here until it is closed.
+    link: Option<Link>,
+    /// Serve the calls; told to stop, they end with the last call in flight.
+    streams: Tasks,
+    tell: mpsc::Sender<Heard>,
+    /// We have said goodbye.
+    leaving: bool,
+    /// When the link is closed whatever is on it.
+    end: Option<Instant>,
+}
+
+impl Serving {
+    async fn run(&mut self, mut changed: watch::Receiver<u64>, tasks: &Tasks) -> LinkError {
+        while let Some(link) = &mut self.link {
+            let end = self.end;
+            let over = async {
+                match end {
+                    Some(end) => sleep_until(end).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let stepped = tokio::select! {
+                event = link.next() => self.take(event).await,
+                _ = changed.changed() => link.send(&Message::Drivers(self.dial.drivers.hello())).await,
+                () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
+                () = sleep(GOODBYE), if self.leaving && !self.streams.is_stopped() => {
+                    self.streams.stop();
+                    Ok(())
+                }
+                () = quiet(&self.streams), if self.streams.is_stopped() => self.close().await,
+                () = tasks.given_up() => self.close().await,
+                () = over => self.close().await,
+            };
+            if let Err(ended) = stepped {
+                return ended;
+            }
+        }
+        LinkError::Closed(STOPPING.into())
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), LinkError> {
+        match event {
+            Event::Opened(kind, io) => self.serve_calls(kind, io),
+            Event::Message(Message::Leave) if self.leaving => self.streams.stop(),
+            Event::Message(Message::Leave) => {
+                info!("the cloud goes away; looking for another link");
+                self.end.get_or_insert_with(|| Instant::now() + RETIRED);
+                let _ = self.tell.send(Heard::Leave).await;
+            }
+            Event::Message(Message::Welcome(again)) => {
+                let _ = self.tell.send(Heard::BackoffCap(cap(&again))).await;
+            }
+            Event::Message(Message::Refused(refused)) => return Err(LinkError::Closed(refused.reason)),
+            Event::Message(_) => debug!("a control message that this version has no use for"),
+            Event::Closed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Asks the cloud to begin no more calls here.
+    async fn say_goodbye(&mut self) -> Result<(), LinkError> {
+        self.leaving = true;
+        self.end.get_or_insert_with(|| Instant::now() + RETIRED);
+        match &mut self.link {
+            Some(link) => link.send(&Message::Leaving).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), LinkError> {
+        if let Some(link) = self.link.take() {
+            link.close(STOPPING).await;
+        }
+        Ok(())
+    }
+
+    /// Serves a byte stream that the cloud opened; ends with the stream, calls in flight do not.
+    fn serve_calls(&self, kind: Kind, io: Io) {
+        let (calls, streams) = (self.dial.calls.clone(), self.streams.clone());
+        self.streams.spawn("link http2", async move {
+            let service = move |request| calls.clone().from_link(request);
+            let served = tokio::select! {
+                served = http2::serve(io, service, streams.stopped()) => served,
+                () = streams.given_up() => return,
+            };
+            if let Err(error) = served {
+                debug!(?kind, error = %chain(&error), "HTTP/2 on a link ended");
+            }
+        });
+    }
+}
+
+/// Ends when nothing more is served, and the cloud has had time to see that and close.
+async fn quiet(streams: &Tasks) {
+    streams.ended().await;
+    sleep(GOODBYE).await;
+}

@@ -1,0 +1,243 @@
+//! The ways to the cloud, each with its own backoff, and the race between them.
+//!
+//! A way is dialed when those that are preferred to it have failed, or have not linked for a while: a network
+//! that swallows UDP answers nothing. Hellos are said one at a time, so that the cloud meets one link only.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use proto::error::chain;
+use proto::link::endpoint::Endpoint;
+use proto::link::{self, HANDSHAKE, LinkError};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::warn;
+
+use super::Dial;
+use super::link::Greeted;
+
+/// The longest first delay.
+const FIRST: Duration = Duration::from_millis(500);
+/// The longest delay, if the cloud says nothing else.
+const LAST: Duration = Duration::from_secs(30);
+/// How long a way has for itself before the next one is tried beside it.
+const STAGGER: Duration = Duration::from_secs(3);
+
+/// What is looked for.
+#[derive(Clone, Debug)]
+pub(super) enum Aim {
+    /// Any link.
+    Any,
+    /// A way preferred to this one; once, after a time.
+    Better { than: usize, after: Duration },
+    /// Any link, but this way last.
+    Elsewhere { than: usize },
+    /// Nothing: the best way is in use.
+    Nothing,
+}
+
+/// A new link.
+pub(super) struct Found {
+    pub(super) way: usize,
+    pub(super) greeted: Greeted,
+}
+
+/// All ways, the preferred first.
+pub(super) struct Ways {
+    all: Vec<Way>,
+    /// The longest delay, as the cloud said last.
+    cap: Duration,
+}
+
+struct Way {
+    place: usize,
+    endpoint: Endpoint,
+    backoff: Backoff,
+}
+
+/// When to dial again: full jitter, so that edges that lost the cloud together do not come back together.
+#[derive(Debug)]
+struct Backoff {
+    /// The longest that the next delay may be.
+    longest: Duration,
+    not_before: Instant,
+}
+
+impl Backoff {
+    fn new() -> Self {
+        Self { longest: FIRST, not_before: Instant::now() }
+    }
+
+    fn failed(&mut self, cap: Duration) -> Duration {
+        let longest = self.longest.min(cap);
+        self.longest = longest * 2;
+        let delay = longest.mul_f64(rand::random_range(0.0..1.0));
+        self.not_before = Instant::now() + delay;
+        delay
+    }
+
+    /// Forgets the failures, and lets a little time pass all the same.
+    fn reset(&mut self) -> Duration {
+        self.longest = FIRST;
+        let delay = FIRST.mul_f64(rand::random_range(0.0..1.0));
+        self.not_before = Instant::now() + delay;
+        delay
+    }
+}
+
+/// Says when a way may join the race.
+struct Gate {
+    begun: Instant,
+    /// How many ways have failed at least once.
+    failed: watch::Sender<usize>,
+    /// Held by who says hello.
+    hello: Mutex<()>,
+}
+
+impl Gate {
+    async fn open(&self, place: usize) {
+        let mut failed = self.failed.subscribe();
+        let turn = self.begun + STAGGER * u32::try_from(place).unwrap_or(u32::MAX);
+        tokio::select! {
+            () = sleep_until(turn) => {}
+            _ = failed.wait_for(|failed| *failed >= place) => {}
+        }
+    }
+}
+
+impl Ways {
+    pub(super) fn new(cloud: &[Endpoint]) -> Self {
+        let way = |(place, endpoint): (usize, &Endpoint)| Way {
+            place,
+            endpoint: endpoint.clone(),
+            backoff: Backoff::new(),
+        };
+        Self { all: cloud.iter().enumerate().map(way).collect(), cap: LAST }
+    }
+
+    /// Takes the longest delay that the cloud wishes, within what makes sense.
+    pub(super) fn cap(&mut self, told: Option<Duration>) {
+        if let Some(told) = told {
+            self.cap = told.clamp(FIRST, LAST);
+        }
+    }
+
+    pub(super) fn endpoint(&self, way: usize) -> String {
+        self.all.get(way).map(|way| way.endpoint.to_string()).unwrap_or_default()
+    }
+
+    /// Notes that the link by this way is gone; gives how long the way is left alone.
+    pub(super) fn ended(&mut self, way: usize, stable: bool) -> Duration {
+        let cap = self.cap;
+        let backoff = self.all.get_mut(way).map(|way| &mut way.backoff);
+        backoff.map(|b| if stable { b.reset() } else { b.failed(cap) }).unwrap_or_default()
+    }
+
+    /// Finds what is aimed at; none if the one attempt at a better way did not link. Dropped, it may be called
+    /// again without harm.
+    pub(super) async fn find(&mut self, dial: &Dial, aim: &Aim) -> Option<Found> {
+        match *aim {
+            Aim::Nothing => std::future::pending().await,
+            Aim::Any => Some(self.race(dial, Some).await),
+            Aim::Elsewhere { than } => {
+                // All edges are told at once.
+                for way in &mut self.all {
+                    way.backoff.reset();
+                }
+                let last = |place| Some(if place == than { usize::MAX } else { place });
+                Some(self.race(dial, last).await)
+            }
+            Aim::Better { than, after } => {
+                sleep(after).await;
+                self.all.iter_mut().take(than).for_each(|way| way.backoff = Backoff::new());
+                let better = |place| (place < than).then_some(place);
+                timeout(HANDSHAKE, self.race(dial, better)).await.ok()
+            }
+        }
+    }
+
+    /// Dials the ways that have a rank, in its order, until one links.
+    async fn race(&mut self, dial: &Dial, rank: impl Fn(usize) -> Option<usize>) -> Found {
+        let cap = self.cap;
+        let gate = Gate { begun: Instant::now(), failed: watch::Sender::new(0), hello: Mutex::default() };
+        let ranked = self.all.iter_mut().filter_map(|way| Some((rank(way.place)?, way)));
+        let mut ranked: Vec<_> = ranked.collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        let racing = ranked.into_iter().enumerate();
+        let racing = racing.map(|(turn, (_, way))| way.persist(dial, turn, &gate, cap));
+        let mut racing: FuturesUnordered<_> = racing.collect();
+        match racing.next().await {
+            Some(found) => found,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Way {
+    /// Dials until it links, from its turn on.
+    async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, cap: Duration) -> Found {
+        gate.open(turn).await;
+        let mut first = true;
+        loop {
+            sleep_until(self.backoff.not_before).await;
+            let error = match self.link(dial, gate).await {
+                Ok(greeted) => return Found { way: self.place, greeted },
+                Err(error) => error,
+            };
+            let delay = self.backoff.failed(cap);
+            warn!(cloud = %self.endpoint, reason = %chain(&error), ?delay, "cannot link; dialing again");
+            if std::mem::take(&mut first) {
+                gate.failed.send_modify(|failed| *failed += 1);
+            }
+        }
+    }
+
+    async fn link(&self, dial: &Dial, gate: &Gate) -> Result<Greeted, LinkError> {
+        let link = link::dial(&self.endpoint, &dial.credentials, dial.keep_alive, &dial.connect).await?;
+        let _one_at_a_time = gate.hello.lock().await;
+        dial.greet(&self.endpoint, link).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_grow_to_the_cap_and_start_again_after_a_stable_link() {
+        let mut backoff = Backoff::new();
+        let mut bounds = Vec::new();
+        for _ in 0..8 {
+            bounds.push(backoff.longest.min(Duration::from_secs(5)));
+            let delay = backoff.failed(Duration::from_secs(5));
+            assert!(bounds.last().is_some_and(|bound| delay <= *bound), "{delay:?}");
+            assert_eq!(backoff.not_before, Instant::now() + delay);
+        }
+        let expected = [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000].map(Duration::from_millis);
+        assert_eq!(bounds, expected);
+        backoff.reset();
+        assert_eq!(backoff.longest, FIRST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_way_waits_for_those_before_it_to_fail_or_for_its_turn() {
+        let gate = Gate { begun: Instant::now(), failed: watch::Sender::new(0), hello: Mutex::default() };
+        gate.open(0).await;
+        assert_eq!(gate.begun.elapsed(), Duration::ZERO, "the first waits for nobody");
+        gate.open(1).await;
+        assert_eq!(gate.begun.elapsed().as_secs(), STAGGER.as_secs(), "the first says nothing");
+        gate.failed.send_replace(2);
+        gate.open(2).await;
+        assert_eq!(gate.begun.elapsed().as_secs(), STAGGER.as_secs(), "both have failed");
+    }
+
+    #[test]
+    fn the_clouds_wish_is_taken_within_reason() {
+        let mut ways = Ways { all: Vec::new(), cap: LAST };
+        for (told, taken) in [(0, 500), (2_000, 2_000), (3_600_000, 30_000)] {
+            ways.cap(Some(Duration::from_millis(told)));
+            assert_eq!(ways.cap, Duration::from_millis(taken));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What an edge, or whoever dials, may take of the cloud. Each test ends with a good edge that is untouched.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::link::tls::{Credentials, Files, Role, client_config};
+use proto::link::{self, Event, HANDSHAKE, KeepAlive, Link, quic, ws};
+use proto::publish::{Existing, publish};
+use tests::process::Process;
+use tests::stand::{START, Stand, until};
+use tests::world::{NODE, QUIET, TRANSPORTS, World, controller};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tonic::Code;
+
+fn credentials(stand: &Stand) -> anyhow::Result<Credentials> {
+    let at = |file: String| PathBuf::from(stand.pki()).join(file);
+    let files =
+        Files { ca: at("ca.crt".into()), cert: at(format!("{NODE}.crt")), key: at(format!("{NODE}.key")) };
+    Ok(Credentials::load(&files, Role::Node)?)
+}
+
+/// Dials as an edge of the test's own, with the node's certificate.
+async fn dial(world: &World) -> anyhow::Result<Link> {
+    let credentials = credentials(&world.stand)?;
+    Ok(link::dial(&world.url().parse()?, &credentials, KeepAlive::default(), &ws::tcp()).await?)
+}
+
+fn addr(world: &World) -> anyhow::Result<SocketAddr> {
+    Ok(world.url().split_once("://").unwrap_or_default().1.parse()?)
+}
+
+async fn tls(world: &World) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let config = client_config(&credentials(&world.stand)?, ws::ALPN)?;
+    let tcp = TcpStream::connect(addr(world)?).await?;
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1")?;
+    Ok(tokio_rustls::TlsConnector::from(config).connect(name, tcp).await?)
+}
+
+async fn quinn_connection(world: &World) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
+    let tls = client_config(&credentials(&world.stand)?, quic::ALPN)?;
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls)?;
+    let config = quinn::ClientConfig::new(Arc::new(crypto));
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
+    let connection = endpoint.connect_with(config, addr(world)?, "127.0.0.1")?.await?;
+    Ok((endpoint, connection))
+}
+
+async fn logged(process: &Process, what: &str) -> anyhow::Result<()> {
+    until(what, || async {
+        let log = process.log_tail();
+        anyhow::ensure!(log.contains(what), "{log}");
+        Ok(())
+    })
+    .await
+}
+
+/// The good edge is linked and answers.
+async fn untouched(world: &World) -> anyhow::Result<()> {
+    let front = world.front().await?;
+    until("the good edge answers", || async {
+        let answer = front.call(&controller("GetCapacity"), &[]).await?;
+        anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());
+        Ok(())
+    })
+    .await
+}
+
+/// A connection that is closed by the other side.
+async fn closed(mut connection: impl AsyncReadExt + Unpin) -> anyhow::Result<()> {
+    let mut bytes = [0; 1024];
+    while let Ok(1..) = connection.read(&mut bytes).await {}
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
+    let worlds = [World::new(TRANSPORTS[0]).await?, World::new(TRANSPORTS[1]).await?];
+    let begun = Instant::now();
+    // After TCP; after TLS; in the middle of the upgrade, which is a byte at a time; and after all of it.
+    let tcp = TcpStream::connect(addr(&worlds[0])?).await?;
+    let after_tls = tls(&worlds[0]).await?;
+    let slow = tls(&worlds[0]).await?;
+    let (wss, (endpoint, silent)) = (dial(&worlds[0]).await?, quinn_connection(&worlds[1]).await?);
+    let slow = async move {
+        let (mut read, mut write) = tokio::io::split(slow);
+        let drip = async {
+            while tokio::io::AsyncWriteExt::write_all(&mut write, b"G").await.is_ok() {
+                tokio::time::sleep(QUIET).await;
+            }
+        };
+        tokio::select! { () = drip => {}, _ = closed(&mut read) => {} }
+        anyhow::Ok(())
+    };
+    let wss = async move {
+        let mut wss = wss;
+        loop {
+            match wss.next().await {
+                Event::Closed(_) => return anyhow::Ok(()),
+                Event::Message(Message::Refused(refused)) => {
+                    assert_eq!(refused.reason, "no hello came in time")
+                }
+                _ => panic!("what is said to who says nothing?"),
+            }
+        }
+    };
+    let all = async { tokio::try_join!(closed(tcp), closed(after_tls), slow, wss) };
+    timeout(HANDSHAKE + Duration::from_secs(3), all).await??;
+    timeout(Duration::from_secs(3), silent.closed()).await?;
+    assert!(begun.elapsed() >= HANDSHAKE - Duration::from_millis(100), "too soon: {:?}", begun.elapsed());
+    drop(endpoint);
+    for world in worlds {
+        logged(&world.cloud.process, "did not answer within 10s").await?;
+        untouched(&world).await?;
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_address_has_so_many_connections_and_no_more() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let dir = tempfile::tempdir()?;
+        let config = dir.path().join("cloud.toml");
+        publish(&config, b"[limits]\nconnections_per_address = 2\n", 0o600, Existing::Keep)?;
+        let world = World::with(transport, &["--config", &config.display().to_string()], &[]).await?;
+        let second = dial(&world).await?;
+        let third = dial(&world).await.err();
+        let text = third.map(|error| format!("{error:#}")).unwrap_or_default();
+        assert!(!text.is_empty(), "a third connection was taken");
+        logged(&world.cloud.process, "127.0.0.1").await?;
+        logged(&world.cloud.process, "has 2 connections, which is the limit (connections_per_address)")
+            .await?;
+        second.close("done").await;
+        let room = until("there is room again", || dial(&world)).await?;
+        room.close("done").await;
+        untouched(&world).await?;
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = World::new(transport).await?;
+        let mut link = dial(&world).await?;
+        let (node, version, drivers) = (NODE.parse()?, "0.1.0".into(), Vec::new());
+        link.send(&Message::Hello(Hello { protocol: PROTOCOL, node, version, drivers })).await?;
+        let Event::Message(Message::Welcome(welcome)) = link.next().await else { panic!("not welcome") };
+        assert_eq!(welcome.backoff_cap_ms, Some(2000), "what a small fleet is told");
+        // Only the cloud welcomes.
+        let welcome = Welcome { protocol: PROTOCOL, version: "0.1.0".into(), backoff_cap_ms: None };
+        link.send(&Message::Welcome(welcome)).await?;
+        let reason = "an edge may only tell of its drivers and that it leaves";
+        match timeout(START, link.next()).await? {
+            Event::Closed(error) => assert!(error.to_string().contains(reason), "{error}"),
+            _ => panic!("not closed"),
+        }
+        logged(&world.cloud.process, reason).await?;
+        untouched(&world).await?;
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edge_opens_one_stream_and_no_bulk_connection_that_nobody_asked_for() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[1]).await?;
+    let (_endpoint, connection) = quinn_connection(&world).await?;
+    let _first = connection.open_bi().await?;
+    assert!(timeout(QUIET, connection.open_bi()).await.is_err(), "a second stream was let in");
+    assert!(timeout(QUIET, connection.open_uni()).await.is_err(), "a stream of one direction was let in");
+    assert_eq!(connection.max_datagram_size(), None);
+    untouched(&world).await?;
+    world.stop().await?;
+
+    let world = World::new(TRANSPORTS[0]).await?;
+    let url = format!("wss://{}/bulk/6a0e8c3e-4d6c-4e7c-9d3f-0d1f6f0b9f10", addr(&world)?);
+    let (socket, _) = tokio_tungstenite::client_async(url, tls(&world).await?).await?;
+    closed(socket.into_inner()).await?;
+    logged(&world.cloud.process, "nobody asked for /bulk/").await?;
+    untouched(&world).await?;
+    world.stop().await
+}
+
+#[tokio::test]
+async fn headers_that_are_too_large_end_that_call_only() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    for front in [world.front().await?, world.node_front().await?] {
+        let large = "x".repeat(70 * 1024);
+        let body = proto::frame::frame(&[]);
+        let refused = front.send(&controller("GetCapacity"), body, &[("large", &large)]).await;
+        assert!(refused.is_err() || refused.is_ok_and(|answer| answer.code() != Code::Ok), "it was taken");
+        assert_eq!(front.call(&controller("GetCapacity"), &[]).await?.code(), Code::Ok);
+    }
+    let calls = world.driver.calls_of("GetCapacity");
+    assert_eq!(calls.len(), 2, "what was refused reached the driver");
+    world.stop().await
+}
