@@ -20,7 +20,7 @@ use self::site::{CloudSite, Site};
 use crate::stand::Stand;
 
 /// Callers for each driver.
-const CALLERS: usize = 4;
+const CALLERS: usize = 8;
 /// How long the last calls may take when nothing breaks any more.
 const SETTLE: Duration = Duration::from_secs(120);
 

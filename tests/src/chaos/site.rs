@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use proto::csi;
@@ -12,7 +13,11 @@ use tokio::sync::Mutex;
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::stand::{START, STOP, Stand, channel};
-use crate::testdriver::{Running, TestDriver};
+use crate::testdriver::{Fault, Running, TestDriver, Times};
+
+/// How long a test driver takes to publish: longer than a link needs to come back, so that a call is sent again while
+/// its run is still going on.
+const WORK: Duration = Duration::from_secs(4);
 
 /// One node.
 #[derive(Clone, Copy)]
@@ -60,7 +65,7 @@ impl CloudSite {
     ///
     /// # Errors
     /// It does not get ready again.
-    pub async fn kill(&mut self, down: std::time::Duration) -> anyhow::Result<()> {
+    pub async fn kill(&mut self, down: Duration) -> anyhow::Result<()> {
         if let Some(process) = self.process.take() {
             process.kill().await?;
         }
@@ -109,7 +114,9 @@ impl Site {
         let driver = if plan.hostdir {
             Driver::Host(None)
         } else {
-            Driver::Test(TestDriver::new(plan.driver, plan.node), None)
+            let driver = TestDriver::new(plan.driver, plan.node);
+            driver.inject("ControllerPublishVolume", Fault::Delay(WORK), Times::All);
+            Driver::Test(driver, None)
         };
         let mut site = Self { stand, plan, relay, edge: None, driver, socket };
         site.start_driver().await?;
@@ -147,7 +154,7 @@ impl Site {
     ///
     /// # Errors
     /// It cannot be started.
-    pub async fn kill_edge(&mut self, down: std::time::Duration) -> anyhow::Result<()> {
+    pub async fn kill_edge(&mut self, down: Duration) -> anyhow::Result<()> {
         if let Some(edge) = self.edge.take() {
             edge.kill().await?;
         }
@@ -159,7 +166,7 @@ impl Site {
     ///
     /// # Errors
     /// It does not get ready again.
-    pub async fn kill_driver(&mut self, down: std::time::Duration) -> anyhow::Result<()> {
+    pub async fn kill_driver(&mut self, down: Duration) -> anyhow::Result<()> {
         match &mut self.driver {
             Driver::Test(_, running) => {
                 if let Some(running) = running.take() {
