@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
 use http_body::{Frame, SizeHint};
@@ -109,18 +109,20 @@ impl Answer {
     /// # Errors
     /// It broke off, is larger than a message may be, or ended without a status.
     pub async fn collect(response: Response<Received>) -> Result<Self, BoxError> {
-        let (mut parts, body) = response.into_parts();
-        let limited = http_body_util::Limited::new(body, MAX_MESSAGE + PREFIX);
-        let collected = limited.collect().await.map_err(|error| {
-            if error.is::<http_body_util::LengthLimitError>() { FrameError::TooLarge.into() } else { error }
-        })?;
-        let mut trailers = collected.trailers().cloned();
+        let (mut parts, mut body) = response.into_parts();
+        let (mut whole, mut trailers) = (Bytes::new(), None);
+        while let Some(frame) = body.frame().await {
+            match frame?.into_data() {
+                Ok(data) => whole = joined(whole, data)?,
+                Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+            }
+        }
         if !parts.headers.contains_key(STATUS) && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS)) {
             return Err("its answer ended without a gRPC status".into());
         }
         tidy(&mut parts.headers);
         trailers.iter_mut().for_each(tidy);
-        Ok(Self { headers: parts.headers, body: collected.to_bytes(), trailers })
+        Ok(Self { headers: parts.headers, body: whole, trailers })
     }
 
     /// The answer as a response, body and trailers untouched.
@@ -153,6 +155,19 @@ impl Answer {
         let status = status.or_else(|| self.headers.get(STATUS))?;
         (status.as_bytes() == b"0").then_some(&self.body)
     }
+}
+
+/// What has come of a body and what came next; nothing is copied for a body that comes in one piece.
+fn joined(whole: Bytes, next: Bytes) -> Result<Bytes, FrameError> {
+    if whole.len() + next.len() > MAX_MESSAGE + PREFIX {
+        return Err(FrameError::TooLarge);
+    }
+    if whole.is_empty() {
+        return Ok(next);
+    }
+    let mut whole = whole.try_into_mut().unwrap_or_else(|shared| BytesMut::from(shared.as_ref()));
+    whole.extend_from_slice(&next);
+    Ok(whole.freeze())
 }
 
 /// The response for a caller out of an upstream's, passed on as it arrives.

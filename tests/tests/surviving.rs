@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use prost::Message;
 use proto::csi;
@@ -273,38 +272,4 @@ async fn a_stream_is_not_sent_again() -> anyhow::Result<()> {
     relayed.relay.mend();
     relayed.driver.release();
     relayed.stop().await
-}
-
-/// A hung volume, a hung list and readers who stand still leave everybody else alone.
-#[tokio::test]
-async fn one_slow_thing_slows_nothing_else() -> anyhow::Result<()> {
-    for transport in TRANSPORTS {
-        let world = World::new(transport).await?;
-        let front = world.front().await?;
-        world.driver.inject("CreateVolume", Fault::Hang, Times::Next(40));
-        let requests: Vec<_> = (0..40).map(|n| create(&format!("hung-{n}"))).collect();
-        let hung = join_all(requests.iter().map(|request| {
-            let body: Bytes = frame(request);
-            let front = front.clone();
-            async move { front.send(&controller("CreateVolume"), body, &[("grpc-timeout", "3S")]).await }
-        }));
-        let others = async {
-            world.driver.wait_for("CreateVolume", 40).await?;
-            let begun = Instant::now();
-            for n in 0..10 {
-                let made = call(&front, "CreateVolume", &create(&format!("v-{n}"))).await?;
-                created(&made)?;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(1), "took {:?}", begun.elapsed());
-            anyhow::Ok(())
-        };
-        let (hung, others) = tokio::join!(hung, others);
-        others?;
-        for answer in hung {
-            assert_eq!(answer?.code(), Code::DeadlineExceeded);
-        }
-        world.driver.release();
-        world.stop().await?;
-    }
-    Ok(())
 }

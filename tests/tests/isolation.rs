@@ -1,0 +1,124 @@
+//! One slow thing slows nothing else, and what is full says so at once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::Request;
+use proto::csi;
+use proto::frame::frame;
+use proto::upstream::{self, MAX_PASSING};
+use tests::raw::{RawAnswer, RawClient};
+use tests::testdriver::{Fault, Times};
+use tests::world::{DRIVER, TRANSPORTS, World, controller, create, created, snapshot_requests};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::Code;
+
+/// What a small call may take beside all this, on a machine that is busy with the other tests.
+const SOON: Duration = Duration::from_secs(1);
+
+async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
+    front.send(&controller(method), frame(request), &[("grpc-timeout", "20S")]).await
+}
+
+async fn small_calls_are_quick(front: &RawClient, name: &str) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    for n in 0..10 {
+        created(&call(front, "CreateVolume", &create(&format!("{name}-{n}"))).await?)?;
+    }
+    assert!(begun.elapsed() < SOON, "ten small calls took {:?}", begun.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn hung_calls_leave_others_alone() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = World::new(transport).await?;
+        let front = world.front().await?;
+        world.driver.inject("CreateVolume", Fault::Hang, Times::Next(40));
+        let requests: Vec<_> = (0..40).map(|n| create(&format!("hung-{n}"))).collect();
+        let hung = join_all(requests.iter().map(|request| {
+            let body: Bytes = frame(request);
+            let front = front.clone();
+            async move { front.send(&controller("CreateVolume"), body, &[("grpc-timeout", "3S")]).await }
+        }));
+        let others = async {
+            world.driver.wait_for("CreateVolume", 40).await?;
+            small_calls_are_quick(&front, "v").await?;
+            anyhow::Ok(())
+        };
+        let (hung, others) = tokio::join!(hung, others);
+        others?;
+        for answer in hung {
+            assert_eq!(answer?.code(), Code::DeadlineExceeded);
+        }
+        world.driver.release();
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+/// Streams whose readers stand still fill their own windows and nobody else's.
+#[tokio::test]
+async fn readers_who_stand_still_leave_others_alone() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let world = World::new(transport).await?;
+        let front = world.front().await?;
+        let [request, _] = snapshot_requests(&world.direct().await?).await?;
+        let large = Bytes::from(vec![0; 3_900_000]);
+        world.driver.inject("GetMetadataAllocated", Fault::raw(large), Times::All);
+        let (still, connection) =
+            upstream::connect(UnixStream::connect(world.stand.cloud_front(DRIVER)).await?).await?;
+        let tasks = proto::stop::Tasks::default();
+        tasks.spawn_until_stop("reader", async move { drop(connection.await) });
+        let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
+        let mut unread = Vec::new();
+        for _ in 0..MAX_PASSING {
+            let mut stream = Request::post(format!("http://localhost{path}")).body(())?;
+            stream.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+            unread.push(still.send(stream, frame(&request)).await?);
+        }
+        small_calls_are_quick(&front, "v").await?;
+        world.driver.fill(40, 100_000);
+        let begun = Instant::now();
+        let listed = call(&front, "ListVolumes", &[]).await?;
+        assert!(listed.code() == Code::Ok && listed.body.len() > 3_900_000, "{}", listed.status());
+        assert!(begun.elapsed() < 3 * SOON, "a list of 4 MB took {:?}", begun.elapsed());
+        let more = front.call(path, &request).await?.status();
+        assert_eq!(more.code(), Code::Unavailable, "{more}");
+        assert!(more.message().contains("which is the limit"), "{more}");
+        drop(unread);
+        tasks.stop();
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_front_says_so_at_once() -> anyhow::Result<()> {
+    const LIMIT: usize = 1024;
+    let world = World::new(TRANSPORTS[0]).await?;
+    let front = world.front().await?;
+    world.driver.inject("CreateVolume", Fault::Hang, Times::All);
+    let requests: Vec<_> = (0..LIMIT).map(|n| create(&format!("hung-{n}"))).collect();
+    let hung = join_all(requests.iter().map(|request| call(&front, "CreateVolume", request)));
+    let others = async {
+        world.driver.wait_for("CreateVolume", LIMIT).await?;
+        let begun = Instant::now();
+        let status = call(&front, "CreateVolume", &create("one more")).await?.status();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains("1024 calls are in flight"), "{status}");
+        assert!(begun.elapsed() < SOON, "after {:?}", begun.elapsed());
+        // What the front answers by itself needs no room.
+        let answer = front.call("/csi.v1.Controller/ControllerGetCapabilities", &[]).await?;
+        assert_eq!(answer.code(), Code::Ok);
+        world.driver.release();
+        anyhow::Ok(())
+    };
+    let (hung, others) = tokio::join!(hung, others);
+    others?;
+    let volumes: Result<Vec<csi::Volume>, _> = hung.into_iter().map(|answer| created(&answer?)).collect();
+    assert_eq!(volumes?.len(), LIMIT);
+    world.stop().await
+}
