@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod hostdir;
+pub mod net;
 pub mod process;
 pub mod raw;
 pub mod sanity;

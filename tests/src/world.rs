@@ -39,7 +39,19 @@ impl World {
     /// # Errors
     /// A program does not start; the error holds its log.
     pub async fn new(listen: &str) -> anyhow::Result<Self> {
-        let mut stand = Stand::new().await?;
+        Self::at(Stand::new().await?, listen).await
+    }
+
+    /// A world on this stand, whose link uses this scheme, `wss` or `quic`.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn over(stand: Stand, scheme: &str) -> anyhow::Result<Self> {
+        let listen = format!("{scheme}://{}:0", stand.host());
+        Self::at(stand, &listen).await
+    }
+
+    async fn at(mut stand: Stand, listen: &str) -> anyhow::Result<Self> {
         let driver = TestDriver::new(DRIVER, NODE);
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
