@@ -34,6 +34,9 @@ struct Args {
     /// How many of the packets are lost, each way
     #[arg(long, default_value_t = 0.01)]
     loss: f64,
+    /// How many list at the same time, beside the small calls
+    #[arg(long, default_value_t = 1)]
+    listers: usize,
     /// How many answers of 4 MiB at 100 Mbit/s
     #[arg(long, default_value_t = 10)]
     lists: usize,
@@ -112,7 +115,7 @@ async fn lossy((path, scheme): (&'static str, &str), rate: u32, args: &Args) -> 
     let (front, bulk) = (world.front().await?, world.front().await?);
     let alone = load::small_calls(&front, Duration::from_secs(args.alone)).await?;
     let time = Duration::from_secs(args.beside);
-    let listing = load::lists(&bulk, Instant::now() + time, usize::MAX);
+    let listing = load::listers(&bulk, args.listers, Instant::now() + time);
     let (lists, beside) = tokio::join!(listing, load::small_calls(&front, time));
     let rows = [
         Row::small(path, rate, loss, &alone),

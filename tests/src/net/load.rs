@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -121,6 +122,20 @@ pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
     }
     lists.seen = finished(lists.seen, begun, &errors);
     lists
+}
+
+/// So many of [`lists`] at the same time, counted together.
+pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
+    let begun = Instant::now();
+    let mut all = Lists::default();
+    for one in join_all((0..listers).map(|_| lists(front, end, usize::MAX))).await {
+        all.bytes += one.bytes;
+        all.seen.errors += one.seen.errors;
+        all.seen.latencies.extend(one.seen.latencies);
+    }
+    all.seen.took = begun.elapsed();
+    all.seen.latencies.sort_unstable();
+    all
 }
 
 /// One list; counts the bytes as they arrive.
