@@ -26,7 +26,7 @@ struct Args {
     #[arg(long, default_value_t = 40)]
     alone: u64,
     /// How long they go beside lists, in s
-    #[arg(long, default_value_t = 80)]
+    #[arg(long, default_value_t = 160)]
     beside: u64,
     /// The rates of the lossy networks, in Mbit/s
     #[arg(long, value_delimiter = ',', default_value = "20,2")]
