@@ -4,7 +4,7 @@ CARGO ?= cargo
 GO_BIN := tests/go/bin
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity chaos bench tools
+.PHONY: help build demo test check sanity chaos bench scale tools
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,10 @@ chaos: build ## Kill, stop and cut everything at random under load, and look for
 bench: ## Latency and throughput against calling the driver directly (release build)
 	$(CARGO) build --workspace --locked --release
 	target/release/bench
+
+scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
+	$(CARGO) build --workspace --locked --release
+	target/release/scale $(if $(LINKS),--links $(LINKS))
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
