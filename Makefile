@@ -4,7 +4,7 @@ CARGO ?= cargo
 GO_BIN := tests/go/bin
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity chaos bench badnet tools
+.PHONY: help build demo test check sanity chaos bench badnet scale tools
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ bench: ## Latency and throughput against calling the driver directly (release bu
 badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
 	$(CARGO) build --workspace --locked --release
 	target/release/badnet
+
+scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
+	$(CARGO) build --workspace --locked --release
+	target/release/scale $(if $(LINKS),--links $(LINKS))
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2

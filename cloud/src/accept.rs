@@ -78,8 +78,7 @@ impl Door {
     }
 
     fn quic(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
-        let acceptor =
-            quic::Acceptor::bind(addr, tls::server_config(credentials, quic::ALPN)?, self.keep_alive)?;
+        let acceptor = quic::Acceptor::bind(addr, credentials, self.keep_alive)?;
         let addr = acceptor.local_addr()?;
         let tasks = self.tasks.clone();
         self.tasks.clone().spawn("accept", async move {
@@ -140,11 +139,12 @@ type Authenticated = Result<Option<(NodeName, Link)>, LinkError>;
 
 async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
     ws::tune(&tcp);
-    let link = acceptor.accept(Box::new(tcp)).await?;
+    // Boxed, as the other: what waits for its turn does not take the room of a handshake.
+    let link = Box::pin(acceptor.accept(Box::new(tcp))).await?;
     Ok(link.map(|(node, link)| (node, link.into())))
 }
 
 async fn quic_link(incoming: quic::Incoming) -> Authenticated {
-    let (node, link) = quic::authenticate(incoming).await?;
+    let (node, link) = Box::pin(quic::authenticate(incoming)).await?;
     Ok(Some((node, link.into())))
 }

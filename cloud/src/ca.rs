@@ -10,7 +10,7 @@ use proto::identity::{NODE_URI, NodeName};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::publish::{Existing, publish};
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
 
@@ -47,27 +47,48 @@ pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
     check(dir, "cloud", Role::Cloud)
 }
 
+/// A CA that is there.
+pub struct Authority(Issuer<'static, KeyPair>);
+
+impl Authority {
+    /// Reads the CA's key. Of the CA's certificate nothing but its name and key count here.
+    ///
+    /// # Errors
+    /// The key cannot be read.
+    pub fn open(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join("ca.key");
+        let reading =
+            || format!("the CA's key {} cannot be read; make a CA with `csi-cloud ca init`", path.display());
+        let pem = std::fs::read_to_string(&path).with_context(reading)?;
+        Ok(Self(Issuer::new(ca(1), KeyPair::from_pem(&pem).with_context(reading)?)))
+    }
+
+    /// A node's certificate, and its key.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn node(&self, node: &NodeName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, node.as_str());
+        params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{node}").try_into()?)];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        Ok((valid(params, days).signed_by(&key, &self.0)?, key))
+    }
+}
+
 /// Makes a node's certificate.
 ///
 /// # Errors
 /// The CA cannot be read, or the node's files are there already or cannot be written.
 pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
-    let path = dir.join("ca.key");
-    let reading =
-        || format!("the CA's key {} cannot be read; make a CA with `csi-cloud ca init`", path.display());
-    let pem = std::fs::read_to_string(&path).with_context(reading)?;
-    let ca_key = KeyPair::from_pem(&pem).with_context(reading)?;
+    let authority = Authority::open(dir)?;
     if ["ca", "cloud"].contains(&node.as_str()) {
         bail!(
             "the files of a node named {node} would be the {node}'s own; give its certificate another --dir"
         );
     }
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, node.as_str());
-    params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{node}").try_into()?)];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    let key = KeyPair::generate()?;
-    let certificate = valid(params, days).signed_by(&key, &Issuer::new(ca(days), ca_key))?;
+    let (certificate, key) = authority.node(node, days)?;
     keep(dir, node.as_str(), &certificate.pem(), &key)?;
     // Finds out a ca.crt that is not this key's, among others.
     check(dir, node.as_str(), Role::Node)

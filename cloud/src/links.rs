@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use futures_channel::mpsc;
 use proto::error::{Error, chain};
 use proto::identity::NodeName;
 use proto::link::{Io, Kind, LinkError};
 use proto::stop::Tasks;
 use proto::upstream::{self, MAX_PASSING, Upstream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 
 use self::drive::backoff_cap;
 use crate::known::Known;
@@ -151,7 +152,7 @@ impl Handle {
         }
         let gone = || LinkError::Closed("it ended before the call was sent".into());
         let (answer, opened) = oneshot::channel();
-        self.want.send((kind, answer)).await.map_err(|_| gone())?;
+        self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
         let begun = upstream::connect(io).await.map_err(|error| LinkError::Closed(chain(&error)));
         let (sender, connection) = begun?;

@@ -4,12 +4,16 @@
 //! because a code that is final would make the sidecars forget a volume that may exist.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proto::identity::NodeName;
 use proto::rpc::{Id, Key, Segments};
 
 /// The nodes that have a driver.
-pub type Nodes = BTreeMap<NodeName, Segments>;
+pub type Nodes = BTreeMap<NodeName, Place>;
+
+/// A node's topology segments. There may be thousands of nodes, and a map takes half a KiB for two segments.
+pub type Place = Box<[(String, String)]>;
 
 /// Where a call goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub struct Facts<'a> {
     /// On which node something lives.
     pub home: &'a dyn Fn(&Id) -> Option<NodeName>,
     /// Which nodes have the driver, with their segments.
-    pub nodes: &'a dyn Fn() -> Nodes,
+    pub nodes: &'a dyn Fn() -> Arc<Nodes>,
     /// The operator's word on where a call goes that names no node.
     pub default: Option<&'a NodeName>,
 }
@@ -68,10 +72,11 @@ fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, Unclear> {
         return fallback(facts);
     }
     let nodes = (facts.nodes)();
-    let holds =
-        |node: &Segments, asked: &Segments| asked.iter().all(|(key, value)| node.get(key) == Some(value));
+    let holds = |place: &Place, asked: &Segments| {
+        asked.iter().all(|(key, value)| place.iter().any(|(its, at)| (its, at) == (key, value)))
+    };
     asked
-        .find_map(|topology| nodes.iter().find(|(_, segments)| holds(segments, topology)))
+        .find_map(|topology| nodes.iter().find(|(_, place)| holds(place, topology)))
         .map(|(node, _)| Plan::Node(node.clone()))
         .ok_or_else(|| Unclear::Yet(no_such_topology(topology, &nodes)))
 }
@@ -94,36 +99,47 @@ fn fallback(facts: &Facts<'_>) -> Result<Plan, Unclear> {
 }
 
 fn only_node(facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    let nodes: Vec<_> = (facts.nodes)().into_keys().collect();
-    match nodes.as_slice() {
-        [node] => Ok(Plan::Node(node.clone())),
-        [] => {
+    let nodes = (facts.nodes)();
+    let mut names = nodes.keys();
+    match (names.next(), names.next()) {
+        (Some(node), None) => Ok(Plan::Node(node.clone())),
+        (None, _) => {
             let reason =
                 "no node with this driver has linked since csi-cloud started; is csi-edge running there?";
             Err(Unclear::Yet(reason.into()))
         }
-        several => Err(Unclear::Yet(format!(
+        (Some(_), Some(_)) => Err(Unclear::Yet(format!(
             "nothing says which of the nodes {} it is for; --default-node names one for what is new and for lists",
-            names(several)
+            some(nodes.keys().map(ToString::to_string))
         ))),
     }
 }
 
 fn no_such_topology(asked: &[Segments], nodes: &Nodes) -> String {
     let asked: Vec<_> = asked.iter().map(written).collect();
-    let known: Vec<_> =
-        nodes.iter().map(|(node, segments)| format!("{node} {}", written(segments))).collect();
-    format!("no known node is at the topology {}; known: {}", asked.join(" or "), known.join(", "))
+    let known = some(nodes.iter().map(|(node, place)| {
+        let pairs = place.iter().map(|(key, value)| (key, value));
+        format!("{node} {}", written(pairs))
+    }));
+    format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
 }
 
-fn written(segments: &Segments) -> String {
-    let pairs: Vec<_> = segments.iter().map(|(key, value)| format!("{key}={value}")).collect();
+fn written<'a>(segments: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    let pairs: Vec<_> = segments.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("{{{}}}", pairs.join(","))
 }
 
 /// The nodes' names, for an operator.
 pub fn names(nodes: &[NodeName]) -> String {
-    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    some(nodes.iter().map(ToString::to_string))
+}
+
+/// The first few, and how many more: a status message has to fit in a caller's header list.
+fn some(all: impl ExactSizeIterator<Item = String>) -> String {
+    const FEW: usize = 10;
+    let more = all.len().saturating_sub(FEW);
+    let first = all.take(FEW).collect::<Vec<_>>().join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod process;
 pub mod raw;
 pub mod relay;
 pub mod sanity;
+pub mod scale;
 pub mod stand;
 pub mod testdriver;
 pub mod world;

@@ -18,10 +18,10 @@ fn volume(id: &str) -> Id {
 fn decide(key: &Key, default: Option<&str>) -> Result<Plan, Unclear> {
     let nodes = || {
         let at = |zone: &str, name: &str| {
-            let pairs = [("zone", zone), ("node", name)];
+            let pairs = [("node", name), ("zone", zone)];
             (node(name), pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into())
         };
-        Nodes::from([at("a", "n1"), at("a", "n2"), at("b", "n3")])
+        Arc::new(Nodes::from([at("a", "n1"), at("a", "n2"), at("b", "n3")]))
     };
     let home = |id: &Id| match id {
         Id::Volume(v) if v == "v1" => Some(node("n1")),
@@ -86,7 +86,7 @@ fn what_lives_somewhere_is_called_there() {
 fn nothing_is_ended_on_a_guess() {
     assert_eq!(decide(&Key::End(volume("v3")), Some("n2")), to("n3"));
     assert!(reason(decide(&Key::End(volume("other")), Some("n2"))).contains("n1, n2, n3"));
-    let one = || Nodes::from([(node("n1"), Segments::default())]);
+    let one = || Arc::new(Nodes::from([(node("n1"), Place::default())]));
     let facts = Facts { home: &|_| None, nodes: &one, default: None };
     assert_eq!(route(&Key::End(volume("other")), &facts), to("n1"));
 }
@@ -100,6 +100,18 @@ fn a_group_has_one_home() {
     assert_eq!(decide(&group(&["unknown"]), Some("n2")), to("n2"));
     let several = vec![node("n1"), node("n3")];
     assert_eq!(decide(&group(&["v3", "v1"]), Some("n2")), Err(Unclear::SeveralHomes(several)));
+}
+
+#[test]
+fn of_many_nodes_a_reason_names_a_few() {
+    let all: Nodes = (0..20_000).map(|n| (node(&format!("n{n:05}")), Place::default())).collect();
+    let all = Arc::new(all);
+    let facts = Facts { home: &|_| None, nodes: &|| all.clone(), default: None };
+    for key in [Key::All, Key::Capacity(Some(topology(&[("zone", "c")])))] {
+        let refused = reason(route(&key, &facts));
+        assert!(refused.contains("n00009") && refused.contains("and 19990 more"), "{refused}");
+        assert!(refused.len() < 500, "{}", refused.len());
+    }
 }
 
 #[test]

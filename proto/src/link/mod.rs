@@ -164,7 +164,7 @@ impl Link {
         let text = message.encode()?;
         match &mut self.0 {
             Inner::Ws(link) => link.send(text),
-            Inner::Quic(link) => link.send(text).await,
+            Inner::Quic(link) => Box::pin(link.send(text)).await,
         }
     }
 
@@ -179,9 +179,10 @@ impl Link {
 
     /// Closes the link, its byte streams with it; the other side is told why.
     pub async fn close(self, reason: &str) {
+        // Boxed, because whoever may call this keeps room for its future, on every idle link.
         match self.0 {
-            Inner::Ws(link) => link.close(reason).await,
-            Inner::Quic(link) => link.close(reason).await,
+            Inner::Ws(link) => Box::pin(link.close(reason)).await,
+            Inner::Quic(link) => Box::pin(link.close(reason)).await,
         }
     }
 }

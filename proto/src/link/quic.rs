@@ -6,18 +6,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, SinkExt, StreamExt};
 pub use quinn::Incoming;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    AckFrequencyConfig, Connection, ConnectionError, Endpoint as Quinn, EndpointConfig, TransportConfig,
-    VarInt,
+    AckFrequencyConfig, Connection, ConnectionError, ConnectionId, ConnectionIdGenerator, Endpoint as Quinn,
+    EndpointConfig, TransportConfig, VarInt,
 };
 use rustls::pki_types::CertificateDer;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Join};
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use super::endpoint::Endpoint;
 use super::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
@@ -41,19 +41,17 @@ const GOODBYE: Duration = Duration::from_secs(1);
 const CALLS: u8 = b'C';
 const BULK: u8 = b'B';
 
-type Stream = Join<quinn::RecvStream, quinn::SendStream>;
-
 /// One end of a link over QUIC.
 pub struct QuicLink {
     connection: Connection,
-    control: Framed<Stream, LengthDelimitedCodec>,
+    control: Control,
     /// At the edge: the next stream that the cloud opens.
     opened: Option<BoxFuture<'static, Result<(Kind, Io), LinkError>>>,
-    /// Keeps the edge's socket; it has one for each link, so that a new dial may take another path.
-    _socket: Option<Quinn>,
+    /// The edge's socket, if the link has one of its own.
+    socket: Option<Quinn>,
 }
 
-fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> Arc<TransportConfig> {
+fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
     let mut config = TransportConfig::default();
     // Every stream that the peer may open costs memory at once.
     config.max_concurrent_bidi_streams(streams_from_peer.into()).max_concurrent_uni_streams(0_u8.into());
@@ -65,28 +63,62 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> Arc<TransportConf
     // The timer runs from the first packet sent since one was heard, which is a keep-alive, so less by that.
     // Longer than any VarInt can say is no limit; the configuration's range is far below.
     config.max_idle_timeout(keep_alive.dead_after.saturating_sub(keep_alive.every).try_into().ok());
-    Arc::new(config)
+    config
+}
+
+/// Lets edges know at once that their links died with the csi-cloud before this one: a packet of a link that
+/// is unknown here is answered with a stateless reset (RFC 9000, 10.3), which the edge believes only if it is
+/// made with the key of the csi-cloud that it linked to. So the key comes out of the private key.
+fn after_restart(credentials: &tls::Credentials) -> EndpointConfig {
+    let mut config = EndpointConfig::new(Arc::new(credentials.derived_key(b"edge-csi quic stateless reset")));
+    // All edges ask in the same seconds. A reset is smaller than what it answers, so it amplifies nothing.
+    config.min_reset_interval(Duration::ZERO);
+    config.cid_generator(|| Box::new(RandomIds));
+    config
+}
+
+/// Connection ids of 64 random bits. quinn's own have 24: some of the ids of a large fleet's lost links would
+/// be given out anew after a restart, and the edges that still use them would get no reset.
+struct RandomIds;
+
+impl ConnectionIdGenerator for RandomIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        ConnectionId::new(&rand::random::<u64>().to_be_bytes())
+    }
+
+    fn cid_len(&self) -> usize {
+        size_of::<u64>()
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Takes links at the cloud.
 pub struct Acceptor(Quinn);
 
 impl Acceptor {
-    /// Listens on a UDP address with this TLS configuration (ALPN `edge-csi`).
+    /// Listens on a UDP address.
     ///
     /// # Errors
-    /// The address is taken, or the TLS configuration is not one for QUIC.
+    /// The address is taken, or the credentials cannot be used for QUIC.
     pub fn bind(
         addr: SocketAddr,
-        tls: Arc<rustls::ServerConfig>,
+        credentials: &tls::Credentials,
         keep_alive: KeepAlive,
     ) -> std::io::Result<Self> {
+        let tls = tls::server_config(credentials, ALPN).map_err(std::io::Error::other)?;
         let crypto = QuicServerConfig::try_from(tls).map_err(std::io::Error::other)?;
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(transport(keep_alive, 1));
+        let mut transport = transport(keep_alive, 1);
+        // What goes to edges is small, so larger packets gain nothing, and each probed link keeps 1.2 KiB. Edges,
+        // whose answers may be large, do probe.
+        transport.mtu_discovery_config(None);
+        config.transport_config(Arc::new(transport));
         let socket = udp(addr)?;
         let runtime = Arc::new(quinn::TokioRuntime);
-        Quinn::new(EndpointConfig::default(), Some(config), socket, runtime).map(Self)
+        Quinn::new(after_restart(credentials), Some(config), socket, runtime).map(Self)
     }
 
     /// The address that is listened on.
@@ -122,12 +154,27 @@ pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), Li
         let node = node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
         // A stream is invisible until its opener writes, so this awaits the hello's first bytes.
         let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
-        Ok((node, QuicLink::new(connection, send, recv, None)))
+        Ok((node, QuicLink::new(connection, send, recv)))
     })
     .await
 }
 
-/// Dials the cloud.
+/// An edge's UDP socket.
+#[derive(Clone)]
+pub struct Outgoing(Quinn);
+
+impl Outgoing {
+    /// A socket from which `to` can be reached.
+    ///
+    /// # Errors
+    /// The system gives none.
+    pub fn bind(to: SocketAddr) -> std::io::Result<Self> {
+        let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
+        Quinn::client(any).map(Self)
+    }
+}
+
+/// Dials the cloud from a socket of the link's own, so that a new dial may take another path.
 ///
 /// # Errors
 /// It cannot be reached, is not who it should be, or does not take our certificate.
@@ -136,30 +183,51 @@ pub async fn dial(
     tls: Arc<rustls::ClientConfig>,
     keep_alive: KeepAlive,
 ) -> Result<QuicLink, LinkError> {
-    within_handshake(connect(endpoint, tls, keep_alive)).await
+    within_handshake(async {
+        let at = format!("{}:{}", endpoint.host, endpoint.port);
+        let unreachable = |error| LinkError::Unreachable(at.clone(), error);
+        let addr = tokio::net::lookup_host(&at).await.map_err(unreachable)?.next();
+        let addr = addr.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
+        let outgoing = Outgoing::bind(addr).map_err(unreachable)?;
+        let mut link = connect(&outgoing, endpoint, addr, tls, keep_alive).await?;
+        link.socket = Some(outgoing.0);
+        Ok(link)
+    })
+    .await
 }
 
-async fn connect(
+/// Dials `addr`, which is the endpoint's, from a socket that other links share: for one process that plays
+/// many edges. The socket has to outlive the link.
+///
+/// # Errors
+/// As for [`dial`].
+pub async fn dial_from(
+    outgoing: &Outgoing,
     endpoint: &Endpoint,
+    addr: SocketAddr,
     tls: Arc<rustls::ClientConfig>,
     keep_alive: KeepAlive,
 ) -> Result<QuicLink, LinkError> {
-    let at = format!("{}:{}", endpoint.host, endpoint.port);
-    let unreachable = |error| LinkError::Unreachable(at.clone(), error);
-    let addr = tokio::net::lookup_host(&at).await.map_err(unreachable)?.next();
-    let addr = addr.ok_or_else(|| unreachable(std::io::ErrorKind::NotFound.into()))?;
+    within_handshake(connect(outgoing, endpoint, addr, tls, keep_alive)).await
+}
+
+async fn connect(
+    outgoing: &Outgoing,
+    endpoint: &Endpoint,
+    addr: SocketAddr,
+    tls: Arc<rustls::ClientConfig>,
+    keep_alive: KeepAlive,
+) -> Result<QuicLink, LinkError> {
     let crypto = QuicClientConfig::try_from(tls).map_err(|e| LinkError::Tls(e.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     // The cloud opens the calls and the bulk stream; while one is replaced there may be a third.
-    config.transport_config(transport(keep_alive, 4));
-    let any: SocketAddr = if addr.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
-    let socket = Quinn::client(any).map_err(unreachable)?;
+    config.transport_config(Arc::new(transport(keep_alive, 4)));
     let name = endpoint.host.trim_matches(['[', ']']);
     let connecting =
-        socket.connect_with(config, addr, name).map_err(|e| LinkError::Transport(e.to_string()))?;
+        outgoing.0.connect_with(config, addr, name).map_err(|e| LinkError::Transport(e.to_string()))?;
     let connection = connecting.await.map_err(|e| failed(&e))?;
     let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
-    let mut link = QuicLink::new(connection, send, recv, Some(socket));
+    let mut link = QuicLink::new(connection, send, recv);
     link.opened = Some(accept_stream(link.connection.clone()).boxed());
     Ok(link)
 }
@@ -199,17 +267,44 @@ fn prefer(send: &quinn::SendStream, kind: Option<Kind>) {
     let _ = send.set_priority(priority);
 }
 
+/// The control stream. Not a `Framed`, which keeps two buffers of 8 KiB on every idle link.
+struct Control {
+    send: quinn::SendStream,
+    recv: quinn::RecvStream,
+    codec: LengthDelimitedCodec,
+    /// What has come of a message that is not whole yet.
+    unread: BytesMut,
+}
+
+impl Control {
+    /// The next message. May be dropped and called again without loss.
+    async fn next(&mut self) -> std::io::Result<BytesMut> {
+        loop {
+            if let Some(message) = self.codec.decode(&mut self.unread)? {
+                if self.unread.is_empty() {
+                    self.unread = BytesMut::new();
+                }
+                return Ok(message);
+            }
+            let chunk = self.recv.read_chunk(MAX_BYTES, true).await?;
+            let chunk = chunk.ok_or_else(|| std::io::Error::other("it ended"))?;
+            self.unread.extend_from_slice(&chunk.bytes);
+        }
+    }
+
+    async fn send(&mut self, text: String) -> std::io::Result<()> {
+        let mut framed = BytesMut::new();
+        self.codec.encode(Bytes::from(text), &mut framed)?;
+        Ok(self.send.write_all(&framed).await?)
+    }
+}
+
 impl QuicLink {
-    fn new(
-        connection: Connection,
-        send: quinn::SendStream,
-        recv: quinn::RecvStream,
-        socket: Option<Quinn>,
-    ) -> Self {
+    fn new(connection: Connection, send: quinn::SendStream, recv: quinn::RecvStream) -> Self {
         prefer(&send, None);
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
-        let control = Framed::new(tokio::io::join(recv, send), codec);
-        Self { connection, control, opened: None, _socket: socket }
+        let control = Control { send, recv, codec, unread: BytesMut::new() };
+        Self { connection, control, opened: None, socket: None }
     }
 
     pub(super) async fn next(&mut self) -> Event {
@@ -222,11 +317,12 @@ impl QuicLink {
         tokio::select! {
             biased;
             frame = self.control.next() => match frame {
-                Some(Ok(bytes)) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
-                Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Ok(bytes) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                     Event::Closed(MessageError::Larger.into())
                 }
-                broken => Event::Closed(why_ended(&self.connection, broken.and_then(Result::err)).await),
+                // Boxed: an idle link, which is in here, keeps no room for its end.
+                Err(broken) => Event::Closed(Box::pin(why_ended(&self.connection, broken)).await),
             },
             opened = opened => {
                 self.opened = Some(accept_stream(self.connection.clone()).boxed());
@@ -236,7 +332,7 @@ impl QuicLink {
     }
 
     pub(super) async fn send(&mut self, text: String) -> Result<(), LinkError> {
-        let sent = self.control.send(Bytes::from(text)).await;
+        let sent = self.control.send(text).await;
         sent.map_err(|error| LinkError::Transport(format!("its control stream: {error}")))
     }
 
@@ -253,11 +349,11 @@ impl QuicLink {
 
     pub(super) async fn close(self, reason: &str) {
         // A close takes over everything; what was said before it is to arrive first.
-        let (_, mut send) = self.control.into_inner().into_inner();
+        let mut send = self.control.send;
         let _ = send.finish();
         let _ = tokio::time::timeout(GOODBYE, send.stopped()).await;
         self.connection.close(VarInt::from_u32(0), reason.as_bytes());
-        if let Some(socket) = self._socket {
+        if let Some(socket) = self.socket {
             // At most three round trips, and only at the edge, whose socket goes with the link.
             let _ = tokio::time::timeout(super::HANDSHAKE, socket.wait_idle()).await;
         }
@@ -265,12 +361,11 @@ impl QuicLink {
 }
 
 /// Why there are no more control messages. Who closes ends them first and tells the reason after it.
-async fn why_ended(connection: &Connection, broken: Option<std::io::Error>) -> LinkError {
+async fn why_ended(connection: &Connection, broken: std::io::Error) -> LinkError {
     if let Ok(reason) = tokio::time::timeout(2 * GOODBYE, connection.closed()).await {
         return failed(&reason);
     }
-    let how = broken.map_or_else(|| "it ended".into(), |error| error.to_string());
-    LinkError::Transport(format!("its control stream: {how}"))
+    LinkError::Transport(format!("its control stream: {broken}"))
 }
 
 fn failed(error: &ConnectionError) -> LinkError {
@@ -280,6 +375,7 @@ fn failed(error: &ConnectionError) -> LinkError {
             LinkError::Closed(format!("the other side closed it: {}", String::from_utf8_lossy(&close.reason)))
         }
         ConnectionError::LocallyClosed => LinkError::Closed("closed here".into()),
+        ConnectionError::Reset => LinkError::Closed("the other side has been restarted".into()),
         ConnectionError::TransportError(error) => {
             LinkError::Tls(tls::explain_quic(error.code, &error.reason))
         }

@@ -7,7 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::crypto::{CryptoProvider, ring};
+use ring::hmac;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -109,6 +110,26 @@ impl Credentials {
         Ok(credentials)
     }
 
+    /// Credentials that were made in this process, unchecked.
+    ///
+    /// # Errors
+    /// The CA's certificate cannot be read.
+    pub fn made(
+        ca: CertificateDer<'static>,
+        certificate: CertificateDer<'static>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        roots.add(ca)?;
+        Ok(Self { roots: Arc::new(roots), chain: vec![certificate], key })
+    }
+
+    /// A key for HMAC that is the same whenever the private key and the purpose are, and says nothing of it.
+    pub fn derived_key(&self, purpose: &[u8]) -> hmac::Key {
+        let private = hmac::Key::new(hmac::HMAC_SHA256, self.key.secret_der());
+        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&private, purpose).as_ref())
+    }
+
     /// The node that our own certificate names.
     ///
     /// # Errors
@@ -202,7 +223,8 @@ fn explain_own(error: &webpki::Error, ca: &Path, role: Role) -> String {
 }
 
 fn provider() -> &'static CryptoProvider {
-    static PROVIDER: std::sync::LazyLock<CryptoProvider> = std::sync::LazyLock::new(ring::default_provider);
+    static PROVIDER: std::sync::LazyLock<CryptoProvider> =
+        std::sync::LazyLock::new(rustls::crypto::ring::default_provider);
     &PROVIDER
 }
 
@@ -319,4 +341,29 @@ fn theirs(alert: AlertDescription, detail: &str) -> String {
     };
     let detail = if detail.is_empty() { String::new() } else { format!(", {detail}") };
     format!("the other side refused us with the TLS alert {alert:?}{detail}; {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+
+    fn made(key: &KeyPair) -> Credentials {
+        let certificate = CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(key).unwrap();
+        let der = PrivatePkcs8KeyDer::from(key.serialize_der());
+        Credentials::made(certificate.der().clone(), certificate.der().clone(), der.into()).unwrap()
+    }
+
+    #[test]
+    fn a_derived_key_hangs_on_the_private_key_and_the_purpose() {
+        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let signed = |credentials: &Credentials, purpose| {
+            hmac::sign(&credentials.derived_key(purpose), b"x").as_ref().to_vec()
+        };
+        // Another certificate of the same key is the same cloud after a renewal.
+        assert_eq!(signed(&made(&key), b"a"), signed(&made(&key), b"a"));
+        assert_ne!(signed(&made(&key), b"a"), signed(&made(&key), b"b"));
+        assert_ne!(signed(&made(&key), b"a"), signed(&made(&other), b"a"));
+    }
 }

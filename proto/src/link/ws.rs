@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::StreamExt;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -30,10 +31,14 @@ pub const ALPN: &[u8] = b"http/1.1";
 const LINK_PATH: &str = "/link";
 const BULK_PATH: &str = "/bulk/";
 
+/// A WebSocket as the link has it. TLS is boxed, because the layers of a handshake each hold what is below them.
+type Ws = WebSocketStream<Box<TlsStream<Io>>>;
+
 fn config() -> WebSocketConfig {
-    // The read buffer is allocated at once, for every idle link; messages are at most a control message.
+    // The read buffer is allocated at once, for every idle link; what is read from is TLS's buffer, so a small one
+    // costs no system calls. Messages are at most a control message.
     WebSocketConfig::default()
-        .read_buffer_size(4096)
+        .read_buffer_size(2048)
         .write_buffer_size(4096)
         .max_message_size(Some(MAX_BYTES))
         .max_frame_size(Some(MAX_BYTES))
@@ -105,7 +110,7 @@ impl Acceptor {
         let mut path = String::new();
         #[expect(clippy::result_large_err, reason = "the library's signature")]
         let look = |request: &Request, response: Response| answer_upgrade(request, response, &mut path);
-        let stream = TlsStream::from(stream);
+        let stream = Box::new(TlsStream::from(stream));
         let ws = accept_hdr_async_with_config(stream, look, Some(config())).await.map_err(|e| failed(&e))?;
         if path == LINK_PATH {
             let side = Side::Cloud { waiting: self.waiting.clone(), node: node.clone() };
@@ -116,12 +121,7 @@ impl Acceptor {
     }
 
     /// Gives a bulk connection to the link that asked for it.
-    fn hand_over(
-        &self,
-        path: &str,
-        node: &NodeName,
-        ws: WebSocketStream<TlsStream<Io>>,
-    ) -> Result<(), LinkError> {
+    fn hand_over(&self, path: &str, node: &NodeName, ws: Ws) -> Result<(), LinkError> {
         let nobody = || LinkError::Transport(format!("nobody asked for {path}"));
         let ticket = path.strip_prefix(BULK_PATH).and_then(|ticket| ticket.parse::<Uuid>().ok());
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +174,7 @@ pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
 }
 
 impl Dialer {
-    async fn connect(&self, path: &str) -> Result<WebSocketStream<TlsStream<Io>>, LinkError> {
+    async fn connect(&self, path: &str) -> Result<Ws, LinkError> {
         let Endpoint { host, port, .. } = &self.endpoint;
         let at = format!("{host}:{port}");
         let io = (self.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
@@ -182,7 +182,8 @@ impl Dialer {
         let name =
             name.map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
         let tls = TlsConnector::from(self.tls.clone());
-        let stream = TlsStream::from(tls.connect(name, io).await.map_err(|error| tls_failed(&error))?);
+        let stream = tls.connect(name, io).await.map_err(|error| tls_failed(&error))?;
+        let stream = Box::new(TlsStream::from(stream));
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
         let request = ClientRequestBuilder::new(uri);
@@ -199,7 +200,7 @@ impl Dialer {
 }
 
 impl WsLink {
-    fn new(ws: WebSocketStream<TlsStream<Io>>, keep_alive: KeepAlive, side: Side) -> Self {
+    fn new(ws: Ws, keep_alive: KeepAlive, side: Side) -> Self {
         let (socket, control) = Socket::new(ws, keep_alive);
         Self { idle: Some(socket), control, side }
     }
@@ -241,7 +242,7 @@ impl WsLink {
         };
         let step = tokio::select! {
             biased;
-            text = control.received.recv() => text.map_or(Step::Closed, Step::Text),
+            text = control.received.next() => text.map_or(Step::Closed, Step::Text),
             opened = bulk => Step::Bulk(opened),
             // What was said before the end goes first.
             result = readable => match (result, control.received.try_recv()) {
@@ -269,7 +270,7 @@ impl WsLink {
         }
     }
 
-    pub(super) fn send(&self, text: String) -> Result<(), LinkError> {
+    pub(super) fn send(&mut self, text: String) -> Result<(), LinkError> {
         self.control.send.try_send(Beside::Text(text)).map_err(|_| self.control.reason.error())
     }
 
@@ -281,11 +282,11 @@ impl WsLink {
             let io = self.idle.take().map(|socket| Box::new(socket) as Io);
             return Box::pin(async { io.ok_or_else(|| LinkError::Closed("its calls stream ended".into())) });
         }
+        let waiting = waiting.clone();
         let ticket = Uuid::new_v4();
         let (sender, receiver) = oneshot::channel();
         waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, (node.clone(), sender));
         let asked = Message::Bulk(ticket).encode().map_err(LinkError::from).and_then(|text| self.send(text));
-        let waiting = waiting.clone();
         Box::pin(async move {
             let arrived = async { receiver.await.map_err(|_| LinkError::TimedOut) };
             let io = match asked {

@@ -23,7 +23,19 @@ pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
 /// # Errors
 /// There is no such process.
 pub fn peak_kib(pid: u32) -> anyhow::Result<u64> {
+    status_kib(pid, "VmHWM:")
+}
+
+/// The memory that a process has resident, in KiB.
+///
+/// # Errors
+/// There is no such process.
+pub fn resident_kib(pid: u32) -> anyhow::Result<u64> {
+    status_kib(pid, "VmRSS:")
+}
+
+fn status_kib(pid: u32, field: &'static str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    peak.trim().trim_end_matches("kB").trim().parse().context("an unknown VmHWM")
+    let value = status.lines().find_map(|line| line.strip_prefix(field)).context(field)?;
+    value.trim().trim_end_matches("kB").trim().parse().context(field)
 }

@@ -1,0 +1,75 @@
+//! `make scale`: what idle edges cost csi-cloud, and how fast they come back.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use proto::publish::{Existing, publish};
+use tests::scale::machine::{Half, pin};
+use tests::scale::{cases, report};
+
+/// Measures csi-cloud with many idle edges, over WebSocket and over QUIC.
+///
+/// csi-cloud and the edges have a core each. Writes one JSON object per row to target/bench/scale.jsonl. Fails if
+/// a target is missed.
+#[derive(Parser)]
+struct Args {
+    /// Only with so many edges
+    #[arg(long)]
+    links: Option<usize>,
+    /// Only over this transport: ws or quic
+    #[arg(long, value_parser = ["ws", "quic"])]
+    path: Option<String>,
+    /// Only this case: idle or storm
+    #[arg(long, value_parser = ["idle", "storm"])]
+    case: Option<String>,
+    /// How long csi-cloud is away in a storm, in ms
+    #[arg(long, default_value_t = 1000)]
+    down_ms: u64,
+    /// Where the rows go
+    #[arg(long, default_value = "target/bench/scale.jsonl")]
+    out: std::path::PathBuf,
+}
+
+/// Numbers of idle edges.
+const IDLE: [usize; 4] = [500, 1000, 2000, 20_000];
+/// With so many, each is called and all leave and come back.
+const DEEP: usize = 2000;
+const STORM: usize = 5000;
+/// Both ends of a link over WebSocket need a file descriptor each, and a process often has no more than this.
+const MOST_WS: usize = 9000;
+
+fn main() -> ExitCode {
+    proto::program::run(|| {
+        pin(None, Half::Edges)?;
+        proto::program::runtime(1)?.block_on(scale(Args::parse()))
+    })
+}
+
+async fn scale(args: Args) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for path in ["ws", "quic"] {
+        if args.path.as_deref().is_some_and(|only| only != path) {
+            continue;
+        }
+        let fits = |links: &usize| path == "quic" || *links <= MOST_WS;
+        let (idle, storm) = args.links.map_or_else(|| (IDLE.to_vec(), STORM), |links| (vec![links], links));
+        let wanted = |case| args.case.as_deref().is_none_or(|only| only == case);
+        if wanted("idle") {
+            for links in idle.into_iter().filter(fits) {
+                cases::idle(path, links, args.links.is_some() || links == DEEP, &mut rows).await?;
+            }
+        }
+        if wanted("storm") && fits(&storm) {
+            cases::storm(path, storm, Duration::from_millis(args.down_ms), &mut rows).await?;
+        }
+    }
+    let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
+    std::fs::create_dir_all(args.out.parent().unwrap_or_else(|| Path::new(".")))?;
+    publish(&args.out, (lines?.join("\n") + "\n").as_bytes(), 0o644, Existing::Replace)?;
+    let (targets, met) = report::targets(&rows);
+    println!("{}\n{targets}rows: {}", report::table(&rows), args.out.display());
+    anyhow::ensure!(met, "a target is missed; see above");
+    Ok(())
+}

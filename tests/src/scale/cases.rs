@@ -1,0 +1,212 @@
+//! The cases: idle edges, a call to each, edges that leave and come back, and a csi-cloud that is killed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use proto::csi;
+use proto::csi::controller_client::ControllerClient;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+
+use super::edges::{CAPACITY, DRIVER, Fleet, SEGMENT, node_name};
+use super::machine::{Half, Log, pin};
+use super::report::{Case, Row};
+use crate::bench::usage;
+use crate::stand::{Cloud, STOP, Stand, channel};
+
+/// How long all edges may take to link.
+const LINKING: Duration = Duration::from_secs(180);
+/// New connections still probe their path for so long.
+const SETTLED: Duration = Duration::from_secs(3);
+/// How long idle links are watched: two rounds of keep-alive.
+const WATCHED: Duration = Duration::from_secs(10);
+/// How many calls are made while the others idle.
+const CALLS: usize = 2000;
+/// How often all edges leave and come back.
+const ROUNDS: usize = 3;
+
+/// A running csi-cloud, kept on its core.
+struct Measured {
+    stand: Stand,
+    cloud: Cloud,
+    path: &'static str,
+    links: usize,
+    /// What csi-cloud has resident without a link, in KiB.
+    rest_kib: u64,
+}
+
+/// Links idle; then each is called; then all leave and come back, some rounds.
+///
+/// # Errors
+/// A program fails, or the edges do not link. Missed targets are no errors.
+pub async fn idle(path: &'static str, links: usize, deep: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let measured = Measured::start(path, links).await?;
+    let mut fleet = measured.fleet()?;
+    rows.extend(measured.link_from_zero(&fleet).await?);
+    let mut caller = measured.caller().await?;
+    let mut row = measured.watch(Case::Idle).await?;
+    row.p99_us = Some(p99(&mut caller).await?);
+    rows.push(row);
+    if deep {
+        call_each(&mut caller, links).await?;
+        rows.push(measured.watch(Case::Called).await?);
+        let log = Log::of_cloud(measured.stand.dir());
+        for round in 1..=ROUNDS {
+            let before = log.count("unlinked")?;
+            fleet.leave().await;
+            log.until("unlinked", before + links, LINKING).await?;
+            let gone = measured.kib_per_link()?;
+            fleet.dial();
+            fleet.all_linked(LINKING).await?;
+            call_each(&mut caller, links).await?;
+            let row = measured.watch(Case::Round).await?;
+            rows.push(Row { round: Some(round), gone_kib_per_link: Some(gone), ..row });
+        }
+    }
+    fleet.leave().await;
+    measured.cloud.process.stop(STOP).await
+}
+
+/// csi-cloud is killed and started again: how long until all edges are back.
+///
+/// # Errors
+/// As for [`idle`].
+pub async fn storm(
+    path: &'static str,
+    links: usize,
+    down: Duration,
+    rows: &mut Vec<Row>,
+) -> anyhow::Result<()> {
+    let mut measured = Measured::start(path, links).await?;
+    let mut fleet = measured.fleet()?;
+    rows.extend(measured.link_from_zero(&fleet).await?);
+    tokio::time::sleep(SETTLED).await;
+    fleet.take_welcomed();
+    let url = measured.cloud.urls.first().context("no listener")?.clone();
+    let Measured { stand, cloud, .. } = measured;
+    cloud.process.kill().await?;
+    tokio::time::sleep(down).await;
+    let cloud = stand.cloud(&[&url], &[DRIVER], &[]).await?;
+    let back = Instant::now();
+    measured = Measured { stand, cloud, path, links, rest_kib: measured.rest_kib };
+    pin(Some(measured.pid()?), Half::Cloud)?;
+    // Over QUIC an edge finds out only now; one by one they unlink and link again.
+    let (welcomed, dials) = measured.all_back(&fleet, back).await?;
+    let at = |part: f64| {
+        let last = welcomed.len().saturating_sub(1) as f64;
+        welcomed.get((last * part).round() as usize).copied()
+    };
+    let mut row = measured.row(Case::Storm)?;
+    (row.relinked_50_s, row.relinked_90_s) = (at(0.5), at(0.9));
+    (row.relinked_99_s, row.relinked_s) = (at(0.99), at(1.0));
+    row.peak_kib = Some(usage::peak_kib(measured.pid()?)?);
+    row.cloud_us_per_link = Some(usage::cpu(measured.pid()?)?.as_secs_f64() * 1e6 / links as f64);
+    row.dials = Some(dials);
+    rows.push(row);
+    fleet.leave().await;
+    measured.cloud.process.stop(STOP).await
+}
+
+impl Measured {
+    async fn start(path: &'static str, links: usize) -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let listen = if path == "quic" { "quic://127.0.0.1:0" } else { "wss://127.0.0.1:0" };
+        let cloud = stand.cloud(&[listen], &[DRIVER], &[]).await?;
+        let mut measured = Self { stand, cloud, path, links, rest_kib: 0 };
+        pin(Some(measured.pid()?), Half::Cloud)?;
+        measured.rest_kib = usage::resident_kib(measured.pid()?)?;
+        Ok(measured)
+    }
+
+    fn pid(&self) -> anyhow::Result<u32> {
+        self.cloud.process.pid().context("csi-cloud has ended; see its log")
+    }
+
+    fn fleet(&self) -> anyhow::Result<Fleet> {
+        let url = self.cloud.urls.first().context("no listener")?;
+        Fleet::new(Path::new(&self.stand.pki()), url, self.links)
+    }
+
+    async fn caller(&self) -> anyhow::Result<ControllerClient<Channel>> {
+        Ok(ControllerClient::new(channel(&self.stand.cloud_front(DRIVER)).await?))
+    }
+
+    fn row(&self, case: Case) -> anyhow::Result<Row> {
+        Ok(Row::new(case, self.path, self.links, self.rest_kib))
+    }
+
+    fn kib_per_link(&self) -> anyhow::Result<f64> {
+        let kib = usage::resident_kib(self.pid()?)?.saturating_sub(self.rest_kib);
+        Ok(kib as f64 / self.links as f64)
+    }
+
+    /// All edges dial a csi-cloud that has no links.
+    async fn link_from_zero(&self, fleet: &Fleet) -> anyhow::Result<Option<Row>> {
+        let (begun, cpu) = (Instant::now(), usage::cpu(self.pid()?)?);
+        fleet.dial();
+        fleet.all_linked(LINKING).await?;
+        let took = begun.elapsed().as_secs_f64();
+        let cpu = usage::cpu(self.pid()?)?.saturating_sub(cpu).as_secs_f64();
+        let mut row = self.row(Case::Zero)?;
+        row.links_per_s = Some(self.links as f64 / took);
+        row.cloud_us_per_link = Some(cpu * 1e6 / self.links as f64);
+        row.peak_kib = Some(usage::peak_kib(self.pid()?)?);
+        eprintln!("linked {} edges over {} in {took:.2} s", self.links, self.path);
+        Ok(Some(row))
+    }
+
+    /// Looks at csi-cloud while nothing happens but keep-alive.
+    async fn watch(&self, case: Case) -> anyhow::Result<Row> {
+        tokio::time::sleep(SETTLED).await;
+        let (begun, before) = (Instant::now(), usage::cpu(self.pid()?)?);
+        tokio::time::sleep(WATCHED).await;
+        let cpu = usage::cpu(self.pid()?)?.saturating_sub(before);
+        let mut row = self.row(case)?;
+        row.cpu_percent = Some(cpu.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0);
+        row.kib_per_link = Some(self.kib_per_link()?);
+        Ok(row)
+    }
+
+    /// Waits until each edge has linked since `back`; gives back when, in s after that, sorted, and how often
+    /// edges dialed.
+    async fn all_back(&self, fleet: &Fleet, back: Instant) -> anyhow::Result<(Vec<f64>, u64)> {
+        let log = Log::of_cloud(self.stand.dir());
+        log.until(" linked", 2 * self.links, LINKING).await.context("edges do not come back")?;
+        fleet.all_linked(LINKING).await?;
+        let (welcomed, dials) = fleet.take_welcomed();
+        let mut seconds: Vec<_> =
+            welcomed.iter().map(|at| at.saturating_duration_since(back).as_secs_f64()).collect();
+        seconds.sort_by(f64::total_cmp);
+        Ok((seconds, dials))
+    }
+}
+
+/// A call to one node's driver, and whether its answer is right.
+async fn call(caller: &mut ControllerClient<Channel>, number: usize) -> anyhow::Result<()> {
+    let segments = [(SEGMENT.to_owned(), node_name(number))].into();
+    let accessible_topology = Some(csi::Topology { segments });
+    let request = csi::GetCapacityRequest { accessible_topology, ..Default::default() };
+    let answer = caller.get_capacity(request).await?.into_inner();
+    ensure!(answer.available_capacity == CAPACITY, "GetCapacity was answered wrongly");
+    Ok(())
+}
+
+async fn call_each(caller: &mut ControllerClient<Channel>, links: usize) -> anyhow::Result<()> {
+    for number in 0..links {
+        call(caller, number).await.with_context(|| format!("calling edge {number}"))?;
+    }
+    Ok(())
+}
+
+/// The latency of the slowest in a hundred calls to one edge, in µs.
+async fn p99(caller: &mut ControllerClient<Channel>) -> anyhow::Result<f64> {
+    let mut took = Vec::with_capacity(CALLS);
+    for _ in 0..CALLS {
+        let begun = Instant::now();
+        call(caller, 0).await?;
+        took.push(begun.elapsed().as_micros() as f64);
+    }
+    took.sort_by(f64::total_cmp);
+    Ok(took.get(CALLS * 99 / 100).copied().unwrap_or(f64::NAN))
+}

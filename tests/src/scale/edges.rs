@@ -1,0 +1,292 @@
+//! A fleet of light edges in this process: each dials, says hello, answers calls, and dials again when its link
+//! ends, with the backoff that csi-edge has.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use cloud::ca::Authority;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use prost::Message as _;
+use proto::forward::{self, Body};
+use proto::hello::{Answer, Driver, Hello, Message, PROTOCOL};
+use proto::identity::{DriverName, NodeName};
+use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::tls::{self, Credentials};
+use proto::link::{Event, Io, KeepAlive, Link, LinkError, quic, ws};
+use proto::stop::Tasks;
+use proto::{csi, frame, http2};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+/// The driver that every edge has.
+pub const DRIVER: &str = "scale.test.edge-csi.io";
+/// The segment of its topology that is an edge's name.
+pub const SEGMENT: &str = "topology.scale.example/node";
+/// The answer to GetCapacity, in bytes.
+pub const CAPACITY: i64 = 1 << 40;
+/// Links over QUIC that share a UDP socket.
+const LINKS_PER_SOCKET: usize = 64;
+/// Dials at the same time. The machine has two cores, so more would only wait within this process.
+const DIALS: usize = 256;
+/// A link that has held for so long is stable: the delay before the next dial begins anew.
+const STABLE: Duration = Duration::from_secs(30);
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+/// How long edges may take to leave.
+const LEAVING: Duration = Duration::from_secs(60);
+
+/// Light edges of one cloud.
+pub struct Fleet {
+    edges: Vec<Arc<Edge>>,
+    shared: Arc<Shared>,
+    tasks: Tasks,
+}
+
+struct Edge {
+    node: NodeName,
+    driver: DriverName,
+    tls: Arc<rustls::ClientConfig>,
+    outgoing: Option<quic::Outgoing>,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    addr: SocketAddr,
+    /// The longest delay before a dial, if the cloud does not say.
+    cap: Duration,
+    room: Semaphore,
+    linked: watch::Sender<usize>,
+    /// When each link that came up was welcomed.
+    welcomed: Mutex<Vec<Instant>>,
+    dials: AtomicU64,
+}
+
+/// The longest delay before a dial that suits a fleet: so that a cloud that takes 1,500 links a second is not
+/// asked for more.
+pub fn backoff_cap(links: usize) -> Duration {
+    Duration::from_secs(2).max(Duration::from_micros(links as u64 * 1_000_000 / 1500))
+}
+
+/// The name of the edge with this number.
+pub fn node_name(number: usize) -> String {
+    format!("edge-{number:05}.scale.example")
+}
+
+impl Fleet {
+    /// Edges with certificates of the CA in `pki`, that have not dialed yet.
+    ///
+    /// # Errors
+    /// The CA or the URL cannot be used, or there are no sockets.
+    pub fn new(pki: &Path, url: &str, links: usize) -> anyhow::Result<Self> {
+        let endpoint: Endpoint = url.parse()?;
+        let addr = format!("{}:{}", endpoint.host, endpoint.port).parse().context("no address")?;
+        let authority = Authority::open(pki)?;
+        let ca = CertificateDer::from_pem_file(pki.join("ca.crt"))?;
+        let mut outgoing = None;
+        let mut edges = Vec::with_capacity(links);
+        for number in 0..links {
+            if endpoint.transport == Transport::Quic && number % LINKS_PER_SOCKET == 0 {
+                outgoing = Some(quic::Outgoing::bind(addr)?);
+            }
+            let node: NodeName = node_name(number).parse()?;
+            let (certificate, key) = authority.node(&node, 1)?;
+            let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            let credentials = Credentials::made(ca.clone(), certificate.der().clone(), key)?;
+            let alpn = if outgoing.is_some() { quic::ALPN } else { ws::ALPN };
+            let tls = tls::client_config(&credentials, alpn)?;
+            let driver = DRIVER.parse()?;
+            edges.push(Arc::new(Edge { node, driver, tls, outgoing: outgoing.clone() }));
+        }
+        let shared = Shared {
+            endpoint,
+            addr,
+            cap: backoff_cap(links),
+            room: Semaphore::new(DIALS),
+            linked: watch::Sender::new(0),
+            welcomed: Mutex::default(),
+            dials: AtomicU64::new(0),
+        };
+        Ok(Self { edges, shared: Arc::new(shared), tasks: Tasks::default() })
+    }
+
+    /// Lets all edges dial.
+    pub fn dial(&self) {
+        for edge in &self.edges {
+            let (edge, shared, tasks) = (edge.clone(), self.shared.clone(), self.tasks.clone());
+            self.tasks.spawn("edge", async move { edge.keep(&shared, &tasks).await });
+        }
+    }
+
+    /// Waits until all are linked.
+    ///
+    /// # Errors
+    /// They are not within `limit`.
+    pub async fn all_linked(&self, limit: Duration) -> anyhow::Result<()> {
+        let all = self.edges.len();
+        let mut linked = self.shared.linked.subscribe();
+        let waiting = tokio::time::timeout(limit, linked.wait_for(|linked| *linked == all)).await;
+        let linked = *self.shared.linked.borrow();
+        waiting.with_context(|| format!("{linked} of {all} edges are linked after {limit:?}"))??;
+        Ok(())
+    }
+
+    /// Waits until none is linked.
+    ///
+    /// # Errors
+    /// Some still are after `limit`.
+    pub async fn none_linked(&self, limit: Duration) -> anyhow::Result<()> {
+        let mut linked = self.shared.linked.subscribe();
+        let waiting = tokio::time::timeout(limit, linked.wait_for(|linked| *linked == 0)).await;
+        waiting.with_context(|| format!("edges are still linked after {limit:?}"))??;
+        Ok(())
+    }
+
+    /// How many are linked.
+    pub fn linked(&self) -> usize {
+        *self.shared.linked.borrow()
+    }
+
+    /// When each link came up since this was last asked, and how often was dialed.
+    pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
+        let welcomed =
+            std::mem::take(&mut *self.shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner));
+        (welcomed, self.shared.dials.swap(0, Ordering::Relaxed))
+    }
+
+    /// Closes all links; the edges can dial again.
+    pub async fn leave(&mut self) {
+        std::mem::take(&mut self.tasks).finish(LEAVING).await;
+    }
+}
+
+impl Edge {
+    async fn keep(&self, shared: &Shared, tasks: &Tasks) {
+        let (mut cap, mut failures) = (shared.cap, 0);
+        while !tasks.is_stopped() {
+            let begun = Instant::now();
+            // An error here is no news: while the cloud is away there are thousands.
+            if let Ok(told) = self.link_once(shared, tasks).await {
+                cap = told.unwrap_or(cap);
+            }
+            if begun.elapsed() >= STABLE {
+                failures = 0;
+            }
+            let longest = (FIRST_DELAY * 2_u32.saturating_pow(failures)).min(cap);
+            failures = (failures + 1).min(16);
+            let delay = longest.mul_f64(rand::random_range(0.0..1.0));
+            tokio::select! { () = tokio::time::sleep(delay) => {}, () = tasks.stopped() => return }
+        }
+    }
+
+    /// Dials, and serves the link until it ends. Gives back the longest delay that the cloud asked for.
+    async fn link_once(&self, shared: &Shared, tasks: &Tasks) -> Result<Option<Duration>, LinkError> {
+        let (link, mut cap_ms) = {
+            let _permit = shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?;
+            shared.dials.fetch_add(1, Ordering::Relaxed);
+            let mut link = Box::pin(self.dial(shared)).await?;
+            let cap_ms = self.greet(&mut link).await?;
+            (link, cap_ms)
+        };
+        shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+        shared.linked.send_modify(|linked| *linked += 1);
+        self.serve(link, &mut cap_ms, tasks).await;
+        shared.linked.send_modify(|linked| *linked -= 1);
+        Ok(cap_ms.map(|ms| Duration::from_millis(ms.into())))
+    }
+
+    async fn dial(&self, shared: &Shared) -> Result<Link, LinkError> {
+        let (endpoint, tls, keep_alive) = (&shared.endpoint, self.tls.clone(), KeepAlive::default());
+        if let Some(outgoing) = &self.outgoing {
+            let link = quic::dial_from(outgoing, endpoint, shared.addr, tls, keep_alive).await?;
+            return Ok(link.into());
+        }
+        let dialer = ws::Dialer { endpoint: endpoint.clone(), tls, keep_alive, connect: ws::tcp() };
+        Ok(ws::dial(Arc::new(dialer)).await?.into())
+    }
+
+    /// Says hello; gives back the backoff that the cloud asks for, in ms.
+    async fn greet(&self, link: &mut Link) -> Result<Option<u32>, LinkError> {
+        let drivers = vec![driver(&self.node, self.driver.clone())];
+        let version = env!("CARGO_PKG_VERSION").into();
+        let hello = Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers };
+        link.send(&Message::Hello(hello)).await?;
+        let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;
+        match answer.map_err(|_| LinkError::TimedOut)? {
+            Event::Message(Message::Welcome(welcome)) => Ok(welcome.backoff_cap_ms),
+            Event::Closed(error) => Err(error),
+            _ => Err(LinkError::Transport("it did not answer the hello".into())),
+        }
+    }
+
+    async fn serve(&self, mut link: Link, cap_ms: &mut Option<u32>, tasks: &Tasks) {
+        loop {
+            tokio::select! {
+                event = link.next() => match event {
+                    Event::Opened(_, io) => tasks.spawn_until_stop("http2", answer_calls(io)),
+                    // Said anew when the fleet has grown.
+                    Event::Message(Message::Welcome(welcome)) => *cap_ms = welcome.backoff_cap_ms,
+                    Event::Message(_) => {}
+                    Event::Closed(_) => return,
+                },
+                () = tasks.stopped() => return link.close("the edge leaves").await,
+            }
+        }
+    }
+}
+
+async fn answer_calls(io: Io) {
+    // It ends with its link.
+    let _ = http2::serve(io, answer, std::future::pending()).await;
+}
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let _ = frame::collect(request.into_body()).await;
+    let response = csi::GetCapacityResponse { available_capacity: CAPACITY, ..Default::default() };
+    Ok(forward::Answer::of(frame::frame(&response.encode_to_vec())).response())
+}
+
+/// What a driver of node-local disks says of itself.
+fn driver(node: &NodeName, name: DriverName) -> Driver {
+    use csi::controller_service_capability::rpc::Type;
+    let capability = |r#type: Type| csi::ControllerServiceCapability {
+        r#type: Some(csi::controller_service_capability::Type::Rpc(
+            csi::controller_service_capability::Rpc { r#type: r#type.into() },
+        )),
+    };
+    let info = csi::GetPluginInfoResponse {
+        name: DRIVER.into(),
+        vendor_version: "1.2.3".into(),
+        manifest: Default::default(),
+    };
+    let kinds = [
+        Type::CreateDeleteVolume,
+        Type::PublishUnpublishVolume,
+        Type::GetCapacity,
+        Type::CreateDeleteSnapshot,
+        Type::ExpandVolume,
+    ];
+    let controller = csi::ControllerGetCapabilitiesResponse { capabilities: kinds.map(capability).to_vec() };
+    let segments = [(SEGMENT.to_owned(), node.to_string())].into();
+    let node = csi::NodeGetInfoResponse {
+        node_id: node.to_string(),
+        max_volumes_per_node: 64,
+        accessible_topology: Some(csi::Topology { segments }),
+    };
+    let answers = [
+        ("GetPluginInfo", info.encode_to_vec()),
+        ("GetPluginCapabilities", csi::GetPluginCapabilitiesResponse::default().encode_to_vec()),
+        ("ControllerGetCapabilities", controller.encode_to_vec()),
+        ("NodeGetCapabilities", csi::NodeGetCapabilitiesResponse::default().encode_to_vec()),
+        ("NodeGetInfo", node.encode_to_vec()),
+    ];
+    let answers = answers.map(|(method, bytes)| (method.to_owned(), Answer(Bytes::from(bytes))));
+    Driver { name, answers: answers.into() }
+}

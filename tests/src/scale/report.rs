@@ -1,0 +1,221 @@
+//! What was measured: rows, a table, and the targets.
+
+use serde::Serialize;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Case {
+    /// All edges link, to a csi-cloud that has no links.
+    Zero,
+    /// All are linked and none has been called.
+    Idle,
+    /// All are linked and each has been called once.
+    Called,
+    /// All have left, come back and been called once more.
+    Round,
+    /// csi-cloud was killed and is back.
+    Storm,
+}
+
+/// One row; what a case does not measure is left out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was done.
+    pub case: Case,
+    /// `ws` or `quic`.
+    pub path: &'static str,
+    /// Edges.
+    pub links: usize,
+    /// The round, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round: Option<usize>,
+    /// What csi-cloud had resident before the first link, in KiB.
+    pub rest_kib: u64,
+    /// What it has resident beyond that, in KiB for each link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kib_per_link: Option<f64>,
+    /// The same while all edges were gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gone_kib_per_link: Option<f64>,
+    /// CPU time of csi-cloud, in percent of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<f64>,
+    /// The latency of the slowest in a hundred calls while all links idle, in µs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f64>,
+    /// Links that came up in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub links_per_s: Option<f64>,
+    /// CPU time of csi-cloud for a link that comes up, in µs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cloud_us_per_link: Option<f64>,
+    /// When half of the edges were linked again, in s after csi-cloud was ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relinked_50_s: Option<f64>,
+    /// The same for 90 %.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relinked_90_s: Option<f64>,
+    /// The same for 99 %.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relinked_99_s: Option<f64>,
+    /// The same for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relinked_s: Option<f64>,
+    /// How often edges dialed until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dials: Option<u64>,
+    /// The most memory that csi-cloud had resident, in KiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_kib: Option<u64>,
+}
+
+impl Row {
+    /// A row in which nothing has been measured but memory at rest.
+    pub fn new(case: Case, path: &'static str, links: usize, rest_kib: u64) -> Self {
+        Self {
+            case,
+            path,
+            links,
+            round: None,
+            rest_kib,
+            kib_per_link: None,
+            gone_kib_per_link: None,
+            cpu_percent: None,
+            p99_us: None,
+            links_per_s: None,
+            cloud_us_per_link: None,
+            relinked_50_s: None,
+            relinked_90_s: None,
+            relinked_99_s: None,
+            relinked_s: None,
+            dials: None,
+            peak_kib: None,
+        }
+    }
+}
+
+/// The rows as a table.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "case    path  links  round  rest MiB  KiB/link  gone KiB  CPU %  p99 us  links/s  cloud us/link   50 s   \
+         90 s   99 s  all s   dials  peak MiB\n",
+    );
+    let cell = |value: Option<f64>, width: usize, digits: usize| {
+        value.map_or_else(|| format!("{:>width$}", "-"), |value| format!("{value:>width$.digits$}"))
+    };
+    for row in rows {
+        let case = format!("{:?}", row.case).to_lowercase();
+        let cells = [
+            format!("{case:6}  {:4}  {:5}", row.path, row.links),
+            cell(row.round.map(|round| round as f64), 5, 0),
+            cell(Some(row.rest_kib as f64 / 1024.0), 8, 1),
+            cell(row.kib_per_link, 8, 1),
+            cell(row.gone_kib_per_link, 8, 1),
+            cell(row.cpu_percent, 5, 1),
+            cell(row.p99_us, 6, 0),
+            cell(row.links_per_s, 7, 0),
+            cell(row.cloud_us_per_link, 13, 0),
+            cell(row.relinked_50_s, 5, 2),
+            cell(row.relinked_90_s, 5, 2),
+            cell(row.relinked_99_s, 5, 2),
+            cell(row.relinked_s, 5, 2),
+            cell(row.dials.map(|dials| dials as f64), 6, 0),
+            cell(row.peak_kib.map(|kib| kib as f64 / 1024.0), 8, 1),
+        ];
+        text += &(cells.join("  ") + "\n");
+    }
+    text
+}
+
+/// Each target with what was reached, and whether all are met.
+pub fn targets(rows: &[Row]) -> (String, bool) {
+    let (mut text, mut all) = (String::new(), true);
+    let mut target = |row: &Row, what: String, reached: Option<f64>, met: bool| {
+        let word = if met { "met" } else { "MISSED" };
+        let reached = reached.unwrap_or(f64::NAN);
+        text += &format!("target {} {} links: {what}: {reached:.1} {word}\n", row.path, row.links);
+        all &= met;
+    };
+    let mut at_most = |row: &Row, what: &str, reached: Option<f64>, limit: f64| {
+        target(
+            row,
+            format!("{what} at most {limit:.1}"),
+            reached,
+            reached.is_some_and(|value| value <= limit),
+        );
+    };
+    for row in rows {
+        let ws = row.path == "ws";
+        match row.case {
+            Case::Idle if row.links == 2000 => {
+                at_most(row, "idle KiB for a link", row.kib_per_link, if ws { 18.0 } else { 34.0 });
+                at_most(row, "% of a core", row.cpu_percent, 3.0);
+                at_most(row, "MiB at rest", Some(row.rest_kib as f64 / 1024.0), 15.0);
+            }
+            Case::Idle if row.links == 20_000 => {
+                at_most(row, "idle KiB for a link", row.kib_per_link, 34.0);
+            }
+            Case::Called if row.links == 2000 => {
+                at_most(row, "KiB for a link that was called", row.kib_per_link, 80.0);
+            }
+            Case::Storm if row.links == 5000 => {
+                at_most(row, "s until 99 % are linked again", row.relinked_99_s, 5.0);
+                at_most(row, "s until all are linked again", row.relinked_s, if ws { 5.0 } else { 8.0 });
+            }
+            _ => {}
+        }
+    }
+    for (row, growth) in growths(rows) {
+        at_most(row, "% more KiB in the last round than in the first", Some(growth), 5.0);
+    }
+    for row in rows.iter().filter(|row| row.case == Case::Zero && row.links == 5000) {
+        let limit = if row.path == "ws" { 2500.0 } else { 1500.0 };
+        let reached = row.links_per_s;
+        target(
+            row,
+            format!("links/s at least {limit:.0}"),
+            reached,
+            reached.is_some_and(|rate| rate >= limit),
+        );
+    }
+    (text, all)
+}
+
+/// By how many percent the last round needs more memory than the first.
+fn growths(rows: &[Row]) -> Vec<(&Row, f64)> {
+    let rounds = |first: &Row| {
+        let same = |row: &&Row| row.case == Case::Round && (row.path, row.links) == (first.path, first.links);
+        rows.iter().rfind(same)?.kib_per_link.zip(first.kib_per_link)
+    };
+    let first = rows.iter().filter(|row| row.round == Some(1));
+    first.filter_map(|row| rounds(row).map(|(last, first)| (row, (last / first - 1.0) * 100.0))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_is_missed_or_was_not_measured_fails() {
+        let mut row = Row::new(Case::Idle, "ws", 2000, 10_000);
+        (row.kib_per_link, row.cpu_percent) = (Some(17.9), Some(2.9));
+        assert!(targets(std::slice::from_ref(&row)).1);
+        row.kib_per_link = Some(18.1);
+        let (text, met) = targets(std::slice::from_ref(&row));
+        assert!(!met && text.contains("18.1 MISSED"), "{text}");
+        row.kib_per_link = None;
+        assert!(!targets(&[row]).1);
+    }
+
+    #[test]
+    fn growth_is_the_last_round_against_the_first() {
+        let round = |round, kib| Row {
+            round: Some(round),
+            kib_per_link: Some(kib),
+            ..Row::new(Case::Round, "quic", 2000, 0)
+        };
+        assert!(targets(&[round(1, 60.0), round(2, 70.0), round(3, 62.0)]).1);
+        assert!(!targets(&[round(1, 60.0), round(2, 60.0), round(3, 66.0)]).1);
+    }
+}

@@ -1,0 +1,22 @@
+//! A csi-cloud that was killed and is back: over QUIC nothing tells its edges but a stateless reset from the new
+//! one, which they believe only because its key is derived from the same private key.
+
+use std::time::Duration;
+
+use tests::stand::STOP;
+use tests::world::{DRIVER, NODE, TRANSPORTS, World};
+
+#[tokio::test]
+async fn an_edge_learns_from_the_next_cloud_that_its_link_died_with_the_last() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[1]).await?;
+    let url = world.url().to_owned();
+    let World { stand, cloud, mut edge, .. } = world;
+    cloud.process.kill().await?;
+    // It would take silence of 15 s for the edge's end; the next keep-alive is sent within 5 s.
+    let cloud = stand.cloud(&[&url], &[DRIVER], &[]).await?;
+    edge.line_starting(&format!("linked {url} as {NODE}"), Duration::from_secs(9)).await?;
+    let log = edge.log_tail();
+    assert!(log.contains("the other side has been restarted"), "{log}");
+    edge.stop(STOP).await?;
+    cloud.process.stop(STOP).await
+}
