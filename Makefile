@@ -4,7 +4,7 @@ CARGO ?= cargo
 GO_BIN := tests/go/bin
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity chaos bench tools
+.PHONY: help build demo test check sanity sim mutants chaos bench tools
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,13 @@ check: ## Format, clippy, docs, dependencies, generated code, lock file
 sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)')
+
+sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
+	$(CARGO) build --locked --release -p tests --bin sim
+	target/release/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
+
+mutants: ## Put faults into a copy of our code and see whether the simulation finds them; MUTANTS='names'
+	sh tests/mutants.sh $(MUTANTS)
 
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
 	target/debug/chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))

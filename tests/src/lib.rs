@@ -8,6 +8,7 @@ pub mod process;
 pub mod raw;
 pub mod relay;
 pub mod sanity;
+pub mod sim;
 pub mod stand;
 pub mod testdriver;
 pub mod world;
