@@ -4,7 +4,7 @@ CARGO ?= cargo
 GO_BIN := tests/go/bin
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity sim mutants chaos bench tools
+.PHONY: help build demo test check sanity sim mutants chaos bench tools badnet
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -30,9 +30,9 @@ test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are name
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
 
-sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours
+sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
-	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)')
+	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network)
 
 sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
 	$(CARGO) build --locked --release -p tests --bin sim
@@ -47,6 +47,10 @@ chaos: build ## Kill, stop and cut everything at random under load, and look for
 bench: ## Latency and throughput against calling the driver directly (release build)
 	$(CARGO) build --workspace --locked --release
 	target/release/bench
+
+badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
+	$(CARGO) build --workspace --locked --release
+	target/release/badnet
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2

@@ -1,7 +1,7 @@
 //! Serving HTTP/2 over any byte stream, and the settings that both ends of every hop use.
 //!
-//! Windows: 100 Mbit/s at 100 ms are 1.25 MB on their way, so a stream has 2 MiB; an idle connection allocates
-//! none of it.
+//! Windows: 100 Mbit/s at 100 ms are 1.25 MB on their way, so a stream has 1.5 MiB. With more, what it may send at once
+//! does not fit into the queue of such a path. An idle connection allocates none of it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,7 +23,7 @@ use crate::stop::Tasks;
 pub const MAX_STREAMS: u32 = 4096;
 /// The largest header list taken, in bytes; far above what gRPC callers send.
 pub(crate) const MAX_HEADERS: u32 = 64 * 1024;
-pub(crate) const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+pub(crate) const STREAM_WINDOW: u32 = 1536 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 5 * 1024 * 1024;
 
 /// How hyper starts its tasks. They end with the connection, which is a task of ours.

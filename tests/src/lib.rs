@@ -4,6 +4,7 @@ pub mod bench;
 pub mod chaos;
 pub mod demo;
 pub mod hostdir;
+pub mod net;
 pub mod process;
 pub mod raw;
 pub mod relay;

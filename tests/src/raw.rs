@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use proto::frame;
 use proto::stop::Tasks;
-use proto::upstream::{self, Upstream};
+use proto::upstream::{self, Received, Upstream};
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
@@ -72,6 +72,22 @@ impl RawClient {
     /// # Errors
     /// As for [`RawClient::call`].
     pub async fn send(&self, path: &str, body: Bytes, more: &[(&str, &str)]) -> anyhow::Result<RawAnswer> {
+        let (parts, body) = self.begin(path, body, more).await?.into_parts();
+        let body = body.collect().await?;
+        let trailers = body.trailers().cloned().unwrap_or_default();
+        Ok(RawAnswer { headers: parts.headers, body: body.to_bytes(), trailers })
+    }
+
+    /// The same, and gives back the answer while its body is still on the way.
+    ///
+    /// # Errors
+    /// As for [`RawClient::call`].
+    pub async fn begin(
+        &self,
+        path: &str,
+        body: Bytes,
+        more: &[(&str, &str)],
+    ) -> anyhow::Result<Response<Received>> {
         let path: PathAndQuery = path.parse()?;
         let mut request = Request::post(format!("http://localhost{path}")).body(())?;
         let headers = request.headers_mut();
@@ -80,9 +96,6 @@ impl RawClient {
         for (name, value) in more {
             headers.append(HeaderName::try_from(*name)?, HeaderValue::try_from(*value)?);
         }
-        let (parts, body) = self.sender.send(request, body).await?.into_parts();
-        let body = body.collect().await?;
-        let trailers = body.trailers().cloned().unwrap_or_default();
-        Ok(RawAnswer { headers: parts.headers, body: body.to_bytes(), trailers })
+        Ok(self.sender.send(request, body).await?)
     }
 }

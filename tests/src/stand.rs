@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::net::{Net, Space};
 pub use crate::process::Process;
 
 /// How long a program may take until it says that it is ready.
@@ -25,6 +26,8 @@ pub struct Stand {
     dir: TempDir,
     bin: PathBuf,
     issued: HashSet<String>,
+    /// Between the cloud and the edges, if they are not on one host.
+    net: Option<Net>,
 }
 
 /// A running csi-cloud, and where edges dial it, in the order in which the listeners were asked for.
@@ -41,16 +44,39 @@ impl Stand {
     /// # Errors
     /// The programs are not there, or no directory or CA can be made.
     pub async fn new() -> anyhow::Result<Self> {
+        Self::with(None).await
+    }
+
+    /// A new world whose links go over this network: csi-cloud runs on one side of it, edges on the other. Drivers and
+    /// callers have their sockets as ever.
+    ///
+    /// # Errors
+    /// As for [`Stand::new`].
+    pub async fn over(net: Net) -> anyhow::Result<Self> {
+        Self::with(Some(net)).await
+    }
+
+    async fn with(net: Option<Net>) -> anyhow::Result<Self> {
         let me = std::env::current_exe()?;
         let bin = me.parent().context("this program has no directory")?;
         // A test runs in a directory below the programs'.
         let bin = if bin.ends_with("deps") { bin.parent().unwrap_or(bin) } else { bin }.to_owned();
         // A short path: a socket's has at most 107 bytes.
         let dir = tempfile::Builder::new().prefix("ec-").tempdir()?;
-        let stand = Self { dir, bin, issued: HashSet::new() };
+        let stand = Self { dir, bin, issued: HashSet::new(), net };
         let pki = stand.pki();
-        stand.run("csi-cloud", &["ca", "init", "--host", "127.0.0.1", "--dir", &pki]).await?;
+        stand.run("csi-cloud", &["ca", "init", "--host", &stand.host(), "--dir", &pki]).await?;
         Ok(stand)
+    }
+
+    /// The address at which csi-cloud listens.
+    pub fn host(&self) -> String {
+        self.net.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |net| net.host().to_string())
+    }
+
+    /// The network between the cloud and the edges, if there is one.
+    pub fn net(&self) -> Option<&Net> {
+        self.net.as_ref()
     }
 
     /// Everything is below here.
@@ -73,9 +99,13 @@ impl Stand {
     /// # Errors
     /// It has not been built.
     pub fn program(&self, name: &str) -> anyhow::Result<Command> {
+        self.program_in(None, name)
+    }
+
+    fn program_in(&self, space: Option<&Space>, name: &str) -> anyhow::Result<Command> {
         let path = self.bin.join(name);
         ensure!(path.exists(), "{} is not there; run `make build` first", path.display());
-        Ok(Command::new(path))
+        Ok(space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str())))
     }
 
     /// Runs one of our programs to its end and gives back what it printed.
@@ -110,7 +140,7 @@ impl Stand {
         drivers: &[&str],
         more: &[&str],
     ) -> anyhow::Result<Cloud> {
-        let mut command = self.program("csi-cloud")?;
+        let mut command = self.program_in(self.net.as_ref().map(|net| &net.cloud), "csi-cloud")?;
         command.arg("serve").args(["--fronts", &self.at(name)]).args(more);
         self.tls(&mut command, "cloud");
         command.args(listen.iter().flat_map(|url| ["--listen", url]));
@@ -160,7 +190,7 @@ impl Stand {
         if self.issued.insert(node.to_owned()) {
             self.run("csi-cloud", &["ca", "issue", node, "--dir", &self.pki()]).await?;
         }
-        let mut command = self.program("csi-edge")?;
+        let mut command = self.program_in(self.net.as_ref().map(|net| &net.edge), "csi-edge")?;
         command.args(["serve", "--fronts", &self.at(node)]).args(more);
         self.tls(&mut command, node);
         let drivers = drivers.iter().map(|(name, socket)| format!("--driver={name}={socket}"));

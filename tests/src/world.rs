@@ -47,7 +47,19 @@ impl World {
     /// # Errors
     /// A program does not start; the error holds its log.
     pub async fn with(listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {
-        let mut stand = Stand::new().await?;
+        Self::at(Stand::new().await?, listen, cloud, edge).await
+    }
+
+    /// A world on this stand, whose link uses this scheme, `wss` or `quic`.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn over(stand: Stand, scheme: &str) -> anyhow::Result<Self> {
+        let listen = format!("{scheme}://{}:0", stand.host());
+        Self::at(stand, &listen, &[], &[]).await
+    }
+
+    async fn at(mut stand: Stand, listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {
         let driver = TestDriver::new(DRIVER, NODE);
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;

@@ -11,7 +11,10 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 pub use quinn::Incoming;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{Connection, ConnectionError, Endpoint as Quinn, EndpointConfig, TransportConfig, VarInt};
+use quinn::{
+    AckFrequencyConfig, Connection, ConnectionError, Endpoint as Quinn, EndpointConfig, TransportConfig,
+    VarInt,
+};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Join};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
@@ -25,8 +28,14 @@ use crate::identity::{NodeName, node_of};
 pub const ALPN: &[u8] = b"edge-csi";
 /// The receive buffer asked of the kernel, in bytes: with its default, a storm of dials loses packets.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
-/// The most bytes of ours on their way to a peer that does not read, for each link.
+/// The most bytes of ours on their way to a peer that does not read, for each link. More than a stream may have on its way
+/// (1.25 MB), or calls would wait until bulk leaves room.
 const SEND_WINDOW: u64 = 4 * 1024 * 1024;
+/// The longest that a peer keeps an acknowledgement. The default of 25 ms is part of how long it takes until a lost packet
+/// is sent again.
+const ACK_DELAY: Duration = Duration::from_millis(5);
+/// A peer acknowledges at once when more packets than this have come.
+const ACK_ABOVE: u32 = 1;
 /// How long the last control message may take to arrive before a link is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 const CALLS: u8 = b'C';
@@ -50,6 +59,9 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> Arc<TransportConf
     config.max_concurrent_bidi_streams(streams_from_peer.into()).max_concurrent_uni_streams(0_u8.into());
     config.datagram_receive_buffer_size(None).send_window(SEND_WINDOW);
     config.keep_alive_interval(Some(keep_alive.every));
+    let mut acks = AckFrequencyConfig::default();
+    acks.ack_eliciting_threshold(ACK_ABOVE.into()).max_ack_delay(Some(ACK_DELAY));
+    config.ack_frequency_config(Some(acks));
     // The timer runs from the first packet sent since one was heard, which is a keep-alive, so less by that.
     // Longer than any VarInt can say is no limit; the configuration's range is far below.
     config.max_idle_timeout(keep_alive.dead_after.saturating_sub(keep_alive.every).try_into().ok());
@@ -171,7 +183,20 @@ async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> 
             return Err(LinkError::Transport(format!("it opened a stream that begins with {other:?}")));
         }
     };
+    prefer(&send, Some(kind));
     Ok((kind, Box::new(tokio::io::join(recv, send))))
+}
+
+/// Control messages go before calls, and calls before bulk. quinn is strict in that, which does no harm: what goes first
+/// is little.
+fn prefer(send: &quinn::SendStream, kind: Option<Kind>) {
+    let priority = match kind {
+        None => 2,
+        Some(Kind::Calls) => 1,
+        Some(Kind::Bulk) => 0,
+    };
+    // It fails only when the stream is closed, which its first write tells.
+    let _ = send.set_priority(priority);
 }
 
 impl QuicLink {
@@ -181,6 +206,7 @@ impl QuicLink {
         recv: quinn::RecvStream,
         socket: Option<Quinn>,
     ) -> Self {
+        prefer(&send, None);
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
         let control = Framed::new(tokio::io::join(recv, send), codec);
         Self { connection, control, opened: None, _socket: socket }
@@ -218,6 +244,7 @@ impl QuicLink {
         let connection = self.connection.clone();
         Box::pin(within_handshake(async move {
             let (mut send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
+            prefer(&send, Some(kind));
             let tag = if kind == Kind::Calls { CALLS } else { BULK };
             send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
             Ok(Box::new(tokio::io::join(recv, send)) as Io)

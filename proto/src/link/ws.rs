@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::pki_types::ServerName;
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -57,6 +58,9 @@ type Waiting = Arc<Mutex<HashMap<Uuid, (NodeName, oneshot::Sender<Io>)>>>;
 pub fn tune(tcp: &TcpStream) {
     // HTTP/2's small writes would meet delayed acknowledgements otherwise.
     let _ = tcp.set_nodelay(true);
+    // The usual cubic takes every lost packet for a full queue: with 1 % lost at 100 ms it sends 1.2 Mbit/s, however
+    // much the path can carry. A kernel without BBR goes on with what it has.
+    let _ = SockRef::from(tcp).set_tcp_congestion(b"bbr");
 }
 
 /// Reaches the cloud over TCP.
@@ -332,5 +336,24 @@ fn explain(error: &WsError) -> String {
             format!("it answered HTTP {}: {}", answer.status(), body.trim())
         }
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_is_tuned_as_far_as_the_kernel_can() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        tune(&tcp);
+        assert!(tcp.nodelay().unwrap());
+        // What users other than root may choose.
+        let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+        let allowed = std::fs::read_to_string(allowed).unwrap_or_default();
+        if allowed.split_whitespace().any(|name| name == "bbr") {
+            assert!(SockRef::from(&tcp).tcp_congestion().unwrap().starts_with(b"bbr"));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use tests::sanity::{Counts, Driver, Report, Way, run};
+use tests::sanity::{Between, Counts, Driver, Report, Way, run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,9 @@ struct Args {
     /// How to reach the driver; may be given more than once. `direct` comes first in any case: it is the measure
     #[arg(long = "way", value_enum, default_values = ["direct", "ws", "quic"])]
     ways: Vec<Way>,
+    /// Put a network between csi-cloud and csi-edge that is far and slow, loses packets and mixes them up; needs root
+    #[arg(long)]
+    bad_network: bool,
     /// Where csi-sanity and the mock driver are
     #[arg(long, default_value = "tests/go/bin")]
     go_bin: PathBuf,
@@ -77,7 +80,7 @@ async fn one(
     args: &Args,
     cancel: &CancellationToken,
 ) -> Vec<String> {
-    let direct = match tried(driver, Way::Direct, &args.go_bin, cancel).await {
+    let direct = match tried(driver, Way::Direct, args, cancel).await {
         Ok(direct) => direct,
         Err(error) => return vec![format!("{error:#}")],
     };
@@ -89,8 +92,8 @@ async fn one(
         problems.push(format!("sanity {} direct: expected {expected}", driver.label));
     }
     for way in [Way::Ws, Way::Quic].into_iter().filter(|way| args.ways.contains(way)) {
-        let title = title(driver, way);
-        match tried(driver, way, &args.go_bin, cancel).await {
+        let title = title(driver, way, args);
+        match tried(driver, way, args, cancel).await {
             Ok(report) => {
                 let differences = report.differences(&direct).into_iter();
                 problems.extend(differences.map(|line| format!("{title}: {line}")));
@@ -102,23 +105,21 @@ async fn one(
 }
 
 /// Runs one and prints what came of it.
-async fn tried(
-    driver: &Driver,
-    way: Way,
-    go_bin: &Path,
-    cancel: &CancellationToken,
-) -> anyhow::Result<Report> {
-    let title = title(driver, way);
-    let report = run(driver, way, go_bin, cancel).await.with_context(|| title.clone())?;
+async fn tried(driver: &Driver, way: Way, args: &Args, cancel: &CancellationToken) -> anyhow::Result<Report> {
+    let title = title(driver, way, args);
+    let between = if args.bad_network { Between::BadNetwork } else { Between::Nothing };
+    let report = run(driver, way, between, &args.go_bin, cancel).await.with_context(|| title.clone())?;
     println!("{title}: {}", report.counts());
     Ok(report)
 }
 
-fn title(driver: &Driver, way: Way) -> String {
-    let way = match way {
-        Way::Direct => "direct",
-        Way::Ws => "ws",
-        Way::Quic => "quic",
+fn title(driver: &Driver, way: Way, args: &Args) -> String {
+    let way = match (way, args.bad_network) {
+        (Way::Direct, _) => "direct",
+        (Way::Ws, false) => "ws",
+        (Way::Quic, false) => "quic",
+        (Way::Ws, true) => "ws over a bad network",
+        (Way::Quic, true) => "quic over a bad network",
     };
     format!("sanity {} {way}", driver.label)
 }

@@ -8,4 +8,4 @@ mod run;
 mod tidy;
 
 pub use report::{Counts, Report, Spec, State};
-pub use run::{Driver, Way, run};
+pub use run::{Between, Driver, Way, run};

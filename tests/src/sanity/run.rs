@@ -14,11 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::report::Report;
 use super::tidy;
+use crate::net::{Net, Shape};
 use crate::process::Process;
 use crate::stand::{START, Stand, channel, until};
 
 /// How long a whole run may take.
 const RUN: Duration = Duration::from_secs(300);
+/// The same, where every call takes a tenth of a second at least.
+const RUN_FAR: Duration = Duration::from_secs(1800);
 /// How long a program may take to end.
 const STOP: Duration = Duration::from_secs(10);
 /// The longest path of a unix socket.
@@ -34,6 +37,15 @@ pub enum Way {
     Ws,
     /// Through csi-cloud and csi-edge, linked by QUIC.
     Quic,
+}
+
+/// What is between csi-cloud and csi-edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// They are on one host.
+    Nothing,
+    /// A network that is far, slow, loses packets and mixes them up.
+    BadNetwork,
 }
 
 /// A driver to be tried.
@@ -62,17 +74,21 @@ struct Group(Pid);
 pub async fn run(
     driver: &Driver,
     way: Way,
+    between: Between,
     go_bin: &Path,
     cancel: &CancellationToken,
 ) -> anyhow::Result<Report> {
     ensure!(!cancel.is_cancelled(), "stopped before it began");
     let suite = std::path::absolute(go_bin.join("csi-sanity"))?;
     ensure!(suite.exists(), "{} is not there; `make sanity` builds it", suite.display());
-    let mut stand = Stand::new().await?;
+    let (mut stand, limit) = match between {
+        Between::BadNetwork if way != Way::Direct => (Stand::over(bad_network().await?).await?, RUN_FAR),
+        _ => (Stand::new().await?, RUN),
+    };
     let mut started = Started::default();
-    let running = tokio::time::timeout(RUN, try_driver(driver, way, &suite, &mut stand, &mut started));
+    let running = tokio::time::timeout(limit, try_driver(driver, way, &suite, &mut stand, &mut started));
     let result = match cancel.run_until_cancelled(running).await {
-        Some(result) => result.unwrap_or_else(|_| bail!("not within {RUN:?}")),
+        Some(result) => result.unwrap_or_else(|_| bail!("not within {limit:?}")),
         None => Err(anyhow!("stopped")),
     };
     let stopped = started.stop().await;
@@ -80,6 +96,12 @@ pub async fn run(
     let report = result?;
     stopped?;
     Ok(report)
+}
+
+/// 100 ms there and back, 20 Mbit/s, and each way one packet of a hundred lost and one overtaken.
+async fn bad_network() -> anyhow::Result<Net> {
+    let shape = Shape { reorder: 0.01, late_by: Duration::from_millis(10), ..Shape::far(20, 0.01) };
+    Net::new(shape, 1).await
 }
 
 async fn try_driver(
@@ -102,7 +124,7 @@ async fn try_driver(
     for path in [&cloud_front, &edge_front] {
         ensure!(path.len() <= SOCKET_PATH, "{path} is too long for a socket; set TMPDIR to a shorter path");
     }
-    let cloud = stand.cloud(&[&format!("{scheme}://127.0.0.1:0")], &[&name], &[]).await?;
+    let cloud = stand.cloud(&[&format!("{scheme}://{}:0", stand.host())], &[&name], &[]).await?;
     let url = cloud.urls.first().context("csi-cloud listens nowhere")?.clone();
     started.ends.push(cloud.process);
     // The edge goes first.

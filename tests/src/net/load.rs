@@ -1,0 +1,156 @@
+//! What goes over the bad network: small calls, as sidecars make them, and large lists beside them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures_util::future::join_all;
+use http_body_util::BodyExt;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+use uuid::Uuid;
+
+use crate::bench::load::Seen;
+use crate::raw::RawClient;
+use crate::world::{controller, create, created, delete};
+
+/// Callers of small calls at the same time.
+pub const CALLERS: usize = 4;
+/// How long a caller waits between two calls, in ms.
+const THINK: std::ops::Range<u64> = 25..75;
+/// The volumes in a list, and about how many bytes each adds: together a little less than 4 MiB, which is the most
+/// that gRPC takes in a message.
+pub const FILL: (usize, usize) = (64, 65_300);
+
+/// What lists there were.
+#[derive(Clone, Debug, Default)]
+pub struct Lists {
+    /// The whole ones, and how long each took.
+    pub seen: Seen,
+    /// Bytes that arrived, also those of a list that was cut short by the end.
+    pub bytes: u64,
+}
+
+impl Lists {
+    /// Megabits that arrived in a second.
+    pub fn mbit(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.seen.took.as_secs_f64()
+    }
+}
+
+/// Lets [`CALLERS`] make and delete volumes for `time`.
+///
+/// # Errors
+/// A caller crashed. Failed calls are counted.
+pub async fn small_calls(front: &RawClient, time: Duration) -> anyhow::Result<Seen> {
+    let (begun, errors) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let caller = Caller { front: front.clone(), took: Vec::new(), errors: errors.clone() };
+        callers.spawn(caller.call_until(begun + time));
+    }
+    let mut seen = Seen::default();
+    while let Some(took) = callers.join_next().await {
+        seen.latencies.extend(took.context("a caller crashed")?);
+    }
+    Ok(finished(seen, begun, &errors))
+}
+
+fn finished(mut seen: Seen, begun: Instant, errors: &AtomicU64) -> Seen {
+    seen.took = begun.elapsed();
+    seen.errors = errors.load(Ordering::Relaxed);
+    seen.latencies.sort_unstable();
+    seen
+}
+
+fn micros(begun: Instant) -> u32 {
+    u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX)
+}
+
+struct Caller {
+    front: RawClient,
+    took: Vec<u32>,
+    errors: Arc<AtomicU64>,
+}
+
+impl Caller {
+    async fn call_until(mut self, end: Instant) -> Vec<u32> {
+        while Instant::now() < end {
+            if let Err(error) = self.life().await {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("a small call failed: {error:#}");
+            }
+        }
+        self.took
+    }
+
+    async fn life(&mut self) -> anyhow::Result<()> {
+        let made = self.call("CreateVolume", &create(&format!("pvc-{}", Uuid::new_v4()))).await?;
+        let volume = created(&made)?;
+        self.call("DeleteVolume", &delete(&volume.volume_id)).await?;
+        Ok(())
+    }
+
+    async fn call(&mut self, method: &str, request: &[u8]) -> anyhow::Result<crate::raw::RawAnswer> {
+        tokio::time::sleep(Duration::from_millis(rand::random_range(THINK))).await;
+        let begun = Instant::now();
+        let answer = self.front.call(&controller(method), request).await?;
+        self.took.push(micros(begun));
+        ensure!(answer.code() == Code::Ok, "{method}: {}", answer.status());
+        Ok(answer)
+    }
+}
+
+/// Lists all volumes, one list after the other, until `end`, or until there were so many.
+pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
+    let (begun, errors) = (Instant::now(), AtomicU64::new(0));
+    let mut lists = Lists::default();
+    while lists.seen.latencies.len() < most && Instant::now() < end {
+        let listed = Instant::now();
+        match tokio::time::timeout_at(end, list(front, &mut lists.bytes)).await {
+            Ok(Ok(())) => lists.seen.latencies.push(micros(listed)),
+            Ok(Err(error)) => {
+                errors.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("a list failed: {error:#}");
+                // The next one fails at once perhaps.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(_) => break,
+        }
+    }
+    lists.seen = finished(lists.seen, begun, &errors);
+    lists
+}
+
+/// So many of [`lists`] at the same time, counted together.
+pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
+    let begun = Instant::now();
+    let mut all = Lists::default();
+    for one in join_all((0..listers).map(|_| lists(front, end, usize::MAX))).await {
+        all.bytes += one.bytes;
+        all.seen.errors += one.seen.errors;
+        all.seen.latencies.extend(one.seen.latencies);
+    }
+    all.seen.took = begun.elapsed();
+    all.seen.latencies.sort_unstable();
+    all
+}
+
+/// One list; counts the bytes as they arrive.
+async fn list(front: &RawClient, bytes: &mut u64) -> anyhow::Result<()> {
+    let (head, mut body) =
+        front.begin(&controller("ListVolumes"), proto::frame::frame(&[]), &[]).await?.into_parts();
+    let mut trailers = None;
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) => *bytes += data.len() as u64,
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    let trailers = trailers.unwrap_or(head.headers);
+    let status = Status::from_header_map(&trailers).context("a list without a status")?;
+    ensure!(status.code() == Code::Ok, "{status}");
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! A bad network between two network namespaces: the cloud in one, the edge in the other, and between them a
+//! router of ours that delays, loses and reorders packets and has a rate, for TCP and UDP alike.
+//!
+//! The kernels' real stacks run on both sides, so what is measured here is what a link over such a network does.
+
+pub mod load;
+mod path;
+pub mod report;
+mod router;
+mod space;
+#[cfg(test)]
+mod test_net;
+
+use std::net::Ipv4Addr;
+
+pub use path::{Counts, Path, Shape};
+pub use space::Space;
+
+use self::router::Router;
+
+/// Each network is alone in its namespaces, so all have the same addresses.
+const CLOUD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const EDGE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// Two namespaces and what connects them. All of it goes when this is dropped.
+pub struct Net {
+    // First, so that its devices go before their namespaces.
+    router: Router,
+    /// Where csi-cloud runs.
+    pub cloud: Space,
+    /// Where csi-edge runs.
+    pub edge: Space,
+}
+
+impl Net {
+    /// A network that does this in both directions.
+    ///
+    /// # Errors
+    /// We are not root, or the machine has no namespaces or tun devices.
+    pub async fn new(shape: Shape, seed: u64) -> anyhow::Result<Self> {
+        Self::uneven(shape, shape, seed).await
+    }
+
+    /// A network for a test; none, and a line that says so, where this user or machine cannot have one.
+    ///
+    /// # Errors
+    /// The same, where `CI` is `true`: there no tier is to be skipped.
+    pub async fn for_test(shape: Shape, seed: u64) -> anyhow::Result<Option<Self>> {
+        let made = Self::new(shape, seed).await;
+        match made {
+            Ok(net) => Ok(Some(net)),
+            Err(error) if std::env::var("CI").as_deref() == Ok("true") => Err(error),
+            Err(error) => {
+                println!("tier skipped: bad networks: {error:#}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// A network with a shape for each direction.
+    ///
+    /// # Errors
+    /// As for [`Net::new`].
+    pub async fn uneven(to_edge: Shape, to_cloud: Shape, seed: u64) -> anyhow::Result<Self> {
+        let (cloud, edge) = (Space::new().await?, Space::new().await?);
+        let (at_cloud, at_edge) = (cloud.tun(CLOUD, EDGE)?, edge.tun(EDGE, CLOUD)?);
+        let paths = [Path::new(to_edge, seed), Path::new(to_cloud, seed.wrapping_add(1))];
+        Ok(Self { router: Router::start(at_cloud, at_edge, paths), cloud, edge })
+    }
+
+    /// The address of the cloud, as seen from the edge.
+    pub fn host(&self) -> Ipv4Addr {
+        CLOUD
+    }
+
+    /// What became of the packets so far, to the edge and to the cloud.
+    pub fn counts(&self) -> [Counts; 2] {
+        self.router.counts()
+    }
+}

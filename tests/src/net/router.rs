@@ -1,0 +1,86 @@
+//! Carries packets between two devices, each direction as its [`Path`] says.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use proto::stop::Tasks;
+use tokio::time::Instant;
+use tokio_tun::Tun;
+use tracing::warn;
+
+use super::path::{Counts, Path};
+use super::space::MTU;
+
+type Shared = Arc<Mutex<Path>>;
+
+/// Runs until it is dropped.
+pub(super) struct Router {
+    paths: [Shared; 2],
+    tasks: Tasks,
+}
+
+fn lock(path: &Shared) -> MutexGuard<'_, Path> {
+    path.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Router {
+    /// Carries from `a` to `b` by the first path and back by the second.
+    pub(super) fn start(a: Tun, b: Tun, paths: [Path; 2]) -> Self {
+        let (a, b) = (Arc::new(a), Arc::new(b));
+        let router = Self { paths: paths.map(|path| Arc::new(Mutex::new(path))), tasks: Tasks::default() };
+        let [there, back] = &router.paths;
+        for (from, to, path) in [(&a, &b, there), (&b, &a, back)] {
+            let carrying = carry(from.clone(), to.clone(), path.clone());
+            router.tasks.spawn_until_stop("router", async move {
+                if let Err(error) = carrying.await {
+                    warn!(%error, "the router cannot carry on");
+                }
+            });
+        }
+        router
+    }
+
+    pub(super) fn counts(&self) -> [Counts; 2] {
+        self.paths.each_ref().map(|path| lock(path).counts())
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.tasks.stop();
+    }
+}
+
+async fn carry(from: Arc<Tun>, to: Arc<Tun>, path: Shared) -> io::Result<()> {
+    let mut buffer = vec![0; MTU.into()];
+    loop {
+        let due = lock(&path).next_due();
+        let arrival = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            received = from.recv(&mut buffer) => {
+                offer(&path, &buffer, received?);
+                // What else is there comes at the same time.
+                while let Ok(length) = from.try_recv(&mut buffer) {
+                    offer(&path, &buffer, length);
+                }
+            }
+            () = arrival => loop {
+                let Some(packet) = lock(&path).arrived(Instant::now()) else { break };
+                to.send(&packet).await?;
+            },
+        }
+    }
+}
+
+/// IPv4 only: the kernel's own IPv6 chatter would count as packets.
+fn offer(path: &Shared, buffer: &[u8], length: usize) {
+    let packet = buffer.get(..length).unwrap_or_default();
+    if packet.first().is_some_and(|first| first >> 4 == 4) {
+        lock(path).offer(Instant::now(), packet);
+    }
+}
