@@ -4,7 +4,7 @@ CARGO ?= cargo
 GO_BIN := tests/go/bin
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity chaos bench badnet scale tools
+.PHONY: help build demo test check sanity sim mutants chaos release bench badnet scale tools
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -34,19 +34,28 @@ sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIV
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
 	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network)
 
+sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
+	$(CARGO) build --locked --release -p tests --bin sim
+	target/release/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
+
+mutants: ## Put faults into a copy of our code and see whether the simulation finds them; MUTANTS='names'
+	sh tests/mutants.sh $(MUTANTS)
+
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
 	target/debug/chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
-bench: ## Latency and throughput against calling the driver directly (release build)
-	$(CARGO) build --workspace --locked --release
+# The programs by themselves, at last: what the tests' own crates switch on in a shared build is not in them.
+release:
+	$(CARGO) build --locked --release -p tests --bins
+	$(CARGO) build --locked --release -p cloud -p edge
+
+bench: release ## Latency and throughput against calling the driver directly (release build)
 	target/release/bench
 
-badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
-	$(CARGO) build --workspace --locked --release
+badnet: release ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
 	target/release/badnet
 
-scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
-	$(CARGO) build --workspace --locked --release
+scale: release ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
 	target/release/scale $(if $(LINKS),--links $(LINKS))
 
 tools: ## Install what `make check` needs and the machine lacks

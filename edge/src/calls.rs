@@ -108,7 +108,7 @@ impl Calls {
             parts.headers.remove(CALL_ID);
             let call = Call::new(parts, body.clone());
             match row.zip(key) {
-                Some((rpc, _)) if rpc.streaming => slot.stream(call).await.map_err(Arc::new),
+                Some((rpc, _)) if rpc.streaming => slot.stream(call, deadline).await.map_err(Arc::new),
                 Some((rpc, key)) => {
                     let asked = Asked { rpc, body, subjects: rpc.subjects(&key), id };
                     slot.share(asked, call, deadline, &self.tasks).await.map(Answer::response)
@@ -122,9 +122,9 @@ impl Calls {
 
 impl Slot {
     /// A stream changes nothing and is read as fast as its caller reads; it ends with its caller.
-    async fn stream(&self, call: Call) -> Result<Response<Body>, Error> {
+    async fn stream(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Body>, Error> {
         let permit = self.streams.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))?;
-        let response = self.driver.call(call).await?;
+        let response = self.driver.call(call, deadline).await?;
         let source = "in the middle of a stream".into();
         let broken = Error::DriverBroke { driver: self.driver.name.clone(), source };
         Ok(forward::pass(response, &broken, permit))
@@ -156,7 +156,7 @@ impl Slot {
         }
         let driver = self.driver.clone();
         let run = async move {
-            let outcome = carry_out(&driver, call).await.map_err(Arc::new);
+            let outcome = carry_out(&driver, call, deadline).await.map_err(Arc::new);
             drop(permit);
             if let Some(ticket) = ticket {
                 ticket.end(&outcome);
@@ -193,8 +193,8 @@ impl Drop for Detaching {
     }
 }
 
-async fn carry_out(driver: &Driver, call: Call) -> Result<Answer, Error> {
-    let response = driver.call(call).await?;
+async fn carry_out(driver: &Driver, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
+    let response = driver.call(call, deadline).await?;
     let broke = |source| Error::DriverBroke { driver: driver.name.clone(), source };
     Answer::collect(response).await.map_err(broke)
 }

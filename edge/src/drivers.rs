@@ -26,6 +26,7 @@ use proto::upstream::{self, Received, Upstream};
 use proto::{csi, frame};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// How long a driver may take to say who it is.
@@ -155,12 +156,17 @@ impl Driver {
         }
     }
 
-    /// Sends a call to the driver.
+    /// Sends a call to the driver; `deadline` is how long its caller waits.
     ///
     /// # Errors
-    /// [`Error::DriverAway`] if it was not sent; [`Error::DriverBroke`] if it may have been.
-    pub async fn call(&self, call: Call) -> Result<Response<Received>, Error> {
+    /// [`Error::DriverAway`] or [`Error::DeadlinePassed`] if it was not sent; [`Error::DriverBroke`] if it may
+    /// have been.
+    pub async fn call(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Received>, Error> {
         let sender = self.sender().await?;
+        // A driver that was coming back may have been waited for.
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(Error::DeadlinePassed("before it was passed on to the driver"));
+        }
         let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
         forward::forward(&sender, call, &authority(), None).await.map_err(broke)
     }

@@ -10,6 +10,7 @@ pub mod raw;
 pub mod relay;
 pub mod sanity;
 pub mod scale;
+pub mod sim;
 pub mod stand;
 pub mod testdriver;
 pub mod world;

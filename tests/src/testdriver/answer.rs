@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tonic::body::Body;
+use tonic::{Code, Status};
 
 use super::record::Ticket;
 
@@ -103,7 +103,7 @@ impl HttpBody for Half {
 pub(super) fn watched(response: Response<Body>, ticket: Ticket) -> Response<Body> {
     // An error is headers only. Wrapped, it would get an empty body, and some clients then miss its status.
     if response.body().is_end_stream() {
-        ticket.finish();
+        ticket.finish(Code::Ok);
         return response;
     }
     response.map(|inner| Body::new(Watched { inner, ticket }))
@@ -124,8 +124,8 @@ impl HttpBody for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         match &polled {
-            Poll::Ready(None) => self.ticket.finish(),
-            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => self.ticket.finish(),
+            Poll::Ready(None) => self.ticket.finish(Code::Ok),
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => self.ticket.finish(Code::Ok),
             _ => {}
         }
         polled

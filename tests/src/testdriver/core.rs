@@ -3,7 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use bytes::Bytes;
+use prost::Message;
+use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::fault::Script;
@@ -46,6 +51,10 @@ pub(super) struct Core {
     pub(super) recording: AtomicBool,
     pub(super) overlaps: Arc<Overlaps>,
     pub(super) refuse_overlaps: AtomicBool,
+    /// When connections ended, for whatever reason.
+    pub(super) ends: Mutex<Vec<Instant>>,
+    /// How long work takes, and then its answer.
+    pub(super) slow: Mutex<(Duration, Duration)>,
     offered: [AtomicBool; 3],
 }
 
@@ -61,6 +70,8 @@ impl Core {
             recording: AtomicBool::new(true),
             overlaps: Arc::new(Overlaps::new()),
             refuse_overlaps: AtomicBool::new(true),
+            ends: Mutex::default(),
+            slow: Mutex::default(),
             offered: [const { AtomicBool::new(true) }; 3],
         }
     }
@@ -78,6 +89,18 @@ impl Core {
 
     pub(super) fn offer(&self, service: Optional, on: bool) {
         self.offered[service as usize].store(on, Ordering::Relaxed);
+    }
+
+    /// Whether a creation with this request would find its result there already.
+    pub(super) fn made(&self, method: &str, message: &Bytes) -> bool {
+        let store = lock(&self.store);
+        match method {
+            "CreateVolume" => CreateVolumeRequest::decode(message.clone())
+                .is_ok_and(|request| store.volumes.values().any(|held| held.name == request.name)),
+            "CreateSnapshot" => CreateSnapshotRequest::decode(message.clone())
+                .is_ok_and(|request| store.snapshots.values().any(|(name, _)| *name == request.name)),
+            _ => false,
+        }
     }
 
     /// Does something with the memory and makes an answer of it.

@@ -55,6 +55,18 @@ pub enum Fault {
     Gate(Gate),
     /// Ends the whole process with this exit code.
     Exit(i32),
+    /// Answers this status, but not for a creation of something that is there already: a driver that says a
+    /// final code says that there is nothing.
+    Refuse {
+        /// The gRPC code.
+        code: Code,
+        /// The gRPC message.
+        message: String,
+    },
+    /// Does the work, then answers this status all the same.
+    AfterWork(Status),
+    /// Does the work, then waits before it answers.
+    Late(Duration),
 }
 
 impl Fault {
@@ -77,6 +89,9 @@ impl fmt::Debug for Fault {
             Self::Status(status) => write!(f, "Status({status:?})"),
             Self::Raw { message, .. } => write!(f, "Raw({} bytes)", message.len()),
             Self::Exit(code) => write!(f, "Exit({code})"),
+            Self::Refuse { code, message } => write!(f, "Refuse({code:?}, {message:?})"),
+            Self::AfterWork(status) => write!(f, "AfterWork({:?})", status.code()),
+            Self::Late(time) => write!(f, "Late({time:?})"),
             Self::Hang => f.write_str("Hang"),
             Self::Die => f.write_str("Die"),
             Self::DieAfterWork => f.write_str("DieAfterWork"),

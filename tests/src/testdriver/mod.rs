@@ -80,6 +80,26 @@ impl TestDriver {
         serve::serve(&self.core, path)
     }
 
+    /// Runs without a socket: connections come by [`Running::take`]. Must be called in a tokio runtime.
+    pub fn start(&self) -> Running {
+        serve::start(&self.core)
+    }
+
+    /// Gives ids from this number on, so that several drivers have no id in common.
+    pub fn count_from(&self, number: u64) {
+        lock(&self.core.store).last = number;
+    }
+
+    /// Whether a new snapshot is ready only when it is asked for once more; at first it is ready at once.
+    pub fn slow_snapshots(&self, on: bool) {
+        lock(&self.core.store).slow_snapshots = on;
+    }
+
+    /// Lets every call that changes something take so long before its work and so long after it. At first none does.
+    pub fn slow(&self, before: Duration, after: Duration) {
+        *lock(&self.core.slow) = (before, after);
+    }
+
     /// Applies a fault to the next calls of an RPC, such as `NodePublishVolume`, or of all with `*`. Of several
     /// faults, those for the method go before those for `*`, and earlier ones before later ones; one call takes one.
     pub fn inject(&self, method: &str, fault: Fault, times: Times) {
@@ -104,6 +124,11 @@ impl TestDriver {
     /// The calls of one RPC.
     pub fn calls_of(&self, method: &str) -> Vec<Received> {
         self.core.log.of(method)
+    }
+
+    /// When each connection ended that has, by whomever it was ended.
+    pub fn ends(&self) -> Vec<tokio::time::Instant> {
+        lock(&self.core.ends).clone()
     }
 
     /// Forgets the calls so far.
@@ -202,6 +227,18 @@ impl TestDriver {
     /// The volumes in the order of their creation.
     pub fn volumes(&self) -> Vec<proto::csi::Volume> {
         lock(&self.core.store).volumes.values().map(|held| held.volume.clone()).collect()
+    }
+
+    /// The volumes with the names they were created under, and the nodes that they are published to.
+    pub fn named_volumes(&self) -> Vec<(String, proto::csi::Volume, Vec<String>)> {
+        let store = lock(&self.core.store);
+        let nodes = |held: &store::Held| held.published.keys().cloned().collect();
+        store.volumes.values().map(|held| (held.name.clone(), held.volume.clone(), nodes(held))).collect()
+    }
+
+    /// The snapshots with the names they were created under; those of a group have none.
+    pub fn snapshots(&self) -> Vec<(String, proto::csi::Snapshot)> {
+        lock(&self.core.store).snapshots.values().cloned().collect()
     }
 
     /// What is staged: volume id and staging path.

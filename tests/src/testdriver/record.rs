@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tonic::Code;
 
 use super::lock;
 
@@ -37,6 +38,8 @@ pub struct Received {
     pub at: Instant,
     /// What has become of it so far.
     pub outcome: Outcome,
+    /// When it ended and, if it was answered, with what code.
+    pub ended: Option<(Instant, Option<Code>)>,
 }
 
 impl Received {
@@ -61,6 +64,7 @@ struct Entry {
     headers: HeaderMap,
     at: Instant,
     outcome: AtomicU8,
+    ended: Mutex<Option<(Instant, Option<Code>)>>,
 }
 
 impl Entry {
@@ -71,7 +75,7 @@ impl Entry {
             _ => Outcome::Dropped,
         };
         let (path, message, headers) = (self.path.clone(), self.message.clone(), self.headers.clone());
-        Received { path, message, headers, at: self.at, outcome }
+        Received { path, message, headers, at: self.at, outcome, ended: *lock(&self.ended) }
     }
 }
 
@@ -89,7 +93,8 @@ impl Log {
 
     pub(super) fn arrive(self: &Arc<Self>, path: String, message: Bytes, headers: HeaderMap) -> Ticket {
         let outcome = AtomicU8::new(0);
-        let entry = Arc::new(Entry { path, message, headers, at: Instant::now(), outcome });
+        let entry =
+            Arc::new(Entry { path, message, headers, at: Instant::now(), outcome, ended: Mutex::default() });
         lock(&self.entries).push(Arc::clone(&entry));
         self.changed();
         Ticket { entry, log: Arc::clone(self) }
@@ -125,13 +130,15 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn finish(&self) {
-        self.end(1);
+    /// It was answered; with an error at once, or with what a stream's body will say.
+    pub(super) fn finish(&self, code: Code) {
+        self.end(1, Some(code));
     }
 
-    fn end(&self, outcome: u8) {
+    fn end(&self, outcome: u8, code: Option<Code>) {
         // Only the first ending counts.
         if self.entry.outcome.compare_exchange(0, outcome, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            *lock(&self.entry.ended) = Some((Instant::now(), code));
             self.log.changed();
         }
     }
@@ -139,6 +146,6 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.end(2);
+        self.end(2, None);
     }
 }

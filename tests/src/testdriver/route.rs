@@ -13,13 +13,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as HttpBody, Incoming};
 use proto::csi;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
+use tonic::{Code, Status};
 
 use super::core::{Core, Optional};
 use super::fault::Fault;
-use super::{answer, record};
+use super::{answer, lock, record};
 
 /// The name of an RPC that CSI does not have.
 pub(super) const FUTURE_METHOD: &str = "ControllerFutureThing";
@@ -44,6 +44,11 @@ impl Routes {
             node: csi::node_server::NodeServer::from_arc(Arc::clone(&core)),
             core,
         }
+    }
+
+    /// The driver that they are of.
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Answers one request that came on this connection.
@@ -82,7 +87,9 @@ impl Routes {
         if method.starts_with("GetMetadata") {
             return answer::watched(response, ticket);
         }
-        ticket.finish();
+        // An error is headers only; anything else ends in trailers that say OK.
+        let status = Status::from_header_map(response.headers());
+        ticket.finish(status.map_or(Code::Ok, |status| status.code()));
         response
     }
 
@@ -101,7 +108,7 @@ impl Routes {
         };
         let response = match self.core.script.take(method) {
             Some(fault) => self.faulty(fault, request, connection).await,
-            None => self.work(request).await,
+            None => self.work_slowly(method, request).await,
         };
         drop(claim);
         response
@@ -130,8 +137,35 @@ impl Routes {
                 return die(connection).await;
             }
             Fault::Exit(code) => std::process::exit(code),
+            Fault::Refuse { code, message } => {
+                let (head, framed) = &request;
+                if !self.core.made(record::method_of(head.uri.path()), &answer::unframe(framed)) {
+                    return Status::new(code, message).into_http();
+                }
+            }
+            Fault::AfterWork(status) => {
+                drop(self.work(request).await);
+                return status.into_http();
+            }
+            Fault::Late(time) => {
+                let answer = self.work(request).await;
+                tokio::time::sleep(time).await;
+                return answer;
+            }
         }
         self.work(request).await
+    }
+
+    async fn work_slowly(&self, method: &str, request: (Parts, Bytes)) -> Response<Body> {
+        let (before, after) = *lock(&self.core.slow);
+        let reads = ["Get", "List", "Probe"].iter().any(|what| method.contains(what));
+        if reads || (before + after).is_zero() {
+            return self.work(request).await;
+        }
+        tokio::time::sleep(before).await;
+        let answer = self.work(request).await;
+        tokio::time::sleep(after).await;
+        answer
     }
 
     async fn work(&self, (head, framed): (Parts, Bytes)) -> Response<Body> {

@@ -13,20 +13,33 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::core::Core;
+use super::lock;
 use super::route::Routes;
 
 /// A driver that listens. Dropping it stops it too, without waiting for its tasks.
 pub struct Running {
     stop: CancellationToken,
     tasks: TaskTracker,
+    routes: Arc<Routes>,
 }
 
 impl Running {
+    /// Serves one more connection, which need not be a socket's.
+    pub fn take<I>(&self, io: I)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let stop = self.stop.child_token();
+        self.tasks.spawn(connection(io, Arc::clone(&self.routes), stop, self.tasks.clone()));
+    }
+
     /// Closes the listener and all connections at once and drops all calls, as a killed process would. The socket
     /// file stays, as it would then. What the driver has in memory stays too.
     pub async fn stop(self) {
@@ -48,11 +61,18 @@ pub(super) fn serve(core: &Arc<Core>, path: &Path) -> io::Result<Running> {
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let accepting = accept(listener, Arc::new(Routes::new(Arc::clone(core))), stop.clone(), tasks.clone());
+    let running = start(core);
+    let Running { stop, tasks, routes } = &running;
+    let accepting = accept(listener, Arc::clone(routes), stop.clone(), tasks.clone());
     tasks.spawn(stop.clone().run_until_cancelled_owned(accepting));
+    Ok(running)
+}
+
+/// A driver that has no socket and serves the connections that it is handed.
+pub(super) fn start(core: &Arc<Core>) -> Running {
+    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     tasks.close();
-    Ok(Running { stop, tasks })
+    Running { stop, tasks, routes: Arc::new(Routes::new(Arc::clone(core))) }
 }
 
 async fn accept(listener: UnixListener, routes: Arc<Routes>, stop: CancellationToken, tasks: TaskTracker) {
@@ -68,10 +88,14 @@ async fn accept(listener: UnixListener, routes: Arc<Routes>, stop: CancellationT
     }
 }
 
-async fn connection(stream: UnixStream, routes: Arc<Routes>, broken: CancellationToken, tasks: TaskTracker) {
+async fn connection<I>(stream: I, routes: Arc<Routes>, broken: CancellationToken, tasks: TaskTracker)
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     // Two tokens, because the order matters: were a call dropped before its connection is gone, the caller would
     // be sent a neat cancellation, and what is not written yet would be thrown away.
     let (cut, alive) = (broken.clone(), CancellationToken::new());
+    let core = Arc::clone(routes.core());
     let service = service_fn(move |request| {
         let answer = Arc::clone(&routes).answer(request, cut.clone());
         async move { Ok::<_, Infallible>(answer.await) }
@@ -89,6 +113,7 @@ async fn connection(stream: UnixStream, routes: Arc<Routes>, broken: Cancellatio
         _ = served => {}
         () = broken.cancelled() => {}
     }
+    lock(&core.ends).push(Instant::now());
 }
 
 /// Runs the calls of one connection and drops them with it.

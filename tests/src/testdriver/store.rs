@@ -33,7 +33,9 @@ pub(super) struct Published {
 /// All that the driver remembers. Keyed by number, so that lists come in the order of creation.
 #[derive(Default)]
 pub(super) struct Store {
-    last: u64,
+    pub(super) last: u64,
+    /// New snapshots are not ready until they are asked for again.
+    pub(super) slow_snapshots: bool,
     pub(super) volumes: BTreeMap<u64, Held>,
     /// With the name each was created under.
     pub(super) snapshots: BTreeMap<u64, (String, Snapshot)>,
@@ -142,7 +144,7 @@ impl Store {
             snapshot_id: format!("snap-{n}"),
             source_volume_id: volume.volume_id.clone(),
             creation_time: Some(SystemTime::now().into()),
-            ready_to_use: true,
+            ready_to_use: !self.slow_snapshots,
             group_snapshot_id: group.to_owned(),
             accessible_topology: volume.accessible_topology.clone(),
         };
@@ -151,8 +153,9 @@ impl Store {
     }
 
     pub(super) fn create_snapshot(&mut self, request: CreateSnapshotRequest) -> Result<Snapshot, Status> {
-        if let Some((_, found)) = self.snapshots.values().find(|(name, _)| *name == request.name) {
+        if let Some((_, found)) = self.snapshots.values_mut().find(|(name, _)| *name == request.name) {
             if found.source_volume_id == request.source_volume_id {
+                found.ready_to_use = true;
                 return Ok(found.clone());
             }
             return Err(Status::already_exists(format!("snapshot {} is of another volume", request.name)));

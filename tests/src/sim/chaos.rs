@@ -1,0 +1,247 @@
+//! What goes wrong in a run: when, where and how is drawn from the seed before the run begins.
+//!
+//! Each run leaves out some kinds altogether, so that others get to states that the first would cut short.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::stop::Tasks;
+use tokio::sync::Notify;
+use tonic::{Code, Status};
+
+use super::dice::Dice;
+use super::fleet::Fleet;
+use super::keys::WAYS;
+use super::model::KINDS;
+use super::net::Away;
+use super::trace::Trace;
+use super::wire::{Mishap, Way};
+use crate::testdriver::{Fault, Times};
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Suffer(usize, Way, Mishap),
+    CutOff(usize, &'static [&'static str], Away, Duration),
+    Cloud(Duration),
+    Edge(usize, Duration),
+    CloudStops(Duration),
+    EdgeStops(usize, Duration),
+    Driver(usize, Duration),
+    Sidecar(usize),
+    /// A fault of a driver: node, and the number that decides which.
+    Fault(usize, u64),
+    Hang(usize, usize, Duration),
+    /// The next so many creations are refused with this code.
+    Refuse(usize, Code, u32),
+}
+
+/// The RPCs that drivers carry out here.
+pub const METHODS: [&str; 7] = [
+    "CreateVolume",
+    "DeleteVolume",
+    "ControllerPublishVolume",
+    "ControllerUnpublishVolume",
+    "ControllerExpandVolume",
+    "CreateSnapshot",
+    "DeleteSnapshot",
+];
+/// Codes that leave the outcome open for every sidecar.
+const OPEN: [Code; 4] = [Code::Unavailable, Code::Aborted, Code::DeadlineExceeded, Code::Cancelled];
+/// Codes with which a driver says that nothing was made.
+const FINAL: [Code; 6] = [
+    Code::ResourceExhausted,
+    Code::Internal,
+    Code::Unknown,
+    Code::FailedPrecondition,
+    Code::InvalidArgument,
+    Code::NotFound,
+];
+const KINDS_OF_EVENT: usize = 10;
+
+/// A run's faults.
+pub struct Chaos {
+    events: Vec<(Duration, Event)>,
+    fleet: Arc<Fleet>,
+    sidecars: Vec<Arc<Notify>>,
+    trace: Trace,
+    tasks: Tasks,
+    counted: BTreeMap<&'static str, u64>,
+}
+
+impl Chaos {
+    /// Draws them, over so long a time.
+    pub fn draw(
+        dice: &mut Dice,
+        span: Duration,
+        fleet: Arc<Fleet>,
+        sidecars: Vec<Arc<Notify>>,
+        trace: Trace,
+        tasks: Tasks,
+    ) -> Self {
+        let nodes = fleet.drivers.len();
+        let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let kinds: Vec<_> = (0..KINDS_OF_EVENT).filter(|_| dice.chance(60)).collect();
+        let mut events = Vec::new();
+        for _ in 0..dice.between(3, 40) {
+            let Some(kind) = kinds.get(dice.below(kinds.len())) else { break };
+            events.push((dice.time(0, span), event(*kind, nodes, dice)));
+        }
+        events.sort_by_key(|(at, _)| *at);
+        Self { events, fleet, sidecars, trace, tasks, counted: BTreeMap::new() }
+    }
+
+    /// Lets it all happen.
+    pub async fn run(&mut self) {
+        let began = tokio::time::Instant::now();
+        for (at, event) in std::mem::take(&mut self.events) {
+            tokio::time::sleep_until(began + at).await;
+            self.act(event);
+        }
+    }
+
+    /// How often what went wrong, but for what the network counts.
+    pub fn counted(&self) -> &BTreeMap<&'static str, u64> {
+        &self.counted
+    }
+
+    fn act(&mut self, event: Event) {
+        let fleet = self.fleet.clone();
+        let counted = match event {
+            Event::Suffer(node, way, mishap) => return fleet.net.suffer(node, way, mishap),
+            Event::CutOff(node, ways, away, time) => return fleet.net.cut_off(node, ways, away, time),
+            Event::Cloud(down) => {
+                fleet.kill_cloud();
+                self.later(down, move || drop(fleet.start_cloud()));
+                "cloud killed"
+            }
+            Event::Edge(node, down) => {
+                fleet.kill_edge(node);
+                self.later(down, move || drop(fleet.start_edge(node)));
+                "edge killed"
+            }
+            Event::CloudStops(down) => {
+                self.tasks.spawn_until_stop("stop", async move {
+                    fleet.stop_cloud().await;
+                    tokio::time::sleep(down).await;
+                    drop(fleet.start_cloud());
+                });
+                "cloud stopped"
+            }
+            Event::EdgeStops(node, down) => {
+                self.tasks.spawn_until_stop("stop", async move {
+                    fleet.stop_edge(node).await;
+                    tokio::time::sleep(down).await;
+                    drop(fleet.start_edge(node));
+                });
+                "edge stopped"
+            }
+            Event::Driver(node, down) => {
+                fleet.kill_driver(node);
+                self.later(down, move || fleet.start_driver(node));
+                "driver killed"
+            }
+            Event::Sidecar(which) => {
+                if let Some(sidecar) = self.sidecars.get(which) {
+                    sidecar.notify_one();
+                }
+                "sidecar killed"
+            }
+            Event::Fault(node, number) => {
+                self.break_driver(node, number);
+                "driver fault"
+            }
+            Event::Refuse(node, code, times) => {
+                self.refuse(node, code, times);
+                "driver refuses"
+            }
+            Event::Hang(node, method, time) => {
+                let Some(driver) = fleet.drivers.get(node).cloned() else { return };
+                let method = METHODS.get(method).copied().unwrap_or_default();
+                self.trace.say(format_args!("driver of n{}: next {method} hangs for {time:?}", node + 1));
+                driver.inject(method, Fault::Hang, Times::Next(1));
+                self.later(time, move || driver.release());
+                "driver hangs"
+            }
+        };
+        *self.counted.entry(counted).or_default() += 1;
+    }
+
+    fn later(&self, after: Duration, act: impl FnOnce() + Send + 'static) {
+        self.tasks.spawn_until_stop("later", async move {
+            tokio::time::sleep(after).await;
+            act();
+        });
+    }
+
+    fn refuse(&self, node: usize, code: Code, times: u32) {
+        let Some(driver) = self.fleet.drivers.get(node) else { return };
+        self.trace.say(format_args!("driver of n{}: refuses {times} creations: {code:?}", node + 1));
+        for method in ["CreateVolume", "CreateSnapshot"] {
+            let message = "the driver refuses".into();
+            driver.inject(method, Fault::Refuse { code, message }, Times::Next(times));
+        }
+    }
+
+    fn break_driver(&self, node: usize, number: u64) {
+        let mut dice = Dice::new(number, "driver fault");
+        let method = dice.pick(&METHODS);
+        let fault = fault(method, &mut dice);
+        let times = u32::try_from(dice.between(1, 3)).unwrap_or(1);
+        self.trace.say(format_args!("driver of n{}: next {times} {method}: {fault:?}", node + 1));
+        if let Some(driver) = self.fleet.drivers.get(node) {
+            driver.inject(method, fault, Times::Next(times));
+        }
+    }
+}
+
+fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
+    let node = dice.below(nodes);
+    let way = dice.pick(&[Way::Up, Way::Down]);
+    let (short, long) = (dice.time(100, 20_000), dice.time(100, 60_000));
+    let stall = Mishap::Stall(dice.time(100, 30_000));
+    match kind {
+        0 => Event::Suffer(
+            node,
+            way,
+            dice.pick(&[Mishap::Cut, Mishap::Cut, Mishap::Cut, stall, Mishap::Dead, Mishap::BothDead]),
+        ),
+        1 => Event::Suffer(node, way, Mishap::Cut),
+        2 => Event::CutOff(
+            node,
+            dice.pick(&[&WAYS[..], &WAYS[..1]]),
+            dice.pick(&[Away::Refused, Away::Silent]),
+            long,
+        ),
+        3 => Event::Cloud(short),
+        4 => Event::Edge(node, short),
+        // A blink, so that calls wait for the driver to come back.
+        5 => Event::Driver(node, if dice.chance(50) { short } else { dice.time(50, 900) }),
+        6 => Event::Sidecar(dice.below(KINDS.len())),
+        8 if dice.chance(50) => Event::CloudStops(short),
+        8 => Event::EdgeStops(node, short),
+        7 => Event::Refuse(node, dice.pick(&FINAL), dice.pick(&[1, 1, 2, 5])),
+        _ if dice.chance(30) => Event::Hang(node, dice.below(METHODS.len()), long),
+        _ => Event::Fault(node, dice.between(0, u64::MAX)),
+    }
+}
+
+/// Some fault that a driver may have without lying to Kubernetes.
+fn fault(method: &str, dice: &mut Dice) -> Fault {
+    let (short, long) = (dice.time(1, 2_000), dice.time(1_000, 90_000));
+    let open = dice.pick(&OPEN);
+    let code = dice.pick(&FINAL);
+    match dice.below(8) {
+        0 => Fault::Delay(short),
+        1 => Fault::Delay(long),
+        2 => Fault::Late(long),
+        3 => Fault::Die,
+        4 => dice.pick(&[Fault::DieAfterWork, Fault::DieInBody, Fault::NoStatus]),
+        5 => Fault::error(open, "the driver is busy"),
+        6 => Fault::AfterWork(Status::new(open, "the driver gave up waiting")),
+        // A creation that was carried out is never denied: a driver that does that leaks by itself.
+        _ if method.starts_with("Create") => Fault::Refuse { code, message: "the driver refuses".into() },
+        _ => Fault::error(code, "the driver refuses"),
+    }
+}

@@ -1,0 +1,308 @@
+//! What must be true of every run, whatever went wrong in it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::chaos::METHODS;
+use super::keys::NODES;
+use super::model::World;
+use super::model::api::{Claim, Objects, Snapshot};
+use super::model::client::GRACE;
+use super::record::{Called, Ending, NUMBER, is_open};
+use crate::testdriver::{Outcome, Received};
+
+/// How long a request may be on its way to a driver when no lane stands still.
+const TRANSIT: Duration = Duration::from_millis(300);
+
+/// One call at a driver.
+struct Run {
+    node: usize,
+    received: Received,
+    /// The number of the caller's call that it carries out.
+    number: Option<usize>,
+}
+
+impl Run {
+    fn ended(&self) -> Option<Instant> {
+        self.received.ended.map(|(at, _)| at)
+    }
+}
+
+/// What a run showed besides.
+#[derive(Default)]
+pub struct Seen {
+    /// What is wrong.
+    pub wrong: Vec<String>,
+    /// Volumes that Kubernetes itself forgot (facts, E8).
+    pub orphans: u64,
+    /// Deletes that find no home any more, of what is gone.
+    pub homeless: u64,
+}
+
+/// Checks a run that is over.
+pub fn check(world: &World, stalls: bool) -> Seen {
+    let mut seen = Seen::default();
+    let runs = runs(world);
+    for (number, called) in world.record.all().iter().enumerate() {
+        answered_in_time(number, called, world, &mut seen.wrong);
+        true_to_the_driver(number, called, &runs, world, &mut seen.wrong);
+    }
+    run_once(&runs, world, stalls, &mut seen.wrong);
+    run_to_its_end(&runs, world, &mut seen.wrong);
+    world.api.read(|objects| {
+        volumes(world, objects, &mut seen);
+        snapshots(world, objects, &mut seen);
+        seen.wrong.extend(unsettled(world, objects).into_iter().map(|text| format!("never settled: {text}")));
+        seen.homeless = homeless(world, objects);
+    });
+    for (node, driver) in world.fleet.drivers.iter().enumerate() {
+        let overlaps = driver.overlaps().into_iter();
+        seen.wrong.extend(overlaps.map(|text| format!("two at once at {}: {text}", name(node))));
+    }
+    seen
+}
+
+fn name(node: usize) -> &'static str {
+    NODES.get(node).copied().unwrap_or("?")
+}
+
+fn runs(world: &World) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (node, driver) in world.fleet.drivers.iter().enumerate() {
+        for received in driver.calls() {
+            let number = received.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
+            runs.push(Run { node, received, number });
+        }
+    }
+    runs
+}
+
+fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut Vec<String>) {
+    let (Some((at, ending)), Some(deadline)) = (&called.ended, called.deadline) else {
+        return;
+    };
+    let late = match ending {
+        Ending::Late => true,
+        Ending::Answer(..) => *at > deadline + GRACE,
+        Ending::Cancelled | Ending::Broken => false,
+    };
+    if late {
+        wrong.push(format!(
+            "#{number} {} {} was not answered by its deadline, {}",
+            called.method,
+            called.key,
+            world.trace.at(deadline)
+        ));
+    }
+    // Promise 3: a caller whose link was lost is held until its deadline, unless the cloud goes away meanwhile.
+    let stops = world.fleet.cloud_stops();
+    let stopping = || stops.iter().any(|(told, ended)| told <= at && at <= ended);
+    if let Ending::Answer(Code::Unavailable, text) = ending
+        && text.contains("was lost during the call")
+        && *at < deadline
+        && !stopping()
+    {
+        wrong.push(format!("#{number} {} {} was not held: {text}", called.method, called.key));
+    }
+    if called.method == "Probe" && matches!(ending, Ending::Answer(code, _) if *code != Code::Ok) {
+        wrong.push(format!("#{number} Probe was answered {ending:?}"));
+    }
+}
+
+/// An OK or a final code is the driver's own word, given to this very request while its caller waited, and
+/// nothing of the same key was open then.
+fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &World, wrong: &mut Vec<String>) {
+    let Some((answered, Ending::Answer(code, text))) = &called.ended else {
+        return;
+    };
+    if is_open(*code) || !METHODS.contains(&called.method) {
+        return;
+    }
+    let what = || format!("#{number} {} {} was answered {code:?} ({text})", called.method, called.key);
+    let same = |run: &&Run| run.received.method() == called.method && run.received.message == called.message;
+    let word = runs.iter().filter(same).find(|run| {
+        let said = run.received.ended.filter(|(_, said)| *said == Some(*code));
+        said.is_some_and(|(at, _)| called.sent <= at && at <= *answered)
+    });
+    let Some(word) = word else {
+        return wrong.push(format!("{}, and no driver said so meanwhile", what()));
+    };
+    if *code == Code::Ok {
+        return;
+    }
+    // CreateVolume for one name may differ in its topology, so the name counts, not the bytes.
+    let numbers = |run: &Run| run.number.and_then(|number| world.record.all().get(number).cloned());
+    let of_key = |run: &&Run| {
+        run.received.method() == called.method && numbers(run).is_some_and(|other| other.key == called.key)
+    };
+    for run in runs.iter().filter(of_key).filter(|run| run.received.at <= *answered) {
+        let running = run.ended().is_none_or(|at| at > *answered);
+        let open_since = run.received.outcome == Outcome::Dropped && run.received.at > word.received.at;
+        if running || open_since {
+            wrong.push(format!(
+                "{}, a final code, while the outcome of the run of {} at {} was open",
+                what(),
+                world.trace.at(run.received.at),
+                name(run.node)
+            ));
+        }
+    }
+}
+
+/// A call is carried out at one node only, once, and not after its deadline.
+fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) {
+    let calls = world.record.all();
+    let ends = world.fleet.edge_ends();
+    let mut by_number = BTreeMap::<usize, Vec<&Run>>::new();
+    for run in runs {
+        if let Some(number) = run.number {
+            by_number.entry(number).or_default().push(run);
+        }
+    }
+    for (number, runs) in by_number {
+        let Some(called) = calls.get(number) else { continue };
+        let what = || format!("#{number} {} {}", called.method, called.key);
+        for run in &runs {
+            let slack = if stalls { Duration::from_secs(120) } else { TRANSIT };
+            let zero = called.deadline == Some(called.sent);
+            if zero || called.deadline.is_some_and(|deadline| run.received.at > deadline + slack) {
+                let at = world.trace.at(run.received.at);
+                wrong.push(format!("{} came to the driver at {at}, after its deadline", what()));
+            }
+        }
+        for pair in runs.windows(2) {
+            let [first, second] = pair else { continue };
+            if first.node != second.node {
+                wrong.push(format!("{} went to {} and {}", what(), name(first.node), name(second.node)));
+            }
+            let Some(ended) = first.ended().filter(|_| first.received.outcome == Outcome::Finished) else {
+                continue;
+            };
+            let again = second.received.at;
+            let forgotten = ends.iter().any(|(node, at)| *node == first.node && ended <= *at && *at <= again);
+            if !forgotten {
+                let at = world.trace.at(again);
+                wrong.push(format!("{} had been carried out and was again, at {at}", what()));
+            }
+        }
+    }
+}
+
+/// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its connection.
+fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
+    let ends: Vec<_> = world.fleet.drivers.iter().map(crate::testdriver::TestDriver::ends).collect();
+    for run in runs.iter().filter(|run| run.received.outcome == Outcome::Dropped) {
+        let Some(ended) = run.ended() else { continue };
+        let with_connection = ends.get(run.node).is_some_and(|ends| ends.contains(&ended));
+        // A driver that is killed drops all at once, its connections' tasks too.
+        let killed = world.fleet.driver_ends().iter().any(|(node, at)| *node == run.node && *at == ended);
+        if !with_connection && !killed {
+            let (method, at) = (run.received.method().to_owned(), world.trace.at(ended));
+            wrong.push(format!("a run of {method} at {} was given up at {at}", name(run.node)));
+        }
+    }
+}
+
+fn volumes(world: &World, objects: &Objects, seen: &mut Seen) {
+    let mut found = BTreeMap::<String, usize>::new();
+    for (node, driver) in world.fleet.drivers.iter().enumerate() {
+        for (called, volume, published) in driver.named_volumes() {
+            if let Some(other) = found.insert(called.clone(), node) {
+                seen.wrong.push(format!("{called} exists at {} and at {}", name(other), name(node)));
+            }
+            let claim = objects.claims.iter().find(|claim| claim.name == called);
+            let owned = claim.and_then(|claim| claim.volume.as_ref());
+            match owned.filter(|owned| owned.id == volume.volume_id && owned.node == node && !owned.gone) {
+                Some(owned) if owned.size > volume.capacity_bytes => {
+                    seen.wrong.push(format!("{called} is smaller than its claim was told"));
+                }
+                Some(_) => {
+                    let at = objects.claims.iter().position(|claim| claim.name == called);
+                    let wanted = objects.attachments.iter().any(|of| Some(of.claim) == at && of.attached);
+                    if wanted == published.is_empty() {
+                        seen.wrong.push(format!("{called}: attached {wanted}, published to {published:?}"));
+                    }
+                }
+                None if claim.is_some_and(|claim| claim.forgotten) => seen.orphans += 1,
+                None => {
+                    seen.wrong.push(format!("{called} ({}) at {} is nobody's", volume.volume_id, name(node)));
+                }
+            }
+        }
+    }
+    for claim in &objects.claims {
+        let lives = claim.volume.as_ref().is_some_and(|volume| !volume.gone);
+        if lives && !found.contains_key(&claim.name) && !is_homeless(world, claim) {
+            seen.wrong.push(format!("{} is lost: its claim has a volume and no driver has it", claim.name));
+        }
+    }
+}
+
+fn snapshots(world: &World, objects: &Objects, seen: &mut Seen) {
+    let mut found = BTreeMap::<String, usize>::new();
+    for (node, driver) in world.fleet.drivers.iter().enumerate() {
+        for (called, snapshot) in driver.snapshots() {
+            if let Some(other) = found.insert(called.clone(), node) {
+                seen.wrong.push(format!("{called} exists at {} and at {}", name(other), name(node)));
+            }
+            let owned = objects.snapshots.iter().find(|of| of.name == called && !of.gone);
+            if owned.is_none_or(|of| of.id.as_ref() != Some(&snapshot.snapshot_id)) {
+                let id = snapshot.snapshot_id;
+                seen.wrong.push(format!("{called} ({id}) at {} is nobody's", name(node)));
+            }
+        }
+    }
+    for of in objects.snapshots.iter().filter(|of| of.id.is_some() && !of.gone) {
+        if !found.contains_key(&of.name) && !is_homeless_snapshot(world, of) {
+            seen.wrong.push(format!("{} is lost", of.name));
+        }
+    }
+}
+
+/// What is not as it should be yet.
+pub fn unsettled(world: &World, objects: &Objects) -> Vec<String> {
+    let claims = objects.claims.iter().filter(|claim| {
+        let volume = claim.volume.as_ref();
+        match claim.deleted {
+            true => !claim.settled && !volume.is_some_and(|of| of.gone) && !is_homeless(world, claim),
+            false => volume.is_none_or(|volume| volume.size < claim.size),
+        }
+    });
+    let attachments = objects.attachments.iter().filter(|of| !of.gone && (of.deleting || !of.attached));
+    let snapshots = objects
+        .snapshots
+        .iter()
+        .filter(|of| !of.gone && (of.deleting || !of.ready) && !is_homeless_snapshot(world, of));
+    let claims = claims.map(|claim| format!("{} (deleted: {})", claim.name, claim.deleted));
+    let attachments = attachments.map(|of| format!("attachment of claim {}: {}", of.claim, of.error));
+    let snapshots = snapshots.map(|of| format!("{} (deleted: {})", of.name, of.deleting));
+    claims.chain(attachments).chain(snapshots).collect()
+}
+
+/// What the cloud says of an id whose home it has forgotten with its deletion, while several nodes could have
+/// it. The delete is repeated for ever then; a known gap until such deletes ask all nodes (design §5).
+const NO_HOME: &str = "cannot tell to which node";
+
+fn is_homeless(world: &World, claim: &Claim) -> bool {
+    let Some(volume) = claim.volume.as_ref().filter(|of| !of.gone && of.last.contains(NO_HOME)) else {
+        return false;
+    };
+    let mut drivers = world.fleet.drivers.iter();
+    drivers.all(|driver| driver.volumes().iter().all(|other| other.volume_id != volume.id))
+}
+
+fn is_homeless_snapshot(world: &World, of: &Snapshot) -> bool {
+    let mut drivers = world.fleet.drivers.iter();
+    !of.gone
+        && of.last.contains(NO_HOME)
+        && drivers.all(|driver| driver.snapshots().iter().all(|(name, _)| *name != of.name))
+}
+
+fn homeless(world: &World, objects: &Objects) -> u64 {
+    let claims = objects.claims.iter().filter(|claim| is_homeless(world, claim)).count();
+    let snapshots = objects.snapshots.iter().filter(|of| is_homeless_snapshot(world, of)).count();
+    (claims + snapshots) as u64
+}

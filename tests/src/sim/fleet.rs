@@ -1,0 +1,342 @@
+//! The processes of a run: one cloud, some edges, a driver beside each edge. All can be killed and started
+//! again; a killed one loses its connections at once, so what is left of its tasks reaches nothing any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cloud::front::Front;
+use cloud::known::Known;
+use cloud::links::Links;
+use edge::calls::Calls;
+use edge::dial::Dial;
+use edge::drivers::Drivers;
+use proto::http2;
+use proto::identity::{DriverName, NodeName};
+use proto::link::tls::{self, Role};
+use proto::link::{Connect, KeepAlive, ws};
+use proto::stop::Tasks;
+use tokio::io::DuplexStream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::keys::{Keys, NODES};
+use super::net::Net;
+use super::trace::Trace;
+use super::wire::{Plan, boxed, wire};
+use crate::testdriver::{Running, TestDriver};
+
+/// The one driver of a fleet.
+pub const DRIVER: &str = "test.edge-csi.io";
+/// How soon an edge tries a preferred way again.
+const RETURN: Duration = Duration::from_secs(20);
+/// How long a process that is told to stop may take to finish its calls.
+const STOP: Duration = Duration::from_secs(10);
+/// How long the cloud then says goodbye to its links.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What a process is: its end, and its tasks.
+#[derive(Clone, Default)]
+pub struct Process {
+    /// Cancelled when it is killed.
+    pub end: CancellationToken,
+    /// All that it does.
+    pub tasks: Tasks,
+}
+
+impl Process {
+    fn kill(&self) {
+        self.end.cancel();
+        self.tasks.give_up();
+    }
+}
+
+/// A running csi-cloud.
+struct CloudRun {
+    process: Process,
+    /// What brings calls; stops before the links do.
+    fronts: Tasks,
+    links: Arc<Links>,
+    front: Arc<Front>,
+}
+
+/// A running csi-edge.
+struct EdgeRun {
+    process: Process,
+    /// What brings calls; stops before what carries them out.
+    doors: Tasks,
+}
+
+/// The fleet.
+pub struct Fleet {
+    /// Each node's driver; its memory outlives its process, as storage does.
+    pub drivers: Vec<TestDriver>,
+    /// Between edges and cloud.
+    pub net: Net,
+    keys: Arc<Keys>,
+    trace: Trace,
+    /// Of the world, not of any process.
+    tasks: Tasks,
+    /// Where edges dial the cloud, the preferred address first.
+    ways: &'static [&'static str],
+    /// Whether the cloud remembers over its restarts, as it will when it has a store.
+    remembers: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: Arc<Known>,
+    cloud: Option<CloudRun>,
+    edges: BTreeMap<usize, EdgeRun>,
+    /// The cloud is stopping, and so are the edges of these nodes; nothing starts in their place before they end.
+    cloud_leaves: bool,
+    edges_leave: BTreeSet<usize>,
+    drivers: BTreeMap<usize, (CancellationToken, Arc<Running>)>,
+    cloud_stops: Vec<(Instant, Instant)>,
+    driver_ends: Vec<(usize, Instant)>,
+    /// When each edge was killed, in the order of time.
+    edge_ends: Vec<(usize, Instant)>,
+}
+
+impl Fleet {
+    /// A fleet of so many nodes, nothing running yet.
+    pub fn new(
+        nodes: usize,
+        (remembers, ways): (bool, &'static [&'static str]),
+        keys: Arc<Keys>,
+        net: Net,
+        trace: Trace,
+        tasks: Tasks,
+    ) -> Arc<Self> {
+        let driver = |(n, node): (u64, &&str)| {
+            let driver = TestDriver::new(DRIVER, *node);
+            // Ids are one name space over all nodes, as those of a driver that names volumes by UUID.
+            driver.count_from((n + 1) * 1000);
+            driver
+        };
+        let drivers = (0..).zip(NODES.iter().take(nodes)).map(driver).collect();
+        Arc::new(Self { drivers, net, keys, trace, tasks, ways, remembers, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts whatever does not run.
+    ///
+    /// # Errors
+    /// The certificates cannot be read.
+    pub fn start_all(self: &Arc<Self>) -> anyhow::Result<()> {
+        self.start_cloud()?;
+        for node in 0..self.drivers.len() {
+            self.start_driver(node);
+            self.start_edge(node)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the cloud, if it does not run.
+    ///
+    /// # Errors
+    /// Its certificate cannot be read.
+    pub fn start_cloud(&self) -> anyhow::Result<()> {
+        let mut state = self.lock();
+        if state.cloud.is_some() || state.cloud_leaves {
+            return Ok(());
+        }
+        if !self.remembers {
+            state.known = Arc::default();
+        }
+        let process = Process::default();
+        let links = Arc::new(Links::new(state.known.clone(), process.tasks.clone()));
+        let front = Arc::new(Front::new(driver_name()?, None, state.known.clone(), links.clone()));
+        let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
+        let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
+        let (tasks, taking) = (process.tasks.clone(), links.clone());
+        let door = move |io| {
+            if taking.is_drained() {
+                return;
+            }
+            let (acceptor, links) = (acceptor.clone(), taking.clone());
+            tasks.spawn("link", async move {
+                if let Ok(Some((node, link))) = acceptor.accept(io).await {
+                    links.run(node, link.into()).await;
+                }
+            });
+        };
+        self.net.open(Arc::new(door), process.end.clone());
+        self.trace.say("the cloud starts");
+        state.cloud = Some(CloudRun { process, fronts: Tasks::default(), links, front });
+        Ok(())
+    }
+
+    /// Kills the cloud: all its connections end at once, those of the sidecars too.
+    pub fn kill_cloud(&self) {
+        if let Some(cloud) = self.lock().cloud.take() {
+            self.trace.say("the cloud is killed");
+            cloud.fronts.give_up();
+            cloud.process.kill();
+        }
+    }
+
+    /// Stops the cloud as SIGTERM does, and waits until it has ended.
+    pub async fn stop_cloud(&self) {
+        let Some(cloud) = self.lock().cloud.take() else { return };
+        self.lock().cloud_leaves = true;
+        let told = Instant::now();
+        self.trace.say("the cloud is told to stop");
+        cloud.links.drain();
+        cloud.fronts.finish_before(tokio::time::sleep(STOP)).await;
+        cloud.process.tasks.finish(GOODBYE).await;
+        cloud.process.kill();
+        self.trace.say("the cloud has stopped");
+        let mut state = self.lock();
+        state.cloud_leaves = false;
+        state.cloud_stops.push((told, Instant::now()));
+    }
+
+    /// When each driver was killed.
+    pub fn driver_ends(&self) -> Vec<(usize, Instant)> {
+        self.lock().driver_ends.clone()
+    }
+
+    /// From when to when the cloud was stopping.
+    pub fn cloud_stops(&self) -> Vec<(Instant, Instant)> {
+        self.lock().cloud_stops.clone()
+    }
+
+    /// A sidecar's connection to the cloud's socket; refused while there is no cloud.
+    ///
+    /// # Errors
+    /// There is no cloud.
+    pub fn front(&self, caller: CancellationToken) -> io::Result<DuplexStream> {
+        let state = self.lock();
+        let CloudRun { process, front, fronts, .. } =
+            state.cloud.as_ref().ok_or(io::ErrorKind::ConnectionRefused)?;
+        let (near, far, _) = wire(&Plan::default(), [caller, process.end.clone()], &self.tasks);
+        let (front, stop) = (front.clone(), fronts.clone());
+        fronts.spawn("front connection", async move {
+            let served = http2::serve(far, move |request| front.clone().answer(request), stop.stopped());
+            tokio::select! { _ = served => {}, () = stop.given_up() => {} }
+        });
+        Ok(near)
+    }
+
+    /// How many nodes the cloud knows.
+    pub fn known(&self) -> usize {
+        driver_name().map_or(0, |driver| self.lock().known.nodes(&driver).len())
+    }
+
+    /// Starts a node's edge, if it does not run.
+    ///
+    /// # Errors
+    /// Its certificate cannot be read.
+    pub fn start_edge(self: &Arc<Self>, node: usize) -> anyhow::Result<()> {
+        let mut state = self.lock();
+        if state.edges.contains_key(&node) || state.edges_leave.contains(&node) {
+            return Ok(());
+        }
+        let name: NodeName = NODES.get(node).copied().unwrap_or_default().parse()?;
+        let (process, doors) = (Process::default(), Tasks::default());
+        let sockets = [(driver_name()?, "csi.sock".into())].into();
+        let drivers = Arc::new(Drivers::new(sockets, self.to_driver(node, process.end.clone())));
+        let calls = Arc::new(Calls::new(drivers.all(), process.tasks.clone()));
+        drivers.keep(&process.tasks);
+        let dial = Dial {
+            cloud: self.ways.iter().map(|way| format!("wss://{way}").parse()).collect::<Result<_, _>>()?,
+            return_after: RETURN,
+            credentials: self.keys.of(name.as_str(), Role::Node)?,
+            node: name.clone(),
+            drivers,
+            calls,
+            keep_alive: KeepAlive::default(),
+            connect: self.net.way(node, process.end.clone()),
+        };
+        doors.spawn("dial", dial.keep(doors.clone()));
+        self.trace.say(format_args!("the edge of {name} starts"));
+        state.edges.insert(node, EdgeRun { process, doors });
+        Ok(())
+    }
+
+    /// Kills a node's edge.
+    pub fn kill_edge(&self, node: usize) {
+        let mut state = self.lock();
+        if let Some(edge) = state.edges.remove(&node) {
+            self.trace.say(format_args!("the edge of n{} is killed", node + 1));
+            edge.doors.give_up();
+            edge.process.kill();
+            state.edge_ends.push((node, Instant::now()));
+        }
+    }
+
+    /// Stops a node's edge as SIGTERM does, and waits until it has ended.
+    pub async fn stop_edge(&self, node: usize) {
+        let Some(edge) = self.lock().edges.remove(&node) else { return };
+        self.lock().edges_leave.insert(node);
+        self.trace.say(format_args!("the edge of n{} is told to stop", node + 1));
+        let end = Instant::now() + STOP;
+        if edge.doors.finish_before(tokio::time::sleep_until(end)).await {
+            edge.process.tasks.finish_before(tokio::time::sleep_until(end)).await;
+        }
+        edge.process.kill();
+        self.trace.say(format_args!("the edge of n{} has stopped", node + 1));
+        let mut state = self.lock();
+        state.edges_leave.remove(&node);
+        state.edge_ends.push((node, Instant::now()));
+    }
+
+    /// When each edge was killed.
+    pub fn edge_ends(&self) -> Vec<(usize, Instant)> {
+        self.lock().edge_ends.clone()
+    }
+
+    /// Starts a node's driver, if it does not run.
+    pub fn start_driver(&self, node: usize) {
+        let mut state = self.lock();
+        if let (Some(driver), false) = (self.drivers.get(node), state.drivers.contains_key(&node)) {
+            self.trace.say(format_args!("the driver of n{} starts", node + 1));
+            state.drivers.insert(node, (CancellationToken::new(), Arc::new(driver.start())));
+        }
+    }
+
+    /// Kills a node's driver: its calls are dropped, what it has stored stays.
+    pub fn kill_driver(&self, node: usize) {
+        let mut state = self.lock();
+        if let Some((end, running)) = state.drivers.remove(&node) {
+            self.trace.say(format_args!("the driver of n{} is killed", node + 1));
+            end.cancel();
+            drop(running);
+            state.driver_ends.push((node, Instant::now()));
+        }
+    }
+
+    /// Ends everything.
+    pub fn end(&self) {
+        self.kill_cloud();
+        for node in 0..self.drivers.len() {
+            self.kill_edge(node);
+            self.kill_driver(node);
+        }
+    }
+
+    fn to_driver(self: &Arc<Self>, node: usize, edge: CancellationToken) -> Connect {
+        let fleet = self.clone();
+        Arc::new(move |_| {
+            let (fleet, edge) = (fleet.clone(), edge.clone());
+            Box::pin(async move {
+                let state = fleet.lock();
+                let running = state.drivers.get(&node).filter(|_| !edge.is_cancelled());
+                let (driver, running) = running.ok_or(io::ErrorKind::ConnectionRefused)?;
+                let (near, far, _) = wire(&Plan::default(), [edge, driver.clone()], &fleet.tasks);
+                running.take(far);
+                Ok(boxed(near))
+            })
+        })
+    }
+}
+
+fn driver_name() -> anyhow::Result<DriverName> {
+    Ok(DRIVER.parse()?)
+}

@@ -1,0 +1,92 @@
+//! The certificates of a simulated fleet. Ed25519, made once for a whole program, so that handshakes have
+//! the same number of bytes every time and a cut comes at the same place when a seed is run again.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use proto::identity::NODE_URI;
+use proto::link::tls::{Credentials, Files, Role};
+use proto::publish::{Existing, publish};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ED25519, SanType,
+};
+use tempfile::TempDir;
+
+/// Where edges find the cloud, by two ways.
+pub const WAYS: [&str; 2] = ["cloud.sim:443", "cloud.sim:444"];
+const CLOUD: &str = "cloud.sim";
+/// The nodes of the largest fleet.
+pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A directory with the certificates; gone when dropped.
+pub struct Keys(TempDir);
+
+impl Keys {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn make() -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir().context("no directory for certificates can be made")?;
+        let mut ca = params("sim CA");
+        ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let ca_key = KeyPair::generate_for(&PKCS_ED25519)?;
+        keep(dir.path(), "ca.crt", &ca.self_signed(&ca_key)?.pem())?;
+        let issuer = Issuer::new(ca, ca_key);
+        let mut cloud = params("cloud");
+        cloud.subject_alt_names = vec![SanType::DnsName(CLOUD.try_into()?)];
+        cloud.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        issue(dir.path(), "cloud", &cloud, &issuer)?;
+        for node in NODES {
+            let mut edge = params(node);
+            edge.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{node}").try_into()?)];
+            edge.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            issue(dir.path(), node, &edge, &issuer)?;
+        }
+        Ok(Self(dir))
+    }
+
+    /// The credentials of the cloud, or of a node by its name.
+    ///
+    /// # Errors
+    /// The files cannot be read any more.
+    pub fn of(&self, name: &str, role: Role) -> anyhow::Result<Credentials> {
+        let at = |file: String| self.0.path().join(file);
+        let files = Files {
+            ca: at("ca.crt".into()),
+            cert: at(format!("{name}.crt")),
+            key: at(format!("{name}.key")),
+        };
+        Ok(Credentials::load(&files, role)?)
+    }
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let now = SystemTime::now();
+    params.not_before = (now - DAY).into();
+    params.not_after = (now + DAY * 30).into();
+    params
+}
+
+fn issue(
+    dir: &Path,
+    name: &str,
+    params: &CertificateParams,
+    issuer: &Issuer<'_, KeyPair>,
+) -> anyhow::Result<()> {
+    let key = KeyPair::generate_for(&PKCS_ED25519)?;
+    keep(dir, &format!("{name}.crt"), &params.signed_by(&key, issuer)?.pem())?;
+    keep(dir, &format!("{name}.key"), &key.serialize_pem())
+}
+
+fn keep(dir: &Path, file: &str, pem: &str) -> anyhow::Result<()> {
+    publish(&dir.join(file), pem.as_bytes(), 0o600, Existing::Keep)
+        .with_context(|| format!("cannot write {file}"))
+}

@@ -1,0 +1,116 @@
+//! What users do: make claims, use the volumes, enlarge and snapshot them, delete them, at any time.
+
+use proto::stop::Tasks;
+use std::time::Duration;
+
+use super::dice::Dice;
+use super::model::World;
+use super::model::api::{Attachment, Claim, Snapshot};
+
+const GIB: i64 = 1 << 30;
+
+/// Starts the lives of so many claims.
+pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
+    for n in 0..claims {
+        let (world, dice) = (world.clone(), Dice::new(world.seed, &format!("life {n}")));
+        tasks.spawn_until_stop("life", live(world, n, dice));
+    }
+}
+
+async fn live(world: World, n: usize, mut dice: Dice) {
+    tokio::time::sleep(dice.time(0, 60_000)).await;
+    let node = dice.below(world.fleet.drivers.len());
+    let size = GIB * i64::from(dice.pick(&[1_u8, 2, 3]));
+    let claim = Claim { name: format!("pvc-{n}"), node: Some(node), size, ..Claim::default() };
+    world.trace.say(format_args!("user: claim {n} for n{}", node + 1));
+    let at = world.api.change(|objects| {
+        objects.claims.push(claim);
+        objects.claims.len() - 1
+    });
+    if dice.chance(20) {
+        tokio::time::sleep(dice.time(0, 20_000)).await;
+        return delete(&world, at);
+    }
+    let mut changes = world.api.watch();
+    while world.api.claim(at).volume.is_none() {
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+    for _ in 0..dice.between(2, 12) {
+        tokio::time::sleep(dice.time(0, 20_000)).await;
+        act(&world, at, &mut dice);
+    }
+    if dice.chance(50) {
+        tokio::time::sleep(dice.time(0, 20_000)).await;
+        delete(&world, at);
+    }
+}
+
+/// Does one thing with a volume.
+fn act(world: &World, at: usize, dice: &mut Dice) {
+    let attached = world.api.read(|objects| objects.attachments.iter().any(|of| of.claim == at && !of.gone));
+    match dice.below(8) {
+        0..4 if attached => detach(world, at),
+        0..4 => {
+            world.trace.say(format_args!("user: a pod uses claim {at}"));
+            let attachment = Attachment { claim: at, ..Attachment::default() };
+            world.api.change(|objects| objects.attachments.push(attachment));
+        }
+        4 => {
+            world.trace.say(format_args!("user: claim {at} shall be larger"));
+            world.api.change_claim(at, |claim| claim.size += GIB);
+        }
+        5 | 6 => {
+            let name = world.api.read(|objects| format!("snapshot-{}", objects.snapshots.len()));
+            world.trace.say(format_args!("user: {name} of claim {at}"));
+            let snapshot = Snapshot { name, claim: at, ..Snapshot::default() };
+            world.api.change(|objects| objects.snapshots.push(snapshot));
+        }
+        _ => unsnapshot(world, at),
+    }
+}
+
+fn detach(world: &World, at: usize) {
+    world.trace.say(format_args!("user: no pod uses claim {at} any more"));
+    let live = world
+        .api
+        .read(|objects| objects.attachments.iter().position(|of| of.claim == at && !of.gone && !of.deleting));
+    if let Some(live) = live {
+        world.api.change_attachment(live, |of| of.deleting = true);
+    }
+}
+
+fn unsnapshot(world: &World, at: usize) {
+    let found =
+        world.api.read(|objects| objects.snapshots.iter().position(|of| of.claim == at && !of.deleting));
+    if let Some(found) = found {
+        world.trace.say(format_args!("user: snapshot {found} shall go"));
+        world.api.change_snapshot(found, |of| of.deleting = true);
+    }
+}
+
+fn delete(world: &World, at: usize) {
+    world.trace.say(format_args!("user: claim {at} is deleted"));
+    world.api.change(|objects| objects.delete_claim(at));
+}
+
+/// The end of a run: deletes or keeps what there is.
+pub fn end(world: &World, dice: &mut Dice) {
+    let (claims, snapshots) = world.api.read(|objects| (objects.claims.len(), objects.snapshots.len()));
+    for at in 0..snapshots {
+        if dice.chance(50) && !world.api.snapshot(at).deleting {
+            world.api.change_snapshot(at, |of| of.deleting = true);
+        }
+    }
+    for at in 0..claims {
+        if dice.chance(50) && !world.api.claim(at).deleted {
+            delete(world, at);
+        } else if dice.chance(50) {
+            detach(world, at);
+        }
+    }
+}
+
+/// How long the lives of claims take at most, before the end.
+pub const SPAN: Duration = Duration::from_secs(240);

@@ -1,0 +1,77 @@
+//! external-attacher: publishes until it is told OK, unpublishes until it is told OK. No code is final for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::csi;
+use tonic::Code;
+
+use super::Sidecar;
+use super::capability;
+use super::pace::{Next, Pace};
+use crate::sim::keys::NODES;
+
+/// How long a change takes to come back as an event (facts, E9).
+const EVENT: Duration = Duration::from_millis(5);
+
+/// Keeps an attachment as it should be.
+pub(super) async fn attach(sidecar: Arc<Sidecar>, at: usize) {
+    let api = &sidecar.world.api;
+    let mut pace = Pace::new(api, sidecar.world.most);
+    loop {
+        pace.look();
+        let next = sidecar.attach(at).await;
+        if matches!(next, Next::Done) {
+            return;
+        }
+        pace.rest(&next, || api.attachment(at).version).await;
+    }
+}
+
+impl Sidecar {
+    async fn attach(&self, at: usize) -> Next {
+        let api = &self.world.api;
+        let attachment = api.attachment(at);
+        let Some(volume) = api.claim(attachment.claim).volume.filter(|_| !attachment.gone) else {
+            return Next::Done;
+        };
+        let node_id = NODES.get(volume.node).copied().unwrap_or_default().to_owned();
+        let volume_id = volume.id.clone();
+        if attachment.deleting {
+            // Whatever the attempts to attach were told.
+            let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+            let reply = self.call("ControllerUnpublishVolume", &volume.id, &request).await;
+            if reply.code == Code::Ok {
+                api.change_attachment(at, |of| (of.gone, of.attached) = (true, false));
+                return Next::Done;
+            }
+            return self.failed(at, reply.text).await;
+        }
+        if attachment.attached {
+            return Next::Idle;
+        }
+        let request = csi::ControllerPublishVolumeRequest {
+            volume_id,
+            node_id,
+            volume_capability: Some(capability()),
+            ..Default::default()
+        };
+        let reply = self.call("ControllerPublishVolume", &volume.id, &request).await;
+        if reply.code == Code::Ok {
+            api.change_attachment(at, |of| of.attached = true);
+            return Next::Idle;
+        }
+        self.failed(at, reply.text).await
+    }
+
+    /// The error goes into the status; if that changes it, the change is an event, and the next attempt is at
+    /// once (facts, E9).
+    async fn failed(&self, at: usize, error: String) -> Next {
+        if self.world.api.attachment(at).error == error {
+            return Next::Retry;
+        }
+        self.world.api.change_attachment(at, |of| of.error = error);
+        tokio::time::sleep(EVENT).await;
+        Next::Now
+    }
+}

@@ -1,0 +1,200 @@
+//! A model sidecar's connection to the cloud's socket: deadlines as grpc-go keeps them, and the exit of the
+//! sidecar when it finds its connection lost.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, header};
+use http_body_util::BodyExt;
+use prost::Message;
+use proto::frame;
+use proto::rpc::RPCS;
+use proto::upstream::{self, Upstream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+use crate::sim::dice::Dice;
+use crate::sim::fleet::{Fleet, Process};
+use crate::sim::record::{Called, Ending, NUMBER, Record};
+use crate::sim::trace::Trace;
+
+/// How long after its deadline a call must have been answered.
+pub const GRACE: Duration = Duration::from_millis(100);
+
+/// How a sidecar calls.
+pub struct Client {
+    who: &'static str,
+    upstream: Upstream,
+    /// A call broke off, or the cloud said that it goes away: grpc-go dials for the next one.
+    broken: AtomicBool,
+    /// Cancelled when a call finds the connection lost: the sidecar exits.
+    pub lost: CancellationToken,
+    timeout: Duration,
+    dice: Mutex<Dice>,
+    record: Record,
+    trace: Trace,
+}
+
+/// Whether times are odd, for all sidecars of a run.
+#[derive(Default)]
+pub struct Odd(AtomicBool);
+
+impl Odd {
+    /// Sets it.
+    pub fn set(&self, on: bool) {
+        self.0.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether deadlines now are odd ones too: none, zero, short, very long.
+    pub fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What an answer is to a sidecar.
+pub struct Reply {
+    /// The code that the sidecar's library gives it.
+    pub code: Code,
+    /// The status message.
+    pub text: String,
+    /// The message of an OK.
+    pub body: Bytes,
+}
+
+impl Reply {
+    fn of(code: Code, text: &str) -> Self {
+        Self { code, text: text.to_owned(), body: Bytes::new() }
+    }
+
+    /// The answer's message; none if it is no OK or cannot be read.
+    pub fn decode<M: Message + Default>(&self) -> Option<M> {
+        if self.code == Code::Ok { M::decode(self.body.clone()).ok() } else { None }
+    }
+}
+
+impl Client {
+    /// Connects a sidecar that runs as `process`.
+    ///
+    /// # Errors
+    /// There is no cloud.
+    pub async fn connect(
+        who: &'static str,
+        fleet: &Fleet,
+        process: &Process,
+        timeout: Duration,
+        dice: Dice,
+        (record, trace): (Record, Trace),
+    ) -> anyhow::Result<Self> {
+        let (upstream, connection) = upstream::connect(fleet.front(process.end.clone())?).await?;
+        process.tasks.spawn_until_stop("sidecar connection", async move { drop(connection.await) });
+        let lost = CancellationToken::new();
+        let broken = AtomicBool::new(false);
+        Ok(Self { who, upstream, broken, lost, timeout, dice: Mutex::new(dice), record, trace })
+    }
+
+    /// Calls an RPC. Never comes back if the connection was found lost: the process exits.
+    pub async fn call(&self, method: &'static str, key: &str, message: &impl Message, odd: &Odd) -> Reply {
+        if self.upstream.is_closed() || self.broken.load(Ordering::Relaxed) {
+            self.lost.cancel();
+            std::future::pending::<()>().await;
+        }
+        let (timeout, patient) = self.times(odd.is());
+        let sent = Instant::now();
+        let deadline = timeout.map(|timeout| sent + timeout);
+        let message = Bytes::from(message.encode_to_vec());
+        let called = Called {
+            who: self.who,
+            method,
+            key: key.to_owned(),
+            message: message.clone(),
+            sent,
+            deadline,
+            patient,
+            ended: None,
+        };
+        let number = self.record.begin(called);
+        let within = timeout.map_or_else(|| "no deadline".to_owned(), |timeout| format!("{timeout:?}"));
+        self.trace.say(format_args!("{}: #{number} {method} {key} ({within})", self.who));
+        let (reply, ending) = self.exchange(number, method, &message, (timeout, deadline, patient)).await;
+        self.trace.say(format_args!("{}: #{number} {:?} {}", self.who, reply.code, reply.text));
+        self.broken.fetch_or(ending == Ending::Broken, Ordering::Relaxed);
+        self.record.end(number, ending);
+        reply
+    }
+
+    async fn exchange(
+        &self,
+        number: usize,
+        method: &str,
+        message: &Bytes,
+        (timeout, deadline, patient): (Option<Duration>, Option<Instant>, bool),
+    ) -> (Reply, Ending) {
+        let answer = self.send(request(number, method, timeout), frame::frame(message));
+        let until = deadline.map(|deadline| if patient { deadline + GRACE } else { deadline });
+        let answered = match until {
+            Some(until) => tokio::time::timeout_at(until, answer).await,
+            None => Ok(answer.await),
+        };
+        match answered {
+            Ok(Ok(reply)) => {
+                let ending = Ending::Answer(reply.code, reply.text.clone());
+                (reply, ending)
+            }
+            // grpc-go: a connection that breaks under a call is UNAVAILABLE.
+            Ok(Err(error)) => (Reply::of(Code::Unavailable, &error.to_string()), Ending::Broken),
+            Err(_) => {
+                let ending = if patient { Ending::Late } else { Ending::Cancelled };
+                (Reply::of(Code::DeadlineExceeded, "the caller's own deadline"), ending)
+            }
+        }
+    }
+
+    async fn send(&self, request: Request<()>, body: Bytes) -> anyhow::Result<Reply> {
+        let (head, body) = self.upstream.send(request, body).await?.into_parts();
+        let body = body.collect().await?;
+        let trailers = body.trailers().and_then(Status::from_header_map);
+        let status = trailers.or_else(|| Status::from_header_map(&head.headers));
+        let status = status.ok_or_else(|| anyhow::anyhow!("an answer without a status"))?;
+        let body = frame::message(&body.to_bytes()).unwrap_or_default();
+        Ok(Reply { code: status.code(), text: status.message().to_owned(), body })
+    }
+
+    /// The deadline of the next call, and whether the caller waits beyond it.
+    fn times(&self, odd: bool) -> (Option<Duration>, bool) {
+        let mut dice = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let short = dice.time(1, 400);
+        let odd_one = dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(HOURS), None]);
+        let is_odd = dice.chance(25);
+        let patient = dice.chance(50);
+        (if odd && is_odd { odd_one } else { Some(self.timeout) }, patient)
+    }
+}
+
+const HOURS: Duration = Duration::from_secs(100_000);
+
+fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()> {
+    let path = RPCS.iter().find(|rpc| rpc.method == method).map_or("/", |rpc| rpc.path);
+    let mut request = Request::new(());
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = format!("http://localhost{path}").parse().unwrap_or_default();
+    let headers: &mut HeaderMap = request.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(NUMBER, HeaderValue::from(number));
+    if let Some(timeout) = timeout {
+        let value = if timeout.as_secs() > 10_000 {
+            format!("{}S", timeout.as_secs())
+        } else {
+            format!("{}m", timeout.as_millis())
+        };
+        headers.extend(
+            HeaderValue::try_from(value)
+                .ok()
+                .map(|value| (http::HeaderName::from_static(proto::forward::TIMEOUT), value)),
+        );
+    }
+    request
+}

@@ -1,0 +1,175 @@
+//! external-provisioner: volumes for claims, and their end.
+//!
+//! After an answer that leaves the outcome open it repeats the call with the same topology, even if the claim
+//! is deleted (`claimsInProgress`); after a final one it does not, whatever earlier attempts may have done. That
+//! memory is gone when the process is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use proto::csi;
+use tonic::Code;
+
+use super::Sidecar;
+use super::api::Volume;
+use super::capability;
+use super::pace::{Next, Pace};
+use crate::sim::keys::NODES;
+use crate::sim::record::is_open;
+use crate::testdriver::TOPOLOGY_KEY;
+
+/// What the process remembers of claims; gone when it exits.
+#[derive(Default)]
+pub(super) struct Memory(Mutex<BTreeMap<usize, InProgress>>);
+
+#[derive(Clone, Copy)]
+struct InProgress {
+    /// The topology cache: where it was tried first.
+    node: usize,
+    /// In `claimsInProgress`.
+    open: bool,
+}
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, InProgress>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a claim's volume.
+pub(super) async fn provision(sidecar: Arc<Sidecar>, memory: Arc<Memory>, at: usize) {
+    let api = &sidecar.world.api;
+    let mut pace = Pace::new(api, sidecar.world.most);
+    loop {
+        pace.look();
+        let next = sidecar.provision(&memory, at).await;
+        if matches!(next, Next::Done) {
+            return;
+        }
+        pace.rest(&next, || api.claim(at).version).await;
+    }
+}
+
+/// Deletes the volume of a claim that is gone.
+pub(super) async fn reclaim(sidecar: Arc<Sidecar>, at: usize) {
+    let api = &sidecar.world.api;
+    let mut pace = Pace::new(api, sidecar.world.most);
+    loop {
+        pace.look();
+        let next = sidecar.reclaim(at).await;
+        if matches!(next, Next::Done) {
+            return;
+        }
+        pace.rest(&next, || api.claim(at).version).await;
+    }
+}
+
+impl Sidecar {
+    async fn provision(&self, memory: &Memory, at: usize) -> Next {
+        let api = &self.world.api;
+        let claim = api.claim(at);
+        if claim.volume.is_some() || claim.settled {
+            return Next::Done;
+        }
+        let remembered = memory.lock().get(&at).copied();
+        if claim.deleted && !remembered.is_some_and(|memory| memory.open) {
+            api.change_claim(at, |claim| {
+                claim.settled = true;
+                claim.forgotten = claim.open;
+            });
+            return Next::Done;
+        }
+        let Some(node) = remembered.map(|memory| memory.node).or(claim.node) else {
+            return self.schedule(at).await;
+        };
+        memory.lock().entry(at).or_insert(InProgress { node, open: false });
+        // From here on nobody knows until the answer comes, also if this process ends before.
+        api.change(|objects| objects.claims.get_mut(at).map(|claim| claim.open = true));
+        let request = self.create(&claim.name, claim.size, node);
+        let reply = self.call("CreateVolume", &claim.name, &request).await;
+        if is_open(reply.code) {
+            memory.lock().insert(at, InProgress { node, open: true });
+            return Next::Retry;
+        }
+        memory.lock().remove(&at);
+        match reply.code {
+            Code::Ok => {
+                let answer = reply.decode::<csi::CreateVolumeResponse>().unwrap_or_default();
+                let volume = answer.volume.unwrap_or_default();
+                let volume =
+                    Volume { id: volume.volume_id, node, size: volume.capacity_bytes, ..Volume::default() };
+                api.change_claim(at, |claim| (claim.open, claim.volume) = (false, Some(volume)));
+                Next::Done
+            }
+            Code::ResourceExhausted => {
+                api.change_claim(at, |claim| (claim.open, claim.node) = (false, None));
+                Next::Now
+            }
+            code => {
+                api.change(|objects| objects.claims.get_mut(at).map(|claim| claim.open = false));
+                if code == Code::InvalidArgument { Next::Slow } else { Next::Retry }
+            }
+        }
+    }
+
+    /// The scheduler selects a node again.
+    async fn schedule(&self, at: usize) -> Next {
+        let nodes = self.world.fleet.drivers.len();
+        let (wait, node) = self.dice(|dice| (dice.time(500, 5_000), dice.below(nodes)));
+        tokio::time::sleep(wait).await;
+        self.world.trace.say(format_args!("scheduler: claim {at} goes to {}", name(node)));
+        self.world.api.change_claim(at, |claim| claim.node = Some(node));
+        Next::Now
+    }
+
+    fn create(&self, name: &str, size: i64, node: usize) -> csi::CreateVolumeRequest {
+        let nodes = self.world.fleet.drivers.len();
+        let asked: Vec<_> = if self.world.strict {
+            vec![topology(node)]
+        } else {
+            (0..nodes).map(|turn| topology((node + turn) % nodes)).collect()
+        };
+        csi::CreateVolumeRequest {
+            name: name.to_owned(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: size, limit_bytes: 0 }),
+            volume_capabilities: vec![capability()],
+            accessibility_requirements: Some(csi::TopologyRequirement {
+                requisite: asked.clone(),
+                preferred: asked,
+            }),
+            ..Default::default()
+        }
+    }
+
+    async fn reclaim(&self, at: usize) -> Next {
+        let api = &self.world.api;
+        let (claim, free) =
+            api.read(|objects| (objects.claims.get(at).cloned().unwrap_or_default(), objects.free(at)));
+        if claim.settled {
+            return Next::Done;
+        }
+        let Some(volume) = claim.volume.filter(|_| claim.deleted && free) else {
+            return Next::Idle;
+        };
+        if volume.gone {
+            return Next::Done;
+        }
+        let request = csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
+        let reply = self.call("DeleteVolume", &volume.id, &request).await;
+        let gone = reply.code == Code::Ok;
+        api.change(|objects| {
+            if let Some(volume) = objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut()) {
+                (volume.gone, volume.last) = (gone, reply.text);
+            }
+        });
+        if gone { Next::Done } else { Next::Retry }
+    }
+}
+
+fn topology(node: usize) -> csi::Topology {
+    csi::Topology { segments: [(TOPOLOGY_KEY.to_owned(), name(node).to_owned())].into() }
+}
+
+fn name(node: usize) -> &'static str {
+    NODES.get(node).copied().unwrap_or_default()
+}

@@ -1,0 +1,90 @@
+//! external-snapshotter: creates until the snapshot is ready, deletes until it is told OK. That an outcome is
+//! open stands in an annotation of the API object, so that it survives the process.
+
+use std::sync::Arc;
+
+use proto::csi;
+use tonic::Code;
+
+use super::Sidecar;
+use super::pace::{Next, Pace};
+use crate::sim::record::is_open;
+
+/// Keeps a snapshot as it should be.
+pub(super) async fn snapshot(sidecar: Arc<Sidecar>, at: usize) {
+    let api = &sidecar.world.api;
+    let mut pace = Pace::new(api, sidecar.world.most);
+    loop {
+        pace.look();
+        let next = sidecar.snapshot(at).await;
+        if matches!(next, Next::Done) {
+            return;
+        }
+        pace.rest(&next, || api.snapshot(at).version).await;
+    }
+}
+
+impl Sidecar {
+    async fn snapshot(&self, at: usize) -> Next {
+        let api = &self.world.api;
+        let snapshot = api.snapshot(at);
+        if snapshot.gone {
+            return Next::Done;
+        }
+        match snapshot.id {
+            Some(id) if snapshot.deleting && !snapshot.being_created => self.unsnapshot(at, id).await,
+            None if snapshot.deleting && !snapshot.being_created => {
+                api.change_snapshot(at, |of| of.gone = true);
+                Next::Done
+            }
+            // The annotation blocks the deletion: the creation goes on.
+            _ if snapshot.ready => Next::Idle,
+            _ => self.cut(at, &snapshot.name, snapshot.claim).await,
+        }
+    }
+
+    async fn cut(&self, at: usize, name: &str, claim: usize) -> Next {
+        let api = &self.world.api;
+        let Some(source) = api.claim(claim).volume else {
+            return Next::Idle;
+        };
+        if self.call("GetPluginInfo", "", &csi::GetPluginInfoRequest {}).await.code != Code::Ok {
+            return Next::Retry;
+        }
+        api.change(|objects| objects.snapshots.get_mut(at).map(|of| of.being_created = true));
+        let request = csi::CreateSnapshotRequest {
+            source_volume_id: source.id,
+            name: name.to_owned(),
+            ..Default::default()
+        };
+        let reply = self.call("CreateSnapshot", name, &request).await;
+        // RESOURCE_EXHAUSTED is open too for this sidecar.
+        if is_open(reply.code) || reply.code == Code::ResourceExhausted {
+            return Next::Retry;
+        }
+        let made = reply.decode::<csi::CreateSnapshotResponse>().and_then(|answer| answer.snapshot);
+        let ready = made.as_ref().is_some_and(|made| made.ready_to_use);
+        api.change(|objects| {
+            if let Some(of) = objects.snapshots.get_mut(at) {
+                of.being_created = made.is_some() && !ready;
+                of.ready = ready;
+                of.id = made.map(|made| made.snapshot_id).or_else(|| of.id.take());
+            }
+        });
+        // What is not ready yet is asked for again, at the pace of failures.
+        if ready { Next::Now } else { Next::Retry }
+    }
+
+    async fn unsnapshot(&self, at: usize, id: String) -> Next {
+        let api = &self.world.api;
+        let request = csi::DeleteSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
+        let reply = self.call("DeleteSnapshot", &id, &request).await;
+        let gone = reply.code == Code::Ok;
+        api.change(|objects| {
+            if let Some(of) = objects.snapshots.get_mut(at) {
+                (of.gone, of.last) = (gone, reply.text);
+            }
+        });
+        if gone { Next::Done } else { Next::Retry }
+    }
+}

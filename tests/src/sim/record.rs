@@ -1,0 +1,94 @@
+//! Every call that a model sidecar made, with what came of it. The checks compare it with the drivers' own
+//! records, call by call: each carries its number in a header, which the product passes on untouched.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tonic::Code;
+
+/// The header with a call's number.
+pub const NUMBER: &str = "sim-call";
+
+/// One call.
+#[derive(Clone)]
+pub struct Called {
+    /// Which sidecar made it.
+    pub who: &'static str,
+    /// The RPC.
+    pub method: &'static str,
+    /// What it is about: a name or an id.
+    pub key: String,
+    /// The request message.
+    pub message: Bytes,
+    /// When it was sent.
+    pub sent: Instant,
+    /// Until when the caller waits.
+    pub deadline: Option<Instant>,
+    /// Whether the caller cancels at its deadline, as grpc-go does, or waits to see who is late.
+    pub patient: bool,
+    /// When and how it ended; none if the caller died first.
+    pub ended: Option<(Instant, Ending)>,
+}
+
+/// How a call ended for its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// An answer came.
+    Answer(Code, String),
+    /// The caller cancelled it at its deadline.
+    Cancelled,
+    /// The connection to the cloud broke.
+    Broken,
+    /// No answer had come long after the deadline.
+    Late,
+}
+
+/// The record. A clone is the same one.
+#[derive(Clone, Default)]
+pub struct Record(Arc<Mutex<Vec<Called>>>);
+
+impl Record {
+    fn lock(&self) -> MutexGuard<'_, Vec<Called>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a call; the number is what [`Record::end`] takes.
+    pub fn begin(&self, called: Called) -> usize {
+        let mut all = self.lock();
+        all.push(called);
+        all.len() - 1
+    }
+
+    /// Ends it.
+    pub fn end(&self, number: usize, ending: Ending) {
+        if let Some(called) = self.lock().get_mut(number) {
+            called.ended = Some((Instant::now(), ending));
+        }
+    }
+
+    /// All calls, by number.
+    pub fn all(&self) -> Vec<Called> {
+        self.lock().clone()
+    }
+
+    /// How many calls ended how.
+    pub fn endings(&self) -> BTreeMap<String, u64> {
+        let mut count = BTreeMap::new();
+        for called in self.lock().iter() {
+            let ending = match &called.ended {
+                Some((_, Ending::Answer(code, _))) => format!("{code:?}"),
+                Some((_, ending)) => format!("{ending:?}"),
+                None => "caller died".into(),
+            };
+            *count.entry(ending).or_default() += 1;
+        }
+        count
+    }
+}
+
+/// Whether a code leaves the outcome open for the sidecars (facts: EP `checkError`, EA/ER/ES `isFinalError`).
+pub fn is_open(code: Code) -> bool {
+    matches!(code, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted)
+}

@@ -1,0 +1,77 @@
+//! What happened in a run, in the order in which it happened: the model, the faults, and the product's own
+//! log, each line with its virtual time.
+
+use std::fmt::Display;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::time::Instant;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// More lines than this are dropped: a run that has more goes round in circles.
+const MOST: usize = 200_000;
+
+/// The lines of a run. A clone is the same trace.
+#[derive(Clone)]
+pub struct Trace {
+    began: Instant,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Trace {
+    /// A trace that begins now.
+    pub fn begin() -> Self {
+        Self { began: Instant::now(), lines: Arc::default() }
+    }
+
+    /// Adds a line.
+    pub fn say(&self, text: impl Display) {
+        let at = self.began.elapsed();
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() < MOST {
+            lines.push(format!("{:>11.4}  {text}", at.as_secs_f64()));
+        }
+    }
+
+    /// A moment of this run in seconds.
+    pub fn at(&self, moment: Instant) -> String {
+        format!("{:.4} s", moment.saturating_duration_since(self.began).as_secs_f64())
+    }
+
+    /// All lines so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends what the product logs on this thread into the trace, until the guard is dropped.
+    #[must_use]
+    pub fn log(&self) -> tracing::subscriber::DefaultGuard {
+        let log = tracing_subscriber::fmt()
+            .with_writer(self.clone())
+            .with_max_level(tracing::Level::INFO)
+            .with_ansi(false)
+            .without_time()
+            .finish();
+        tracing::subscriber::set_default(log)
+    }
+}
+
+impl<'a> MakeWriter<'a> for Trace {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl io::Write for &Trace {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.say(format_args!("    | {}", text.trim_end()));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
