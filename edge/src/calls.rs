@@ -21,6 +21,7 @@ use proto::stop::Tasks;
 use proto::upstream::MAX_PASSING;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -34,6 +35,15 @@ const MAX_IN_FLIGHT: usize = 1024;
 pub struct Calls {
     drivers: BTreeMap<DriverName, Slot>,
     tasks: Tasks,
+}
+
+/// How a request came here.
+#[derive(Default)]
+pub struct Came {
+    /// The cloud's id for the call.
+    pub id: Option<Uuid>,
+    /// Cancelled when the link that it came on is no longer the one in use.
+    pub replaced: CancellationToken,
 }
 
 struct Slot {
@@ -55,27 +65,29 @@ impl Calls {
         Self { drivers: drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect(), tasks }
     }
 
-    /// Answers a request from the cloud, whose `:authority` names the driver.
+    /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is cancelled when the
+    /// request's link is no longer the one in use.
     pub async fn from_link(
         self: Arc<Self>,
         request: Request<Incoming>,
+        replaced: CancellationToken,
     ) -> Result<Response<Body>, Infallible> {
         let driver =
             request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
         let id = request.headers().get(CALL_ID).and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok());
-        self.answer(&driver, id, request).await
+        self.answer(&driver, Came { id, replaced }, request).await
     }
 
-    /// Answers a request for a driver; `id` is the cloud's for this call.
+    /// Answers a request for a driver.
     pub async fn answer(
         &self,
         driver: &str,
-        id: Option<Uuid>,
+        came: Came,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let rpc = request.uri().path().to_owned();
-        let result = self.run(driver, id, request).await;
+        let result = self.run(driver, came, request).await;
         let ms = begun.elapsed().as_millis();
         Ok(result.inspect(|_| debug!(rpc, driver, ms, "answered")).unwrap_or_else(|error| {
             warn!(rpc, driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
@@ -86,7 +98,7 @@ impl Calls {
     async fn run(
         &self,
         driver: &str,
-        id: Option<Uuid>,
+        Came { id, replaced }: Came,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Arc<Error>> {
         let (mut parts, body) = request.into_parts();
@@ -105,6 +117,10 @@ impl Calls {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = row.map(|rpc| rpc.key(&message)).transpose().map_err(|e| bad(e.into()))?;
+            if replaced.is_cancelled() {
+                // It was on its way for so long that the cloud has sent it again, and maybe a later call too.
+                return Err(Error::LinkReplaced.into());
+            }
             parts.headers.remove(CALL_ID);
             let call = Call::new(parts, body.clone());
             match row.zip(key) {

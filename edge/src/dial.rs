@@ -14,6 +14,7 @@ use proto::link::{Connect, KeepAlive, LinkError};
 use proto::stop::Tasks;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::link::Heard;
@@ -56,6 +57,8 @@ struct Current {
     heard: mpsc::Receiver<Heard>,
     /// Told to stop, it says goodbye, finishes its calls and ends.
     tasks: Tasks,
+    /// Cancelled when a newer link is used instead: what arrives here from now on was sent before that.
+    replaced: CancellationToken,
     /// The cloud said that it goes away.
     told: bool,
     return_after: Duration,
@@ -96,13 +99,15 @@ impl Dial {
         info!(cloud = %endpoint, node = %self.node, "linked");
         println!("linked {endpoint} as {}", self.node);
         let (tell, heard) = mpsc::channel(8);
-        let own = tasks.child();
-        tasks.spawn("link", link::run(self.clone(), greeted, tell, own.clone()));
+        let (own, replaced) = (tasks.child(), CancellationToken::new());
+        let link = link::Use { tell, tasks: own.clone(), replaced: replaced.clone() };
+        tasks.spawn("link", link::run(self.clone(), greeted, link));
         Current {
             way,
             since: Instant::now(),
             heard,
             tasks: own,
+            replaced,
             told: false,
             return_after: self.return_after,
         }
@@ -146,6 +151,7 @@ impl Current {
     /// are still to come; any other is told, so that it sends no more.
     fn let_go(self) {
         if !self.told {
+            self.replaced.cancel();
             self.tasks.stop();
         }
     }

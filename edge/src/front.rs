@@ -8,13 +8,13 @@ use proto::identity::DriverName;
 use proto::socket::Socket;
 use proto::stop::Tasks;
 
-use crate::calls::Calls;
+use crate::calls::{Calls, Came};
 
 /// Serves the socket until told to stop; calls in flight are answered first.
 pub async fn serve(driver: DriverName, calls: Arc<Calls>, socket: Socket, tasks: Tasks) {
     let service = move |request| {
         let (driver, calls) = (driver.clone(), calls.clone());
-        async move { calls.answer(driver.as_str(), None, request).await }
+        async move { calls.answer(driver.as_str(), Came::default(), request).await }
     };
     http2::serve_socket(socket, service, tasks).await;
 }

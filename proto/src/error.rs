@@ -114,6 +114,11 @@ pub enum Error {
         /// The RPC's method name.
         method: &'static str,
     },
+    /// The call arrived at the edge by a link that a newer one had replaced.
+    #[error(
+        "the call came late, on a link that a newer one has replaced; it was not passed on to the driver"
+    )]
+    LinkReplaced,
     /// This process is going away.
     #[error("{0} is stopping; send the call again")]
     Stopping(&'static str),
@@ -153,6 +158,7 @@ impl Error {
             Self::NotLinked { .. }
             | Self::NoRoute { .. }
             | Self::LinkLost { .. }
+            | Self::LinkReplaced
             | Self::DriverAway { .. }
             | Self::DriverBroke { .. }
             | Self::NoSuchDriver(_)

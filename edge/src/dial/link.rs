@@ -14,6 +14,7 @@ use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
 use proto::stop::Tasks;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use super::Dial;
@@ -74,12 +75,23 @@ fn cap(welcome: &Welcome) -> Option<Duration> {
     welcome.backoff_cap_ms.map(|ms| Duration::from_millis(ms.into()))
 }
 
-/// Serves a link until it ends. `tasks` is the link's own group.
-pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, tell: mpsc::Sender<Heard>, tasks: Tasks) {
+/// How a link is used.
+pub(super) struct Use {
+    /// Where it tells what it hears.
+    pub(super) tell: mpsc::Sender<Heard>,
+    /// The link's own group.
+    pub(super) tasks: Tasks,
+    /// Cancelled when a newer link is used instead.
+    pub(super) replaced: CancellationToken,
+}
+
+/// Serves a link until it ends.
+pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
+    let Use { tell, tasks, replaced } = link;
     let Greeted { link, changed, .. } = greeted;
     // Stopped when the cloud has heard the goodbye, so not with `tasks`.
     let streams = Tasks::default();
-    let mut serving = Serving { dial, link: Some(link), streams, tell, leaving: false, end: None };
+    let mut serving = Serving { dial, link: Some(link), streams, tell, replaced, leaving: false, end: None };
     let ended = serving.run(changed, &tasks).await;
     serving.streams.give_up();
     debug!(reason = %chain(&ended), "a link ended");
@@ -94,6 +106,7 @@ struct Serving {
     /// Serve the calls; told to stop, they end with the last call in flight.
     streams: Tasks,
     tell: mpsc::Sender<Heard>,
+    replaced: CancellationToken,
     /// We have said goodbye.
     leaving: bool,
     /// When the link is closed whatever is on it.
@@ -168,8 +181,9 @@ impl Serving {
     /// Serves a byte stream that the cloud opened; ends with the stream, calls in flight do not.
     fn serve_calls(&self, kind: Kind, io: Io) {
         let (calls, streams) = (self.dial.calls.clone(), self.streams.clone());
+        let replaced = self.replaced.clone();
         self.streams.spawn("link http2", async move {
-            let service = move |request| calls.clone().from_link(request);
+            let service = move |request| calls.clone().from_link(request, replaced.clone());
             let served = tokio::select! {
                 served = http2::serve(io, service, streams.stopped()) => served,
                 () = streams.given_up() => return,
