@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures_util::future::BoxFuture;
@@ -21,7 +22,6 @@ use proto::stop::Tasks;
 use proto::upstream::MAX_PASSING;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
@@ -42,9 +42,12 @@ pub struct Calls {
 pub struct Came {
     /// The cloud's id for the call.
     pub id: Option<Uuid>,
-    /// Cancelled when the link that it came on is no longer the one in use.
-    pub replaced: CancellationToken,
+    /// Whether the link that it came on is no longer the one in use.
+    pub replaced: Replaced,
 }
+
+/// Set when a newer link is used instead. Not a token, whose clone for each call takes a lock.
+pub type Replaced = Arc<AtomicBool>;
 
 struct Slot {
     driver: Arc<Driver>,
@@ -65,12 +68,12 @@ impl Calls {
         Self { drivers: drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect(), tasks }
     }
 
-    /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is cancelled when the
+    /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is set when the
     /// request's link is no longer the one in use.
     pub async fn from_link(
         self: Arc<Self>,
         request: Request<Incoming>,
-        replaced: CancellationToken,
+        replaced: Replaced,
     ) -> Result<Response<Body>, Infallible> {
         let driver =
             request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
@@ -117,7 +120,7 @@ impl Calls {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = row.map(|rpc| rpc.key(&message)).transpose().map_err(|e| bad(e.into()))?;
-            if replaced.is_cancelled() {
+            if replaced.load(Ordering::Relaxed) {
                 // It was on its way for so long that the cloud has sent it again, and maybe a later call too.
                 return Err(Error::LinkReplaced.into());
             }
@@ -179,17 +182,17 @@ impl Slot {
             }
             outcome
         };
-        Detaching { run: Some(Box::pin(run)), tasks: tasks.clone() }.await
+        Detaching { run: Some(Box::pin(run)), tasks }.await
     }
 }
 
 /// A run that its caller polls, and that goes on in a task of its own when the caller leaves.
-struct Detaching {
+struct Detaching<'a> {
     run: Option<BoxFuture<'static, Outcome>>,
-    tasks: Tasks,
+    tasks: &'a Tasks,
 }
 
-impl Future for Detaching {
+impl Future for Detaching<'_> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
@@ -200,7 +203,7 @@ impl Future for Detaching {
     }
 }
 
-impl Drop for Detaching {
+impl Drop for Detaching<'_> {
     fn drop(&mut self) {
         if let Some(run) = self.run.take() {
             // Nobody waits any more; the call is carried out all the same.

@@ -4,6 +4,7 @@
 //! cloud that is going away is left for another. A new link is up before the older one is let go.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::error::chain;
@@ -14,12 +15,11 @@ use proto::link::{Connect, KeepAlive, LinkError};
 use proto::stop::Tasks;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::link::Heard;
 use self::ways::{Aim, Found, Ways};
-use crate::calls::Calls;
+use crate::calls::{Calls, Replaced};
 use crate::drivers::Drivers;
 
 mod link;
@@ -57,8 +57,8 @@ struct Current {
     heard: mpsc::Receiver<Heard>,
     /// Told to stop, it says goodbye, finishes its calls and ends.
     tasks: Tasks,
-    /// Cancelled when a newer link is used instead: what arrives here from now on was sent before that.
-    replaced: CancellationToken,
+    /// Set when a newer link is used instead: what arrives here from now on was sent before that.
+    replaced: Replaced,
     /// The cloud said that it goes away.
     told: bool,
     return_after: Duration,
@@ -99,7 +99,7 @@ impl Dial {
         info!(cloud = %endpoint, node = %self.node, "linked");
         println!("linked {endpoint} as {}", self.node);
         let (tell, heard) = mpsc::channel(8);
-        let (own, replaced) = (tasks.child(), CancellationToken::new());
+        let (own, replaced) = (tasks.child(), Replaced::default());
         let link = link::Use { tell, tasks: own.clone(), replaced: replaced.clone() };
         tasks.spawn("link", link::run(self.clone(), greeted, link));
         Current {
@@ -151,7 +151,7 @@ impl Current {
     /// are still to come; any other is told, so that it sends no more.
     fn let_go(self) {
         if !self.told {
-            self.replaced.cancel();
+            self.replaced.store(true, Ordering::Relaxed);
             self.tasks.stop();
         }
     }

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -80,7 +81,8 @@ where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
     R: Future<Output = Result<Response<Body>, Infallible>> + Send + 'static,
 {
-    let given_up = tasks.clone();
+    // Shared, because a clone for each call would take locks.
+    let given_up = Arc::new(tasks.clone());
     let service = move |request| {
         let (answering, tasks) = (service(request), given_up.clone());
         async move {

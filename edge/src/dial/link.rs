@@ -14,10 +14,10 @@ use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
 use proto::stop::Tasks;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use super::Dial;
+use crate::calls::Replaced;
 
 /// How long the cloud may take to answer a goodbye, and to close a link whose last call was answered.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -81,8 +81,8 @@ pub(super) struct Use {
     pub(super) tell: mpsc::Sender<Heard>,
     /// The link's own group.
     pub(super) tasks: Tasks,
-    /// Cancelled when a newer link is used instead.
-    pub(super) replaced: CancellationToken,
+    /// Set when a newer link is used instead.
+    pub(super) replaced: Replaced,
 }
 
 /// Serves a link until it ends.
@@ -106,7 +106,7 @@ struct Serving {
     /// Serve the calls; told to stop, they end with the last call in flight.
     streams: Tasks,
     tell: mpsc::Sender<Heard>,
-    replaced: CancellationToken,
+    replaced: Replaced,
     /// We have said goodbye.
     leaving: bool,
     /// When the link is closed whatever is on it.
