@@ -33,8 +33,29 @@ pub(super) struct Core {
     pub(super) locks: Locks,
     /// Held while the volumes of the node are counted and one is added.
     pub(super) attaching: Mutex<()>,
-    /// Locked as long as this driver lives: another one would take what is being made for half-made.
-    _alone: File,
+    /// Another driver on this state would take what is being made for half-made.
+    pub(super) _alone: Alone,
+}
+
+/// The only driver on a state directory, until it is dropped.
+///
+/// A lock ends with the last copy of its descriptor, and a child that another thread is about to start has one
+/// until it calls `exec`; so the lock is given back by hand.
+pub(super) struct Alone(pub(super) File);
+
+impl Alone {
+    fn on(state: &Path) -> anyhow::Result<Self> {
+        let file = File::create(state.join("lock")).context("cannot make the lock file")?;
+        file.try_lock().with_context(|| format!("another driver uses {}", state.display()))?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // What can fail here ends with the descriptor, if a little later.
+        let _ = self.0.unlock();
+    }
 }
 
 impl Core {
@@ -42,8 +63,7 @@ impl Core {
         fs::create_dir_all(state).with_context(|| format!("cannot make {}", state.display()))?;
         // The kernel names files of loop devices by their full paths.
         let state = fs::canonicalize(state).with_context(|| format!("cannot resolve {}", state.display()))?;
-        let alone = File::create(state.join("lock")).context("cannot make the lock file")?;
-        alone.try_lock().with_context(|| format!("another driver uses {}", state.display()))?;
+        let alone = Alone::on(&state)?;
         let core = Self {
             _alone: alone,
             settings,
