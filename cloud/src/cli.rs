@@ -1,11 +1,14 @@
 //! The command line of csi-cloud.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use proto::config::Flags;
 use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
+
+use crate::config::StoreAt;
 
 /// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
 ///
@@ -24,7 +27,7 @@ Example:
   csi-cloud ca init --dir pki --host cloud.example
   csi-cloud ca issue node-1 --dir pki
   csi-cloud serve --listen wss://0.0.0.0:7443 --driver hostdir.edge-csi.io --fronts /run/edge-csi \\
-    --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
+    --store file:/var/lib/edge-csi/cloud.redb --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
 
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug,info.";
 
@@ -32,7 +35,7 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Make the certificates of both ends.
     #[command(subcommand)]
     Ca(Ca),
@@ -56,6 +59,18 @@ pub struct Serve {
     /// The node for calls that name none [default: the only node known, if there is just one]
     #[arg(long, value_name = "NODE")]
     pub default_node: Option<NodeName>,
+    /// Where it is kept what lives where: file:PATH, or memory: to forget it at the end
+    #[arg(long, value_name = "URL")]
+    pub store: Option<StoreAt>,
+    /// The socket of `csi-cloud nodes`, `volumes` and so on [default: FRONTS/_admin.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+    /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub http: Option<SocketAddr>,
+    /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
+    #[arg(long)]
+    pub node_fronts: bool,
 }
 
 /// The commands that make certificates.

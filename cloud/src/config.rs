@@ -1,6 +1,8 @@
 //! What an operator can say to csi-cloud: a TOML file, and flags that override it.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::identity::{DriverName, NodeName};
@@ -9,6 +11,14 @@ use proto::link::tls::Files;
 
 use crate::accept::Limits;
 use crate::cli::Serve;
+use crate::policy::Policy;
+
+mod store_at;
+pub use store_at::{StoreAt, StoreAtError};
+
+/// The admin socket below the fronts' directory. No driver and no node can have a name with an underscore in
+/// it, so it can be neither `DRIVER.sock` nor `NODE/`.
+const ADMIN: &str = "_admin.sock";
 
 /// All that csi-cloud runs on.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,8 +29,18 @@ pub struct Config {
     pub drivers: Vec<DriverName>,
     /// The directory of the fronts' sockets.
     pub fronts: PathBuf,
+    /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
+    pub node_fronts: bool,
     /// Where calls go that name no node.
     pub default_node: Option<NodeName>,
+    /// One for each of `drivers`.
+    pub policies: BTreeMap<DriverName, Policy>,
+    /// Where it is kept what lives where.
+    pub store: StoreAt,
+    /// The socket of the commands that show and change what is known.
+    pub admin: PathBuf,
+    /// Where `/livez`, `/readyz` and `/metrics` are served, if they are.
+    pub http: Option<SocketAddr>,
     /// Certificates.
     pub tls: Files,
     /// What one remote address may take.
@@ -35,25 +55,80 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with either.
     pub fn load(flags: Serve) -> Result<Self, Problems> {
+        let directory = flags.common.config.as_deref().and_then(Path::parent).map(Path::to_owned);
         let mut file = Reader::open(flags.common.config.as_deref());
         let listen = over(flags.listen, file.list("listen", str::parse::<Endpoint>));
         let mut drivers = over(flags.drivers, file.list("drivers", str::parse::<DriverName>));
+        drivers.sort();
+        drivers.dedup();
         let default_node = file.parsed("default_node", str::parse::<NodeName>);
+        let default_node = flags.default_node.or(default_node);
+        let policies = policies(&mut file, &drivers, default_node.as_ref());
         let fronts = file.path("fronts");
         let fronts = file.required("fronts (--fronts)", flags.fronts.or(fronts));
+        let store = file.parsed("store", str::parse::<StoreAt>);
+        let store = store.map(|store| store.below(directory.as_deref().unwrap_or_else(|| Path::new(""))));
+        let missing = "store (--store), where csi-cloud keeps which volume lives where,";
+        let store = file.required(missing, flags.store.or(store));
+        let admin = file.path("admin");
+        let admin = flags.admin.or(admin).or_else(|| fronts.as_ref().map(|fronts| fronts.join(ADMIN)));
+        if let Some(driver) = admin.as_deref().zip(fronts.as_deref()).and_then(|both| front(both, &drivers)) {
+            file.problem(format!(
+                "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
+            ));
+        }
+        let http = file.parsed("http", str::parse::<SocketAddr>);
+        let node_fronts = file.yes_no("node_fronts");
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let (tls, common) = file.common(flags.common, dead_after);
         let limits = file.section("limits", limits).unwrap_or_default();
         file.required("listen (--listen)", listen.first());
         file.required("drivers (--driver)", drivers.first());
-        drivers.sort();
-        drivers.dedup();
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
-        let (Some(fronts), Some(tls)) = (fronts, tls) else { return Err(Problems(Vec::new())) };
-        let default_node = flags.default_node.or(default_node);
-        Ok(Self { listen, drivers, fronts, default_node, tls, limits, common })
+        let (Some(fronts), Some(admin), Some(store), Some(tls)) = (fronts, admin, store, tls) else {
+            return Err(Problems(Vec::new()));
+        };
+        let (http, node_fronts) = (flags.http.or(http), flags.node_fronts || node_fronts.unwrap_or(false));
+        Ok(Self {
+            listen,
+            drivers,
+            fronts,
+            node_fronts,
+            default_node,
+            policies,
+            store,
+            admin,
+            http,
+            tls,
+            limits,
+            common,
+        })
     }
+}
+
+/// The driver whose front is at the path, if there is one.
+fn front<'a>((path, fronts): (&Path, &Path), drivers: &'a [DriverName]) -> Option<&'a DriverName> {
+    drivers.iter().find(|driver| fronts.join(format!("{driver}.sock")) == path)
+}
+
+fn policies(
+    file: &mut Reader,
+    drivers: &[DriverName],
+    default_node: Option<&NodeName>,
+) -> BTreeMap<DriverName, Policy> {
+    let default = |driver: &DriverName| (driver.clone(), Policy::new(default_node));
+    let mut policies: BTreeMap<_, _> = drivers.iter().map(default).collect();
+    file.named_sections("driver", |name, section| {
+        let policy = Policy::read(name, section, default_node);
+        match policies.iter_mut().find(|(driver, _)| driver.as_str() == name) {
+            Some((_, its)) => *its = policy,
+            None => {
+                section.problem(format!("[driver.{name:?}] is not among the drivers (drivers, --driver)"))
+            }
+        }
+    });
+    policies
 }
 
 fn limits(section: &mut Reader) -> Limits {
@@ -72,56 +147,4 @@ fn over<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::{Cli, Command};
-    use clap::Parser;
-
-    fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("cloud.toml");
-        proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
-        let path = path.to_str().unwrap().to_owned();
-        let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
-        match Cli::try_parse_from(args).unwrap().command {
-            Command::Serve(flags) => Config::load(flags),
-            Command::Ca(_) => unreachable!(),
-        }
-    }
-
-    const WHOLE: &str = "listen = [\"wss://0.0.0.0:7443\"]\ndrivers = [\"b.example\", \"a.example\", \"b.example\"]\n\
-        fronts = \"/run/x\"\ndefault_node = \"n1\"\nworkers = 3\n[tls]\nca = \"/ca\"\ncert = \"/c\"\nkey = \"/k\"\n";
-
-    #[test]
-    fn a_flag_overrides_the_file() {
-        let config = load(WHOLE, &["--listen", "quic://[::1]:1", "--workers", "4"]).unwrap();
-        assert_eq!(config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quic://[::1]:1"]);
-        assert_eq!(
-            config.drivers.iter().map(DriverName::as_str).collect::<Vec<_>>(),
-            ["a.example", "b.example"]
-        );
-        assert_eq!((config.common.workers, config.default_node.unwrap().as_str()), (4, "n1"));
-    }
-
-    #[test]
-    fn all_that_is_wrong_is_named_at_once() {
-        let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n[tls]\ncrt = \"\"\n\
-            [limits]\nconnections_per_address = 0\n";
-        let text = load(file, &[]).unwrap_err().to_string();
-        for expected in [
-            "link without TLS",
-            "\"N 1\" is no node name",
-            "workers is a whole number",
-            "unknown key \"worker\"",
-            "unknown key \"crt\"",
-            "connections_per_address is a whole number from 1 to 65535",
-            "drivers (--driver) is missing",
-            "fronts (--fronts) is missing",
-            "(--ca)",
-            "(--cert)",
-            "(--key)",
-        ] {
-            assert!(text.contains(expected), "{expected} is not in {text}");
-        }
-    }
-}
+mod tests;

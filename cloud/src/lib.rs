@@ -24,6 +24,7 @@ pub mod known;
 pub mod links;
 pub mod local;
 pub mod passage;
+pub mod policy;
 pub mod route;
 
 /// How long links may take to say goodbye.

@@ -14,7 +14,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     proto::program::run(|| match Cli::parse().command {
         Command::Serve(flags) => {
-            let config = Config::load(flags)?;
+            let config = Config::load(*flags)?;
             proto::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
         }
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),

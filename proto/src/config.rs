@@ -182,10 +182,36 @@ impl Reader {
         number
     }
 
+    /// Takes a yes or no.
+    pub fn yes_no(&mut self, key: &str) -> Option<bool> {
+        let value = self.table.remove(key)?;
+        if value.as_bool().is_none() {
+            self.wrong_type(key, "true or false", &value);
+        }
+        value.as_bool()
+    }
+
     /// Takes a section, whose own keys `read` takes.
     pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let value = self.table.remove(key)?;
         self.nested(&format!("[{key}] "), value, read)
+    }
+
+    /// Takes sections that have names of their own, `[key."NAME"]`; `read` is told the name.
+    pub fn named_sections<T>(&mut self, key: &str, mut read: impl FnMut(&str, &mut Self) -> T) -> Vec<T> {
+        match self.table.remove(key) {
+            None => Vec::new(),
+            Some(Value::Table(named)) => {
+                let each = |(name, value): (String, Value)| {
+                    self.nested(&format!("[{key}.{name:?}] "), value, |section| read(&name, section))
+                };
+                named.into_iter().filter_map(each).collect()
+            }
+            Some(other) => {
+                self.wrong_type(key, &format!("sections [{key}.\"NAME\"]"), &other);
+                Vec::new()
+            }
+        }
     }
 
     /// Takes a list of sections.
@@ -289,8 +315,19 @@ mod tests {
             reader.number("b", 3);
             reader.section("tls", |tls| tls.path("ca"));
             reader.sections("c", |c| c.parsed("d", str::parse::<u8>));
+            reader.named_sections("e", |_, e| e.yes_no("f"));
             let _ = reader.finish();
         }
+    }
+
+    #[test]
+    fn sections_with_names_are_read_with_them() {
+        let (_dir, mut reader) = reader("[x.\"a.b\"]\non = true\n[x.c]\non = 1\nof = 2\n");
+        let read = reader.named_sections("x", |name, section| (name.to_owned(), section.yes_no("on")));
+        assert_eq!(read, [("a.b".to_owned(), Some(true)), ("c".to_owned(), None)]);
+        let text = reader.finish().unwrap_err().to_string();
+        assert!(text.contains("[x.\"c\"] on is true or false"), "{text}");
+        assert!(text.contains("[x.\"c\"] unknown key \"of\""), "{text}");
     }
 
     #[test]

@@ -142,6 +142,10 @@ impl Stand {
     ) -> anyhow::Result<Cloud> {
         let mut command = self.program_in(self.net.as_ref().map(|net| &net.cloud), "csi-cloud")?;
         command.arg("serve").args(["--fronts", &self.at(name)]).args(more);
+        if !more.iter().any(|flag| flag.starts_with("--store")) {
+            // Beside the fronts' directory, so that a csi-cloud of the same name that follows finds it again.
+            command.arg(format!("--store=file:{}", self.at(&format!("{name}.redb"))));
+        }
         self.tls(&mut command, "cloud");
         command.args(listen.iter().flat_map(|url| ["--listen", url]));
         command.args(drivers.iter().flat_map(|driver| ["--driver", driver]));

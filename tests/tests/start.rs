@@ -100,6 +100,7 @@ async fn a_socket_path_too_long_is_named_with_its_length() -> anyhow::Result<()>
         format!("--{end}={pki}/{name}")
     });
     let mut args = vec!["serve", "--listen", TRANSPORTS[0], "--driver", DRIVER, "--fronts", fronts];
+    args.extend(["--store", "memory:"]);
     args.extend(tls.iter().map(String::as_str));
     let text = refused(&stand, "csi-cloud", &args).await;
     assert!(text.contains("107 is the most") && text.contains(DRIVER), "{text}");

@@ -1,0 +1,147 @@
+//! Configurations as operators write them, and what is said of those that cannot be used.
+
+use std::time::Duration;
+
+use clap::Parser;
+
+use super::*;
+use crate::cli::{Cli, Command};
+use crate::policy::{Placement, Scope};
+
+fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cloud.toml");
+    proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
+    match Cli::try_parse_from(args).unwrap().command {
+        Command::Serve(flags) => Config::load(*flags),
+        Command::Ca(_) => unreachable!(),
+    }
+}
+
+const WHOLE: &str = "listen = [\"wss://0.0.0.0:7443\"]\ndrivers = [\"b.example\", \"a.example\", \"b.example\"]\n\
+    fronts = \"/run/x\"\ndefault_node = \"n1\"\nworkers = 3\nstore = \"file:/s\"\n\
+    [tls]\nca = \"/ca\"\ncert = \"/c\"\nkey = \"/k\"\n";
+
+fn with(sections: &str) -> String {
+    format!("{WHOLE}{sections}")
+}
+
+fn policy(file: &str, driver: &str) -> Policy {
+    load(file, &[]).unwrap().policies.remove(&driver.parse().unwrap()).unwrap()
+}
+
+fn pinned(node: &str) -> Placement {
+    Placement::Pinned(node.parse().unwrap())
+}
+
+#[test]
+fn a_flag_overrides_the_file() {
+    let flags = ["--listen", "quic://[::1]:1", "--workers", "4", "--store", "memory:", "--http", "[::1]:0"];
+    let config = load(WHOLE, &flags).unwrap();
+    assert_eq!(config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quic://[::1]:1"]);
+    assert_eq!(config.drivers.iter().map(DriverName::as_str).collect::<Vec<_>>(), ["a.example", "b.example"]);
+    assert_eq!((config.common.workers, config.default_node.unwrap().as_str()), (4, "n1"));
+    assert_eq!((config.store, config.http), (StoreAt::Memory, Some("[::1]:0".parse().unwrap())));
+}
+
+#[test]
+fn all_that_is_wrong_is_named_at_once() {
+    let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\nhttp = \"here\"\n\
+        node_fronts = 1\n[tls]\ncrt = \"\"\n[limits]\nconnections_per_address = 0\n";
+    let text = load(file, &[]).unwrap_err().to_string();
+    for expected in [
+        "link without TLS",
+        "\"N 1\" is no node name",
+        "workers is a whole number",
+        "unknown key \"worker\"",
+        "unknown key \"crt\"",
+        "connections_per_address is a whole number from 1 to 65535",
+        "http: invalid socket address",
+        "node_fronts is true or false",
+        "drivers (--driver) is missing",
+        "fronts (--fronts) is missing",
+        "store (--store)",
+        "(--ca)",
+        "(--cert)",
+        "(--key)",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+}
+
+#[test]
+fn a_store_must_be_named_and_is_relative_to_the_file() {
+    let file = WHOLE.replace("file:/s", "file:s.redb");
+    let StoreAt::File(path) = load(&file, &[]).unwrap().store else { panic!("no file") };
+    assert!(path.is_absolute() && path.ends_with("s.redb"), "{}", path.display());
+    let text = load(&WHOLE.replace("file:/s", "redis:x"), &[]).unwrap_err().to_string();
+    assert!(text.contains("store: \"redis\" is no kind of store"), "{text}");
+    let text = load(&WHOLE.replace("store = \"file:/s\"\n", ""), &[]).unwrap_err().to_string();
+    assert!(text.contains("store (--store)") && text.contains("is missing"), "{text}");
+}
+
+#[test]
+fn what_is_not_said_has_a_default() {
+    let config = load(WHOLE, &[]).unwrap();
+    assert_eq!(config.admin, Path::new("/run/x/_admin.sock"));
+    assert_eq!((config.http, config.node_fronts), (None, false));
+    assert_eq!(config.policies.len(), 2);
+    let policy = policy(WHOLE, "a.example");
+    assert_eq!(policy, Policy::new(Some(&"n1".parse().unwrap())));
+    assert_eq!((policy.scope, policy.placement, policy.reschedule), (None, pinned("n1"), false));
+    assert_eq!(policy.grace, Duration::from_secs(10));
+    assert_eq!(Policy::new(None).placement, Placement::Spread);
+}
+
+/// A driver's socket and a node's directory are in the same place as the default admin socket.
+#[test]
+fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
+    assert!(ADMIN.trim_end_matches(".sock").parse::<DriverName>().is_err());
+    assert!(ADMIN.parse::<NodeName>().is_err());
+}
+
+#[test]
+fn a_driver_may_have_a_policy_of_its_own() {
+    let file = with(
+        "[driver.\"b.example\"]\nscope = \"node\"\nplacement = \"pinned\"\nnode = \"n2\"\nreschedule = true\n\
+         failover_s = 60\n[driver.\"a.example\"]\nplacement = \"spread\"\n",
+    );
+    let b = policy(&file, "b.example");
+    assert_eq!((b.scope, b.placement, b.reschedule), (Some(Scope::Node), pinned("n2"), true));
+    assert_eq!(b.grace, Duration::from_secs(60));
+    assert_eq!(policy(&file, "a.example").placement, Placement::Spread);
+    // A node alone pins; "pinned" alone is pinned to the default.
+    assert_eq!(policy(&with("[driver.\"a.example\"]\nnode = \"n3\"\n"), "a.example").placement, pinned("n3"));
+    let file = with("[driver.\"a.example\"]\nplacement = \"pinned\"\n");
+    assert_eq!(policy(&file, "a.example").placement, pinned("n1"));
+}
+
+#[test]
+fn contradictions_are_named_at_once() {
+    let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\nnode = \"n1\"\n\
+        reschedule = true\n[driver.\"b.example\"]\nplacement = \"pinned\"\n\
+        [driver.\"c.example\"]\nscope = \"both\"\nplacement = 1\nfailover_s = 0\nnodes = 1\n";
+    let file = with(sections).replace("default_node = \"n1\"\n", "");
+    let text = load(&file, &[]).unwrap_err().to_string();
+    for expected in [
+        "[driver.\"a.example\"] placement and node are for scope \"node\"",
+        "[driver.\"a.example\"] reschedule is for scope \"node\"",
+        "[driver.\"a.example\"] placement \"spread\" goes to no single node",
+        "[driver.\"b.example\"] placement \"pinned\" needs a node",
+        "[driver.\"c.example\"] is not among the drivers",
+        "[driver.\"c.example\"] scope: \"both\" is no scope",
+        "[driver.\"c.example\"] placement is a text",
+        "[driver.\"c.example\"] failover_s is a whole number from 1 to 3600",
+        "[driver.\"c.example\"] unknown key \"nodes\"",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+}
+
+#[test]
+fn an_admin_socket_is_no_front() {
+    let text = load(WHOLE, &["--admin", "/run/x/a.example.sock"]).unwrap_err().to_string();
+    assert!(text.contains("admin") && text.contains("a.example"), "{text}");
+}
