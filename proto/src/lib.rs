@@ -25,3 +25,4 @@ pub mod rpc;
 pub mod socket;
 pub mod stop;
 pub mod upstream;
+pub mod wire;
