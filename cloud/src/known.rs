@@ -15,9 +15,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 
 use crate::route::Nodes;
-
-/// The segment that names a node when its driver has no topology of its own.
-pub const NODE_SEGMENT: &str = "topology.edge-csi.io/node";
+use crate::topology::NODE_SEGMENT;
 
 /// The one answer that every node gives otherwise.
 const NODE_INFO: &str = "NodeGetInfo";

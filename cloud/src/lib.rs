@@ -23,9 +23,11 @@ pub mod front;
 pub mod known;
 pub mod links;
 pub mod local;
+pub mod parameters;
 pub mod passage;
 pub mod policy;
 pub mod route;
+pub mod topology;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);

@@ -1,0 +1,186 @@
+//! The topology that a node-scope driver without one of its own gets from us: each node is a segment.
+//!
+//! The cloud's callers see it in every answer, so that the scheduler keeps a pod at its volume's node; the
+//! driver never sees it. All else passes byte for byte, also fields that are newer than we are.
+
+use bytes::Bytes;
+use prost::Message;
+use proto::csi;
+use proto::csi::plugin_capability::{self, Service, service};
+use proto::identity::NodeName;
+use proto::wire::{self, Edit, Malformed};
+
+/// The segment that names a node when its driver has no topology of its own.
+pub const NODE_SEGMENT: &str = "topology.edge-csi.io/node";
+
+// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+const RESPONSE_VOLUME: u32 = 1;
+const RESPONSE_SNAPSHOT: u32 = 1;
+const VOLUME_TOPOLOGY: u32 = 5;
+const SNAPSHOT_TOPOLOGY: u32 = 7;
+const NODE_INFO_TOPOLOGY: u32 = 3;
+const CAPACITY_TOPOLOGY: u32 = 3;
+const VOLUME_REQUIREMENT: u32 = 7;
+const SNAPSHOT_REQUIREMENT: u32 = 5;
+const REQUISITE: u32 = 1;
+const PREFERRED: u32 = 2;
+const SEGMENTS: u32 = 1;
+const CAPABILITIES: u32 = 1;
+
+/// Whether a driver at a node has topology of its own: it says that its volumes are not accessible everywhere,
+/// and where its node is. Answers that are no protobuf say neither.
+pub fn own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
+    let info = csi::NodeGetInfoResponse::decode(node_info).unwrap_or_default();
+    constrained(plugin_capabilities) && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
+}
+
+/// Whether an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
+pub(crate) fn constrained(plugin_capabilities: &[u8]) -> bool {
+    let answer = csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
+    answer.capabilities.iter().any(|capability| *capability == constraints())
+}
+
+fn constraints() -> csi::PluginCapability {
+    let service = Service { r#type: service::Type::VolumeAccessibilityConstraints.into() };
+    csi::PluginCapability { r#type: Some(plugin_capability::Type::Service(service)) }
+}
+
+/// Adds VOLUME_ACCESSIBILITY_CONSTRAINTS to an answer to GetPluginCapabilities that lacks it.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn into_plugin_capabilities(answer: &Bytes) -> Result<Bytes, Malformed> {
+    csi::GetPluginCapabilitiesResponse::decode(answer.clone())?;
+    if constrained(answer) {
+        return Ok(answer.clone());
+    }
+    Ok(appended(answer, &[CAPABILITIES], &constraints().encode_to_vec()))
+}
+
+/// Adds a node's segment to its answer to NodeGetInfo.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn into_node_info(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    let mut topology = Vec::new();
+    for field in wire::fields(answer) {
+        let field = field?;
+        // Protobuf: messages that stand there twice are merged, which is what one after the other means.
+        topology.extend(field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default());
+    }
+    if names(&topology, node)? {
+        return Ok(answer.clone());
+    }
+    Ok(appended(answer, &[NODE_INFO_TOPOLOGY, SEGMENTS], &segment(node)))
+}
+
+/// Adds the segment of the node that made it to where a volume is accessible from.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn into_created_volume(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    let (mut volume, mut topology) = (false, false);
+    let edited = wire::edit(answer, &[RESPONSE_VOLUME], |content| {
+        volume = true;
+        let at = |content: &[u8]| {
+            topology = true;
+            into_topology(content, node)
+        };
+        wire::edit(content, &[VOLUME_TOPOLOGY], at).map(Edit::from)
+    })?;
+    if volume && !topology {
+        return Ok(appended(answer, &[RESPONSE_VOLUME, VOLUME_TOPOLOGY, SEGMENTS], &segment(node)));
+    }
+    Ok(or(edited, answer))
+}
+
+/// Adds the segment of the node that cut it to where a snapshot is accessible from, if the driver says that.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn into_created_snapshot(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    let edited = wire::edit(answer, &[RESPONSE_SNAPSHOT], |snapshot| {
+        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node)).map(Edit::from)
+    })?;
+    Ok(or(edited, answer))
+}
+
+/// Takes our segment out of where a CreateVolume asks for its volume.
+///
+/// # Errors
+/// The request is malformed.
+pub fn out_of_create_volume(request: &Bytes) -> Result<Bytes, Malformed> {
+    wire::edit(request, &[VOLUME_REQUIREMENT], out_of_requirement).map(|edited| or(edited, request))
+}
+
+/// Takes our segment out of where a CreateSnapshot asks for its snapshot.
+///
+/// # Errors
+/// The request is malformed.
+pub fn out_of_create_snapshot(request: &Bytes) -> Result<Bytes, Malformed> {
+    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement).map(|edited| or(edited, request))
+}
+
+/// Takes our segment out of where a GetCapacity asks for.
+///
+/// # Errors
+/// The request is malformed.
+pub fn out_of_capacity(request: &Bytes) -> Result<Bytes, Malformed> {
+    wire::edit(request, &[CAPACITY_TOPOLOGY], out_of_topology).map(|edited| or(edited, request))
+}
+
+/// CSI: a requirement has requisite or preferred topologies, so one that we leave without is none.
+fn out_of_requirement(requirement: &[u8]) -> Result<Edit, Malformed> {
+    wire::edit(requirement, &[REQUISITE, PREFERRED], out_of_topology).map(unless_empty)
+}
+
+/// CSI: a topology that is given has segments, so one that had ours alone goes.
+fn out_of_topology(topology: &[u8]) -> Result<Edit, Malformed> {
+    let ours = |entry: &[u8]| {
+        let (key, _) = wire::read_entry(entry)?;
+        Ok(if key == NODE_SEGMENT { Edit::Drop } else { Edit::Keep })
+    };
+    wire::edit(topology, &[SEGMENTS], ours).map(unless_empty)
+}
+
+fn unless_empty(edited: Option<Vec<u8>>) -> Edit {
+    if edited.as_ref().is_some_and(Vec::is_empty) { Edit::Drop } else { edited.into() }
+}
+
+/// Adds the segment, unless it is there. Of two with the same key the last one counts.
+fn into_topology(topology: &[u8], node: &NodeName) -> Result<Edit, Malformed> {
+    if names(topology, node)? {
+        return Ok(Edit::Keep);
+    }
+    Ok(Edit::Replace(appended(topology, &[SEGMENTS], &segment(node)).into()))
+}
+
+fn names(topology: &[u8], node: &NodeName) -> Result<bool, Malformed> {
+    let mut named = false;
+    for field in wire::fields(topology) {
+        let field = field?;
+        let Some(entry) = field.content.filter(|_| field.number == SEGMENTS) else { continue };
+        let (key, value) = wire::read_entry(entry)?;
+        if key == NODE_SEGMENT {
+            named = value == node.as_str();
+        }
+    }
+    Ok(named)
+}
+
+fn segment(node: &NodeName) -> Vec<u8> {
+    wire::entry(NODE_SEGMENT, node.as_str())
+}
+
+fn appended(message: &[u8], path: &[u32], content: &[u8]) -> Bytes {
+    let mut message = message.to_vec();
+    wire::append(&mut message, path, content);
+    message.into()
+}
+
+fn or(edited: Option<Vec<u8>>, whole: &Bytes) -> Bytes {
+    edited.map_or_else(|| whole.clone(), Bytes::from)
+}
+
+#[cfg(test)]
+mod tests;
