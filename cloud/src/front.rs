@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use http::uri::Authority;
+use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::error::{BadRequest, Error};
 use proto::forward::{self, Answer, Body, Call};
 use proto::identity::{DriverName, NodeName};
-use proto::rpc::{self, Key, Learn, Rpc};
+use proto::rpc::{self, Key, Rpc};
 use proto::socket::Socket;
 use proto::stop::Tasks;
 use proto::{frame, http2};
@@ -17,11 +17,18 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::known::{Known, Unknown};
+use crate::ask::Asker;
+use crate::carry::Carrier;
+use crate::elect::elect;
+use crate::find::Finder;
+use crate::learn::now;
 use crate::links::Links;
 use crate::local;
-use crate::passage::Passage;
+use crate::make::{Creates, text};
+use crate::policy::{Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
+use crate::said::Unknown;
+use crate::store::{OfDriver, State, Store};
 
 /// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
 const MAX_CALLS: usize = 1024;
@@ -29,24 +36,33 @@ const MAX_CALLS: usize = 1024;
 /// One driver's front.
 pub struct Front {
     driver: DriverName,
-    authority: Authority,
-    default_node: Option<NodeName>,
-    known: Arc<Known>,
-    links: Arc<Links>,
+    policy: Policy,
+    store: Store,
+    asker: Asker,
+    creates: Creates,
     room: Semaphore,
 }
 
+/// A call as it came in.
+pub(crate) struct Came {
+    /// Its row in the table.
+    pub(crate) rpc: &'static Rpc,
+    /// What it is about.
+    pub(crate) key: Key,
+    /// Its unframed request.
+    pub(crate) message: Bytes,
+    /// All of it.
+    pub(crate) call: Call,
+    /// Until when its caller waits.
+    pub(crate) deadline: Option<Instant>,
+}
+
 impl Front {
-    /// The front of a driver. Calls that name no node go to `default_node`, else to the only node known.
-    pub fn new(
-        driver: DriverName,
-        default_node: Option<NodeName>,
-        known: Arc<Known>,
-        links: Arc<Links>,
-    ) -> Self {
-        // A driver's name is made of the characters of a host name.
-        let authority = driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
-        Self { driver, authority, default_node, known, links, room: Semaphore::new(MAX_CALLS) }
+    /// The front of a driver.
+    pub fn new(driver: DriverName, policy: Policy, store: Store, links: Arc<Links>) -> Self {
+        let asker = Asker::new(driver.clone(), links);
+        let creates = Creates::new(driver.clone(), store.clone());
+        Self { driver, policy, store, asker, creates, room: Semaphore::new(MAX_CALLS) }
     }
 
     /// Serves the socket until told to stop; calls in flight are answered first.
@@ -78,67 +94,117 @@ impl Front {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
-            match self.plan(rpc, &key)? {
-                Plan::Local => self.local(rpc),
-                Plan::NodeOnly => Err(Error::NodeOnly(rpc.method)),
-                Plan::Node(node) => {
-                    let (links, driver, authority) = (&self.links, &self.driver, &self.authority);
-                    let passage = Passage { links, driver, authority, node: &node, rpc, deadline };
-                    self.pass_on(&key, passage, Call::new(parts, body)).await
-                }
+            if let Some(field) = rpc.missing(&key) {
+                return Err(Error::Missing(rpc.method, field));
             }
+            let call = Call::new(parts, body);
+            self.planned(Came { rpc, key, message, call, deadline }).await
         };
         forward::until(deadline, std::pin::pin!(answered)).await
     }
 
-    fn plan(&self, rpc: &Rpc, key: &Key) -> Result<Plan, Error> {
-        let facts = Facts {
-            home: &|id| self.known.home(&self.driver, id),
-            nodes: &|| self.known.nodes(&self.driver),
-            default: self.default_node.as_ref(),
-        };
-        route(key, &facts).map_err(|unclear| match unclear {
-            Unclear::Yet(why) => Error::NoRoute { driver: self.driver.clone(), why },
-            Unclear::SeveralHomes(nodes) => Error::SeveralHomes { method: rpc.method, nodes: names(&nodes) },
+    async fn planned(&self, came: Came) -> Result<Response<Body>, Error> {
+        let mut plan = self.plan(&came).await?;
+        if let Plan::Ask(ids) = &plan {
+            let finder = Finder { asker: &self.asker, store: &self.store, deadline: came.deadline };
+            let _room = self.room()?;
+            for id in ids {
+                match finder.find(id).await {
+                    // CSI: a list of a snapshot that is not there is empty.
+                    Err(Error::NoSuchThing { .. }) if came.rpc.bulk() => return Ok(empty()),
+                    found => found?,
+                }
+            }
+            plan = self.plan(&came).await?;
+        }
+        let (driver, asker, store, creates) = (&self.driver, &self.asker, &self.store, &self.creates);
+        let carrier = Carrier { driver, asker, store, creates, scope: self.scope() };
+        match plan {
+            Plan::Local => self.local(came.rpc),
+            Plan::NodeOnly => Err(Error::NodeOnly(came.rpc.method)),
+            Plan::Done => Ok(empty()),
+            Plan::Ask(ids) => {
+                let id = ids.first().map(text).unwrap_or_default().into();
+                Err(Error::NoSuchThing { driver: driver.clone(), id })
+            }
+            Plan::Node(_) | Plan::Make(_) | Plan::Everywhere | Plan::All | Plan::Capacity(_) => {
+                let _room = self.room()?;
+                carrier.carry(plan, came).await
+            }
+        }
+    }
+
+    fn room(&self) -> Result<tokio::sync::SemaphorePermit<'_>, Error> {
+        self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+    }
+
+    /// How far the driver's volumes reach: the operator's word, else what the driver says.
+    fn scope(&self) -> Scope {
+        let inferred =
+            || self.store.read(|state| state.driver(&self.driver).map(|driver| driver.said().scope()));
+        self.policy.scope.or_else(inferred).unwrap_or(Scope::Node)
+    }
+
+    async fn plan(&self, came: &Came) -> Result<Plan, Error> {
+        let scope = self.scope();
+        if scope == Scope::Shared && !matches!(came.key, Key::Local | Key::Node(_)) {
+            self.elect().await?;
+        }
+        let links = self.asker.links();
+        let decided = self.store.read(|state| {
+            let facts = Facts {
+                driver: state.driver(&self.driver),
+                linked: &|node| links.now(node).is_some(),
+                removed: &|node| state.is_removed(node),
+                scope,
+                policy: &self.policy,
+                now: now(),
+            };
+            route(came.rpc, &came.key, &facts)
+        });
+        let driver = self.driver.clone();
+        decided.map_err(|unclear| match unclear {
+            Unclear::Yet(why) => Error::NoRoute { driver, why },
+            Unclear::Nowhere(why) => Error::Nowhere { driver, why },
+            Unclear::Removed(node) => Error::Removed { node },
+            Unclear::Away(node) if self.policy.reschedule && came.rpc.method == "CreateVolume" => {
+                Error::Reschedule { node }
+            }
+            Unclear::Away(node) => Error::NotLinked { node, driver },
+            Unclear::SeveralHomes(nodes) => {
+                Error::SeveralHomes { method: came.rpc.method, nodes: names(&nodes) }
+            }
         })
     }
 
-    fn fallback(&self) -> Option<NodeName> {
-        self.default_node.clone().or_else(|| self.known.only_node(&self.driver))
+    /// Elects another node if the one of now has been away for too long.
+    async fn elect(&self) -> Result<(), Error> {
+        let links = self.asker.links();
+        let next = |state: &State, driver: &OfDriver| {
+            let away = |node: &NodeName| {
+                if state.is_removed(node) { Some(std::time::Duration::MAX) } else { links.away(node) }
+            };
+            elect(driver.elected(), driver.nodes().keys(), away, self.policy.grace).cloned()
+        };
+        let next = self.store.read(|state| state.driver(&self.driver).and_then(|driver| next(state, driver)));
+        let Some(next) = next else { return Ok(()) };
+        tracing::info!(driver = %self.driver, node = %next, "elected for a shared driver");
+        let driver = self.driver.clone();
+        let written = self.store.write(move |txn| txn.elect(&driver, Some(next)));
+        written.await.map_err(|source| Error::NotDurable { source: source.into() })
     }
 
     fn local(&self, rpc: &'static Rpc) -> Result<Response<Body>, Error> {
-        let learned = if rpc.method.starts_with("NodeGet") {
-            let node = self.fallback();
-            node.map_or(Err(Unknown), |node| self.known.answer_at(&node, &self.driver, rpc.method))
-        } else {
-            self.known.answer(&self.driver, rpc.method)
-        };
+        let learned = self.store.read(|state| {
+            let driver = state.driver(&self.driver).ok_or(Unknown)?;
+            driver.said().answer(rpc.method)
+        });
         local::answer(rpc.method, &self.driver, learned)
             .map(|message| Answer::of(frame::frame(&message)).response())
     }
+}
 
-    async fn pass_on(&self, key: &Key, passage: Passage<'_>, call: Call) -> Result<Response<Body>, Error> {
-        let _room = self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))?;
-        if passage.rpc.streaming {
-            return passage.stream(call).await;
-        }
-        let answer = passage.unary(call).await?;
-        if let Some(body) = answer.ok() {
-            self.learn(passage.rpc, key, passage.node, body);
-        }
-        Ok(answer.response())
-    }
-
-    /// Keeps what an answer of OK teaches.
-    fn learn(&self, rpc: &Rpc, key: &Key, node: &NodeName, body: &bytes::Bytes) {
-        match (rpc.learn, key) {
-            (Learn::Gone, Key::End(id)) => self.known.forget(&self.driver, id),
-            (Learn::Lives(lives), _) => match frame::message(body).map(|message| lives(&message)) {
-                Ok(Ok(ids)) => self.known.learn_homes(&self.driver, node, ids),
-                _ => warn!(rpc = rpc.method, driver = %self.driver, %node, "an answer of OK cannot be read"),
-            },
-            _ => {}
-        }
-    }
+/// The answer of OK with a message that has no fields set.
+fn empty() -> Response<Body> {
+    Answer::of(frame::frame(&[])).response()
 }

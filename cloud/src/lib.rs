@@ -10,23 +10,31 @@ use proto::socket::Socket;
 use proto::stop::{self, Tasks};
 
 use crate::accept::Door;
-use crate::config::Config;
+use crate::config::{Config, StoreAt};
 use crate::front::Front;
-use crate::known::Known;
 use crate::links::Links;
+use crate::policy::Policy;
+use crate::store::{Backend, Memory, Store};
 
 pub mod accept;
+pub mod ask;
 pub mod ca;
+mod carry;
 pub mod cli;
 pub mod config;
+pub mod elect;
+pub mod find;
 pub mod front;
-pub mod known;
+pub mod learn;
 pub mod links;
 pub mod local;
+pub mod make;
 pub mod parameters;
 pub mod passage;
 pub mod policy;
 pub mod route;
+pub mod said;
+pub mod store;
 pub mod topology;
 
 /// How long links may take to say goodbye.
@@ -48,15 +56,21 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     // Fronts stop first and the links after them, so that calls in flight are answered.
     let (fronts, edges) = (Tasks::default(), Tasks::default());
-    let known = Arc::new(Known::default());
-    let links = Arc::new(Links::new(known.clone(), edges.clone()));
+    let keeping = Tasks::default();
+    let backend: Box<dyn Backend> = match &config.store {
+        StoreAt::File(_) | StoreAt::Memory => Box::new(Memory::default()),
+    };
+    let store = Store::open(backend, &keeping)?;
+    let links = Arc::new(Links::new(store.clone(), edges.clone()));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {
         door.listen(endpoint, &credentials).await?;
     }
     for (driver, socket) in sockets {
-        let front = Front::new(driver, config.default_node.clone(), known.clone(), links.clone());
+        let policy = config.policies.get(&driver).cloned();
+        let policy = policy.unwrap_or_else(|| Policy::new(config.default_node.as_ref()));
+        let front = Front::new(driver, policy, store.clone(), links.clone());
         fronts.spawn("front", Arc::new(front).serve(socket, fronts.clone()));
     }
     println!("ready");

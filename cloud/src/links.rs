@@ -13,9 +13,10 @@ use proto::link::{Io, Kind, LinkError};
 use proto::stop::Tasks;
 use proto::upstream::{self, MAX_PASSING, Upstream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
+use tokio::time::Instant;
 
 use self::drive::backoff_cap;
-use crate::known::Known;
+use crate::store::Store;
 
 mod drive;
 
@@ -27,9 +28,13 @@ type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
 /// All links, by node.
 pub struct Links {
     by_node: StdMutex<HashMap<NodeName, Arc<Handle>>>,
+    /// When the link of each node was lost that has none now.
+    lost: StdMutex<HashMap<NodeName, Instant>>,
+    /// When links could first be made.
+    begun: Instant,
     /// Those whose call was on a link that is lost.
     waiting: StdMutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
-    known: Arc<Known>,
+    store: Store,
     tasks: Tasks,
     /// Told to stop when edges are to go elsewhere.
     draining: Tasks,
@@ -50,10 +55,10 @@ pub struct Handle {
 
 impl Links {
     /// No links yet. Their tasks are part of `tasks`.
-    pub fn new(known: Arc<Known>, tasks: Tasks) -> Self {
+    pub fn new(store: Store, tasks: Tasks) -> Self {
         let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
-        let (by_node, waiting) = (StdMutex::default(), StdMutex::default());
-        Self { by_node, waiting, known, tasks, draining, backoff_cap }
+        let (by_node, waiting, lost) = Default::default();
+        Self { by_node, waiting, lost, begun: Instant::now(), store, tasks, draining, backoff_cap }
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
@@ -67,6 +72,27 @@ impl Links {
     /// The link of a node, if it has one.
     pub fn now(&self, node: &NodeName) -> Option<Arc<Handle>> {
         self.map().get(node).cloned()
+    }
+
+    /// For how long a node has had no link, this csi-cloud's life at most; none if it has one.
+    pub fn away(&self, node: &NodeName) -> Option<Duration> {
+        if self.map().contains_key(node) {
+            return None;
+        }
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied();
+        Some(lost.unwrap_or(self.begun).elapsed())
+    }
+
+    /// The nodes that have a link.
+    pub fn linked(&self) -> Vec<NodeName> {
+        self.map().keys().cloned().collect()
+    }
+
+    /// Ends the link of a node, if it has one.
+    pub fn end(&self, node: &NodeName) {
+        if let Some(link) = self.now(node) {
+            link.tasks.stop();
+        }
     }
 
     /// Waits until the node has another link than `lost`. None if this cloud stops before: it then takes no
@@ -91,6 +117,7 @@ impl Links {
     /// Makes this the link of a node; gives back the one that it replaces.
     fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
         let older = self.map().insert(node.clone(), handle.clone());
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
             // Who left does not want it any more.
             let _ = waiting.send(handle.clone());

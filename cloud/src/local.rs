@@ -9,7 +9,7 @@ use proto::csi;
 use proto::error::Error;
 use proto::identity::DriverName;
 
-use crate::known::Unknown;
+use crate::said::Unknown;
 
 /// The (unframed) answer to a method, out of what was learned.
 ///

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::links::{Handle, Links};
 
 /// How long a caller without a deadline is held for a node that lost its link.
-const HOLD: Duration = Duration::from_secs(120);
+pub const HOLD: Duration = Duration::from_secs(120);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -1,19 +1,17 @@
 //! Decides to which node a call goes. Pure: what is known goes in, a plan or the reason for none comes out.
 //!
-//! Nothing here may guess: a call whose node is not certain gets a reason, which is answered UNAVAILABLE,
-//! because a code that is final would make the sidecars forget a volume that may exist.
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+//! Nothing here may guess: a call whose node is not certain gets a reason, and while a node may hold what the
+//! call is about the reason is answered UNAVAILABLE, because a code that is final would make the sidecars
+//! forget a volume that may exist.
 
 use proto::identity::NodeName;
-use proto::rpc::{Id, Key, Segments};
+use proto::rpc::{Id, Key, Rpc, Segments};
 
-/// The nodes that have a driver.
-pub type Nodes = BTreeMap<NodeName, Place>;
+use crate::policy::{Placement, Policy, Scope};
+use crate::store::{Intent, OfDriver};
 
-/// A node's topology segments. There may be thousands of nodes, and a map takes half a KiB for two segments.
-pub type Place = Box<[(String, String)]>;
+/// How many nodes at one topology are compared by their volumes; more would cost each create of a large zone.
+const COMPARED: usize = 64;
 
 /// Where a call goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +20,19 @@ pub enum Plan {
     Local,
     /// This node's driver carries it out.
     Node(NodeName),
+    /// One of these nodes' drivers makes something, once it is written down which may have: the one with the
+    /// fewest volumes. All have a link.
+    Make(Vec<NodeName>),
+    /// A list over all nodes.
+    All,
+    /// The capacity of these nodes together.
+    Capacity(Vec<NodeName>),
+    /// What is to end has no home: each node is told to end it.
+    Everywhere,
+    /// These have no home: the nodes are asked for them, and then it is decided again.
+    Ask(Vec<Id>),
+    /// It is done, since the node where it would be done is gone for good.
+    Done,
     /// It makes sense on a node's own socket only.
     NodeOnly,
 }
@@ -31,101 +42,223 @@ pub enum Plan {
 pub enum Unclear {
     /// It may become clear when an edge links; the reason is for an operator.
     Yet(String),
-    /// It never will: these ids live on several nodes.
+    /// The node is certain and has no link; nothing was sent to it.
+    Away(NodeName),
+    /// No node is where the volume shall be. CSI: "Unable to provision in accessible_topology".
+    Nowhere(String),
+    /// An operator removed the node.
+    Removed(NodeName),
+    /// It never will be: these ids live on several nodes.
     SeveralHomes(Vec<NodeName>),
 }
 
 /// What is known of one driver.
 pub struct Facts<'a> {
-    /// On which node something lives.
-    pub home: &'a dyn Fn(&Id) -> Option<NodeName>,
-    /// Which nodes have the driver, with their segments.
-    pub nodes: &'a dyn Fn() -> Arc<Nodes>,
-    /// The operator's word on where a call goes that names no node.
-    pub default: Option<&'a NodeName>,
+    /// What the store keeps; none if no node ever had the driver.
+    pub driver: Option<&'a OfDriver>,
+    /// Whether a node has a link.
+    pub linked: &'a dyn Fn(&NodeName) -> bool,
+    /// Whether an operator removed a node.
+    pub removed: &'a dyn Fn(&NodeName) -> bool,
+    /// How far the driver's volumes reach.
+    pub scope: Scope,
+    /// What the operator wants.
+    pub policy: &'a Policy,
+    /// This moment, in ms since 1970.
+    pub now: u64,
 }
 
 /// Decides.
 ///
 /// # Errors
 /// Why no node is certain.
-pub fn route(key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    match key {
-        Key::Local => Ok(Plan::Local),
-        Key::Node(_) => Ok(Plan::NodeOnly),
-        Key::Place { source, topology, .. } => match source.as_ref().and_then(facts.home) {
-            Some(home) => Ok(Plan::Node(home)),
-            None => at(topology, facts),
-        },
-        Key::Capacity(topology) => at(topology.as_slice(), facts),
-        Key::Home(id) => (facts.home)(id).map_or_else(|| fallback(facts), |home| Ok(Plan::Node(home))),
-        Key::End(id) => (facts.home)(id).map_or_else(|| only_node(facts), |home| Ok(Plan::Node(home))),
-        Key::Cut { volumes, .. } => one_home(volumes, facts),
-        Key::All => fallback(facts),
-    }
-}
-
-/// The first node, in the caller's order, whose segments hold all that a topology asks for.
-fn at(topology: &[Segments], facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
-    if asked.peek().is_none() {
-        return fallback(facts);
-    }
-    let nodes = (facts.nodes)();
-    let holds = |place: &Place, asked: &Segments| {
-        asked.iter().all(|(key, value)| place.iter().any(|(its, at)| (its, at) == (key, value)))
-    };
-    asked
-        .find_map(|topology| nodes.iter().find(|(_, place)| holds(place, topology)))
-        .map(|(node, _)| Plan::Node(node.clone()))
-        .ok_or_else(|| Unclear::Yet(no_such_topology(topology, &nodes)))
-}
-
-/// CSI: a snapshot is cut of volumes that one plugin holds; here that is one node.
-fn one_home(ids: &[Id], facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    let mut homes: Vec<_> = ids.iter().filter_map(facts.home).collect();
-    homes.sort();
-    homes.dedup();
-    match homes.as_slice() {
-        [] => fallback(facts),
-        [home] => Ok(Plan::Node(home.clone())),
-        several => Err(Unclear::SeveralHomes(several.to_vec())),
-    }
-}
-
-/// The operator's word, else the only node there is.
-fn fallback(facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    facts.default.map_or_else(|| only_node(facts), |node| Ok(Plan::Node(node.clone())))
-}
-
-fn only_node(facts: &Facts<'_>) -> Result<Plan, Unclear> {
-    let nodes = (facts.nodes)();
-    let mut names = nodes.keys();
-    match (names.next(), names.next()) {
-        (Some(node), None) => Ok(Plan::Node(node.clone())),
-        (None, _) => {
-            let reason =
-                "no node with this driver has linked since csi-cloud started; is csi-edge running there?";
-            Err(Unclear::Yet(reason.into()))
+pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
+    match (key, facts.scope) {
+        (Key::Local, _) => Ok(Plan::Local),
+        (Key::Node(_), _) => Ok(Plan::NodeOnly),
+        (Key::Place { name, .. } | Key::Cut { name, .. }, Scope::Shared) => {
+            facts.make_shared(&Id::Name(rpc.method, name.clone()))
         }
-        (Some(_), Some(_)) => Err(Unclear::Yet(format!(
-            "nothing says which of the nodes {} it is for; --default-node names one for what is new and for lists",
-            some(nodes.keys().map(ToString::to_string))
-        ))),
+        (_, Scope::Shared) => facts.elected().map(Plan::Node),
+        (Key::Place { name, source, topology }, Scope::Node) => {
+            let sent = facts.sent(&Id::Name(rpc.method, name.clone()));
+            sent.unwrap_or_else(|| facts.place(source.as_ref(), topology))
+        }
+        (Key::Cut { name, volumes }, Scope::Node) => {
+            let sent = facts.sent(&Id::Name(rpc.method, name.clone()));
+            sent.unwrap_or_else(|| facts.cut(volumes))
+        }
+        (Key::Home(id), Scope::Node) => facts
+            .home(id)
+            .unwrap_or_else(|| Ok(facts.only_node().map_or(Plan::Ask(vec![id.clone()]), Plan::Node))),
+        (Key::End(id), Scope::Node) => match facts.home(id) {
+            Some(Err(Unclear::Removed(_))) if rpc.detaches() => Ok(Plan::Done),
+            Some(home) => home,
+            None => Ok(facts.only_node().map_or(Plan::Everywhere, Plan::Node)),
+        },
+        (Key::All, Scope::Node) => facts.any().map(|()| Plan::All),
+        (Key::Capacity(topology), Scope::Node) => {
+            facts.any().map(|()| Plan::Capacity(facts.located(topology.as_ref())))
+        }
     }
 }
 
-fn no_such_topology(asked: &[Segments], nodes: &Nodes) -> String {
-    let asked: Vec<_> = asked.iter().map(written).collect();
-    let known = some(nodes.iter().map(|(node, place)| {
-        let pairs = place.iter().map(|(key, value)| (key, value));
-        format!("{node} {}", written(pairs))
-    }));
-    format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
+impl Facts<'_> {
+    /// Where a create was sent before: it goes nowhere else until what came of it is known.
+    fn sent(&self, name: &Id) -> Option<Result<Plan, Unclear>> {
+        self.driver?.intent(name).map(|intent| self.at(&intent.node))
+    }
+
+    fn home(&self, id: &Id) -> Option<Result<Plan, Unclear>> {
+        self.driver?.home(id).map(|home| self.at(&home.node))
+    }
+
+    fn at(&self, node: &NodeName) -> Result<Plan, Unclear> {
+        if (self.removed)(node) { Err(Unclear::Removed(node.clone())) } else { Ok(Plan::Node(node.clone())) }
+    }
+
+    /// A new volume: beside its source, else where the topology says, else where the operator does.
+    fn place(&self, source: Option<&Id>, topology: &[Segments]) -> Result<Plan, Unclear> {
+        if let Some(source) = source {
+            return match self.home(source) {
+                Some(home) => home.and_then(|home| self.make(home)),
+                None => self
+                    .only_node()
+                    .map_or_else(|| Ok(Plan::Ask(vec![source.clone()])), |node| self.make_at(node)),
+            };
+        }
+        let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
+        if asked.peek().is_none() {
+            return self.placed();
+        }
+        self.any()?;
+        let found = asked.find_map(|segments| self.among(segments));
+        found.unwrap_or_else(|| Err(Unclear::Nowhere(self.no_such_topology(topology))))
+    }
+
+    /// The operator's word, else the linked node with the fewest volumes.
+    fn placed(&self) -> Result<Plan, Unclear> {
+        if let Placement::Pinned(node) = &self.policy.placement {
+            return self.make_at(node.clone());
+        }
+        let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
+        let linked = driver.by_load().filter(|node| (self.linked)(node) && !(self.removed)(node));
+        let linked: Vec<_> = linked.take(COMPARED).cloned().collect();
+        if !linked.is_empty() {
+            return Ok(Plan::Make(linked));
+        }
+        self.only_node().map_or_else(|| Err(none_linked(driver)), |node| self.make_at(node))
+    }
+
+    /// The linked ones of the nodes at a topology. None if no node is there.
+    fn among(&self, segments: &Segments) -> Option<Result<Plan, Unclear>> {
+        let nodes = self.driver?.located(segments).filter(|node| !(self.removed)(node));
+        let mut nodes = nodes.peekable();
+        let away = (*nodes.peek()?).clone();
+        let linked: Vec<_> = nodes.filter(|node| (self.linked)(node)).take(COMPARED).cloned().collect();
+        Some(if linked.is_empty() { Err(Unclear::Away(away)) } else { Ok(Plan::Make(linked)) })
+    }
+
+    /// A snapshot. CSI: it is cut of volumes that one plugin holds; here that is one node.
+    fn cut(&self, volumes: &[Id]) -> Result<Plan, Unclear> {
+        let homes = |id: &Id| self.driver.and_then(|driver| driver.home(id)).map(|home| home.node.clone());
+        let unknown: Vec<_> = volumes.iter().filter(|id| homes(id).is_none()).cloned().collect();
+        if !unknown.is_empty() || volumes.is_empty() {
+            return match self.only_node() {
+                Some(node) => self.make_at(node),
+                None if volumes.is_empty() => self.placed(),
+                None => Ok(Plan::Ask(unknown)),
+            };
+        }
+        let mut nodes: Vec<_> = volumes.iter().filter_map(homes).collect();
+        nodes.sort();
+        nodes.dedup();
+        match nodes.as_slice() {
+            [node] => self.at(node).and_then(|home| self.make(home)),
+            _ => Err(Unclear::SeveralHomes(nodes)),
+        }
+    }
+
+    fn make(&self, home: Plan) -> Result<Plan, Unclear> {
+        if let Plan::Node(node) = home { self.make_at(node) } else { Ok(home) }
+    }
+
+    /// Nothing is written down for a node that it cannot be sent to.
+    fn make_at(&self, node: NodeName) -> Result<Plan, Unclear> {
+        if (self.removed)(&node) {
+            Err(Unclear::Removed(node))
+        } else if (self.linked)(&node) {
+            Ok(Plan::Make(vec![node]))
+        } else {
+            Err(Unclear::Away(node))
+        }
+    }
+
+    /// The only node that has the driver: whatever has no home can live nowhere else.
+    fn only_node(&self) -> Option<NodeName> {
+        let mut nodes = self.driver?.nodes().keys();
+        nodes.next().filter(|_| nodes.next().is_none()).cloned()
+    }
+
+    fn any(&self) -> Result<(), Unclear> {
+        self.driver.filter(|driver| !driver.nodes().is_empty()).map(|_| ()).ok_or_else(never)
+    }
+
+    fn located(&self, topology: Option<&Segments>) -> Vec<NodeName> {
+        let Some(driver) = self.driver else { return Vec::new() };
+        let nodes: Vec<_> = match topology.filter(|segments| !segments.is_empty()) {
+            Some(segments) => driver.located(segments).cloned().collect(),
+            None => driver.nodes().keys().cloned().collect(),
+        };
+        nodes.into_iter().filter(|node| !(self.removed)(node)).collect()
+    }
+
+    fn elected(&self) -> Result<NodeName, Unclear> {
+        let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
+        driver.elected().cloned().ok_or_else(|| none_linked(driver))
+    }
+
+    /// A create of a shared driver. What another node may still begin is not begun here.
+    fn make_shared(&self, name: &Id) -> Result<Plan, Unclear> {
+        let elected = self.elected()?;
+        match self.driver.and_then(|driver| driver.intent(name)) {
+            Some(intent) if intent.made.is_some() => Ok(Plan::Node(elected)),
+            Some(intent) if intent.node != elected && self.may_begin(intent) => Err(Unclear::Yet(format!(
+                "it was sent to {} and may still be carried out there",
+                intent.node
+            ))),
+            _ => self.make_at(elected),
+        }
+    }
+
+    fn may_begin(&self, intent: &Intent) -> bool {
+        intent.until > self.now && !(self.removed)(&intent.node)
+    }
+
+    fn no_such_topology(&self, asked: &[Segments]) -> String {
+        let asked: Vec<_> =
+            asked.iter().map(|segments| written(segments.iter().map(|(key, value)| (key, value)))).collect();
+        let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
+        let known = some(nodes.map(|(node, at)| {
+            format!("{node} {}", written(at.place.iter().map(|(key, value)| (key, value))))
+        }));
+        format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
+    }
 }
 
-fn written<'a>(segments: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
-    let pairs: Vec<_> = segments.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+fn never() -> Unclear {
+    Unclear::Yet("no node with this driver has ever linked; is csi-edge running there?".into())
+}
+
+fn none_linked(driver: &OfDriver) -> Unclear {
+    Unclear::Yet(format!(
+        "none of the nodes {} has a link",
+        some(driver.nodes().keys().map(ToString::to_string))
+    ))
+}
+
+fn written<'a>(segments: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    let pairs: Vec<_> = segments.map(|(key, value)| format!("{key}={value}")).collect();
     format!("{{{}}}", pairs.join(","))
 }
 

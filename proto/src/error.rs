@@ -29,6 +29,9 @@ pub enum Error {
     /// The caller's deadline passed; if the call had been passed on it goes on at the edge.
     #[error("the deadline of the call passed {0}; the same request may be sent again")]
     DeadlinePassed(&'static str),
+    /// A field that must be set is empty.
+    #[error("{0} needs {1} in its request; nothing was done")]
+    Missing(&'static str, &'static str),
     /// The node is known and has no link.
     #[error(
         "node {node} has no link to the cloud, so driver {driver} cannot be reached there; \
@@ -39,6 +42,14 @@ pub enum Error {
         node: NodeName,
         /// The driver that the call is for.
         driver: DriverName,
+    },
+    /// The node has no link, and nothing was ever sent there: the scheduler may choose another one.
+    #[error(
+        "node {node} has no link to the cloud, and nothing of this name was ever sent to it; another node may be chosen"
+    )]
+    Reschedule {
+        /// The node that the call is for.
+        node: NodeName,
     },
     /// Nothing says which node the call is for.
     #[error("cannot tell to which node a call for driver {driver} goes: {why}")]
@@ -102,6 +113,77 @@ pub enum Error {
     /// What a sidecar reads once at its start is not known yet; an empty answer would be kept for ever.
     #[error("nothing is known of driver {0} yet: no node with it has linked since csi-cloud started")]
     NotLearned(DriverName),
+    /// What may not be forgotten could not be kept.
+    #[error(
+        "it could not be made durable, so it was not answered; send it again when the store can be written"
+    )]
+    NotDurable {
+        /// What the store met.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Two nodes say that they have the same thing.
+    #[error(
+        "{node} made {id:?}, and that is the id of what {home} has; {home} keeps it. \
+         Delete the one on {node} by hand, and give the drivers ids that differ"
+    )]
+    Claimed {
+        /// The id.
+        id: String,
+        /// The node that keeps it.
+        home: NodeName,
+        /// The node that made another.
+        node: NodeName,
+    },
+    /// An operator removed the node.
+    #[error(
+        "node {node} was removed for good, with what it has; `csi-cloud node admit {node}` lets it in again"
+    )]
+    Removed {
+        /// The node.
+        node: NodeName,
+    },
+    /// No node is where a volume shall be.
+    #[error("driver {driver} can make no volume there: {why}")]
+    Nowhere {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// What was asked for and what there is.
+        why: String,
+    },
+    /// All nodes were asked, and none has it.
+    #[error("no node with driver {driver} has {id:?}; all were asked")]
+    NoSuchThing {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+    },
+    /// Some nodes could not be asked, and the others do not have it.
+    #[error("{id:?} is not known, and these nodes with driver {driver} could not be asked for it: {nodes}")]
+    NotAsked {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// The driver's answer breaks CSI.
+    #[error("driver {driver} at {node} answered OK to {method}, {why}; its outcome is not known")]
+    BadAnswer {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The node.
+        node: NodeName,
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with the answer.
+        why: &'static str,
+    },
+    /// A page token that no list of ours gave.
+    #[error("the starting_token is none that this front gave; begin the list again")]
+    BadToken,
     /// Too many calls are in flight.
     #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
     Full(usize),
@@ -151,10 +233,15 @@ impl Error {
             // The caller itself broke its request off: nobody reads this.
             Self::BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Code::Cancelled,
             // Nothing was sent anywhere, and sending it again would not help.
-            Self::BadRequest { .. } | Self::SeveralHomes { .. } => Code::InvalidArgument,
+            Self::BadRequest { .. } | Self::Missing(..) | Self::SeveralHomes { .. } => Code::InvalidArgument,
             Self::DeadlinePassed(_) => Code::DeadlineExceeded,
             // CSI: an operation is pending for the volume.
             Self::Pending { .. } => Code::Aborted,
+            // CSI: "the starting_token is not valid".
+            Self::BadToken => Code::Aborted,
+            // CSI: "Unable to provision in accessible_topology"; it was never sent anywhere.
+            Self::Nowhere { .. } | Self::Reschedule { .. } => Code::ResourceExhausted,
+            Self::NoSuchThing { .. } => Code::NotFound,
             Self::NotLinked { .. }
             | Self::NoRoute { .. }
             | Self::LinkLost { .. }
@@ -163,6 +250,11 @@ impl Error {
             | Self::DriverBroke { .. }
             | Self::NoSuchDriver(_)
             | Self::NotLearned(_)
+            | Self::NotDurable { .. }
+            | Self::Claimed { .. }
+            | Self::Removed { .. }
+            | Self::NotAsked { .. }
+            | Self::BadAnswer { .. }
             | Self::Full(_)
             | Self::Stopping(_) => Code::Unavailable,
         }

@@ -151,9 +151,20 @@ impl Answer {
 
     /// The framed message, if the call succeeded.
     pub fn ok(&self) -> Option<&Bytes> {
-        let status = self.trailers.as_ref().and_then(|trailers| trailers.get(STATUS));
-        let status = status.or_else(|| self.headers.get(STATUS))?;
-        (status.as_bytes() == b"0").then_some(&self.body)
+        (self.status()?.get(STATUS)?.as_bytes() == b"0").then_some(&self.body)
+    }
+
+    /// The status, if the call did not succeed.
+    pub fn failure(&self) -> Option<Status> {
+        if self.ok().is_some() {
+            return None;
+        }
+        Some(self.status().and_then(Status::from_header_map).unwrap_or_else(|| Status::unknown("")))
+    }
+
+    /// The headers that hold the status.
+    fn status(&self) -> Option<&HeaderMap> {
+        self.trailers.iter().chain([&self.headers]).find(|headers| headers.contains_key(STATUS))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -39,15 +40,15 @@ pub enum IdentityError {
     Names(usize),
 }
 
-/// The name of a node, as Kubernetes knows it: a DNS-1123 subdomain of at most 253 bytes.
+/// The name of a node, as Kubernetes knows it: a DNS-1123 subdomain of at most 253 bytes. A copy shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct NodeName(String);
+pub struct NodeName(Arc<str>);
 
-/// The name of a CSI driver as its `GetPluginInfo` says it, at most 63 bytes.
+/// The name of a CSI driver as its `GetPluginInfo` says it, at most 63 bytes. A copy shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct DriverName(String);
+pub struct DriverName(Arc<str>);
 
 impl TryFrom<String> for NodeName {
     type Error = IdentityError;
@@ -57,7 +58,7 @@ impl TryFrom<String> for NodeName {
         let good =
             |part: &str| begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-');
         if name.len() <= 253 && name.split('.').all(good) {
-            Ok(Self(name))
+            Ok(Self(name.into()))
         } else {
             Err(IdentityError::NodeName(name))
         }
@@ -71,7 +72,7 @@ impl TryFrom<String> for DriverName {
         let allowed = |b: u8| b.is_ascii_alphanumeric();
         let good =
             begins_and_ends(&name, allowed) && name.bytes().all(|b| allowed(b) || b == b'-' || b == b'.');
-        if good && name.len() <= 63 { Ok(Self(name)) } else { Err(IdentityError::DriverName(name)) }
+        if good && name.len() <= 63 { Ok(Self(name.into())) } else { Err(IdentityError::DriverName(name)) }
     }
 }
 
@@ -98,7 +99,7 @@ macro_rules! as_text {
 
         impl From<$name> for String {
             fn from(name: $name) -> Self {
-                name.0
+                name.as_str().to_owned()
             }
         }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use prost::{DecodeError, Message};
 
 use crate::csi;
@@ -73,10 +74,28 @@ pub enum Key {
 pub enum Learn {
     /// Nothing.
     Nothing,
-    /// These ids live on the node that answered.
-    Lives(fn(&[u8]) -> Result<Vec<Id>, DecodeError>),
+    /// The answer tells of what was made; it lives on the node that answered.
+    Made(fn(&Bytes) -> Result<Vec<Made>, DecodeError>),
     /// What the request named is gone.
     Gone,
+    /// The volume is attached to the node with the id that the request holds.
+    Attached(fn(&[u8]) -> Result<String, DecodeError>),
+    /// It no longer is; without an id to no node at all.
+    Detached(fn(&[u8]) -> Result<String, DecodeError>),
+    /// The volume has the size that the answer holds, in bytes.
+    Resized(fn(&[u8]) -> Result<i64, DecodeError>),
+}
+
+/// Something that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Its id; the driver may have left it empty, which CSI forbids.
+    pub id: Id,
+    /// Its entry as a list has it: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry`, or for a group
+    /// `CreateVolumeGroupSnapshotResponse`.
+    pub entry: Bytes,
+    /// What it is a snapshot of, or has its content from.
+    pub source: Option<Id>,
 }
 
 /// One row of the table.
@@ -102,6 +121,19 @@ impl Rpc {
         (self.peek)(message)
     }
 
+    /// The field without which the call is about nothing. CSI: "This field is REQUIRED."
+    pub fn missing(&self, key: &Key) -> Option<&'static str> {
+        let empty = |id: &Id| matches!(id, Volume(id) | Snapshot(id) | Group(id) if id.is_empty());
+        match key {
+            Key::Place { name, .. } | Key::Cut { name, .. } if name.is_empty() => Some("a name"),
+            Key::Cut { volumes, .. } if volumes.is_empty() || volumes.iter().any(empty) => {
+                Some("the source volume's id")
+            }
+            Home(id) | End(id) if empty(id) => Some("an id"),
+            _ => None,
+        }
+    }
+
     /// What nothing else may be done with while the call runs. CSI: the CO should have no more than one call in
     /// flight per volume. None for lists, streams, and what is not yet valid.
     pub fn subjects(&self, key: &Key) -> Vec<Id> {
@@ -117,6 +149,11 @@ impl Rpc {
             !text.is_empty()
         });
         subjects
+    }
+
+    /// Whether this takes a volume from a node, which is done by itself when the node is gone for good.
+    pub fn detaches(&self) -> bool {
+        matches!(self.learn, Detached(_))
     }
 
     /// Whether two (unframed) requests ask for the same. Callers write the entries of a map in any order, so
@@ -178,33 +215,33 @@ fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
 
 use Id::{Group, Name, Snapshot, Volume};
 use Key::{All, End, Home, Local, Node};
-use Learn::{Gone, Lives};
+use Learn::{Attached, Detached, Gone, Resized};
 
 rpcs! {
     Identity/GetPluginInfo(_)         => Local;
     Identity/GetPluginCapabilities(_) => Local;
     Identity/Probe(_)                 => Local;
 
-    Controller/CreateVolume(r: CreateVolumeRequest)                 => place(r) => Lives(created_volume);
+    Controller/CreateVolume(r: CreateVolumeRequest)                 => place(r) => Learn::Made(created_volume);
     Controller/DeleteVolume(r: DeleteVolumeRequest)                 => End(Volume(r.volume_id)) => Gone;
-    Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)     => Home(Volume(r.volume_id));
-    Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest) => End(Volume(r.volume_id));
+    Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)     => Home(Volume(r.volume_id)) => Attached(attached_to);
+    Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest) => End(Volume(r.volume_id)) => Detached(detached_from);
     Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest) => Home(Volume(r.volume_id));
     Controller/ListVolumes(_)                                       => All;
     Controller/ControllerListVolumeHealth(_)                        => All;
     Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest) => Home(Volume(r.volume_id));
     Controller/GetCapacity(r: GetCapacityRequest)                   => Key::Capacity(r.accessible_topology.map(segments));
     Controller/ControllerGetCapabilities(_)                         => Local;
-    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => cut(r.name, [r.source_volume_id]) => Lives(created_snapshot);
+    Controller/CreateSnapshot(r: CreateSnapshotRequest)             => cut(r.name, [r.source_volume_id]) => Learn::Made(created_snapshot);
     Controller/DeleteSnapshot(r: DeleteSnapshotRequest)             => End(Snapshot(r.snapshot_id)) => Gone;
     Controller/ListSnapshots(r: ListSnapshotsRequest)               => listed_snapshots(r);
     Controller/GetSnapshot(r: GetSnapshotRequest)                   => Home(Snapshot(r.snapshot_id));
-    Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest) => Home(Volume(r.volume_id));
+    Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest) => Home(Volume(r.volume_id)) => Resized(new_size);
     Controller/ControllerGetVolume(r: ControllerGetVolumeRequest)   => Home(Volume(r.volume_id));
     Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest) => Home(Volume(r.volume_id));
 
     GroupController/GroupControllerGetCapabilities(_)               => Local;
-    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => cut(r.name, r.source_volume_ids) => Lives(created_group);
+    GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest) => cut(r.name, r.source_volume_ids) => Learn::Made(created_group);
     GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest) => End(Group(r.group_snapshot_id)) => Gone;
     GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)       => Home(Group(r.group_snapshot_id));
 
@@ -224,16 +261,19 @@ rpcs! {
 }
 
 fn place(request: csi::CreateVolumeRequest) -> Key {
-    use csi::volume_content_source::Type;
-    let source = match request.volume_content_source.and_then(|source| source.r#type) {
-        Some(Type::Snapshot(snapshot)) => Some(Snapshot(snapshot.snapshot_id)),
-        Some(Type::Volume(volume)) => Some(Volume(volume.volume_id)),
-        None => None,
-    };
+    let source = request.volume_content_source.and_then(content_of);
     // CSI: preferred is a list in the caller's order; the volume MUST be accessible from requisite.
     let requirement = request.accessibility_requirements.unwrap_or_default();
     let topology = requirement.preferred.into_iter().chain(requirement.requisite).map(segments).collect();
     Key::Place { name: request.name, source, topology }
+}
+
+fn content_of(source: csi::VolumeContentSource) -> Option<Id> {
+    use csi::volume_content_source::Type;
+    Some(match source.r#type? {
+        Type::Snapshot(snapshot) => Snapshot(snapshot.snapshot_id),
+        Type::Volume(volume) => Volume(volume.volume_id),
+    })
 }
 
 fn segments(topology: csi::Topology) -> Segments {
@@ -254,20 +294,48 @@ fn listed_snapshots(request: csi::ListSnapshotsRequest) -> Key {
     }
 }
 
-fn created_volume(message: &[u8]) -> Result<Vec<Id>, DecodeError> {
-    let answer = csi::CreateVolumeResponse::decode(message)?;
-    Ok(answer.volume.into_iter().map(|volume| Volume(volume.volume_id)).collect())
+fn attached_to(request: &[u8]) -> Result<String, DecodeError> {
+    csi::ControllerPublishVolumeRequest::decode(request).map(|request| request.node_id)
 }
 
-fn created_snapshot(message: &[u8]) -> Result<Vec<Id>, DecodeError> {
-    let answer = csi::CreateSnapshotResponse::decode(message)?;
-    Ok(answer.snapshot.into_iter().map(|snapshot| Snapshot(snapshot.snapshot_id)).collect())
+fn detached_from(request: &[u8]) -> Result<String, DecodeError> {
+    csi::ControllerUnpublishVolumeRequest::decode(request).map(|request| request.node_id)
 }
 
-fn created_group(message: &[u8]) -> Result<Vec<Id>, DecodeError> {
-    let Some(group) = csi::CreateVolumeGroupSnapshotResponse::decode(message)?.group_snapshot else {
+fn new_size(answer: &[u8]) -> Result<i64, DecodeError> {
+    csi::ControllerExpandVolumeResponse::decode(answer).map(|answer| answer.capacity_bytes)
+}
+
+/// The answer's one field has the number and type that it has in the entry of a list, so the bytes are that too.
+fn created_volume(answer: &Bytes) -> Result<Vec<Made>, DecodeError> {
+    let volume = csi::CreateVolumeResponse::decode(answer.clone())?.volume;
+    let made = volume.map(|volume| Made {
+        source: volume.content_source.and_then(content_of),
+        id: Volume(volume.volume_id),
+        entry: answer.clone(),
+    });
+    Ok(made.into_iter().collect())
+}
+
+fn created_snapshot(answer: &Bytes) -> Result<Vec<Made>, DecodeError> {
+    let snapshot = csi::CreateSnapshotResponse::decode(answer.clone())?.snapshot;
+    Ok(snapshot.map(|snapshot| snapshot_made(snapshot, answer.clone())).into_iter().collect())
+}
+
+fn snapshot_made(snapshot: csi::Snapshot, entry: Bytes) -> Made {
+    let source = Some(Volume(snapshot.source_volume_id)).filter(|source| *source != Volume(String::new()));
+    Made { id: Snapshot(snapshot.snapshot_id), entry, source }
+}
+
+fn created_group(answer: &Bytes) -> Result<Vec<Made>, DecodeError> {
+    let Some(group) = csi::CreateVolumeGroupSnapshotResponse::decode(answer.clone())?.group_snapshot else {
         return Ok(Vec::new());
     };
-    let snapshots = group.snapshots.into_iter().map(|snapshot| Snapshot(snapshot.snapshot_id));
-    Ok(snapshots.chain([Group(group.group_snapshot_id)]).collect())
+    let snapshots = group.snapshots.into_iter().map(|snapshot| {
+        let entry = csi::list_snapshots_response::Entry { snapshot: Some(snapshot.clone()) };
+        snapshot_made(snapshot, entry.encode_to_vec().into())
+    });
+    let group = Made { id: Group(group.group_snapshot_id), entry: answer.clone(), source: None };
+    // The group first: an answer's first thing is what it was asked to make.
+    Ok([group].into_iter().chain(snapshots).collect())
 }

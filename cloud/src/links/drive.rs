@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{Handle, Links, Want};
+use crate::learn;
 
 /// What others want of a link.
 struct Asked {
@@ -46,7 +47,14 @@ impl Links {
             Err(_) => return refuse(&node, link, "no hello came in time").await,
         };
         self.greet(&node, &hello);
-        self.known.learn_drivers(&node, hello.drivers);
+        if self.store.read(|state| state.is_removed(&node)) {
+            let reason =
+                format!("an operator removed this node; `csi-cloud node admit {node}` lets it in again");
+            return refuse(&node, link, &reason).await;
+        }
+        if let Err(error) = learn::drivers(&self.store, &node, hello.drivers).await {
+            return refuse(&node, link, &chain(&error)).await;
+        }
         let mut cap = self.backoff_cap.subscribe();
         let told = *cap.borrow_and_update();
         if let Err(error) = link.send(&welcome(told)).await {
@@ -79,6 +87,8 @@ impl Links {
         let mut map = self.map();
         if map.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
             map.remove(node);
+            let mut lost = self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            lost.insert(node.clone(), tokio::time::Instant::now());
         }
     }
 
@@ -96,7 +106,7 @@ impl Links {
         let (mut told_to_go, mut leaving) = (false, false);
         loop {
             let send = tokio::select! {
-                event = link.next() => match self.hear(node, event) {
+                event = link.next() => match self.hear(node, event).await {
                     Heard::Nothing => None,
                     Heard::Leaving => {
                         leaving = true;
@@ -140,12 +150,14 @@ impl Links {
     }
 
     /// What an event on a link comes to.
-    fn hear(&self, node: &NodeName, event: Event) -> Heard {
+    async fn hear(&self, node: &NodeName, event: Event) -> Heard {
         match event {
             Event::Message(Message::Drivers(drivers)) => {
                 info!(%node, "drivers changed");
-                self.known.learn_drivers(node, drivers);
-                Heard::Nothing
+                match learn::drivers(&self.store, node, drivers).await {
+                    Ok(()) => Heard::Nothing,
+                    Err(error) => Heard::Broken(chain(&error)),
+                }
             }
             Event::Message(Message::Leaving) => {
                 info!(%node, "the edge lets this link go; no call is begun on it any more");

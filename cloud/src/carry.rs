@@ -1,0 +1,184 @@
+//! Carries a plan out: sends the call to its node, and keeps what came of it before the caller is told.
+
+use bytes::Bytes;
+use http::Response;
+use proto::error::Error;
+use proto::forward::{Answer, Body};
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::{Id, Key, Learn, Rpc};
+use proto::{csi, frame};
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::ask::Asker;
+use crate::find::Finder;
+use crate::front::Came;
+use crate::learn;
+use crate::make::{Asked, Creates};
+use crate::passage::{HOLD, Passage};
+use crate::policy::Scope;
+use crate::route::Plan;
+use crate::store::{Store, StoreError};
+
+/// What a plan is carried out with.
+pub(crate) struct Carrier<'a> {
+    pub(crate) driver: &'a DriverName,
+    pub(crate) asker: &'a Asker,
+    pub(crate) store: &'a Store,
+    pub(crate) creates: &'a Creates,
+    pub(crate) scope: Scope,
+}
+
+impl Carrier<'_> {
+    pub(crate) async fn carry(&self, plan: Plan, came: Came) -> Result<Response<Body>, Error> {
+        let name = match &came.key {
+            Key::Place { name, .. } | Key::Cut { name, .. } => Some(Id::Name(came.rpc.method, name.clone())),
+            _ => None,
+        };
+        match (plan, name) {
+            (Plan::Make(nodes), Some(name)) => self.make(&name, nodes, came).await,
+            (Plan::Node(node), Some(name)) => self.make_again(&name, node, came).await,
+            (Plan::Node(node), None) if came.rpc.streaming => {
+                self.passage(&node, &came).stream(came.call).await
+            }
+            (Plan::Node(node), None) => self.at(&node, came).await,
+            (Plan::Everywhere, _) => self.everywhere(came).await,
+            (Plan::All | Plan::Capacity(_), _) => Err(Error::NoRoute {
+                driver: self.driver.clone(),
+                why: "lists of several nodes are not merged yet".into(),
+            }),
+            // The others are answered without a node.
+            _ => Err(Error::NodeOnly(came.rpc.method)),
+        }
+    }
+
+    fn passage<'a>(&'a self, node: &'a NodeName, came: &Came) -> Passage<'a> {
+        let (links, driver, authority) = (&**self.asker.links(), self.driver, self.asker.authority());
+        Passage { links, driver, authority, node, rpc: came.rpc, deadline: came.deadline }
+    }
+
+    /// A create that may be sent to one of these nodes.
+    async fn make(&self, name: &Id, nodes: Vec<NodeName>, came: Came) -> Result<Response<Body>, Error> {
+        let asked = asked(&came);
+        let create = self.creates.begin(name);
+        let node = create.intend(nodes, &asked, self.scope == Scope::Shared).await?;
+        self.create(create, node, asked, came).await
+    }
+
+    /// A create that was sent before.
+    async fn make_again(&self, name: &Id, node: NodeName, came: Came) -> Result<Response<Body>, Error> {
+        let asked = asked(&came);
+        self.create(self.creates.begin(name), node, asked, came).await
+    }
+
+    async fn create(
+        &self,
+        create: crate::make::Create<'_>,
+        node: NodeName,
+        asked: Asked,
+        came: Came,
+    ) -> Result<Response<Body>, Error> {
+        let rpc = came.rpc;
+        let answer = self.passage(&node, &came).unary(came.call).await?;
+        if let Some(status) = answer.failure() {
+            create.refused(status.code()).await;
+            return Ok(answer.response());
+        }
+        let made = match (rpc.learn, message(&answer)) {
+            (Learn::Made(read), Some(message)) => read(&message).ok(),
+            _ => None,
+        };
+        let bad = |why| Error::BadAnswer {
+            driver: self.driver.clone(),
+            node: node.clone(),
+            method: rpc.method,
+            why,
+        };
+        let made = made.ok_or_else(|| bad("with what cannot be read"))?;
+        if made.first().is_none_or(|made| crate::make::text(&made.id).is_empty()) {
+            return Err(bad("without an id of what it made"));
+        }
+        create.made(&node, made, asked).await?;
+        Ok(answer.response())
+    }
+
+    async fn at(&self, node: &NodeName, came: Came) -> Result<Response<Body>, Error> {
+        let passage = self.passage(node, &came);
+        let answer = passage.unary(came.call).await?;
+        if let Some(message) = message(&answer) {
+            self.learn(came.rpc, &came.key, &came.message, &message).await?;
+        }
+        Ok(answer.response())
+    }
+
+    async fn everywhere(&self, came: Came) -> Result<Response<Body>, Error> {
+        let Key::End(id) = &came.key else { return Err(Error::NodeOnly(came.rpc.method)) };
+        let finder = Finder { asker: self.asker, store: self.store, deadline: came.deadline };
+        finder.end(came.rpc, id, &came.call).await.map(Answer::response)
+    }
+
+    /// Keeps what an answer of OK teaches.
+    async fn learn(&self, rpc: &Rpc, key: &Key, request: &[u8], answer: &Bytes) -> Result<(), Error> {
+        let (Key::Home(id) | Key::End(id)) = key else { return Ok(()) };
+        let (store, driver) = (self.store, self.driver);
+        let kept = match rpc.learn {
+            Learn::Nothing | Learn::Made(_) => return Ok(()),
+            Learn::Gone => learn::gone(store, driver, id).await,
+            Learn::Attached(node) => match node(request) {
+                Ok(node) => learn::changed(store, driver, id, move |entry| attach(entry, node)).await,
+                Err(_) => return Ok(()),
+            },
+            Learn::Detached(node) => match node(request) {
+                Ok(node) => learn::changed(store, driver, id, move |entry| detach(entry, &node)).await,
+                Err(_) => return Ok(()),
+            },
+            Learn::Resized(size) => match size(answer) {
+                Ok(size) => learn::changed(store, driver, id, move |entry| resize(entry, size)).await,
+                Err(_) => return Ok(()),
+            },
+        };
+        match (kept, rpc.learn) {
+            (Ok(()), _) => Ok(()),
+            // A home that stays costs nothing but a delete more.
+            (Err(error), Learn::Gone) => {
+                warn!(%driver, error = proto::error::chain(&error), "what is gone is not forgotten");
+                Ok(())
+            }
+            (Err(source), _) => Err(not_durable(source)),
+        }
+    }
+}
+
+fn not_durable(source: StoreError) -> Error {
+    Error::NotDurable { source: source.into() }
+}
+
+fn message(answer: &Answer) -> Option<Bytes> {
+    frame::message(answer.ok()?).ok()
+}
+
+/// What is kept of a create's request.
+fn asked(came: &Came) -> Asked {
+    let left = came.deadline.map_or(HOLD, |deadline| deadline.saturating_duration_since(Instant::now()));
+    Asked { until: learn::after(left), ..Asked::default() }
+}
+
+fn attach(entry: &mut csi::list_volumes_response::Entry, node: String) {
+    let status = entry.status.get_or_insert_default();
+    if !status.published_node_ids.contains(&node) {
+        status.published_node_ids.push(node);
+    }
+}
+
+/// CSI: without a node's id the volume is taken from all nodes.
+fn detach(entry: &mut csi::list_volumes_response::Entry, node: &str) {
+    if let Some(status) = &mut entry.status {
+        status.published_node_ids.retain(|id| id != node && !node.is_empty());
+    }
+}
+
+fn resize(entry: &mut csi::list_volumes_response::Entry, size: i64) {
+    if let Some(volume) = &mut entry.volume {
+        volume.capacity_bytes = size;
+    }
+}

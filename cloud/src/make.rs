@@ -1,0 +1,197 @@
+//! Creates: written down before they are sent, and what came of them before it is answered, so that no crash
+//! makes two volumes of one name or loses where one is.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use proto::error::{Error, chain};
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::{Id, Made};
+use tonic::Code;
+use tracing::warn;
+
+use crate::learn::now;
+use crate::store::{Claim, Home, Intent, Store};
+
+/// What is kept of a create's request.
+#[derive(Clone, Default)]
+pub struct Asked {
+    /// Whose it is in Kubernetes.
+    pub claim: Option<Box<Claim>>,
+    /// What of the parameters is ours.
+    pub parameters: Option<Box<std::collections::BTreeMap<String, String>>>,
+    /// Until when the call may begin at its node, in ms since 1970.
+    pub until: u64,
+}
+
+/// The creates of one driver.
+pub struct Creates {
+    driver: DriverName,
+    store: Store,
+    /// How many calls are on their way for each name.
+    running: Mutex<HashMap<Id, usize>>,
+}
+
+/// One create on its way.
+pub struct Create<'a> {
+    creates: &'a Creates,
+    name: &'a Id,
+}
+
+impl Creates {
+    /// The creates of a driver, kept in this store.
+    pub fn new(driver: DriverName, store: Store) -> Self {
+        Self { driver, store, running: Mutex::default() }
+    }
+
+    /// Begins a call that makes something of this name.
+    pub fn begin<'a>(&'a self, name: &'a Id) -> Create<'a> {
+        *self.running().entry(name.clone()).or_default() += 1;
+        Create { creates: self, name }
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Create<'_> {
+    fn drop(&mut self) {
+        let mut running = self.creates.running();
+        let left = running.get(self.name).map_or(0, |calls| calls - 1);
+        if left == 0 {
+            running.remove(self.name)
+        } else {
+            running.insert(self.name.clone(), left)
+        };
+    }
+}
+
+impl Create<'_> {
+    /// Writes down that this is sent to one of these nodes, the one with the fewest volumes. Gives back where it
+    /// goes: where it was sent before, if it was and may still begin there.
+    ///
+    /// # Errors
+    /// It is not durable; the call may not be sent.
+    pub async fn intend(
+        &self,
+        nodes: Vec<NodeName>,
+        asked: &Asked,
+        elsewhere: bool,
+    ) -> Result<NodeName, Error> {
+        let (driver, name) = (self.creates.driver.clone(), self.name.clone());
+        let (claim, until) = (asked.claim.clone(), asked.until);
+        let intended = self.creates.store.write(move |txn| {
+            let before = txn.intent(&driver, &name).cloned();
+            let fewest = || nodes.iter().min_by_key(|node| txn.load(&driver, node)).cloned();
+            let node = match &before {
+                // A shared driver's volumes can be made from any node.
+                Some(before) if elsewhere && before.until <= now() => fewest(),
+                Some(before) => Some(before.node.clone()),
+                None => fewest(),
+            }?;
+            let since = before.as_ref().map_or_else(now, |before| before.since);
+            let made = before.as_ref().and_then(|before| before.made.clone());
+            let until = until.max(before.map_or(0, |before| before.until));
+            let intent = Intent { node: node.clone(), since, until, made, claim };
+            txn.set_intent(&driver, &name, Some(intent));
+            Some(node)
+        });
+        let node = intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
+        // Nodes are never empty: the plan was made of them.
+        node.ok_or_else(|| Error::NotDurable { source: "no node was left to choose from".into() })
+    }
+
+    /// Keeps where that lives which was made; after this it may be answered.
+    ///
+    /// # Errors
+    /// It is not durable, or lives on another node: the answer may not be given.
+    pub async fn made(&self, node: &NodeName, made: Vec<Made>, asked: Asked) -> Result<(), Error> {
+        let (driver, name, at) = (self.creates.driver.clone(), self.name.clone(), node.clone());
+        let learned = self.creates.store.write(move |txn| {
+            let mut elsewhere = None;
+            for (first, made) in made.into_iter().enumerate().map(|(n, made)| (n == 0, made)) {
+                if first && let Some(intent) = txn.intent(&driver, &name).cloned() {
+                    let id = text(&made.id);
+                    if let Some(before) = intent.made.as_deref().filter(|before| *before != id) {
+                        warn!(%driver, node = %at, name = text(&name), before, now = id,
+                            "the driver made another one under a name that it had made before; both are kept");
+                    }
+                    txn.set_intent(&driver, &name, Some(Intent { made: Some(id.into()), ..intent }));
+                }
+                let before = txn.home(&driver, &made.id).cloned();
+                let home = home(before, &at, made.entry, made.source);
+                elsewhere = elsewhere.or_else(|| (home.node != at).then(|| (made.id.clone(), home.node.clone())));
+                let Asked { claim, parameters, .. } = asked.clone();
+                let named = first.then(|| text(&name).into());
+                let home = if first && home.node == at { Home { name: named, claim, parameters, ..home } } else { home };
+                txn.set_home(&driver, &made.id, Some(home));
+            }
+            elsewhere
+        });
+        let elsewhere = learned.await.map_err(|source| Error::NotDurable { source: source.into() })?;
+        elsewhere.map_or(Ok(()), |(id, home)| {
+            Err(Error::Claimed { id: text(&id).into(), home, node: node.clone() })
+        })
+    }
+
+    /// Takes a driver's refusal: it forgets the intent if nothing was made, so that it may be sent elsewhere.
+    pub async fn refused(&self, code: Code) {
+        let alone = self.creates.running().get(self.name) == Some(&1);
+        if !alone || !is_nothing_made(code) {
+            return;
+        }
+        let (driver, name) = (self.creates.driver.clone(), self.name.clone());
+        let forgotten = self.creates.store.write(move |txn| {
+            if txn.intent(&driver, &name).is_some_and(|intent| intent.made.is_none()) {
+                txn.set_intent(&driver, &name, None);
+            }
+        });
+        if let Err(error) = forgotten.await {
+            // It stays, and the next try goes to the same node.
+            warn!(driver = %self.creates.driver, error = chain(&error), "a refused create is not forgotten");
+        }
+    }
+}
+
+/// The home of what a node says that it has: the first node that says so keeps it.
+fn home(before: Option<Home>, node: &NodeName, entry: Bytes, source: Option<Id>) -> Home {
+    let mut home = before.unwrap_or_else(|| Home::at(node.clone(), now()));
+    if home.node == *node {
+        (home.entry, home.source, home.absent) = (entry, source.map(Box::new), false);
+    } else if !home.rivals.contains(node) {
+        home.rivals.push(node.clone());
+    }
+    home
+}
+
+/// The text of an id or name.
+pub fn text(id: &Id) -> &str {
+    let (Id::Volume(text) | Id::Snapshot(text) | Id::Group(text) | Id::Name(_, text)) = id;
+    text
+}
+
+/// Whether a driver that answers this code says that there is nothing of the name now. What it does not say so
+/// surely keeps its node.
+fn is_nothing_made(code: Code) -> bool {
+    match code {
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::AlreadyExists
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => false,
+    }
+}

@@ -1,0 +1,125 @@
+//! The records of the store, as the rest of csi-cloud sees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::{Id, Segments};
+
+/// Where a volume, snapshot or group snapshot lives, and what was last known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// The node.
+    pub node: NodeName,
+    /// The name that it was made under; none if it was made before us, or by somebody else.
+    pub name: Option<Box<str>>,
+    /// Its entry in a list, as protobuf: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry` or
+    /// `VolumeGroupSnapshot`. Empty if it was never seen.
+    pub entry: Bytes,
+    /// Whose it is in Kubernetes, if the provisioner said so.
+    pub claim: Option<Box<Claim>>,
+    /// What of its class's parameters is ours (`edge-csi.io/…`).
+    pub parameters: Option<Box<BTreeMap<String, String>>>,
+    /// What its content was taken of, or what it is a snapshot of.
+    pub source: Option<Box<Id>>,
+    /// When we learned of it, in ms since 1970.
+    pub since: u64,
+    /// The last whole list of its node did not have it, so lists do not show it.
+    pub absent: bool,
+    /// Its node was removed for good.
+    pub lost: bool,
+    /// Other nodes that say that it lives there. The first one keeps it; an operator has to look.
+    pub rivals: Vec<NodeName>,
+}
+
+/// A PersistentVolumeClaim, as external-provisioner's `--extra-create-metadata` tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+    /// The PersistentVolume's name.
+    pub volume: Box<str>,
+}
+
+/// That a create was sent to a node, kept until what it made is deleted or is known not to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// The node.
+    pub node: NodeName,
+    /// When it was first sent, in ms since 1970.
+    pub since: u64,
+    /// Until when a call that was sent may still begin at the node, in ms since 1970.
+    pub until: u64,
+    /// The id of what it made, which has a home; none while nobody knows.
+    pub made: Option<Box<str>>,
+    /// Whose it is in Kubernetes, if the provisioner said so.
+    pub claim: Option<Box<Claim>>,
+}
+
+/// A driver at a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct At {
+    /// What it answers, by RPC method, as unframed messages; nodes that answer alike share it.
+    pub alike: Arc<BTreeMap<String, Bytes>>,
+    /// What it answers to NodeGetInfo, the one answer that every node gives otherwise.
+    pub info: Option<Bytes>,
+    /// Its segments: its own topology, else ours.
+    pub place: Box<[(String, String)]>,
+    /// When it last gave a whole list of its volumes, in ms since 1970; zero if never.
+    pub listed: u64,
+}
+
+/// A node that ever linked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// When it first linked, in ms since 1970.
+    pub since: u64,
+    /// When an operator removed it for good, in ms since 1970.
+    pub removed: Option<u64>,
+}
+
+/// One change of the store; no record means that there is none any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Of a volume's, snapshot's or group's home.
+    Home(DriverName, Id, Option<Home>),
+    /// Of an intent; the id is a name.
+    Intent(DriverName, Id, Option<Intent>),
+    /// Of a driver at a node.
+    At(DriverName, NodeName, Option<At>),
+    /// Of a node.
+    Node(NodeName, Option<Node>),
+    /// Of the node that carries out the calls of a shared driver.
+    Elected(DriverName, Option<NodeName>),
+}
+
+impl Home {
+    /// A home of which nothing but the node is known.
+    pub fn at(node: NodeName, since: u64) -> Self {
+        let (name, entry, claim, parameters, source, rivals) = Default::default();
+        Self { node, name, entry, claim, parameters, source, since, absent: false, lost: false, rivals }
+    }
+}
+
+impl At {
+    /// What it answers to a method; none if it does not implement it.
+    pub fn answer(&self, method: &str) -> Option<&Bytes> {
+        if method == NODE_INFO { self.info.as_ref() } else { self.alike.get(method) }
+    }
+
+    /// Whether it has ever said what it can do.
+    pub fn has_spoken(&self) -> bool {
+        !self.alike.is_empty()
+    }
+
+    /// Whether it is at a topology: whether its segments hold all that this asks for.
+    pub fn is_at(&self, asked: &Segments) -> bool {
+        asked.iter().all(|(key, value)| self.place.iter().any(|(its, at)| (its, at) == (key, value)))
+    }
+}
+
+/// The one answer that every node gives otherwise.
+pub(super) const NODE_INFO: &str = "NodeGetInfo";

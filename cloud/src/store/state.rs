@@ -1,0 +1,217 @@
+//! What is durable, in memory, with the indexes that routing needs. It is only changed by [`State::apply`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::OnceLock;
+
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::{Id, Segments};
+
+use super::record::{At, Change, Home, Intent, Node};
+
+/// Everything that the store keeps.
+#[derive(Default)]
+pub struct State {
+    drivers: HashMap<DriverName, OfDriver>,
+    nodes: BTreeMap<NodeName, Node>,
+}
+
+/// What the store keeps of one driver.
+#[derive(Default)]
+pub struct OfDriver {
+    homes: BTreeMap<Id, Home>,
+    intents: BTreeMap<Id, Intent>,
+    at: BTreeMap<NodeName, At>,
+    elected: Option<NodeName>,
+    /// Volumes by node, with creates on their way.
+    load: HashMap<NodeName, u64>,
+    /// The nodes that have the driver, those with the fewest volumes first.
+    by_load: BTreeSet<(u64, NodeName)>,
+    /// The nodes at each segment.
+    places: HashMap<(String, String), BTreeSet<NodeName>>,
+    /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
+    said: OnceLock<crate::said::Said>,
+}
+
+impl State {
+    /// A state out of changes.
+    pub fn of(changes: impl IntoIterator<Item = Change>) -> Self {
+        let mut state = Self::default();
+        changes.into_iter().for_each(|change| state.apply(change));
+        state
+    }
+
+    /// What is kept of a driver; none if no node ever had it.
+    pub fn driver(&self, driver: &DriverName) -> Option<&OfDriver> {
+        self.drivers.get(driver)
+    }
+
+    /// All drivers that any node ever had, by name.
+    pub fn drivers(&self) -> BTreeMap<&DriverName, &OfDriver> {
+        self.drivers.iter().collect()
+    }
+
+    /// A node that ever linked.
+    pub fn node(&self, node: &NodeName) -> Option<&Node> {
+        self.nodes.get(node)
+    }
+
+    /// All nodes that ever linked.
+    pub fn nodes(&self) -> &BTreeMap<NodeName, Node> {
+        &self.nodes
+    }
+
+    /// Whether an operator removed the node for good.
+    pub fn is_removed(&self, node: &NodeName) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.removed.is_some())
+    }
+
+    /// Takes a change that is durable.
+    pub(super) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Home(driver, id, home) => self.drivers.entry(driver).or_default().set_home(id, home),
+            Change::Intent(driver, name, intent) => {
+                self.drivers.entry(driver).or_default().set_intent(name, intent);
+            }
+            Change::At(driver, node, at) => self.drivers.entry(driver).or_default().set_at(node, at),
+            Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
+            Change::Node(name, Some(node)) => drop(self.nodes.insert(name, node)),
+            Change::Node(name, None) => drop(self.nodes.remove(&name)),
+        }
+    }
+}
+
+impl OfDriver {
+    /// Where something lives.
+    pub fn home(&self, id: &Id) -> Option<&Home> {
+        self.homes.get(id)
+    }
+
+    /// All homes in order of their ids: volumes, then snapshots, then groups.
+    pub fn homes(&self) -> &BTreeMap<Id, Home> {
+        &self.homes
+    }
+
+    /// To which node a create was sent.
+    pub fn intent(&self, name: &Id) -> Option<&Intent> {
+        self.intents.get(name)
+    }
+
+    /// All creates that were sent to a node, also those whose outcome is known.
+    pub fn intents(&self) -> &BTreeMap<Id, Intent> {
+        &self.intents
+    }
+
+    /// The driver at a node.
+    pub fn at(&self, node: &NodeName) -> Option<&At> {
+        self.at.get(node)
+    }
+
+    /// All nodes that ever had the driver.
+    pub fn nodes(&self) -> &BTreeMap<NodeName, At> {
+        &self.at
+    }
+
+    /// The node that carries out the calls, if the driver is shared and one was elected.
+    pub fn elected(&self) -> Option<&NodeName> {
+        self.elected.as_ref()
+    }
+
+    /// Volumes at a node, with creates on their way.
+    pub fn load(&self, node: &NodeName) -> u64 {
+        self.load.get(node).copied().unwrap_or(0)
+    }
+
+    /// The nodes that have the driver, those with the fewest volumes first.
+    pub fn by_load(&self) -> impl Iterator<Item = &NodeName> {
+        self.by_load.iter().map(|(_, node)| node)
+    }
+
+    /// The nodes whose segments hold all that a topology asks for, by name.
+    pub fn located<'a>(&'a self, asked: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
+        let none = || const { &BTreeSet::new() };
+        let of = |(key, value): (&String, &String)| {
+            self.places.get(&(key.clone(), value.clone())).unwrap_or_else(none)
+        };
+        // Looked through is what the rarest segment leaves.
+        let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_else(none);
+        rarest.iter().filter(move |node| self.at.get(*node).is_some_and(|at| at.is_at(asked)))
+    }
+
+    /// What the front says of itself.
+    pub fn said(&self) -> &crate::said::Said {
+        self.said.get_or_init(|| crate::said::Said::of(&self.at))
+    }
+
+    fn set_home(&mut self, id: Id, home: Option<Home>) {
+        let after = home.as_ref().and_then(|home| home.counted(&id)).cloned();
+        let before = match home {
+            Some(home) => self.homes.insert(id.clone(), home),
+            None => self.homes.remove(&id),
+        };
+        self.count(before.and_then(|home| home.counted(&id).cloned()), after);
+    }
+
+    fn set_intent(&mut self, name: Id, intent: Option<Intent>) {
+        let after = intent.as_ref().and_then(Intent::counted).cloned();
+        let before = match intent {
+            Some(intent) => self.intents.insert(name, intent),
+            None => self.intents.remove(&name),
+        };
+        self.count(before.and_then(|intent| intent.counted().cloned()), after);
+    }
+
+    /// A volume, or the making of one, was at `before` and is now at `after`.
+    fn count(&mut self, before: Option<NodeName>, after: Option<NodeName>) {
+        if before == after {
+            return;
+        }
+        for (node, more) in before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1))) {
+            let load = self.load(&node);
+            let now = load.saturating_add_signed(more);
+            if self.by_load.remove(&(load, node.clone())) {
+                self.by_load.insert((now, node.clone()));
+            }
+            if now == 0 {
+                self.load.remove(&node)
+            } else {
+                self.load.insert(node, now)
+            };
+        }
+    }
+
+    fn set_at(&mut self, node: NodeName, at: Option<At>) {
+        let load = self.load(&node);
+        let before = self.at.remove(&node);
+        for segment in before.iter().flat_map(|at| at.place.iter()) {
+            if let Some(nodes) = self.places.get_mut(segment) {
+                nodes.remove(&node);
+            }
+        }
+        self.by_load.remove(&(load, node.clone()));
+        self.said = OnceLock::new();
+        let Some(mut at) = at else { return };
+        // There may be thousands of nodes that all say the same.
+        if let Some(same) = self.at.values().next_back().filter(|other| other.alike == at.alike) {
+            at.alike = same.alike.clone();
+        }
+        for segment in &at.place {
+            self.places.entry(segment.clone()).or_default().insert(node.clone());
+        }
+        self.by_load.insert((load, node.clone()));
+        self.at.insert(node, at);
+    }
+}
+
+impl Home {
+    /// The node where it counts as a volume.
+    pub(super) fn counted(&self, id: &Id) -> Option<&NodeName> {
+        (matches!(id, Id::Volume(_)) && !self.lost).then_some(&self.node)
+    }
+}
+
+impl Intent {
+    /// The node where it counts as a volume: that which is made counts by its home.
+    pub(super) fn counted(&self) -> Option<&NodeName> {
+        self.made.is_none().then_some(&self.node)
+    }
+}

@@ -1,0 +1,122 @@
+//! Changes on their way: what was decided but is not durable yet, over the state that is.
+
+use std::hash::Hash;
+
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::Id;
+
+use super::record::{At, Change, Home, Intent, Node};
+use super::{Over, State};
+
+/// A change being made. It sees the changes before it, also those that share its commit.
+pub struct Txn<'a> {
+    state: &'a State,
+    homes: Over<(DriverName, Id), Home>,
+    intents: Over<(DriverName, Id), Intent>,
+    at: Over<(DriverName, NodeName), At>,
+    nodes: Over<NodeName, Node>,
+    elected: Over<DriverName, NodeName>,
+    /// Volumes that these changes add to a node, or take from it.
+    load: std::collections::HashMap<(DriverName, NodeName), i64>,
+}
+
+impl<'a> Txn<'a> {
+    pub(super) fn new(state: &'a State) -> Self {
+        let (homes, intents, at, nodes, elected, load) = Default::default();
+        Self { state, homes, intents, at, nodes, elected, load }
+    }
+
+    /// What is durable, without these changes.
+    pub fn state(&self) -> &'a State {
+        self.state
+    }
+
+    /// Where something lives.
+    pub fn home(&self, driver: &DriverName, id: &Id) -> Option<&Home> {
+        over(&self.homes, &(driver.clone(), id.clone()), || self.state.driver(driver)?.home(id))
+    }
+
+    /// Sets where something lives, or forgets it.
+    pub fn set_home(&mut self, driver: &DriverName, id: &Id, home: Option<Home>) {
+        let before = self.home(driver, id).and_then(|home| home.counted(id));
+        let after = home.as_ref().and_then(|home| home.counted(id));
+        self.count(driver, before.cloned(), after.cloned());
+        self.homes.insert((driver.clone(), id.clone()), home);
+    }
+
+    /// To which node a create was sent.
+    pub fn intent(&self, driver: &DriverName, name: &Id) -> Option<&Intent> {
+        over(&self.intents, &(driver.clone(), name.clone()), || self.state.driver(driver)?.intent(name))
+    }
+
+    /// Sets to which node a create was sent, or forgets it.
+    pub fn set_intent(&mut self, driver: &DriverName, name: &Id, intent: Option<Intent>) {
+        let before = self.intent(driver, name).and_then(Intent::counted);
+        let after = intent.as_ref().and_then(Intent::counted);
+        self.count(driver, before.cloned(), after.cloned());
+        self.intents.insert((driver.clone(), name.clone()), intent);
+    }
+
+    /// A driver at a node.
+    pub fn at(&self, driver: &DriverName, node: &NodeName) -> Option<&At> {
+        over(&self.at, &(driver.clone(), node.clone()), || self.state.driver(driver)?.at(node))
+    }
+
+    /// Sets a driver at a node, or forgets it.
+    pub fn set_at(&mut self, driver: &DriverName, node: &NodeName, at: Option<At>) {
+        self.at.insert((driver.clone(), node.clone()), at);
+    }
+
+    /// A node.
+    pub fn node(&self, node: &NodeName) -> Option<&Node> {
+        over(&self.nodes, node, || self.state.node(node))
+    }
+
+    /// Sets a node, or forgets it.
+    pub fn set_node(&mut self, name: &NodeName, node: Option<Node>) {
+        self.nodes.insert(name.clone(), node);
+    }
+
+    /// The node that carries out the calls of a shared driver.
+    pub fn elected(&self, driver: &DriverName) -> Option<&NodeName> {
+        over(&self.elected, driver, || self.state.driver(driver)?.elected())
+    }
+
+    /// Sets the node that carries out the calls of a shared driver.
+    pub fn elect(&mut self, driver: &DriverName, node: Option<NodeName>) {
+        self.elected.insert(driver.clone(), node);
+    }
+
+    /// Volumes at a node, with those on their way to be made.
+    pub fn load(&self, driver: &DriverName, node: &NodeName) -> u64 {
+        let durable = self.state.driver(driver).map_or(0, |driver| driver.load(node));
+        durable.saturating_add_signed(self.load.get(&(driver.clone(), node.clone())).copied().unwrap_or(0))
+    }
+
+    fn count(&mut self, driver: &DriverName, before: Option<NodeName>, after: Option<NodeName>) {
+        if before != after {
+            for (node, more) in before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1))) {
+                *self.load.entry((driver.clone(), node)).or_default() += more;
+            }
+        }
+    }
+
+    /// All changes, each key once.
+    pub(super) fn changes(self) -> Vec<Change> {
+        let homes = self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));
+        let intents =
+            self.intents.into_iter().map(|((driver, id), intent)| Change::Intent(driver, id, intent));
+        let at = self.at.into_iter().map(|((driver, node), at)| Change::At(driver, node, at));
+        let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
+        let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
+        homes.chain(intents).chain(at).chain(nodes).chain(elected).collect()
+    }
+}
+
+fn over<'a, K: Eq + Hash, V>(
+    changes: &'a Over<K, V>,
+    key: &K,
+    before: impl FnOnce() -> Option<&'a V>,
+) -> Option<&'a V> {
+    changes.get(key).map_or_else(before, Option::as_ref)
+}
