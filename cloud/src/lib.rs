@@ -17,6 +17,7 @@ use crate::links::Links;
 
 pub mod accept;
 pub mod ca;
+pub mod capabilities;
 pub mod cli;
 pub mod config;
 pub mod front;
