@@ -19,6 +19,7 @@ use crate::store::{Backend, Memory, Store};
 pub mod accept;
 pub mod ask;
 pub mod ca;
+pub mod capabilities;
 mod carry;
 pub mod cli;
 pub mod config;

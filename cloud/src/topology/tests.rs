@@ -130,15 +130,17 @@ fn the_driver_does_not_see_our_segment() {
     let ours = at(&[(NODE_SEGMENT, "n1")]);
     let both = at(&[(NODE_SEGMENT, "n1"), ("zone", "a")]);
     let zone = at(&[("zone", "a")]);
-    let require = |requisite: &[csi::Topology], preferred: &[csi::Topology]| {
-        Some(csi::TopologyRequirement { requisite: requisite.to_vec(), preferred: preferred.to_vec() })
+    let require = |requisite: &[&csi::Topology], preferred: &[&csi::Topology]| {
+        let [requisite, preferred] =
+            [requisite, preferred].map(|topologies| topologies.iter().copied().cloned().collect());
+        Some(csi::TopologyRequirement { requisite, preferred })
     };
     for (asked, seen) in [
         (None, None),
-        (require(&[ours.clone()], &[ours.clone()]), None),
-        (require(&[ours.clone(), both.clone()], &[ours.clone()]), require(std::slice::from_ref(&zone), &[])),
-        (require(&[], &[both.clone(), zone.clone()]), require(&[], &[zone.clone(), zone.clone()])),
-        (require(&[zone.clone()], &[]), require(&[zone.clone()], &[])),
+        (require(&[&ours], &[&ours]), None),
+        (require(&[&ours, &both], &[&ours]), require(&[&zone], &[])),
+        (require(&[], &[&both, &zone]), require(&[], &[&zone, &zone])),
+        (require(&[&zone], &[]), require(&[&zone], &[])),
     ] {
         let volume = |accessibility_requirements| csi::CreateVolumeRequest {
             name: "v".into(),
