@@ -30,6 +30,7 @@ pub mod learn;
 pub mod links;
 pub mod local;
 pub mod make;
+mod ours;
 pub mod parameters;
 pub mod passage;
 pub mod policy;
