@@ -9,7 +9,6 @@ use proto::hello::{Hello, MAX_BYTES, Message, PROTOCOL, Welcome};
 use proto::link::tls::{Credentials, Files, Role, client_config};
 use proto::link::{self, Event, HANDSHAKE, KeepAlive, Link, quic, ws};
 use proto::publish::{Existing, publish};
-use tests::process::Process;
 use tests::stand::{START, Stand, until};
 use tests::world::{NODE, QUIET, TRANSPORTS, World, controller};
 use tokio::io::AsyncReadExt;
@@ -48,15 +47,6 @@ async fn quinn_connection(world: &World) -> anyhow::Result<(quinn::Endpoint, qui
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
     let connection = endpoint.connect_with(config, addr(world)?, "127.0.0.1")?.await?;
     Ok((endpoint, connection))
-}
-
-async fn logged(process: &Process, what: &str) -> anyhow::Result<()> {
-    until(what, || async {
-        let log = process.log_tail();
-        anyhow::ensure!(log.contains(what), "{log}");
-        Ok(())
-    })
-    .await
 }
 
 /// The good edge is linked and answers.
@@ -114,7 +104,7 @@ async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     assert!(begun.elapsed() >= HANDSHAKE - Duration::from_millis(100), "too soon: {:?}", begun.elapsed());
     drop(endpoint);
     for world in worlds {
-        logged(&world.cloud.process, "did not answer within 10s").await?;
+        world.cloud.process.logged("did not answer within 10s").await?;
         untouched(&world).await?;
         world.stop().await?;
     }
@@ -132,9 +122,8 @@ async fn an_address_has_so_many_connections_and_no_more() -> anyhow::Result<()> 
         let third = dial(&world).await.err();
         let text = third.map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(!text.is_empty(), "a third connection was taken");
-        logged(&world.cloud.process, "127.0.0.1").await?;
-        logged(&world.cloud.process, "has 2 connections, which is the limit (connections_per_address)")
-            .await?;
+        world.cloud.process.logged("127.0.0.1").await?;
+        world.cloud.process.logged("has 2 connections, which is the limit (connections_per_address)").await?;
         second.close("done").await;
         let room = until("there is room again", || dial(&world)).await?;
         room.close("done").await;
@@ -161,7 +150,7 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             Event::Closed(error) => assert!(error.to_string().contains(reason), "{error}"),
             _ => panic!("not closed"),
         }
-        logged(&world.cloud.process, reason).await?;
+        world.cloud.process.logged(reason).await?;
         untouched(&world).await?;
         world.stop().await?;
     }
@@ -177,7 +166,7 @@ async fn a_control_message_that_is_too_large_is_named_to_both_sides() -> anyhow:
     let closed = timeout(START, connection.closed()).await?;
     let reason = "a control message of more than 262144 bytes";
     assert!(closed.to_string().contains(reason), "{closed}");
-    logged(&world.cloud.process, reason).await?;
+    world.cloud.process.logged(reason).await?;
     untouched(&world).await?;
     world.stop().await
 }
@@ -197,7 +186,7 @@ async fn an_edge_opens_one_stream_and_no_bulk_connection_that_nobody_asked_for()
     let url = format!("wss://{}/bulk/6a0e8c3e-4d6c-4e7c-9d3f-0d1f6f0b9f10", addr(&world)?);
     let (socket, _) = tokio_tungstenite::client_async(url, tls(&world).await?).await?;
     closed(socket.into_inner()).await?;
-    logged(&world.cloud.process, "nobody asked for /bulk/").await?;
+    world.cloud.process.logged("nobody asked for /bulk/").await?;
     untouched(&world).await?;
     world.stop().await
 }

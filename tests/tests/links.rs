@@ -229,12 +229,7 @@ async fn an_edge_that_falls_silent_is_given_up_and_comes_back() -> anyhow::Resul
         let world = impatient(transport).await?;
         world.edge.signal(Signal::STOP)?;
         let begun = Instant::now();
-        until("the cloud gives the edge up", || async {
-            let log = world.cloud.process.log_tail();
-            anyhow::ensure!(log.contains("sign of life"), "{log}");
-            Ok(())
-        })
-        .await?;
+        world.cloud.process.logged("sign of life").await?;
         let took = begun.elapsed();
         // The rest is the machine's.
         assert!(took < Duration::from_millis(3500), "{transport}: noticed after {took:?} and not after 2 s");
@@ -258,13 +253,8 @@ async fn a_cloud_that_falls_silent_is_given_up_by_the_edge() -> anyhow::Result<(
         let mut world = impatient(transport).await?;
         world.cloud.process.signal(Signal::STOP)?;
         let begun = Instant::now();
-        until("the edge gives the cloud up", || async {
-            let log = world.edge.log_tail();
-            anyhow::ensure!(log.contains("no link; dialing again"), "{log}");
-            anyhow::ensure!(log.contains("sign of life"), "{log}");
-            Ok(())
-        })
-        .await?;
+        world.edge.logged("no link; dialing again").await?;
+        world.edge.logged("sign of life").await?;
         let took = begun.elapsed();
         assert!(took < Duration::from_millis(3500), "{transport}: noticed after {took:?} and not after 2 s");
         world.cloud.process.signal(Signal::CONT)?;
