@@ -7,8 +7,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::capability;
 use super::pace::{self, Next};
+use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 
 /// How long a change takes to come back as an event (facts, E9).

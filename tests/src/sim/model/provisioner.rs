@@ -12,8 +12,8 @@ use tonic::Code;
 
 use super::Sidecar;
 use super::api::Volume;
-use super::capability;
 use super::pace::{self, Next};
+use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 use crate::sim::record::is_open;
 use crate::testdriver::TOPOLOGY_KEY;

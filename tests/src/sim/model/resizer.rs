@@ -7,8 +7,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::capability;
 use super::pace::{self, Next};
+use crate::bench::load::capability;
 
 /// Keeps a volume as large as its claim.
 pub(super) async fn resize(sidecar: Arc<Sidecar>, at: usize) {
