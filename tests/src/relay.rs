@@ -168,3 +168,27 @@ async fn answers(near: Arc<UdpSocket>, far: Arc<UdpSocket>, to: SocketAddr, stat
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_moved_relay_comes_from_another_port_and_answers_find_back() -> anyhow::Result<()> {
+        let cloud = UdpSocket::bind("127.0.0.1:0").await?;
+        let relay = Relay::to(&format!("quic://{}", cloud.local_addr()?)).await?;
+        let edge = UdpSocket::bind("127.0.0.1:0").await?;
+        edge.connect(relay.url().trim_start_matches("quic://")).await?;
+        let (mut ports, mut bytes) = (std::collections::HashSet::new(), [0; 8]);
+        for _ in 0..3 {
+            edge.send(b"call").await?;
+            let (_, from) = cloud.recv_from(&mut bytes).await?;
+            assert!(ports.insert(from.port()), "it did not move");
+            cloud.send_to(b"answer", from).await?;
+            let length = edge.recv(&mut bytes).await?;
+            assert_eq!(&bytes[..length], b"answer");
+            relay.move_port();
+        }
+        Ok(())
+    }
+}

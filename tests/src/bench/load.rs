@@ -183,3 +183,18 @@ pub fn capability() -> csi::VolumeCapability {
         access_type: Some(volume_capability::AccessType::Mount(volume_capability::MountVolume::default())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_are_counted_together() -> anyhow::Result<()> {
+        let seen = |latencies, errors| async move { Seen { latencies, errors, ..Seen::default() } };
+        let all = together([seen(vec![3, 1], 1), seen(vec![2], 0), seen(Vec::new(), 2)].into_iter()).await?;
+        assert_eq!((&all.latencies[..], all.errors), (&[1, 2, 3][..], 3));
+        assert_eq!([0.0, 0.5, 0.99, 1.0].map(|part| all.percentile(part)), [1.0, 2.0, 3.0, 3.0]);
+        assert!(Seen::default().percentile(0.5).is_nan());
+        Ok(())
+    }
+}
