@@ -16,6 +16,7 @@ pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
 
 mod memory;
+mod recent;
 mod record;
 mod state;
 mod txn;
