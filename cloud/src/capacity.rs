@@ -16,6 +16,7 @@ use proto::forward::{Answer, Body, Call, until};
 use proto::identity::NodeName;
 use proto::rpc::Rpc;
 use proto::stop::Tasks;
+use proto::wire::Malformed;
 use proto::{frame, wire};
 use tokio::time::Instant;
 use tonic::Code;
@@ -24,8 +25,10 @@ use tracing::debug;
 use crate::ask::Asker;
 use crate::front::Came;
 use crate::merge::questions::{Questions, end, wait};
+use crate::ours;
 use crate::passage::Passage;
 use crate::route::names;
+use crate::store::Store;
 
 /// How long a node may take, so that what it says is known the next time.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -40,6 +43,7 @@ type Asked = (NodeName, u64);
 /// The capacity of one driver's nodes.
 pub struct Capacities {
     asker: Asker,
+    store: Store,
     grace: Duration,
     questions: Questions<Asked, Said>,
     last: Arc<Mutex<Last>>,
@@ -66,9 +70,9 @@ struct Sum {
 
 impl Capacities {
     /// Asks nodes by tasks of this group. `grace` is how long a node may be away until it counts as full.
-    pub fn new(asker: Asker, grace: Duration, tasks: Tasks) -> Self {
+    pub fn new(asker: Asker, store: Store, grace: Duration, tasks: Tasks) -> Self {
         let (last, hasher) = Default::default();
-        Self { asker, grace, questions: Questions::new(tasks), last, hasher }
+        Self { asker, store, grace, questions: Questions::new(tasks), last, hasher }
     }
 
     /// Answers a GetCapacity for all of these nodes. A single node's answer is passed on as it came.
@@ -78,7 +82,12 @@ impl Capacities {
     pub(crate) async fn sum(&self, nodes: Vec<NodeName>, came: &Came) -> Result<Response<Body>, Error> {
         let (question, end) = (self.hasher.hash_one(meaning(&came.message)), end(came.deadline));
         let single = nodes.len() == 1;
-        let asked: Vec<_> = nodes.into_iter().map(|node| (self.ask(&node, question, came), node)).collect();
+        let ask = |node: NodeName| Ok((self.ask(&node, question, came)?, node));
+        let asked: Vec<_> = nodes
+            .into_iter()
+            .map(ask)
+            .collect::<Result<_, Malformed>>()
+            .map_err(|source| Error::BadRequest { method: came.rpc.method, source: source.into() })?;
         let (mut sum, mut linked) = (Sum::default(), 0);
         for (answer, node) in asked {
             let said = match answer {
@@ -123,11 +132,18 @@ impl Capacities {
         node: &NodeName,
         question: u64,
         came: &Came,
-    ) -> Option<crate::merge::questions::Answer<Said>> {
-        self.asker.links().now(node)?;
+    ) -> Result<Option<crate::merge::questions::Answer<Said>>, Malformed> {
+        if self.asker.links().now(node).is_none() {
+            return Ok(None);
+        }
+        let at = self.store.read(|state| state.driver(&self.asker.driver)?.at(node).cloned());
+        let (request, _) = ours::out_of(came.rpc.method, &came.message, at.as_ref())?;
         let (asked, asker, last) = ((node.clone(), question), self.asker.clone(), self.last.clone());
-        let (rpc, call) = (came.rpc, came.call.clone());
-        Some(self.questions.ask(asked.clone(), move || async move {
+        let (rpc, mut call) = (came.rpc, came.call.clone());
+        if request != came.message {
+            call.body = frame::frame(&request);
+        }
+        Ok(Some(self.questions.ask(asked.clone(), move || async move {
             let said = one(&asker, &asked.0, rpc, call).await;
             match &said {
                 Ok(answer) => {
@@ -140,7 +156,7 @@ impl Capacities {
                 }
             }
             said.map_err(Arc::new)
-        }))
+        })))
     }
 
     /// What a node said last, or nothing if it is away for good.

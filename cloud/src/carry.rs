@@ -6,6 +6,7 @@ use proto::error::Error;
 use proto::forward::{Answer, Body};
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Key, Learn, Rpc};
+use proto::wire::Malformed;
 use proto::{csi, frame};
 use tokio::time::Instant;
 use tracing::warn;
@@ -15,8 +16,9 @@ use crate::capacity::Capacities;
 use crate::find::Finder;
 use crate::front::Came;
 use crate::learn;
-use crate::make::{Asked, Creates};
+use crate::make::{Asked, Create, Creates, text};
 use crate::merge::Lists;
+use crate::ours;
 use crate::passage::{HOLD, Passage};
 use crate::policy::Scope;
 use crate::route::Plan;
@@ -61,7 +63,7 @@ impl Carrier<'_> {
 
     /// A create that may be sent to one of these nodes.
     async fn make(&self, name: &Id, nodes: Vec<NodeName>, came: Came) -> Result<Response<Body>, Error> {
-        let asked = asked(&came);
+        let asked = asked(&came)?;
         let create = self.creates.begin(name);
         let node = create.intend(nodes, &asked, self.scope == Scope::Shared).await?;
         self.create(create, node, asked, came).await
@@ -69,39 +71,50 @@ impl Carrier<'_> {
 
     /// A create that was sent before.
     async fn make_again(&self, name: &Id, node: NodeName, came: Came) -> Result<Response<Body>, Error> {
-        let asked = asked(&came);
+        let asked = asked(&came)?;
         self.create(self.creates.begin(name), node, asked, came).await
     }
 
     async fn create(
         &self,
-        create: crate::make::Create<'_>,
+        create: Create<'_>,
         node: NodeName,
         asked: Asked,
-        came: Came,
+        mut came: Came,
     ) -> Result<Response<Body>, Error> {
         let rpc = came.rpc;
+        // A shared driver's volumes are accessible as the driver says.
+        let at = self.store.read(|state| state.driver(self.driver)?.at(&node).cloned());
+        let at = at.filter(|_| self.scope == Scope::Node);
+        let (request, _) =
+            ours::out_of(rpc.method, &came.message, at.as_ref()).map_err(|e| malformed(rpc, e))?;
+        if request != came.message {
+            came.call.body = frame::frame(&request);
+        }
         let answer = self.passage(&node, &came).unary(came.call).await?;
         if let Some(status) = answer.failure() {
             create.refused(status.code()).await;
             return Ok(answer.response());
         }
-        let made = match (rpc.learn, message(&answer)) {
-            (Learn::Made(read), Some(message)) => read(&message).ok(),
-            _ => None,
-        };
         let bad = |why| Error::BadAnswer {
             driver: self.driver.clone(),
             node: node.clone(),
             method: rpc.method,
             why,
         };
+        let message = message(&answer).ok_or_else(|| bad("with what cannot be read"))?;
+        let made = match rpc.learn {
+            Learn::Made(read) => read(&message).ok(),
+            _ => None,
+        };
         let made = made.ok_or_else(|| bad("with what cannot be read"))?;
-        if made.first().is_none_or(|made| crate::make::text(&made.id).is_empty()) {
+        if made.first().is_none_or(|made| text(&made.id).is_empty()) {
             return Err(bad("without an id of what it made"));
         }
         create.made(&node, made, asked).await?;
-        Ok(answer.response())
+        let shown = ours::into(rpc.method, &message, &node, at.as_ref());
+        let shown = shown.map_err(|_| bad("with what cannot be read"))?;
+        Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
     }
 
     async fn at(&self, node: &NodeName, came: Came) -> Result<Response<Body>, Error> {
@@ -169,9 +182,14 @@ fn message(answer: &Answer) -> Option<Bytes> {
 }
 
 /// What is kept of a create's request.
-fn asked(came: &Came) -> Asked {
+fn asked(came: &Came) -> Result<Asked, Error> {
     let left = came.deadline.map_or(HOLD, |deadline| deadline.saturating_duration_since(Instant::now()));
-    Asked { until: learn::after(left), ..Asked::default() }
+    let (_, ours) = ours::out_of(came.rpc.method, &came.message, None).map_err(|e| malformed(came.rpc, e))?;
+    Ok(Asked { until: learn::after(left), claim: ours.claim, parameters: ours.parameters })
+}
+
+fn malformed(rpc: &Rpc, source: Malformed) -> Error {
+    Error::BadRequest { method: rpc.method, source: source.into() }
 }
 
 fn attach(entry: &mut csi::list_volumes_response::Entry, node: String) {

@@ -27,7 +27,7 @@ use crate::links::Links;
 use crate::local;
 use crate::make::{Creates, text};
 use crate::merge::Lists;
-use crate::policy::{Policy, Scope};
+use crate::policy::{Placement, Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
 use crate::said::Unknown;
 use crate::store::{OfDriver, State, Store};
@@ -68,7 +68,7 @@ impl Front {
         let asker = Asker::new(driver.clone(), links);
         let creates = Creates::new(driver.clone(), store.clone());
         let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
-        let capacities = Capacities::new(asker.clone(), policy.grace, tasks);
+        let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
         let room = Semaphore::new(MAX_CALLS);
         Self { driver, policy, store, asker, creates, lists, capacities, room }
     }
@@ -211,10 +211,35 @@ impl Front {
         written.await.map_err(|source| Error::NotDurable { source: source.into() })
     }
 
+    /// What the one node says that calls go to which name none: the pinned one, else the only one there is.
+    fn node_info(&self, driver: &OfDriver, scope: Scope) -> Result<Option<Bytes>, Unknown> {
+        let nodes = driver.nodes();
+        let node = match &self.policy.placement {
+            Placement::Pinned(node) => node,
+            Placement::Spread if nodes.len() == 1 => nodes.keys().next().ok_or(Unknown)?,
+            Placement::Spread => return Err(Unknown),
+        };
+        let at = nodes.get(node).filter(|at| at.has_spoken()).ok_or(Unknown)?;
+        let shown =
+            |info| crate::ours::into("NodeGetInfo", info, node, Some(at).filter(|_| scope == Scope::Node));
+        Ok(at.answer("NodeGetInfo").map(|info| shown(info).unwrap_or_else(|_| info.clone())))
+    }
+
     fn local(&self, rpc: &'static Rpc) -> Result<Response<Body>, Error> {
+        let scope = self.scope();
         let learned = self.store.read(|state| {
             let driver = state.driver(&self.driver).ok_or(Unknown)?;
-            driver.said().answer(rpc.method)
+            match rpc.method {
+                // The same at each node, so there is none that is the front's.
+                "NodeGetInfo" => self.node_info(driver, scope),
+                method => {
+                    let said = driver.said();
+                    for odd in said.news() {
+                        warn!(driver = %self.driver, %odd, "its nodes differ; the front says only what all can do");
+                    }
+                    said.answer(method, scope == Scope::Node && driver.has_our_topology())
+                }
+            }
         });
         local::answer(rpc.method, &self.driver, learned)
             .map(|message| Answer::of(frame::frame(&message)).response())

@@ -32,6 +32,7 @@ pub mod links;
 pub mod local;
 pub mod make;
 pub mod merge;
+mod ours;
 pub mod parameters;
 pub mod passage;
 pub mod policy;

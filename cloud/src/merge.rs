@@ -143,12 +143,13 @@ impl Lists {
         })
     }
 
-    /// The driver's only node, if it has a link and there is nothing to merge: the call is passed on then, and every
-    /// byte is the driver's. Not if the caller is in the middle of a list of ours.
+    /// The driver's only node, if it has a link and there is nothing to merge or to add: the call is passed on then,
+    /// and every byte is the driver's. Not if the caller is in the middle of a list of ours.
     pub(crate) fn only(&self, came: &Came) -> Option<Only> {
         let Refresher { asker, store, .. } = &self.refresher;
         let node = store.read(|state| {
-            let mut nodes = state.driver(&asker.driver)?.nodes().keys();
+            let driver = state.driver(&asker.driver).filter(|driver| !driver.has_our_topology())?;
+            let mut nodes = driver.nodes().keys();
             nodes.next().filter(|_| nodes.next().is_none()).cloned()
         })?;
         asker.links().now(&node)?;

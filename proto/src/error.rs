@@ -238,6 +238,9 @@ pub enum BadRequest {
     /// The message is not the protobuf that the method takes.
     #[error("it is not the message that the method takes")]
     Protobuf(#[from] prost::DecodeError),
+    /// The message cannot be edited, so it is none.
+    #[error("it is not the message that the method takes")]
+    Malformed(#[from] crate::wire::Malformed),
     /// The header is not gRPC's.
     #[error("its grpc-timeout {0:?} is not a number of at most 8 digits and a unit (H M S m u n)")]
     Timeout(String),

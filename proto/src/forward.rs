@@ -144,6 +144,14 @@ impl Answer {
         Self { headers, body, trailers: Some(trailers) }
     }
 
+    /// The same answer with another framed message.
+    #[must_use]
+    pub fn with(self, body: Bytes) -> Self {
+        let mut headers = self.headers;
+        headers.remove(header::CONTENT_LENGTH);
+        Self { headers, body, ..self }
+    }
+
     /// The bytes that it holds, headers left out.
     pub fn size(&self) -> usize {
         self.body.len()

@@ -6,6 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use prost::Message;
 use proto::csi;
+use proto::hello::{Hello, PROTOCOL};
+use proto::link::tls::Role;
+use proto::link::{self, KeepAlive, Link, ws};
 
 use crate::process::Process;
 use crate::raw::RawClient;
@@ -107,6 +110,15 @@ impl World {
         RawClient::connect(&self.stand.at("driver.sock")).await
     }
 
+    /// Dials as an edge of the test's own, with the node's certificate.
+    ///
+    /// # Errors
+    /// There is no link.
+    pub async fn dial(&self) -> anyhow::Result<Link> {
+        let credentials = self.stand.credentials(NODE, Role::Node)?;
+        Ok(link::dial(&self.url().parse()?, &credentials, KeepAlive::default(), &ws::tcp()).await?)
+    }
+
     /// Where the edge dials.
     pub fn url(&self) -> &str {
         self.cloud.urls.first().map_or("", String::as_str)
@@ -125,6 +137,14 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The hello of an edge of the test's own: it has no drivers.
+///
+/// # Errors
+/// That is no node's name.
+pub fn hello(node: &str) -> anyhow::Result<Hello> {
+    Ok(Hello { protocol: PROTOCOL, node: node.parse()?, version: "test".into(), drivers: Vec::new() })
 }
 
 /// Succeeds when the front's Probe says that it is ready.

@@ -155,11 +155,7 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
         let stop = async {
             driver.wait_for("CreateVolume", 1).await?;
             edge.signal(rustix::process::Signal::TERM)?;
-            until("it waits for the call", || async {
-                anyhow::ensure!(edge.log_tail().contains("stopping"), "not yet");
-                Ok(())
-            })
-            .await?;
+            edge.logged("stopping").await?;
             // The second time it goes, with the call still running.
             edge.stop(START).await
         };

@@ -199,6 +199,7 @@ async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Memory, Store};
     use proto::stop::Tasks;
 
     #[test]
@@ -209,10 +210,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn edges_are_told_again_when_the_fleet_has_grown() {
+    #[tokio::test]
+    async fn edges_are_told_again_when_the_fleet_has_grown() {
         let tasks = Tasks::default();
-        let links = Links::new(Arc::default(), tasks.clone());
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let links = Links::new(store, tasks.clone());
         let told = links.backoff_cap.subscribe();
         for name in 0..4_000 {
             let handle = Arc::new(Handle::new(mpsc::channel(1).0, tasks.child()));
@@ -223,10 +225,11 @@ mod tests {
         assert!(told.has_changed().unwrap());
     }
 
-    #[test]
-    fn a_link_that_was_replaced_does_not_take_its_successor_out() {
+    #[tokio::test]
+    async fn a_link_that_was_replaced_does_not_take_its_successor_out() {
         let tasks = Tasks::default();
-        let links = Links::new(Arc::default(), tasks.clone());
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let links = Links::new(store, tasks.clone());
         let node: NodeName = "n1".parse().unwrap();
         let [older, newer] = [(); 2].map(|()| Arc::new(Handle::new(mpsc::channel(1).0, tasks.child())));
         links.enter(&node, &older);

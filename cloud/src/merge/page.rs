@@ -1,12 +1,14 @@
 //! One page of a merged list, out of the store alone: in order of the ids, so that whatever comes or goes between
 //! two pages, nothing that stays is left out or given twice.
 
+use bytes::Bytes;
 use proto::rpc::Id;
 use proto::wire;
 
 use super::kind::{ENTRIES, Kind, NEXT_TOKEN};
 use super::token;
 use crate::make::text;
+use crate::ours;
 use crate::store::{Home, OfDriver};
 
 /// Entries of a page, whatever is asked for.
@@ -21,7 +23,7 @@ pub(super) fn page(driver: Option<&OfDriver>, kind: Kind, after: Option<&str>, m
     let mut shown = homes.into_iter().flatten().filter(|(_, home)| is_shown(home)).peekable();
     let (mut message, mut entries, mut last) = (Vec::new(), 0, "");
     while let Some((id, home)) = shown.peek().copied() {
-        let entry = entry(kind, id, home);
+        let entry = entry(driver, kind, id, home);
         let full = entries == most || (entries > 0 && message.len() + entry.len() > BYTES);
         if full {
             wire::append(&mut message, &[NEXT_TOKEN], token::write(kind.letter(), last).as_bytes());
@@ -39,6 +41,10 @@ fn is_shown(home: &Home) -> bool {
     !home.absent
 }
 
-fn entry(kind: Kind, id: &Id, home: &Home) -> bytes::Bytes {
-    if home.entry.is_empty() { kind.bare(text(id)) } else { home.entry.clone() }
+/// The entry as its node last gave it, with our topology if the driver has none there.
+fn entry(driver: Option<&OfDriver>, kind: Kind, id: &Id, home: &Home) -> Bytes {
+    let entry = if home.entry.is_empty() { kind.bare(text(id)) } else { home.entry.clone() };
+    let at = driver.filter(|driver| driver.has_our_topology()).and_then(|driver| driver.at(&home.node));
+    // What is no message was kept by somebody else, and is shown as it is.
+    ours::into(kind.method(), &entry, &home.node, at).unwrap_or(entry)
 }

@@ -115,6 +115,12 @@ impl At {
         !self.alike.is_empty()
     }
 
+    /// Whether it has topology of its own; else the front gives it ours.
+    pub fn has_own_topology(&self) -> bool {
+        let answer = |method| self.answer(method).map_or(&[][..], |answer| answer);
+        crate::topology::own(answer("GetPluginCapabilities"), answer(NODE_INFO))
+    }
+
     /// Whether it is at a topology: whether its segments hold all that this asks for.
     pub fn is_at(&self, asked: &Segments) -> bool {
         asked.iter().all(|(key, value)| self.place.iter().any(|(its, at)| (its, at) == (key, value)))

@@ -29,6 +29,8 @@ pub struct OfDriver {
     by_load: BTreeSet<(u64, NodeName)>,
     /// The nodes at each segment.
     places: HashMap<(String, String), BTreeSet<NodeName>>,
+    /// How many nodes have no topology of their own.
+    given: usize,
     /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
     said: OnceLock<crate::said::Said>,
     /// The homes by node, and when they changed.
@@ -160,6 +162,11 @@ impl OfDriver {
         rarest.iter().filter(move |node| self.at.get(*node).is_some_and(|at| at.is_at(asked)))
     }
 
+    /// Whether some node has no topology of its own, and so has ours.
+    pub fn has_our_topology(&self) -> bool {
+        self.given > 0
+    }
+
     /// What the front says of itself.
     pub fn said(&self) -> &crate::said::Said {
         self.said.get_or_init(|| crate::said::Said::of(&self.at))
@@ -213,11 +220,20 @@ impl OfDriver {
             }
         }
         self.by_load.remove(&(load, node.clone()));
-        self.said = OnceLock::new();
-        let Some(mut at) = at else { return };
+        let given = |at: &At| usize::from(at.has_spoken() && !at.has_own_topology());
+        self.given -= before.as_ref().map_or(0, given);
+        let Some(mut at) = at else {
+            self.said = OnceLock::new();
+            return;
+        };
+        self.given += given(&at);
         // There may be thousands of nodes that all say the same.
-        if let Some(same) = self.at.values().next_back().filter(|other| other.alike == at.alike) {
+        let same = self.at.values().next_back().filter(|other| other.alike == at.alike);
+        if let Some(same) = same {
             at.alike = same.alike.clone();
+        }
+        if same.is_none() || before.is_some_and(|before| before.alike != at.alike) {
+            self.said = OnceLock::new();
         }
         for segment in &at.place {
             self.places.entry(segment.clone()).or_default().insert(node.clone());

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cloud::front::Front;
-use cloud::known::Known;
 use cloud::links::Links;
+use cloud::policy::{Policy, Scope};
+use cloud::store::{Memory, Store};
 use edge::calls::Calls;
 use edge::dial::Dial;
 use edge::drivers::Drivers;
@@ -21,6 +22,7 @@ use tokio::io::DuplexStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::kept::Kept;
 use super::keys::{Keys, NODES};
 use super::net::Net;
 use super::trace::Trace;
@@ -46,7 +48,8 @@ pub struct Process {
 }
 
 impl Process {
-    fn kill(&self) {
+    /// Ends it at once.
+    pub fn kill(&self) {
         self.end.cancel();
         self.tasks.give_up();
     }
@@ -59,6 +62,7 @@ struct CloudRun {
     fronts: Tasks,
     links: Arc<Links>,
     front: Arc<Front>,
+    store: Store,
 }
 
 /// A running csi-edge.
@@ -87,7 +91,7 @@ pub struct Fleet {
 
 #[derive(Default)]
 struct State {
-    known: Arc<Known>,
+    kept: Memory,
     cloud: Option<CloudRun>,
     edges: BTreeMap<usize, EdgeRun>,
     /// The cloud is stopping, and so are the edges of these nodes; nothing starts in their place before they end.
@@ -147,11 +151,14 @@ impl Fleet {
             return Ok(());
         }
         if !self.remembers {
-            state.known = Arc::default();
+            state.kept = Memory::default();
         }
         let process = Process::default();
-        let links = Arc::new(Links::new(state.known.clone(), process.tasks.clone()));
-        let front = Arc::new(Front::new(driver_name()?, None, state.known.clone(), links.clone()));
+        let kept = Kept { memory: state.kept.clone(), process: process.clone() };
+        let store = Store::open(Box::new(kept), &process.tasks)?;
+        let links = Arc::new(Links::new(store.clone(), process.tasks.clone()));
+        let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
+        let front = Arc::new(Front::new(driver_name()?, policy, store.clone(), links.clone()));
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
         let (tasks, taking) = (process.tasks.clone(), links.clone());
@@ -168,7 +175,7 @@ impl Fleet {
         };
         self.net.open(Arc::new(door), process.end.clone());
         self.trace.say("the cloud starts");
-        state.cloud = Some(CloudRun { process, fronts: Tasks::default(), links, front });
+        state.cloud = Some(CloudRun { process, fronts: Tasks::default(), links, front, store });
         Ok(())
     }
 
@@ -226,7 +233,9 @@ impl Fleet {
 
     /// How many nodes the cloud knows.
     pub fn known(&self) -> usize {
-        driver_name().map_or(0, |driver| self.lock().known.nodes(&driver).len())
+        let known =
+            |store: &Store| store.read(|state| Some(state.driver(&driver_name().ok()?)?.nodes().len()));
+        self.lock().cloud.as_ref().and_then(|cloud| known(&cloud.store)).unwrap_or(0)
     }
 
     /// Starts a node's edge, if it does not run.

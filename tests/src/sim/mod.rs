@@ -9,6 +9,7 @@ pub mod chaos;
 pub mod check;
 pub mod dice;
 pub mod fleet;
+mod kept;
 pub mod keys;
 pub mod life;
 pub mod model;
