@@ -12,10 +12,12 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::ask::Asker;
+use crate::capacity::Capacities;
 use crate::find::Finder;
 use crate::front::Came;
 use crate::learn;
 use crate::make::{Asked, Create, Creates, text};
+use crate::merge::Lists;
 use crate::ours;
 use crate::passage::{HOLD, Passage};
 use crate::policy::Scope;
@@ -28,6 +30,8 @@ pub(crate) struct Carrier<'a> {
     pub(crate) asker: &'a Asker,
     pub(crate) store: &'a Store,
     pub(crate) creates: &'a Creates,
+    pub(crate) lists: &'a Lists,
+    pub(crate) capacities: &'a Capacities,
     pub(crate) scope: Scope,
 }
 
@@ -47,10 +51,8 @@ impl Carrier<'_> {
             }
             (Plan::Node(node), None) => self.at(&node, came).await,
             (Plan::Everywhere, _) => self.everywhere(came).await,
-            (Plan::All | Plan::Capacity(_), _) => Err(Error::NoRoute {
-                driver: self.driver.clone(),
-                why: "lists of several nodes are not merged yet".into(),
-            }),
+            (Plan::All, _) => self.list(came).await,
+            (Plan::Capacity(nodes), _) => self.capacities.sum(nodes, &came).await,
             // The others are answered without a node.
             _ => Err(Error::NodeOnly(came.rpc.method)),
         }
@@ -122,6 +124,15 @@ impl Carrier<'_> {
         let answer = passage.unary(came.call).await?;
         if let Some(message) = message(&answer) {
             self.learn(came.rpc, &came.key, &came.message, &message).await?;
+        }
+        Ok(answer.response())
+    }
+
+    async fn list(&self, came: Came) -> Result<Response<Body>, Error> {
+        let Some(only) = self.lists.only(&came) else { return self.lists.list(&came).await };
+        let answer = self.passage(&only.node, &came).unary(came.call).await?;
+        if let Some(message) = message(&answer) {
+            self.lists.heard(only, &message).await;
         }
         Ok(answer.response())
     }

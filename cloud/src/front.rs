@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::ask::Asker;
+use crate::capacity::Capacities;
 use crate::carry::Carrier;
 use crate::elect::elect;
 use crate::find::Finder;
@@ -25,6 +26,7 @@ use crate::learn::now;
 use crate::links::Links;
 use crate::local;
 use crate::make::{Creates, text};
+use crate::merge::Lists;
 use crate::policy::{Placement, Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
 use crate::said::Unknown;
@@ -40,6 +42,8 @@ pub struct Front {
     store: Store,
     asker: Asker,
     creates: Creates,
+    lists: Lists,
+    capacities: Capacities,
     room: Semaphore,
 }
 
@@ -60,13 +64,26 @@ pub(crate) struct Came {
 impl Front {
     /// The front of a driver.
     pub fn new(driver: DriverName, policy: Policy, store: Store, links: Arc<Links>) -> Self {
+        let tasks = links.tasks().child();
         let asker = Asker::new(driver.clone(), links);
         let creates = Creates::new(driver.clone(), store.clone());
-        Self { driver, policy, store, asker, creates, room: Semaphore::new(MAX_CALLS) }
+        let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
+        let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
+        let room = Semaphore::new(MAX_CALLS);
+        Self { driver, policy, store, asker, creates, lists, capacities, room }
+    }
+
+    /// The lists of all its nodes together.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
     }
 
     /// Serves the socket until told to stop; calls in flight are answered first.
     pub async fn serve(self: Arc<Self>, socket: Socket, tasks: Tasks) {
+        let front = self.clone();
+        tasks.spawn_until_stop("new nodes", async move {
+            front.lists.learn_new(|| front.scope() == Scope::Node).await;
+        });
         http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
@@ -118,8 +135,8 @@ impl Front {
             }
             plan = self.plan(&came).await?;
         }
-        let (driver, asker, store, creates) = (&self.driver, &self.asker, &self.store, &self.creates);
-        let carrier = Carrier { driver, asker, store, creates, scope: self.scope() };
+        let Self { driver, asker, store, creates, lists, capacities, .. } = self;
+        let carrier = Carrier { driver, asker, store, creates, lists, capacities, scope: self.scope() };
         match plan {
             Plan::Local => self.local(came.rpc),
             Plan::NodeOnly => Err(Error::NodeOnly(came.rpc.method)),

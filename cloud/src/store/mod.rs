@@ -21,6 +21,7 @@ pub use self::txn::Txn;
 mod codec;
 mod file;
 mod memory;
+mod recent;
 mod record;
 mod state;
 mod txn;
