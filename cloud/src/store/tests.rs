@@ -14,6 +14,9 @@ use super::*;
 
 mod contract;
 mod file;
+mod shared;
+mod size;
+mod tool;
 
 pub(super) fn home(node: &str) -> Home {
     Home::at(node.parse().unwrap(), 7)
