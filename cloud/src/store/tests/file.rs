@@ -92,7 +92,7 @@ fn a_record_that_cannot_be_read_is_named() {
 }
 
 /// A store in some pages, and what was in it after each commit.
-fn filled(path: &Path) -> [BTreeMap<(codec::Table, Vec<u8>), Change>; 2] {
+fn filled(path: &Path) -> [Kept; 2] {
     let mut file = File::open(path).unwrap();
     let mut changes: Vec<_> = (0..300).map(|n| volume(format!("vol-{n}"), Some(home("n1")))).collect();
     file.commit(&changes).unwrap();
@@ -104,12 +104,12 @@ fn filled(path: &Path) -> [BTreeMap<(codec::Table, Vec<u8>), Change>; 2] {
 }
 
 /// Opens a damaged copy. A panic of redb's is a refusal too, but none is known.
-fn read(path: &Path) -> Option<BTreeMap<(codec::Table, Vec<u8>), Change>> {
+fn read(path: &Path) -> Option<Kept> {
     loaded(&mut File::open(path).ok()?).ok()
 }
 
 /// Flips one bit at a time, in all of the header and all over what is in use, and gives what each copy shows.
-fn flipped(path: &Path, step: usize) -> Vec<Option<BTreeMap<(codec::Table, Vec<u8>), Change>>> {
+fn flipped(path: &Path, step: usize) -> Vec<Option<Kept>> {
     let whole = fs::read(path).unwrap();
     let damaged = path.with_extension("damaged");
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap();

@@ -120,7 +120,7 @@ async fn what_is_read_was_committed() {
 }
 
 /// Volumes at each node, with creates on their way, counted one by one.
-fn loads(kept: &BTreeMap<(codec::Table, Vec<u8>), Change>) -> HashMap<(DriverName, NodeName), u64> {
+fn loads(kept: &Kept) -> HashMap<(DriverName, NodeName), u64> {
     let mut loads = HashMap::new();
     for change in kept.values() {
         let counted = match change {
@@ -135,7 +135,7 @@ fn loads(kept: &BTreeMap<(codec::Table, Vec<u8>), Change>) -> HashMap<(DriverNam
     loads
 }
 
-fn agree(state: &State, kept: &BTreeMap<(codec::Table, Vec<u8>), Change>) -> Result<(), TestCaseError> {
+fn agree(state: &State, kept: &Kept) -> Result<(), TestCaseError> {
     let loads = loads(kept);
     for (driver, of) in state.drivers() {
         let load = |node: &NodeName| loads.get(&(driver.clone(), node.clone())).copied().unwrap_or(0);
