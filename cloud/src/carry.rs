@@ -38,7 +38,9 @@ pub(crate) struct Carrier<'a> {
 impl Carrier<'_> {
     pub(crate) async fn carry(&self, plan: Plan, came: Came) -> Result<Response<Body>, Error> {
         let name = match &came.key {
-            Key::Place { name, .. } | Key::Cut { name, .. } => Some(Id::Name(came.rpc.method, name.clone())),
+            Key::Place { name, .. } | Key::Cut { name, .. } if !name.is_empty() => {
+                Some(Id::Name(came.rpc.method, name.clone()))
+            }
             _ => None,
         };
         match (plan, name) {
@@ -185,7 +187,8 @@ fn message(answer: &Answer) -> Option<Bytes> {
 fn asked(came: &Came) -> Result<Asked, Error> {
     let left = came.deadline.map_or(HOLD, |deadline| deadline.saturating_duration_since(Instant::now()));
     let (_, ours) = ours::out_of(came.rpc.method, &came.message, None).map_err(|e| malformed(came.rpc, e))?;
-    Ok(Asked { until: learn::after(left), claim: ours.claim, parameters: ours.parameters })
+    let parameters = Some(ours.parameters).filter(|ours| !ours.is_empty()).map(Box::new);
+    Ok(Asked { until: learn::after(left), claim: ours.claim, parameters })
 }
 
 fn malformed(rpc: &Rpc, source: Malformed) -> Error {

@@ -10,11 +10,11 @@ use proto::socket::Socket;
 use proto::stop::{self, Tasks};
 
 use crate::accept::Door;
-use crate::config::{Config, StoreAt};
+use crate::config::Config;
 use crate::front::Front;
 use crate::links::Links;
 use crate::policy::Policy;
-use crate::store::{Backend, Memory, Store};
+use crate::store::Store;
 
 pub mod accept;
 pub mod ask;
@@ -61,10 +61,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     // Fronts stop first and the links after them, so that calls in flight are answered.
     let (fronts, edges) = (Tasks::default(), Tasks::default());
     let keeping = Tasks::default();
-    let backend: Box<dyn Backend> = match &config.store {
-        StoreAt::File(_) | StoreAt::Memory => Box::new(Memory::default()),
-    };
-    let store = Store::open(backend, &keeping)?;
+    let store = Store::open(config.store.open()?, &keeping)?;
     let links = Arc::new(Links::new(store.clone(), edges.clone()));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());

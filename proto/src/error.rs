@@ -111,7 +111,9 @@ pub enum Error {
     #[error("driver {0:?} is not configured at this node; name it in csi-edge's configuration")]
     NoSuchDriver(String),
     /// What a sidecar reads once at its start is not known yet; an empty answer would be kept for ever.
-    #[error("nothing is known of driver {0} yet: no node with it has linked since csi-cloud started")]
+    #[error(
+        "nothing is known of driver {0} yet: no node with it has ever linked; is csi-edge running there?"
+    )]
     NotLearned(DriverName),
     /// What may not be forgotten could not be kept.
     #[error(

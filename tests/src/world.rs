@@ -53,6 +53,18 @@ impl World {
         Self::at(Stand::new().await?, listen, cloud, edge).await
     }
 
+    /// A world whose driver is shared: its calls pass through, whatever they are.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn shared(listen: &str) -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let config = stand.at("shared.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
+        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        Self::at(stand, listen, &["--config", &config], &[]).await
+    }
+
     /// A world on this stand, whose link uses this scheme, `wss` or `quic`.
     ///
     /// # Errors
