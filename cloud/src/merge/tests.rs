@@ -342,3 +342,31 @@ fn a_page_that_ends_with_the_last_entry_has_no_next() {
     assert_ne!(read(&first_page(&state, Kind::Volumes, 3)).1, "");
     assert_eq!(read(&page::page(None, Kind::Volumes, None, 0)), (Vec::new(), String::new()));
 }
+
+#[tokio::test]
+async fn what_a_call_changed_since_is_newer_than_a_list() {
+    let mut world = world(&Tasks::default()).await;
+    world.create(0, "v".into()).await;
+    world.begun[0] = Some(world.list(0));
+    let attach = |entry: &mut csi::list_volumes_response::Entry| {
+        entry.status.get_or_insert_default().published_node_ids.push("n9".into());
+    };
+    let volume = Id::Volume("v".into());
+    crate::learn::changed(&world.store, &driver(), &volume, attach).await.unwrap();
+    world.learn(0).await;
+    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    let attached_to = |page: &[u8]| {
+        let page = csi::ListVolumesResponse::decode(page).unwrap();
+        page.entries
+            .into_iter()
+            .filter_map(|entry| entry.status)
+            .flat_map(|status| status.published_node_ids)
+            .count()
+    };
+    assert_eq!(attached_to(&page), 1, "the list undid it");
+    // The next list is the driver's word again.
+    world.begun[0] = Some(world.list(0));
+    world.learn(0).await;
+    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    assert_eq!(attached_to(&page), 0);
+}
