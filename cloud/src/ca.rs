@@ -112,7 +112,7 @@ fn valid(mut params: CertificateParams, days: u16) -> CertificateParams {
 
 /// Writes NAME.key and NAME.crt, or neither.
 fn keep(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> anyhow::Result<()> {
-    let (key_path, path) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.crt")));
+    let Files { cert: path, key: key_path, .. } = Files::of(dir, name);
     let writing =
         |path: &Path| format!("{} cannot be written; files that are there are left alone", path.display());
     publish(&key_path, key.serialize_pem().as_bytes(), 0o600, Existing::Keep)
@@ -126,9 +126,7 @@ fn keep(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> anyhow::Res
 }
 
 fn check(dir: &Path, name: &str, role: Role) -> anyhow::Result<()> {
-    let (cert, key) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
-    let files = Files { ca: dir.join("ca.crt"), cert, key };
-    Credentials::load(&files, role).context("what was made cannot be used").map(drop)
+    Credentials::load(&Files::of(dir, name), role).context("what was made cannot be used").map(drop)
 }
 
 #[cfg(test)]
@@ -136,22 +134,17 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn files(dir: &Path, name: &str) -> Files {
-        let at = |end: &str| dir.join(format!("{name}.{end}"));
-        Files { ca: dir.join("ca.crt"), cert: at("crt"), key: at("key") }
-    }
-
     #[test]
     fn each_end_gets_a_certificate_for_itself_only() {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &["cloud.example".into(), "10.0.0.1".into()], 1).unwrap();
         issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
-        let node = Credentials::load(&files(dir.path(), "n1"), Role::Node).unwrap();
+        let node = Credentials::load(&Files::of(dir.path(), "n1"), Role::Node).unwrap();
         assert_eq!(node.node().unwrap().as_str(), "n1");
         let mode = std::fs::metadata(dir.path().join("n1.key")).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         for (name, role) in [("n1", Role::Cloud), ("cloud", Role::Node)] {
-            let error = Credentials::load(&files(dir.path(), name), role).err().unwrap().to_string();
+            let error = Credentials::load(&Files::of(dir.path(), name), role).err().unwrap().to_string();
             assert!(error.contains("not made for this end"), "{error}");
         }
     }
@@ -178,11 +171,11 @@ mod tests {
             init(dir.path(), &["localhost".into()], 1).unwrap();
             issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
         }
-        let mut mixed = files(one.path(), "n1");
+        let mut mixed = Files::of(one.path(), "n1");
         mixed.ca = two.path().join("ca.crt");
         let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
         assert!(error.contains("was not issued by the CA in") && error.contains("n1.crt"), "{error}");
-        let mut mixed = files(one.path(), "n1");
+        let mut mixed = Files::of(one.path(), "n1");
         mixed.key = two.path().join("n1.key");
         let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
         assert!(error.contains("does not belong to"), "{error}");
@@ -203,7 +196,7 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &Issuer::new(ca(1), ca_key)).unwrap();
         keep(dir.path(), "old", &certificate.pem(), &key).unwrap();
-        let error = Credentials::load(&files(dir.path(), "old"), Role::Node).err().unwrap().to_string();
+        let error = Credentials::load(&Files::of(dir.path(), "old"), Role::Node).err().unwrap().to_string();
         assert!(error.contains("expired") && error.contains("ca issue"), "{error}");
     }
 }

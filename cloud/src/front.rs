@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 
 use crate::ask::Asker;
 use crate::calls::{self, Calls, Running, UNKNOWN};
+use crate::capacity::Capacities;
 use crate::carry::Carrier;
 use crate::elect::elect;
 use crate::find::Finder;
@@ -26,6 +27,7 @@ use crate::learn::now;
 use crate::links::Links;
 use crate::local;
 use crate::make::{Creates, text};
+use crate::merge::Lists;
 use crate::policy::{Placement, Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
 use crate::said::Unknown;
@@ -41,6 +43,8 @@ pub struct Front {
     store: Store,
     asker: Asker,
     creates: Creates,
+    lists: Lists,
+    capacities: Capacities,
     room: Semaphore,
     calls: Arc<Calls>,
 }
@@ -70,13 +74,26 @@ impl Front {
         links: Arc<Links>,
         calls: Arc<Calls>,
     ) -> Self {
+        let tasks = links.tasks().child();
         let asker = Asker::new(driver.clone(), links);
         let creates = Creates::new(driver.clone(), store.clone());
-        Self { driver, policy, store, asker, creates, room: Semaphore::new(MAX_CALLS), calls }
+        let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
+        let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
+        let room = Semaphore::new(MAX_CALLS);
+        Self { driver, policy, store, asker, creates, lists, capacities, room, calls }
+    }
+
+    /// The lists of all its nodes together.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
     }
 
     /// Serves the socket until told to stop; calls in flight are answered first.
     pub async fn serve(self: Arc<Self>, socket: Socket, tasks: Tasks) {
+        let front = self.clone();
+        tasks.spawn_until_stop("new nodes", async move {
+            front.lists.learn_new(|| front.scope() == Scope::Node).await;
+        });
         http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
@@ -112,7 +129,8 @@ impl Front {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
-            if let Some(field) = rpc.missing(&key) {
+            // A shared driver is asked whatever it is, and says so itself.
+            if let Some(field) = rpc.missing(&key).filter(|_| self.scope() == Scope::Node) {
                 return Err(Error::Missing(rpc.method, field));
             }
             running.is_about(&key);
@@ -136,8 +154,8 @@ impl Front {
             }
             plan = self.plan(&came).await?;
         }
-        let (driver, asker, store, creates) = (&self.driver, &self.asker, &self.store, &self.creates);
-        let carrier = Carrier { driver, asker, store, creates, scope: self.scope() };
+        let Self { driver, asker, store, creates, lists, capacities, .. } = self;
+        let carrier = Carrier { driver, asker, store, creates, lists, capacities, scope: self.scope() };
         match plan {
             Plan::Local => self.local(came.rpc),
             Plan::NodeOnly => Err(Error::NodeOnly(came.rpc.method)),

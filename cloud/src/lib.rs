@@ -13,12 +13,12 @@ use tokio::net::TcpListener;
 use crate::accept::Door;
 use crate::admin::Insight;
 use crate::calls::Calls;
-use crate::config::{Config, StoreAt};
+use crate::config::Config;
 use crate::front::Front;
 use crate::http::Health;
 use crate::links::Links;
 use crate::policy::Policy;
-use crate::store::{Backend, Memory, Store};
+use crate::store::Store;
 
 pub mod accept;
 pub mod admin;
@@ -26,6 +26,7 @@ pub mod ask;
 pub mod ca;
 pub mod calls;
 pub mod capabilities;
+pub mod capacity;
 mod carry;
 pub mod cli;
 pub mod config;
@@ -37,6 +38,7 @@ pub mod learn;
 pub mod links;
 pub mod local;
 pub mod make;
+pub mod merge;
 pub mod metrics;
 mod ours;
 pub mod parameters;
@@ -75,11 +77,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         println!("http {}", listener.local_addr().with_context(cannot)?);
         watching.spawn("http", http::serve(listener, health.clone(), watching.clone()));
     }
-    let backend: Box<dyn Backend> = match &config.store {
-        StoreAt::File(_) | StoreAt::Memory => Box::new(Memory::default()),
-    };
     let calls = Arc::new(Calls::default());
-    let store = Store::open(calls.metrics.measured(backend), &keeping)?;
+    let store = Store::open(calls.metrics.measured(config.store.open()?), &keeping)?;
     let links = Arc::new(Links::new(store.clone(), edges.clone()));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());

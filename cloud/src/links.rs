@@ -40,6 +40,8 @@ pub struct Links {
     tasks: Tasks,
     /// Told to stop when edges are to go elsewhere.
     draining: Tasks,
+    /// Told whenever a node has a new link.
+    linking: watch::Sender<()>,
     /// The backoff that edges were told last; it grows with the largest fleet seen.
     backoff_cap: watch::Sender<Duration>,
     /// How many links were made so far.
@@ -76,9 +78,19 @@ impl Links {
     /// No links yet. Their tasks are part of `tasks`.
     pub fn new(store: Store, tasks: Tasks) -> Self {
         let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
-        let (by_node, waiting, lost) = Default::default();
+        let (by_node, waiting, lost, linking) = Default::default();
         let (begun, made) = (Instant::now(), AtomicU64::new(0));
-        Self { by_node, waiting, lost, begun, store, tasks, draining, backoff_cap, made }
+        Self { by_node, waiting, lost, begun, store, tasks, draining, linking, backoff_cap, made }
+    }
+
+    /// The tasks of all links; what asks nodes by itself is one of them.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    /// Changes whenever a node has a new link.
+    pub(crate) fn linking(&self) -> watch::Receiver<()> {
+        self.linking.subscribe()
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
@@ -157,6 +169,7 @@ impl Links {
             // Who left does not want it any more.
             let _ = waiting.send(handle.clone());
         }
+        self.linking.send_replace(());
         older
     }
 

@@ -76,7 +76,7 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     match (key, facts.scope) {
         (Key::Local, _) => Ok(Plan::Local),
         (Key::Node(_), _) => Ok(Plan::NodeOnly),
-        (Key::Place { name, .. } | Key::Cut { name, .. }, Scope::Shared) => {
+        (Key::Place { name, .. } | Key::Cut { name, .. }, Scope::Shared) if !name.is_empty() => {
             facts.make_shared(&Id::Name(rpc.method, name.clone()))
         }
         (_, Scope::Shared) => facts.elected().map(Plan::Node),
@@ -90,7 +90,7 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
         }
         (Key::Home(id), Scope::Node) => facts
             .home(id)
-            .unwrap_or_else(|| Ok(facts.only_node().map_or(Plan::Ask(vec![id.clone()]), Plan::Node))),
+            .unwrap_or_else(|| Ok(facts.only_node().map_or_else(|| Plan::Ask(vec![id.clone()]), Plan::Node))),
         (Key::End(id), Scope::Node) => match facts.home(id) {
             Some(Err(Unclear::Removed(_))) if rpc.detaches() => Ok(Plan::Done),
             Some(home) => home,
@@ -236,8 +236,7 @@ impl Facts<'_> {
     }
 
     fn no_such_topology(&self, asked: &[Segments]) -> String {
-        let asked: Vec<_> =
-            asked.iter().map(|segments| written(segments.iter().map(|(key, value)| (key, value)))).collect();
+        let asked: Vec<_> = asked.iter().map(|segments| written(segments.iter())).collect();
         let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
         let known = some(nodes.map(|(node, at)| {
             format!("{node} {}", written(at.place.iter().map(|(key, value)| (key, value))))

@@ -17,16 +17,16 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use self::backoff::STABLE;
 use self::link::Heard;
 use self::ways::{Aim, Found, Ways};
 use crate::calls::{Calls, Replaced};
 use crate::drivers::Drivers;
 
+pub mod backoff;
 mod link;
 mod ways;
 
-/// A link that has held for so long is stable: the next one is dialed without much delay.
-const STABLE: Duration = Duration::from_secs(30);
 /// The time between two attempts at a preferred way doubles up to this many times the first.
 const RETURN_GROWTH: u32 = 10;
 

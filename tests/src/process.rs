@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
+
+use crate::stand::until;
 
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 3000;
@@ -63,6 +65,19 @@ impl Process {
         let log = std::fs::read(&self.log).unwrap_or_default();
         let tail = log.get(log.len().saturating_sub(TAIL)..).unwrap_or_default();
         String::from_utf8_lossy(tail).into_owned()
+    }
+
+    /// Waits until the end of its log says this.
+    ///
+    /// # Errors
+    /// It does not in time; the error holds what it says.
+    pub async fn logged(&self, what: &str) -> anyhow::Result<()> {
+        until(what, || async {
+            let log = self.log_tail();
+            ensure!(log.contains(what), "{} has logged:\n{log}", self.name);
+            Ok(())
+        })
+        .await
     }
 
     /// Sends a signal.

@@ -1,21 +1,40 @@
-//! A relay on loopback, TCP or UDP, that tests cut: what is connected breaks, and nothing comes through until it is
-//! mended. Over UDP nobody is told, as when a path is black-holed.
+//! A relay on loopback, TCP or UDP, that tests cut, let swallow what comes, and move to another port. Over UDP nobody
+//! is told of a cut, as when a path is black-holed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use proto::stop::Tasks;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 
 /// A relay; it ends when it is dropped.
 pub struct Relay {
     url: String,
-    whole: watch::Sender<bool>,
+    state: watch::Sender<State>,
     tasks: Tasks,
 }
+
+/// What a relay does with what comes.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Pass,
+    Cut,
+    Swallow,
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    mode: Mode,
+    /// Datagrams go out from another port when this is another number.
+    port: u32,
+}
+
+type States = watch::Receiver<State>;
 
 impl Relay {
     /// Relays to the cloud's URL, with the transport that this has.
@@ -24,12 +43,12 @@ impl Relay {
     /// No port can be had, or the URL has no address in it.
     pub async fn to(url: &str) -> anyhow::Result<Self> {
         let (scheme, target) = url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
-        let (target, whole, tasks) = (target.parse()?, watch::Sender::new(true), Tasks::default());
+        let (target, state, tasks) = (target.parse()?, watch::Sender::default(), Tasks::default());
         let addr = match scheme {
-            "quic" => datagrams(target, whole.subscribe(), &tasks).await?,
-            _ => connections(target, whole.subscribe(), &tasks).await?,
+            "quic" => datagrams(target, state.subscribe(), &tasks).await?,
+            _ => connections(target, state.subscribe(), &tasks).await?,
         };
-        Ok(Self { url: format!("{scheme}://{addr}"), whole, tasks })
+        Ok(Self { url: format!("{scheme}://{addr}"), state, tasks })
     }
 
     /// Where to dial instead.
@@ -39,12 +58,22 @@ impl Relay {
 
     /// Breaks all connections; new ones are closed at once. Datagrams are lost.
     pub fn cut(&self) {
-        self.whole.send_replace(false);
+        self.state.send_modify(|state| state.mode = Mode::Cut);
     }
 
-    /// Lets new connections, and datagrams, through again.
+    /// Leaves connections open and lets nothing through, new ones too. Datagrams are lost.
+    pub fn swallow(&self) {
+        self.state.send_modify(|state| state.mode = Mode::Swallow);
+    }
+
+    /// Lets connections, what they have waiting, and datagrams through again.
     pub fn mend(&self) {
-        self.whole.send_replace(true);
+        self.state.send_modify(|state| state.mode = Mode::Pass);
+    }
+
+    /// Lets datagrams come from another port from now on; what is sent to the one before is lost.
+    pub fn move_port(&self) {
+        self.state.send_modify(|state| state.port += 1);
     }
 }
 
@@ -54,54 +83,62 @@ impl Drop for Relay {
     }
 }
 
-async fn connections(
-    target: SocketAddr,
-    whole: watch::Receiver<bool>,
-    tasks: &Tasks,
-) -> anyhow::Result<SocketAddr> {
+async fn connections(target: SocketAddr, states: States, tasks: &Tasks) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let (addr, inner) = (listener.local_addr()?, tasks.clone());
     tasks.spawn_until_stop("relay", async move {
         while let Ok((near, _)) = listener.accept().await {
-            if *whole.borrow() {
-                inner.spawn_until_stop("relayed", relayed(near, target, whole.clone()));
+            if states.borrow().mode != Mode::Cut {
+                inner.spawn_until_stop("relayed", relayed(near, target, states.clone()));
             }
         }
     });
     Ok(addr)
 }
 
-async fn relayed(mut near: TcpStream, target: SocketAddr, mut whole: watch::Receiver<bool>) {
-    let Ok(mut far) = TcpStream::connect(target).await else { return };
+async fn relayed(near: TcpStream, target: SocketAddr, mut states: States) {
+    let Ok(far) = TcpStream::connect(target).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+    let (up, down) = (copy(near_in, far_out, states.clone()), copy(far_in, near_out, states.clone()));
+    let copied = async { tokio::join!(up, down) };
     tokio::select! {
-        _ = copy_bidirectional(&mut near, &mut far) => {}
-        _ = whole.wait_for(|whole| !whole) => {}
+        _ = copied => {}
+        _ = states.wait_for(|state| state.mode == Mode::Cut) => {}
     }
 }
 
-async fn datagrams(
-    target: SocketAddr,
-    whole: watch::Receiver<bool>,
-    tasks: &Tasks,
-) -> anyhow::Result<SocketAddr> {
+/// Copies one direction. What is dropped at the end of it is shut down.
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut states: States) {
+    let mut bytes = vec![0; 65_536];
+    while let Ok(length @ 1..) = from.read(&mut bytes).await {
+        if states.wait_for(|state| state.mode != Mode::Swallow).await.is_err()
+            || to.write_all(&bytes[..length]).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+async fn datagrams(target: SocketAddr, states: States, tasks: &Tasks) -> anyhow::Result<SocketAddr> {
     let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
     let (addr, inner) = (near.local_addr()?, tasks.clone());
     tasks.spawn_until_stop("relay", async move {
-        let (mut peers, mut buffer) = (HashMap::<SocketAddr, Arc<UdpSocket>>::new(), vec![0; 65_536]);
+        let (mut peers, mut buffer) = (HashMap::new(), vec![0; 65_536]);
         loop {
             // An ICMP error of an earlier datagram says nothing about this one.
             let Ok((length, from)) = near.recv_from(&mut buffer).await else { continue };
-            if !*whole.borrow() {
+            let State { mode, port } = *states.borrow();
+            if mode != Mode::Pass {
                 continue;
             }
             let far = match peers.get(&from) {
-                Some(far) => far.clone(),
-                None => {
+                Some((at, far)) if *at == port => Arc::clone(far),
+                _ => {
                     let Ok(far) = outward(target).await else { continue };
-                    let back = answers(near.clone(), far.clone(), from, whole.clone());
+                    let back = answers(near.clone(), far.clone(), from, states.clone(), port);
                     inner.spawn_until_stop("relayed", back);
-                    peers.insert(from, far.clone());
+                    peers.insert(from, (port, far.clone()));
                     far
                 }
             };
@@ -117,12 +154,41 @@ async fn outward(target: SocketAddr) -> std::io::Result<Arc<UdpSocket>> {
     Ok(Arc::new(far))
 }
 
-async fn answers(near: Arc<UdpSocket>, far: Arc<UdpSocket>, to: SocketAddr, whole: watch::Receiver<bool>) {
-    let mut buffer = vec![0; 65_536];
+/// Copies what comes back, until the port is another one.
+async fn answers(near: Arc<UdpSocket>, far: Arc<UdpSocket>, to: SocketAddr, states: States, port: u32) {
+    let (mut buffer, mut moves) = (vec![0; 65_536], states.clone());
     loop {
-        let Ok(length) = far.recv(&mut buffer).await else { continue };
-        if *whole.borrow() {
+        let received = tokio::select! {
+            received = far.recv(&mut buffer) => received,
+            _ = moves.wait_for(|state| state.port != port) => return,
+        };
+        let Ok(length) = received else { continue };
+        if states.borrow().mode == Mode::Pass {
             let _ = near.send_to(&buffer[..length], to).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_moved_relay_comes_from_another_port_and_answers_find_back() -> anyhow::Result<()> {
+        let cloud = UdpSocket::bind("127.0.0.1:0").await?;
+        let relay = Relay::to(&format!("quic://{}", cloud.local_addr()?)).await?;
+        let edge = UdpSocket::bind("127.0.0.1:0").await?;
+        edge.connect(relay.url().trim_start_matches("quic://")).await?;
+        let (mut ports, mut bytes) = (std::collections::HashSet::new(), [0; 8]);
+        for _ in 0..3 {
+            edge.send(b"call").await?;
+            let (_, from) = cloud.recv_from(&mut bytes).await?;
+            assert!(ports.insert(from.port()), "it did not move");
+            cloud.send_to(b"answer", from).await?;
+            let length = edge.recv(&mut bytes).await?;
+            assert_eq!(&bytes[..length], b"answer");
+            relay.move_port();
+        }
+        Ok(())
     }
 }

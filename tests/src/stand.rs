@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use proto::link::tls::{Credentials, Files, Role, TlsError};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tonic::transport::{Channel, Endpoint};
@@ -87,6 +88,19 @@ impl Stand {
     /// The directory of the certificates.
     pub fn pki(&self) -> String {
         self.at("pki")
+    }
+
+    /// The certificates of the cloud, or of a node that has been issued one.
+    pub fn files(&self, name: &str) -> Files {
+        Files::of(Path::new(&self.pki()), name)
+    }
+
+    /// The same, read.
+    ///
+    /// # Errors
+    /// There are none of this name for this role.
+    pub fn credentials(&self, name: &str, role: Role) -> Result<Credentials, TlsError> {
+        Credentials::load(&self.files(name), role)
     }
 
     /// A path in the directory, as text.
@@ -203,9 +217,8 @@ impl Stand {
     }
 
     fn tls(&self, command: &mut Command, name: &str) {
-        let pki = self.pki();
-        command.args(["--ca", &format!("{pki}/ca.crt")]);
-        command.args(["--cert", &format!("{pki}/{name}.crt"), "--key", &format!("{pki}/{name}.key")]);
+        let Files { ca, cert, key } = self.files(name);
+        command.arg("--ca").arg(ca).arg("--cert").arg(cert).arg("--key").arg(key);
     }
 
     /// The cloud's CSI socket for a driver.

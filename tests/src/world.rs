@@ -6,6 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use prost::Message;
 use proto::csi;
+use proto::hello::{Hello, PROTOCOL};
+use proto::link::tls::Role;
+use proto::link::{self, KeepAlive, Link, ws};
 
 use crate::process::Process;
 use crate::raw::RawClient;
@@ -48,6 +51,18 @@ impl World {
     /// A program does not start; the error holds its log.
     pub async fn with(listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {
         Self::at(Stand::new().await?, listen, cloud, edge).await
+    }
+
+    /// A world whose driver is shared: its calls pass through, whatever they are.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn shared(listen: &str) -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let config = stand.at("shared.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
+        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        Self::at(stand, listen, &["--config", &config], &[]).await
     }
 
     /// A world on this stand, whose link uses this scheme, `wss` or `quic`.
@@ -107,6 +122,15 @@ impl World {
         RawClient::connect(&self.stand.at("driver.sock")).await
     }
 
+    /// Dials as an edge of the test's own, with the node's certificate.
+    ///
+    /// # Errors
+    /// There is no link.
+    pub async fn dial(&self) -> anyhow::Result<Link> {
+        let credentials = self.stand.credentials(NODE, Role::Node)?;
+        Ok(link::dial(&self.url().parse()?, &credentials, KeepAlive::default(), &ws::tcp()).await?)
+    }
+
     /// Where the edge dials.
     pub fn url(&self) -> &str {
         self.cloud.urls.first().map_or("", String::as_str)
@@ -125,6 +149,14 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The hello of an edge of the test's own: it has no drivers.
+///
+/// # Errors
+/// That is no node's name.
+pub fn hello(node: &str) -> anyhow::Result<Hello> {
+    Ok(Hello { protocol: PROTOCOL, node: node.parse()?, version: "test".into(), drivers: Vec::new() })
 }
 
 /// Succeeds when the front's Probe says that it is ready.

@@ -14,16 +14,6 @@ use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created,
 use tokio::time::Instant;
 use tonic::Code;
 
-/// Waits until a program's log says this.
-async fn logged(process: &Process, what: &str) -> anyhow::Result<()> {
-    until(what, || async {
-        let log = process.log_tail();
-        anyhow::ensure!(log.contains(what), "{log}");
-        Ok(())
-    })
-    .await
-}
-
 /// A call that waits in the driver until the gate opens.
 fn held(driver: &TestDriver) -> Gate {
     let gate = Gate::new();
@@ -88,7 +78,7 @@ async fn an_edge_that_stops_finishes_what_it_has_and_gets_nothing_new() -> anyho
             gate.wait_for(1).await?;
             stage.wait_for(1).await?;
             edge.signal(Signal::TERM)?;
-            logged(&cloud.process, "no call is begun on it any more").await?;
+            cloud.process.logged("no call is begun on it any more").await?;
             let begun = Instant::now();
             let status = front.call(&controller("DeleteVolume"), &delete("x")).await?.status();
             assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -104,7 +94,7 @@ async fn an_edge_that_stops_finishes_what_it_has_and_gets_nothing_new() -> anyho
         assert_eq!((by_cloud?.code(), by_node?.code()), (Code::Ok, Code::Ok));
         assert!(edge.ended(START).await?.success());
         assert!(driver.calls_of("DeleteVolume").is_empty(), "a call was begun after the goodbye");
-        logged(&cloud.process, "unlinked, as the edge wished").await?;
+        cloud.process.logged("unlinked, as the edge wished").await?;
         cloud.process.stop(START).await?;
         serving.stop().await;
     }
@@ -114,7 +104,7 @@ async fn an_edge_that_stops_finishes_what_it_has_and_gets_nothing_new() -> anyho
 /// Tells a program to stop, once or twice, and waits until it has.
 async fn end(process: &mut Process, twice: bool) -> anyhow::Result<std::process::ExitStatus> {
     process.signal(Signal::TERM)?;
-    logged(process, "stopping").await?;
+    process.logged("stopping").await?;
     if twice {
         process.signal(Signal::TERM)?;
     }

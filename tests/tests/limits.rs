@@ -1,62 +1,38 @@
 //! What an edge, or whoever dials, may take of the cloud. Each test ends with a good edge that is untouched.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::hello::{Hello, MAX_BYTES, Message, PROTOCOL, Welcome};
-use proto::link::tls::{Credentials, Files, Role, client_config};
-use proto::link::{self, Event, HANDSHAKE, KeepAlive, Link, quic, ws};
+use proto::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
+use proto::link::tls::{Role, client_config};
+use proto::link::{Event, HANDSHAKE, quic, ws};
 use proto::publish::{Existing, publish};
-use tests::process::Process;
-use tests::stand::{START, Stand, until};
-use tests::world::{NODE, QUIET, TRANSPORTS, World, controller};
+use tests::stand::{START, until};
+use tests::world::{NODE, QUIET, TRANSPORTS, World, controller, hello};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
-
-fn credentials(stand: &Stand) -> anyhow::Result<Credentials> {
-    let at = |file: String| PathBuf::from(stand.pki()).join(file);
-    let files =
-        Files { ca: at("ca.crt".into()), cert: at(format!("{NODE}.crt")), key: at(format!("{NODE}.key")) };
-    Ok(Credentials::load(&files, Role::Node)?)
-}
-
-/// Dials as an edge of the test's own, with the node's certificate.
-async fn dial(world: &World) -> anyhow::Result<Link> {
-    let credentials = credentials(&world.stand)?;
-    Ok(link::dial(&world.url().parse()?, &credentials, KeepAlive::default(), &ws::tcp()).await?)
-}
 
 fn addr(world: &World) -> anyhow::Result<SocketAddr> {
     Ok(world.url().split_once("://").unwrap_or_default().1.parse()?)
 }
 
 async fn tls(world: &World) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let config = client_config(&credentials(&world.stand)?, ws::ALPN)?;
+    let config = client_config(&world.stand.credentials(NODE, Role::Node)?, ws::ALPN)?;
     let tcp = TcpStream::connect(addr(world)?).await?;
     let name = rustls::pki_types::ServerName::try_from("127.0.0.1")?;
     Ok(tokio_rustls::TlsConnector::from(config).connect(name, tcp).await?)
 }
 
 async fn quinn_connection(world: &World) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
-    let tls = client_config(&credentials(&world.stand)?, quic::ALPN)?;
+    let tls = client_config(&world.stand.credentials(NODE, Role::Node)?, quic::ALPN)?;
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls)?;
     let config = quinn::ClientConfig::new(Arc::new(crypto));
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
     let connection = endpoint.connect_with(config, addr(world)?, "127.0.0.1")?.await?;
     Ok((endpoint, connection))
-}
-
-async fn logged(process: &Process, what: &str) -> anyhow::Result<()> {
-    until(what, || async {
-        let log = process.log_tail();
-        anyhow::ensure!(log.contains(what), "{log}");
-        Ok(())
-    })
-    .await
 }
 
 /// The good edge is linked and answers.
@@ -85,7 +61,7 @@ async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     let tcp = TcpStream::connect(addr(&worlds[0])?).await?;
     let after_tls = tls(&worlds[0]).await?;
     let slow = tls(&worlds[0]).await?;
-    let (wss, (endpoint, silent)) = (dial(&worlds[0]).await?, quinn_connection(&worlds[1]).await?);
+    let (wss, (endpoint, silent)) = (worlds[0].dial().await?, quinn_connection(&worlds[1]).await?);
     let slow = async move {
         let (mut read, mut write) = tokio::io::split(slow);
         let drip = async {
@@ -114,7 +90,7 @@ async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     assert!(begun.elapsed() >= HANDSHAKE - Duration::from_millis(100), "too soon: {:?}", begun.elapsed());
     drop(endpoint);
     for world in worlds {
-        logged(&world.cloud.process, "did not answer within 10s").await?;
+        world.cloud.process.logged("did not answer within 10s").await?;
         untouched(&world).await?;
         world.stop().await?;
     }
@@ -128,15 +104,14 @@ async fn an_address_has_so_many_connections_and_no_more() -> anyhow::Result<()> 
         let config = dir.path().join("cloud.toml");
         publish(&config, b"[limits]\nconnections_per_address = 2\n", 0o600, Existing::Keep)?;
         let world = World::with(transport, &["--config", &config.display().to_string()], &[]).await?;
-        let second = dial(&world).await?;
-        let third = dial(&world).await.err();
+        let second = world.dial().await?;
+        let third = world.dial().await.err();
         let text = third.map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(!text.is_empty(), "a third connection was taken");
-        logged(&world.cloud.process, "127.0.0.1").await?;
-        logged(&world.cloud.process, "has 2 connections, which is the limit (connections_per_address)")
-            .await?;
+        world.cloud.process.logged("127.0.0.1").await?;
+        world.cloud.process.logged("has 2 connections, which is the limit (connections_per_address)").await?;
         second.close("done").await;
-        let room = until("there is room again", || dial(&world)).await?;
+        let room = until("there is room again", || world.dial()).await?;
         room.close("done").await;
         untouched(&world).await?;
         world.stop().await?;
@@ -148,9 +123,8 @@ async fn an_address_has_so_many_connections_and_no_more() -> anyhow::Result<()> 
 async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let world = World::new(transport).await?;
-        let mut link = dial(&world).await?;
-        let (node, version, drivers) = (NODE.parse()?, "0.1.0".into(), Vec::new());
-        link.send(&Message::Hello(Hello { protocol: PROTOCOL, node, version, drivers })).await?;
+        let mut link = world.dial().await?;
+        link.send(&Message::Hello(hello(NODE)?)).await?;
         let Event::Message(Message::Welcome(welcome)) = link.next().await else { panic!("not welcome") };
         assert_eq!(welcome.backoff_cap_ms, Some(2000), "what a small fleet is told");
         // Only the cloud welcomes.
@@ -161,7 +135,7 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             Event::Closed(error) => assert!(error.to_string().contains(reason), "{error}"),
             _ => panic!("not closed"),
         }
-        logged(&world.cloud.process, reason).await?;
+        world.cloud.process.logged(reason).await?;
         untouched(&world).await?;
         world.stop().await?;
     }
@@ -177,7 +151,7 @@ async fn a_control_message_that_is_too_large_is_named_to_both_sides() -> anyhow:
     let closed = timeout(START, connection.closed()).await?;
     let reason = "a control message of more than 262144 bytes";
     assert!(closed.to_string().contains(reason), "{closed}");
-    logged(&world.cloud.process, reason).await?;
+    world.cloud.process.logged(reason).await?;
     untouched(&world).await?;
     world.stop().await
 }
@@ -197,7 +171,7 @@ async fn an_edge_opens_one_stream_and_no_bulk_connection_that_nobody_asked_for()
     let url = format!("wss://{}/bulk/6a0e8c3e-4d6c-4e7c-9d3f-0d1f6f0b9f10", addr(&world)?);
     let (socket, _) = tokio_tungstenite::client_async(url, tls(&world).await?).await?;
     closed(socket.into_inner()).await?;
-    logged(&world.cloud.process, "nobody asked for /bulk/").await?;
+    world.cloud.process.logged("nobody asked for /bulk/").await?;
     untouched(&world).await?;
     world.stop().await
 }

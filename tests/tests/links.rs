@@ -13,37 +13,22 @@ use rustix::process::Signal;
 use tests::raw::RawClient;
 use tests::stand::{START, Stand, until};
 use tests::testdriver::TestDriver;
-use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
+use tests::world::{self, DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite;
 use tonic::Code;
 
-fn credentials(stand: &Stand, name: &str, role: Role) -> anyhow::Result<Credentials> {
-    let at = |file: String| stand.at("pki").parse::<std::path::PathBuf>().map(|pki| pki.join(file));
-    let files =
-        Files { ca: at("ca.crt".into())?, cert: at(format!("{name}.crt"))?, key: at(format!("{name}.key"))? };
-    Ok(Credentials::load(&files, role)?)
-}
-
-/// Dials as an edge of the test's own, with the node's certificate.
-async fn dial(world: &World) -> anyhow::Result<Link> {
-    let endpoint: Endpoint = world.url().parse()?;
-    Ok(link::dial(&endpoint, &credentials(&world.stand, NODE, Role::Node)?, KeepAlive::default(), &ws::tcp())
-        .await?)
-}
-
 fn hello(node: &str, protocol: u32) -> anyhow::Result<Message> {
     let driver = hello::Driver { name: DRIVER.parse()?, answers: Default::default() };
-    let (version, drivers) = ("9.9.9".into(), vec![driver]);
-    Ok(Message::Hello(Hello { protocol, node: node.parse()?, version, drivers }))
+    Ok(Message::Hello(Hello { protocol, drivers: vec![driver], ..world::hello(node)? }))
 }
 
 #[tokio::test]
 async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let world = World::new(transport).await?;
-        let mut link = dial(&world).await?;
+        let mut link = world.dial().await?;
         link.send(&hello(NODE, PROTOCOL + 1)?).await?;
         match link.next().await {
             Event::Message(Message::Refused(refused)) => {
@@ -69,7 +54,7 @@ async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<
 #[tokio::test]
 async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
     let mut stand = Stand::new().await?;
-    let tls = link::tls::server_config(&credentials(&stand, "cloud", Role::Cloud)?, ws::ALPN)?;
+    let tls = link::tls::server_config(&stand.credentials("cloud", Role::Cloud)?, ws::ALPN)?;
     let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("wss://{}", listener.local_addr()?);
@@ -95,7 +80,7 @@ async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
 #[tokio::test]
 async fn garbage_before_the_hello_ends_that_link_only() -> anyhow::Result<()> {
     let world = World::new(TRANSPORTS[0]).await?;
-    let tls = client_config(&credentials(&world.stand, NODE, Role::Node)?, ws::ALPN)?;
+    let tls = client_config(&world.stand.credentials(NODE, Role::Node)?, ws::ALPN)?;
     let at = world.url().trim_start_matches("wss://").to_owned();
     let large = "x".repeat(hello::MAX_BYTES + 1);
     for message in [
@@ -121,7 +106,7 @@ async fn garbage_before_the_hello_ends_that_link_only() -> anyhow::Result<()> {
 #[tokio::test]
 async fn garbage_on_quics_first_stream_ends_that_link_only() -> anyhow::Result<()> {
     let world = World::new(TRANSPORTS[1]).await?;
-    let tls = client_config(&credentials(&world.stand, NODE, Role::Node)?, quic::ALPN)?;
+    let tls = client_config(&world.stand.credentials(NODE, Role::Node)?, quic::ALPN)?;
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls)?;
     let config = quinn::ClientConfig::new(Arc::new(crypto));
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
@@ -150,7 +135,7 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
         let serving = other.serve(Path::new(&socket))?;
         let second = world.stand.edge("n2", &url, &[(DRIVER, &socket)]).await?;
         // An edge with the certificate of n1 calls itself n2.
-        let mut liar = dial(&world).await?;
+        let mut liar = world.dial().await?;
         liar.send(&hello("n2", PROTOCOL)?).await?;
         assert!(matches!(liar.next().await, Event::Message(Message::Welcome(_))));
         let asks = |node: &str| {
@@ -185,20 +170,17 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
         foreign.run("csi-cloud", &["ca", "issue", "n9", "--dir", &foreign.pki()]).await?;
         let endpoint: Endpoint = world.url().parse()?;
         // All of it foreign: our side does not take the cloud.
-        let all = credentials(&foreign, "n9", Role::Node)?;
+        let all = foreign.credentials("n9", Role::Node)?;
         let error = link::dial(&endpoint, &all, KeepAlive::default(), &ws::tcp()).await.err();
         let text = error.as_ref().map(ToString::to_string).unwrap_or_default();
         assert!(matches!(error, Some(LinkError::Tls(_))), "{error:?}");
         assert!(text.contains("of another CA"), "{text}");
         // A foreign certificate, but our CA to check the cloud with: the cloud does not take us.
-        let pki = |name: &str| std::path::PathBuf::from(foreign.pki()).join(name);
-        let ca =
-            [std::fs::read(pki("ca.crt"))?, std::fs::read(Path::new(&world.stand.pki()).join("ca.crt"))?]
-                .concat();
+        let files = foreign.files("n9");
+        let ca = [std::fs::read(&files.ca)?, std::fs::read(world.stand.files(NODE).ca)?].concat();
         let both = foreign.dir().join("both.crt");
         proto::publish::publish(&both, &ca, 0o600, proto::publish::Existing::Keep)?;
-        let files = Files { ca: both, cert: pki("n9.crt"), key: pki("n9.key") };
-        let half = Credentials::load(&files, Role::Node)?;
+        let half = Credentials::load(&Files { ca: both, ..files }, Role::Node)?;
         let refused = match link::dial(&endpoint, &half, KeepAlive::default(), &ws::tcp()).await {
             // TLS 1.3: the dialer has finished before the other side has looked at its certificate.
             Ok(mut link) => match link.next().await {
@@ -229,12 +211,7 @@ async fn an_edge_that_falls_silent_is_given_up_and_comes_back() -> anyhow::Resul
         let world = impatient(transport).await?;
         world.edge.signal(Signal::STOP)?;
         let begun = Instant::now();
-        until("the cloud gives the edge up", || async {
-            let log = world.cloud.process.log_tail();
-            anyhow::ensure!(log.contains("sign of life"), "{log}");
-            Ok(())
-        })
-        .await?;
+        world.cloud.process.logged("sign of life").await?;
         let took = begun.elapsed();
         // The rest is the machine's.
         assert!(took < Duration::from_millis(3500), "{transport}: noticed after {took:?} and not after 2 s");
@@ -258,13 +235,8 @@ async fn a_cloud_that_falls_silent_is_given_up_by_the_edge() -> anyhow::Result<(
         let mut world = impatient(transport).await?;
         world.cloud.process.signal(Signal::STOP)?;
         let begun = Instant::now();
-        until("the edge gives the cloud up", || async {
-            let log = world.edge.log_tail();
-            anyhow::ensure!(log.contains("no link; dialing again"), "{log}");
-            anyhow::ensure!(log.contains("sign of life"), "{log}");
-            Ok(())
-        })
-        .await?;
+        world.edge.logged("no link; dialing again").await?;
+        world.edge.logged("sign of life").await?;
         let took = begun.elapsed();
         assert!(took < Duration::from_millis(3500), "{transport}: noticed after {took:?} and not after 2 s");
         world.cloud.process.signal(Signal::CONT)?;

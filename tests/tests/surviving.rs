@@ -7,15 +7,15 @@ use futures_util::future::join_all;
 use prost::Message;
 use proto::csi;
 use proto::frame::frame;
-use proto::link::tls::{Credentials, Files, Role};
-use proto::link::{self, KeepAlive, ws};
+use proto::hello;
+use proto::link::Event;
 use tests::process::Process;
 use tests::raw::RawClient;
 use tests::relay::Relay;
 use tests::stand::{START, Stand, until};
 use tests::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use tests::world::{
-    DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
+    self, DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
 };
 use tokio::time::Instant;
 use tonic::Code;
@@ -41,18 +41,9 @@ async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result
 
 /// Takes the node's link away with a link of the test's own, which it drops: the edge dials again.
 async fn take_the_link(world: &World) -> anyhow::Result<()> {
-    let at = |file: &str| Path::new(&world.stand.pki()).join(file);
-    let files = Files { ca: at("ca.crt"), cert: at("n1.crt"), key: at("n1.key") };
-    let credentials = Credentials::load(&files, Role::Node)?;
-    let mut link = link::dial(&world.url().parse()?, &credentials, KeepAlive::default(), &ws::tcp()).await?;
-    let hello = proto::hello::Hello {
-        protocol: proto::hello::PROTOCOL,
-        node: NODE.parse()?,
-        version: "test".into(),
-        drivers: Vec::new(),
-    };
-    link.send(&proto::hello::Message::Hello(hello)).await?;
-    assert!(matches!(link.next().await, link::Event::Message(proto::hello::Message::Welcome(_))));
+    let mut link = world.dial().await?;
+    link.send(&hello::Message::Hello(world::hello(NODE)?)).await?;
+    assert!(matches!(link.next().await, Event::Message(hello::Message::Welcome(_))));
     link.close("the test has what it wants").await;
     Ok(())
 }

@@ -1,117 +1,19 @@
 //! Several ways to the cloud: the next when one fails or swallows what is sent, the preferred one again when it
 //! works, and a link that lives on while the edge's address changes.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use proto::publish::{Existing, publish};
-use proto::stop::Tasks;
 use tests::process::Process;
 use tests::raw::RawClient;
+use tests::relay::Relay;
 use tests::stand::{Cloud, START, Stand, until};
 use tests::testdriver::{Fault, Gate, Running, TestDriver, Times};
 use tests::world::{DRIVER, NODE, TRANSPORTS, controller, create, ready};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::watch;
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tonic::Code;
-
-/// What a relay does with what comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Passes it on, over UDP from the socket of this number, made when the number is new.
-    Pass(u32),
-    /// Swallows it and says nothing.
-    Swallow,
-}
-
-/// A relay before the cloud.
-struct Relay {
-    addr: SocketAddr,
-    mode: watch::Sender<Mode>,
-    tasks: Tasks,
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.tasks.stop();
-    }
-}
-
-impl Relay {
-    async fn udp(cloud: SocketAddr, first: Mode) -> anyhow::Result<Self> {
-        let inner = UdpSocket::bind("127.0.0.1:0").await?;
-        let (addr, mode, tasks) = (inner.local_addr()?, watch::Sender::new(first), Tasks::default());
-        let modes = mode.subscribe();
-        tasks.spawn_until_stop("udp relay", async move { drop(relay_udp(inner, cloud, modes).await) });
-        Ok(Self { addr, mode, tasks })
-    }
-
-    async fn tcp(cloud: SocketAddr) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let (addr, tasks) = (listener.local_addr()?, Tasks::default());
-        let (mode, own) = (watch::Sender::new(Mode::Pass(0)), tasks.clone());
-        let modes = mode.subscribe();
-        tasks.spawn_until_stop("tcp relay", async move {
-            while let Ok((edge, _)) = listener.accept().await {
-                let Ok(cloud) = TcpStream::connect(cloud).await else { continue };
-                let ((edge_in, edge_out), (cloud_in, cloud_out)) = (edge.into_split(), cloud.into_split());
-                own.spawn_until_stop("up", relay_tcp(edge_in, cloud_out, modes.clone()));
-                own.spawn_until_stop("down", relay_tcp(cloud_in, edge_out, modes.clone()));
-            }
-        });
-        Ok(Self { addr, mode, tasks })
-    }
-}
-
-async fn relay_udp(
-    inner: UdpSocket,
-    cloud: SocketAddr,
-    mut modes: watch::Receiver<Mode>,
-) -> std::io::Result<()> {
-    let mut edge = None;
-    let (mut up, mut down) = (vec![0; 65536], vec![0; 65536]);
-    loop {
-        let mode = *modes.borrow_and_update();
-        let outer = UdpSocket::bind("127.0.0.1:0").await?;
-        outer.connect(cloud).await?;
-        while !modes.has_changed().unwrap_or(true) {
-            tokio::select! {
-                _ = modes.changed() => break,
-                Ok((length, from)) = inner.recv_from(&mut up) => {
-                    edge = Some(from);
-                    if mode != Mode::Swallow {
-                        let _ = outer.send(&up[..length]).await;
-                    }
-                }
-                Ok(length) = outer.recv(&mut down) => if let (Some(edge), Mode::Pass(_)) = (edge, mode) {
-                    let _ = inner.send_to(&down[..length], edge).await;
-                },
-            }
-        }
-        if modes.has_changed().is_err() {
-            return Ok(());
-        }
-    }
-}
-
-/// Copies one direction; swallowing, it leaves the connection open and takes nothing.
-async fn relay_tcp(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    mut modes: watch::Receiver<Mode>,
-) {
-    let mut bytes = vec![0; 65536];
-    while let Ok(length @ 1..) = from.read(&mut bytes).await {
-        if modes.wait_for(|mode| *mode != Mode::Swallow).await.is_err()
-            || to.write_all(&bytes[..length]).await.is_err()
-        {
-            return;
-        }
-    }
-}
 
 /// A cloud with both transports, a driver, and an edge whose ways are these.
 struct Ways {
@@ -128,11 +30,6 @@ impl Ways {
         let serving = driver.serve(Path::new(&stand.at("driver.sock")))?;
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], &["--dead-after", "4"]).await?;
         Ok(Self { stand, cloud, driver, serving })
-    }
-
-    /// The address of the cloud's WebSocket (0) or QUIC (1) listener.
-    fn addr(&self, which: usize) -> anyhow::Result<SocketAddr> {
-        Ok(self.cloud.urls[which].split_once("://").unwrap_or_default().1.parse()?)
     }
 
     async fn edge(&mut self, ways: &[&str]) -> anyhow::Result<Process> {
@@ -159,10 +56,11 @@ impl Ways {
 #[tokio::test]
 async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_works() -> anyhow::Result<()> {
     let mut world = Ways::new().await?;
-    let relay = Relay::udp(world.addr(1)?, Mode::Swallow).await?;
-    let (quic, wss) = (format!("quic://{}", relay.addr), world.cloud.urls[0].clone());
+    let relay = Relay::to(&world.cloud.urls[1]).await?;
+    relay.swallow();
+    let (quic, wss) = (relay.url(), world.cloud.urls[0].clone());
     let begun = Instant::now();
-    let mut edge = world.edge(&[&quic, &wss]).await?;
+    let mut edge = world.edge(&[quic, &wss]).await?;
     assert!(edge.line_starting("linked ", START).await?.starts_with(&wss));
     assert!(begun.elapsed() < Duration::from_secs(5), "not within 5 s: {:?}", begun.elapsed());
     let front = world.front().await?;
@@ -173,10 +71,10 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
     let (path, request) = (controller("CreateVolume"), create("w"));
     let moving = async {
         gate.wait_for(1).await?;
-        relay.mode.send_replace(Mode::Pass(0));
+        relay.mend();
         let url = edge.line_starting("linked ", START).await?;
         assert!(
-            url.starts_with(&quic),
+            url.starts_with(quic),
             "not the preferred way: {url}\n{}\n{}",
             edge.log_tail(),
             world.cloud.process.log_tail()
@@ -190,7 +88,7 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
     assert_eq!(answer?.code(), Code::Ok);
     assert_eq!(world.driver.calls_of("CreateVolume").len(), 2, "it was run twice");
 
-    relay.mode.send_replace(Mode::Swallow);
+    relay.swallow();
     let begun = Instant::now();
     assert!(edge.line_starting("linked ", START).await?.starts_with(&wss));
     // 4 s until the silence is noticed.
@@ -215,8 +113,8 @@ async fn a_way_on_which_nobody_listens_is_left_at_once() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes() -> anyhow::Result<()> {
     let mut world = Ways::new().await?;
-    let relay = Relay::udp(world.addr(1)?, Mode::Pass(0)).await?;
-    let mut edge = world.edge(&[&format!("quic://{}", relay.addr)]).await?;
+    let relay = Relay::to(&world.cloud.urls[1]).await?;
+    let mut edge = world.edge(&[relay.url()]).await?;
     edge.line_starting("linked ", START).await?;
     let front = world.front().await?;
     let gate = Gate::new();
@@ -224,9 +122,9 @@ async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
     let (path, request) = (controller("CreateVolume"), create("v"));
     let moved = async {
         gate.wait_for(1).await?;
-        for port in 1..4 {
+        for _ in 0..3 {
             // As a NAT that forgets does it, or an edge that takes another network.
-            relay.mode.send_replace(Mode::Pass(port));
+            relay.move_port();
             let answer = front.call(&controller("GetCapacity"), &[]).await?;
             anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());
         }
@@ -244,23 +142,19 @@ async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
 #[tokio::test]
 async fn a_half_open_connection_is_noticed_on_both_sides() -> anyhow::Result<()> {
     let mut world = Ways::new().await?;
-    let relay = Relay::tcp(world.addr(0)?).await?;
-    let mut edge = world.edge(&[&format!("wss://{}", relay.addr)]).await?;
+    let relay = Relay::to(&world.cloud.urls[0]).await?;
+    let mut edge = world.edge(&[relay.url()]).await?;
     edge.line_starting("linked ", START).await?;
     let front = world.front().await?;
     assert_eq!(front.call(&controller("GetCapacity"), &[]).await?.code(), Code::Ok);
-    relay.mode.send_replace(Mode::Swallow);
+    relay.swallow();
     let begun = Instant::now();
-    for (side, log) in [("cloud", "unlinked"), ("edge", "no link; dialing again")] {
-        until("both sides notice", || async {
-            let text = if side == "edge" { edge.log_tail() } else { world.cloud.process.log_tail() };
-            anyhow::ensure!(text.contains(log) && text.contains("no sign of life for 4s"), "{side}: {text}");
-            Ok(())
-        })
-        .await?;
+    for (process, log) in [(&world.cloud.process, "unlinked"), (&edge, "no link; dialing again")] {
+        process.logged(log).await?;
+        process.logged("no sign of life for 4s").await?;
     }
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
-    relay.mode.send_replace(Mode::Pass(0));
+    relay.mend();
     edge.line_starting("linked ", START).await?;
     world.stop(edge).await
 }

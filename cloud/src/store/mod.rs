@@ -10,12 +10,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use proto::stop::Tasks;
 use tokio::sync::{mpsc, oneshot};
 
-pub use self::memory::Memory;
+use crate::config::StoreAt;
+
+pub use self::file::File;
+pub use self::memory::{Crash, Memory};
 pub use self::record::{At, Change, Claim, Home, Intent, Node};
 pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
 
+mod codec;
+mod file;
 mod memory;
+mod recent;
 mod record;
 mod state;
 mod txn;
@@ -44,12 +50,27 @@ pub trait Backend: Send {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The store cannot be opened or read.
-    #[error("the store {store} cannot be opened: {why}")]
+    #[error("the store {store} cannot be opened")]
     Open {
-        /// Its URL or path.
+        /// Its URL, without a password.
         store: String,
         /// What is wrong and what to do.
-        why: String,
+        #[source]
+        why: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// A record cannot be understood.
+    #[error(
+        "a record of the store cannot be read, in {table} under the key {key:?}; restore the store from a copy or an \
+         export, or start the csi-cloud that wrote it"
+    )]
+    Record {
+        /// Its table.
+        table: &'static str,
+        /// Its key, with what is not printable escaped.
+        key: String,
+        /// What is wrong.
+        #[source]
+        source: Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A commit failed.
     #[error("a change could not be made durable in the store; is its disk full or gone?")]
@@ -57,6 +78,19 @@ pub enum StoreError {
     /// The store takes no more changes.
     #[error("the store is closed; csi-cloud is stopping, or a commit failed before")]
     Closed,
+}
+
+impl StoreAt {
+    /// Opens the store there, and makes it if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or not be trusted, or another csi-cloud has it.
+    pub fn open(&self) -> Result<Box<dyn Backend>, StoreError> {
+        Ok(match self {
+            Self::File(path) => Box::new(File::open(path)?),
+            Self::Memory => Box::new(Memory::default()),
+        })
+    }
 }
 
 type Settle = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -161,6 +195,9 @@ async fn commit(mut backend: Box<dyn Backend>, changes: Vec<Change>) -> Committe
     // A panic of the backend: whoever waits learns that the store is closed.
     committing.await.unwrap_or_else(|_| (None, Err(StoreError::Closed), Vec::new()))
 }
+
+#[cfg(test)]
+mod tests;
 
 /// What was learned by key, over what was there before.
 type Over<K, V> = HashMap<K, Option<V>>;

@@ -1,11 +1,12 @@
 //! What is durable, in memory, with the indexes that routing needs. It is only changed by [`State::apply`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 
+use super::recent::Recent;
 use super::record::{At, Change, Home, Intent, Node};
 
 /// Everything that the store keeps.
@@ -34,6 +35,8 @@ pub struct OfDriver {
     given: usize,
     /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
     said: OnceLock<crate::said::Said>,
+    /// The homes by node, and when they changed.
+    recent: Recent,
 }
 
 impl State {
@@ -93,6 +96,26 @@ impl OfDriver {
     /// All homes in order of their ids: volumes, then snapshots, then groups.
     pub fn homes(&self) -> &BTreeMap<Id, Home> {
         &self.homes
+    }
+
+    /// How often a home was made, changed or forgotten since csi-cloud started.
+    pub fn changes(&self) -> u64 {
+        self.recent.changes()
+    }
+
+    /// What lives on a node, in order of its ids, with the change (see [`Self::changes`]) that was its last.
+    pub fn homes_of(&self, node: &NodeName) -> impl Iterator<Item = (&Id, u64)> {
+        self.recent.of(node)
+    }
+
+    /// Whether the home of something at a node changed after this change.
+    pub fn changed_since(&self, node: &NodeName, id: &Id, since: u64) -> bool {
+        self.recent.last_change(node, id).is_some_and(|change| change > since)
+    }
+
+    /// What was forgotten after this change; none if that is so long ago that it is not known any more.
+    pub fn gone_since(&self, since: u64) -> Option<HashSet<&Id>> {
+        self.recent.gone_since(since)
     }
 
     /// To which node a create was sent.
@@ -158,10 +181,12 @@ impl OfDriver {
 
     fn set_home(&mut self, id: Id, home: Option<Home>) {
         let after = home.as_ref().and_then(|home| home.counted(&id)).cloned();
+        let now_at = home.as_ref().map(|home| home.node.clone());
         let before = match home {
             Some(home) => self.homes.insert(id.clone(), home),
             None => self.homes.remove(&id),
         };
+        self.recent.changed(&id, before.as_ref().map(|home| &home.node), now_at.as_ref());
         self.count(before.and_then(|home| home.counted(&id).cloned()), after);
     }
 

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use proto::error::chain;
@@ -16,12 +15,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::warn;
 
 use super::Dial;
+use super::backoff::{Backoff, Cap};
 use super::link::Greeted;
 
-/// The longest first delay.
-const FIRST: Duration = Duration::from_millis(500);
-/// The longest delay, if the cloud says nothing else.
-const LAST: Duration = Duration::from_secs(30);
 /// How long a way has for itself before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_secs(3);
 
@@ -47,46 +43,13 @@ pub(super) struct Found {
 /// All ways, the preferred first.
 pub(super) struct Ways {
     all: Vec<Way>,
-    /// The longest delay, as the cloud said last.
-    cap: Duration,
+    cap: Cap,
 }
 
 struct Way {
     place: usize,
     endpoint: Endpoint,
     backoff: Backoff,
-}
-
-/// When to dial again: full jitter, so that edges that lost the cloud together do not come back together.
-struct Backoff {
-    /// The longest that each next delay may be, but for the cloud's cap.
-    delays: ExponentialBackoff,
-    not_before: Instant,
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::new().with_min_delay(FIRST).with_max_delay(LAST).without_max_times().build()
-}
-
-impl Backoff {
-    fn new() -> Self {
-        Self { delays: delays(), not_before: Instant::now() }
-    }
-
-    fn failed(&mut self, cap: Duration) -> Duration {
-        let longest = self.delays.next().unwrap_or(LAST).min(cap);
-        let delay = longest.mul_f64(rand::random_range(0.0..1.0));
-        self.not_before = Instant::now() + delay;
-        delay
-    }
-
-    /// Forgets the failures, and lets a little time pass all the same.
-    fn reset(&mut self) -> Duration {
-        self.delays = delays();
-        let delay = FIRST.mul_f64(rand::random_range(0.0..1.0));
-        self.not_before = Instant::now() + delay;
-        delay
-    }
 }
 
 /// Says when a way may join the race.
@@ -114,16 +77,14 @@ impl Ways {
         let way = |(place, endpoint): (usize, &Endpoint)| Way {
             place,
             endpoint: endpoint.clone(),
-            backoff: Backoff::new(),
+            backoff: Backoff::default(),
         };
-        Self { all: cloud.iter().enumerate().map(way).collect(), cap: LAST }
+        Self { all: cloud.iter().enumerate().map(way).collect(), cap: Cap::default() }
     }
 
-    /// Takes the longest delay that the cloud wishes, within what makes sense.
+    /// Takes the longest delay that the cloud wishes.
     pub(super) fn cap(&mut self, told: Option<Duration>) {
-        if let Some(told) = told {
-            self.cap = told.clamp(FIRST, LAST);
-        }
+        self.cap.take(told);
     }
 
     pub(super) fn endpoint(&self, way: usize) -> String {
@@ -133,8 +94,7 @@ impl Ways {
     /// Notes that the link by this way is gone; gives how long the way is left alone.
     pub(super) fn ended(&mut self, way: usize, stable: bool) -> Duration {
         let cap = self.cap;
-        let backoff = self.all.get_mut(way).map(|way| &mut way.backoff);
-        backoff.map(|b| if stable { b.reset() } else { b.failed(cap) }).unwrap_or_default()
+        self.all.get_mut(way).map(|way| way.backoff.ended(stable, cap)).unwrap_or_default()
     }
 
     /// Finds what is aimed at; none if the one attempt at a better way did not link. Dropped, it may be called
@@ -153,7 +113,7 @@ impl Ways {
             }
             Aim::Better { than, after } => {
                 sleep(after).await;
-                self.all.iter_mut().take(than).for_each(|way| way.backoff = Backoff::new());
+                self.all.iter_mut().take(than).for_each(|way| way.backoff = Backoff::default());
                 let better = |place| (place < than).then_some(place);
                 timeout(HANDSHAKE, self.race(dial, better)).await.ok()
             }
@@ -179,11 +139,11 @@ impl Ways {
 
 impl Way {
     /// Dials until it links, from its turn on.
-    async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, cap: Duration) -> Found {
+    async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, cap: Cap) -> Found {
         gate.open(turn).await;
         let mut first = true;
         loop {
-            sleep_until(self.backoff.not_before).await;
+            self.backoff.over().await;
             let error = match self.link(dial, gate).await {
                 Ok(greeted) => return Found { way: self.place, greeted },
                 Err(error) => error,
@@ -208,24 +168,6 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn delays_grow_to_the_cap_and_start_again_after_a_stable_link() {
-        let mut backoff = Backoff::new();
-        let bounds = [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000].map(Duration::from_millis);
-        let mut longest = [Duration::ZERO; 8];
-        // Enough draws that each bound is nearly reached, and none is passed.
-        for _ in 0..1000 {
-            for (seen, bound) in longest.iter_mut().zip(bounds) {
-                let delay = backoff.failed(Duration::from_secs(5));
-                assert!(delay <= bound, "{delay:?} of {bound:?}");
-                assert_eq!(backoff.not_before, Instant::now() + delay);
-                *seen = (*seen).max(delay);
-            }
-            assert!(backoff.reset() <= FIRST);
-        }
-        assert!(longest.iter().zip(bounds).all(|(seen, bound)| *seen > bound.mul_f64(0.9)), "{longest:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_way_waits_for_those_before_it_to_fail_or_for_its_turn() {
         let gate = Gate { begun: Instant::now(), failed: watch::Sender::new(0), hello: Mutex::default() };
         gate.open(0).await;
@@ -235,14 +177,5 @@ mod tests {
         gate.failed.send_replace(2);
         gate.open(2).await;
         assert_eq!(gate.begun.elapsed().as_secs(), STAGGER.as_secs(), "both have failed");
-    }
-
-    #[test]
-    fn the_clouds_wish_is_taken_within_reason() {
-        let mut ways = Ways { all: Vec::new(), cap: LAST };
-        for (told, taken) in [(0, 500), (2_000, 2_000), (3_600_000, 30_000)] {
-            ways.cap(Some(Duration::from_millis(told)));
-            assert_eq!(ways.cap, Duration::from_millis(taken));
-        }
     }
 }

@@ -32,6 +32,14 @@ pub struct Files {
     pub key: PathBuf,
 }
 
+impl Files {
+    /// Those of this name, `cloud` or a node's, in a directory of `csi-cloud ca`.
+    pub fn of(dir: &Path, name: &str) -> Self {
+        let at = |end: &str| dir.join(format!("{name}.{end}"));
+        Self { ca: dir.join("ca.crt"), cert: at("crt"), key: at("key") }
+    }
+}
+
 /// Which end of the link a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -1,7 +1,5 @@
 //! The load: callers on one HTTP/2 connection, each leading volumes through their lives, every answer checked.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -30,14 +28,53 @@ pub struct Seen {
 impl Seen {
     /// The latency below which `part` (0 to 1) of the calls stayed, in µs.
     pub fn percentile(&self, part: f64) -> f64 {
-        let last = self.latencies.len().saturating_sub(1) as f64;
-        self.latencies.get((last * part).round() as usize).copied().map_or(f64::NAN, f64::from)
+        percentile(&self.latencies, part).map_or(f64::NAN, f64::from)
     }
 
     /// Calls answered in a second.
     pub fn calls_per_s(&self) -> f64 {
         self.latencies.len() as f64 / self.took.as_secs_f64()
     }
+
+    /// Counts a call that was answered now.
+    pub fn answered(&mut self, begun: Instant) {
+        self.latencies.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
+    }
+
+    /// Counts what was seen at the same time.
+    pub fn add(&mut self, other: Self) {
+        self.latencies.extend(other.latencies);
+        self.errors += other.errors;
+    }
+
+    /// What was seen of a run that ends now.
+    pub fn finished(mut self, begun: Instant) -> Self {
+        self.took = begun.elapsed();
+        self.latencies.sort_unstable();
+        self
+    }
+}
+
+/// The one of these sorted values below which `part` (0 to 1) of them stay.
+pub fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
+    let last = sorted.len().saturating_sub(1) as f64;
+    sorted.get((last * part).round() as usize).copied()
+}
+
+/// Lets callers call at the same time and counts what they saw together.
+///
+/// # Errors
+/// A caller crashed.
+pub async fn together<F>(callers: impl Iterator<Item = F>) -> anyhow::Result<Seen>
+where
+    F: Future<Output = Seen> + Send + 'static,
+{
+    let begun = Instant::now();
+    let (mut running, mut all): (JoinSet<_>, _) = (callers.collect(), Seen::default());
+    while let Some(seen) = running.join_next().await {
+        all.add(seen.context("a caller crashed")?);
+    }
+    Ok(all.finished(begun))
 }
 
 /// Lets `callers` call for `time`; each ends with the life of its volume.
@@ -45,44 +82,33 @@ impl Seen {
 /// # Errors
 /// A caller crashed. Failed calls are counted, not returned.
 pub async fn run(channel: &Channel, node: &str, callers: usize, time: Duration) -> anyhow::Result<Seen> {
-    let (begun, errors) = (Instant::now(), Arc::new(AtomicU64::new(0)));
-    let mut running = JoinSet::new();
-    for _ in 0..callers {
-        let caller = Caller {
-            client: ControllerClient::new(channel.clone()),
-            node: node.to_owned(),
-            took: Vec::new(),
-        };
-        running.spawn(caller.call_until(begun + time, errors.clone()));
-    }
-    let mut seen = Seen::default();
-    while let Some(took) = running.join_next().await {
-        seen.latencies.extend(took.context("a caller crashed")?);
-    }
-    seen.took = begun.elapsed();
-    seen.errors = errors.load(Ordering::Relaxed);
-    seen.latencies.sort_unstable();
-    Ok(seen)
+    let end = Instant::now() + time;
+    let caller = |_| {
+        let client = ControllerClient::new(channel.clone());
+        Caller { client, node: node.to_owned(), seen: Seen::default() }.call_until(end)
+    };
+    together((0..callers).map(caller)).await
 }
 
 struct Caller {
     client: ControllerClient<Channel>,
     node: String,
-    took: Vec<u32>,
+    seen: Seen,
 }
 
 impl Caller {
-    async fn call_until(mut self, end: Instant, errors: Arc<AtomicU64>) -> Vec<u32> {
+    async fn call_until(mut self, end: Instant) -> Seen {
         while Instant::now() < end {
             if let Err(error) = self.life().await {
-                if errors.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::error!("first error: {error:#}");
+                if self.seen.errors == 0 {
+                    tracing::error!("a caller's first error: {error:#}");
                 }
+                self.seen.errors += 1;
                 // A stack that refuses everything is not called a million times a second.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
-        self.took
+        self.seen
     }
 
     /// Create, attach, detach, delete, with requests as external-provisioner and external-attacher make them.
@@ -90,7 +116,7 @@ impl Caller {
         let (request, capability) = (create(&self.node), capability());
         let begun = Instant::now();
         let volume = self.client.create_volume(request).await?.into_inner().volume.unwrap_or_default();
-        self.answered(begun);
+        self.seen.answered(begun);
         ensure!(!volume.volume_id.is_empty(), "CreateVolume was answered without a volume id");
         ensure!(volume.capacity_bytes >= SIZE, "CreateVolume made {} bytes", volume.capacity_bytes);
         ensure!(!volume.accessible_topology.is_empty(), "CreateVolume was answered without a topology");
@@ -104,7 +130,7 @@ impl Caller {
         };
         let begun = Instant::now();
         let published = self.client.controller_publish_volume(request).await?.into_inner();
-        self.answered(begun);
+        self.seen.answered(begun);
         ensure!(
             !published.publish_context.is_empty(),
             "ControllerPublishVolume was answered without a context"
@@ -116,15 +142,11 @@ impl Caller {
         };
         let begun = Instant::now();
         self.client.controller_unpublish_volume(request).await?;
-        self.answered(begun);
+        self.seen.answered(begun);
         let begun = Instant::now();
         self.client.delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
-        self.answered(begun);
+        self.seen.answered(begun);
         Ok(())
-    }
-
-    fn answered(&mut self, begun: Instant) {
-        self.took.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
     }
 }
 
@@ -159,5 +181,20 @@ pub fn capability() -> csi::VolumeCapability {
             mode: volume_capability::access_mode::Mode::SingleNodeWriter.into(),
         }),
         access_type: Some(volume_capability::AccessType::Mount(volume_capability::MountVolume::default())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_are_counted_together() -> anyhow::Result<()> {
+        let seen = |latencies, errors| async move { Seen { latencies, errors, ..Seen::default() } };
+        let all = together([seen(vec![3, 1], 1), seen(vec![2], 0), seen(Vec::new(), 2)].into_iter()).await?;
+        assert_eq!((&all.latencies[..], all.errors), (&[1, 2, 3][..], 3));
+        assert_eq!([0.0, 0.5, 0.99, 1.0].map(|part| all.percentile(part)), [1.0, 2.0, 3.0, 3.0]);
+        assert!(Seen::default().percentile(0.5).is_nan());
+        Ok(())
     }
 }

@@ -1,5 +1,9 @@
-//! The benchmark's table, its JSON rows, and whether the targets are met.
+//! The benchmark's table, its JSON rows, and whether the targets are met; and how every measurement ends.
 
+use std::fmt::Display;
+use std::path::Path;
+
+use proto::publish::{Existing, publish};
 use serde::Serialize;
 
 /// One row: one path, number of callers and driver. Ratios are to the direct path in the same round,
@@ -34,6 +38,48 @@ pub struct Row {
     pub edge_peak_kib: u64,
 }
 
+/// Targets, each with what was reached, and whether all are met.
+pub struct Targets {
+    /// A line for each.
+    pub text: String,
+    /// All are met, and no call failed.
+    pub met: bool,
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Self { text: String::new(), met: true }
+    }
+}
+
+impl Targets {
+    /// Adds a target.
+    pub fn add(&mut self, what: impl Display, reached: impl Display, met: bool) {
+        let word = if met { "met" } else { "MISSED" };
+        self.text += &format!("target {what}: {reached} {word}\n");
+        self.met &= met;
+    }
+
+    /// Adds how many calls failed, which is none if all is well.
+    pub fn errors(&mut self, errors: u64) {
+        self.text += &format!("errors: {errors}\n");
+        self.met &= errors == 0;
+    }
+}
+
+/// Writes the rows as JSON, one a line, and prints the table and the targets.
+///
+/// # Errors
+/// The rows cannot be written, or a target is missed.
+pub fn finish(rows: &[impl Serialize], table: &str, targets: &Targets, out: &Path) -> anyhow::Result<()> {
+    let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
+    std::fs::create_dir_all(out.parent().unwrap_or_else(|| Path::new(".")))?;
+    publish(out, (lines?.join("\n") + "\n").as_bytes(), 0o644, Existing::Replace)?;
+    println!("{table}\n{}rows: {}", targets.text, out.display());
+    anyhow::ensure!(targets.met, "a target is missed, or a call failed; see above");
+    Ok(())
+}
+
 /// The middle value.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -66,15 +112,14 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Each target with what was reached, and whether all are met. No call may have failed.
-pub fn targets(rows: &[Row]) -> (String, bool) {
-    let (mut text, mut all) = (String::new(), true);
+/// The targets. No call may have failed.
+pub fn targets(rows: &[Row]) -> Targets {
+    let mut targets = Targets::default();
     for row in rows.iter().filter(|row| row.path != "direct") {
         let mut target = |what: &str, reached: f64, met: bool| {
             let (path, callers, ms) = (row.path, row.callers, row.driver_ms);
-            let word = if met { "met" } else { "MISSED" };
-            text += &format!("target {path} callers {callers} driver {ms} ms: {what}: {reached:.2} {word}\n");
-            all &= met;
+            let what = format_args!("{path} callers {callers} driver {ms} ms: {what}");
+            targets.add(what, format_args!("{reached:.2}"), met);
         };
         match (row.driver_ms, row.callers) {
             (0, 1) => {
@@ -86,9 +131,8 @@ pub fn targets(rows: &[Row]) -> (String, bool) {
             _ => target("calls/s at least 0.95 × direct", row.calls_ratio, row.calls_ratio >= 0.95),
         }
     }
-    let errors: u64 = rows.iter().map(|row| row.errors).sum();
-    text += &format!("errors: {errors}\n");
-    (text, all && errors == 0)
+    targets.errors(rows.iter().map(|row| row.errors).sum());
+    targets
 }
 
 #[cfg(test)]
@@ -115,14 +159,14 @@ mod tests {
 
     #[test]
     fn a_target_that_is_missed_and_an_error_fail() {
-        assert!(targets(&[row("ws", 0.38, 0)]).1);
-        let (text, met) = targets(&[row("ws", 0.37, 0)]);
+        assert!(targets(&[row("ws", 0.38, 0)]).met);
+        let Targets { text, met } = targets(&[row("ws", 0.37, 0)]);
         assert!(!met && text.contains("0.37 MISSED"));
-        assert!(!targets(&[row("direct", 1.0, 1)]).1);
+        assert!(!targets(&[row("direct", 1.0, 1)]).met);
     }
 
     #[test]
     fn no_ratio_is_no_target_met() {
-        assert!(!targets(&[row("quic", f64::NAN, 0)]).1);
+        assert!(!targets(&[row("quic", f64::NAN, 0)]).met);
     }
 }

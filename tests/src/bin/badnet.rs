@@ -1,13 +1,13 @@
 //! `make badnet`: small calls and large answers over a far and lossy network, WebSocket against QUIC.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::Parser;
 use futures_util::future::try_join_all;
-use proto::publish::{Existing, publish};
+use tests::bench::report::finish;
 use tests::net::load::{self, FILL};
 use tests::net::report::{self, Row};
 use tests::net::{Net, Shape};
@@ -78,13 +78,7 @@ async fn all(args: Args) -> anyhow::Result<()> {
     let networks = args.rates.iter().flat_map(|rate| TRANSPORTS.map(|transport| (transport, *rate)));
     let lossy = try_join_all(networks.map(|(transport, rate)| lossy(transport, rate, &args))).await?;
     rows.extend(lossy.into_iter().flatten());
-    let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
-    std::fs::create_dir_all(args.out.parent().unwrap_or_else(|| Path::new(".")))?;
-    publish(&args.out, (lines?.join("\n") + "\n").as_bytes(), 0o644, Existing::Replace)?;
-    let (targets, met) = report::targets(&rows);
-    println!("{}\n{targets}rows: {}", report::table(&rows), args.out.display());
-    ensure!(met, "a target is missed, or a call failed; see above");
-    Ok(())
+    finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out)
 }
 
 /// A world over a network, whose driver has 4 MiB to list.

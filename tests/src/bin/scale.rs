@@ -1,11 +1,10 @@
 //! `make scale`: what idle edges cost csi-cloud, and how fast they come back.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use proto::publish::{Existing, publish};
+use tests::bench::report::finish;
 use tests::scale::machine::{Half, pin};
 use tests::scale::{cases, report};
 
@@ -65,11 +64,5 @@ async fn scale(args: Args) -> anyhow::Result<()> {
             cases::storm(path, storm, Duration::from_millis(args.down_ms), &mut rows).await?;
         }
     }
-    let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
-    std::fs::create_dir_all(args.out.parent().unwrap_or_else(|| Path::new(".")))?;
-    publish(&args.out, (lines?.join("\n") + "\n").as_bytes(), 0o644, Existing::Replace)?;
-    let (targets, met) = report::targets(&rows);
-    println!("{}\n{targets}rows: {}", report::table(&rows), args.out.display());
-    anyhow::ensure!(met, "a target is missed; see above");
-    Ok(())
+    finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out)
 }

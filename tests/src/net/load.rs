@@ -1,18 +1,15 @@
 //! What goes over the bad network: small calls, as sidecars make them, and large lists beside them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures_util::future::join_all;
 use http_body_util::BodyExt;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use uuid::Uuid;
 
-use crate::bench::load::Seen;
+use crate::bench::load::{Seen, together};
 use crate::raw::RawClient;
 use crate::world::{controller, create, created, delete};
 
@@ -45,45 +42,25 @@ impl Lists {
 /// # Errors
 /// A caller crashed. Failed calls are counted.
 pub async fn small_calls(front: &RawClient, time: Duration) -> anyhow::Result<Seen> {
-    let (begun, errors) = (Instant::now(), Arc::new(AtomicU64::new(0)));
-    let mut callers = JoinSet::new();
-    for _ in 0..CALLERS {
-        let caller = Caller { front: front.clone(), took: Vec::new(), errors: errors.clone() };
-        callers.spawn(caller.call_until(begun + time));
-    }
-    let mut seen = Seen::default();
-    while let Some(took) = callers.join_next().await {
-        seen.latencies.extend(took.context("a caller crashed")?);
-    }
-    Ok(finished(seen, begun, &errors))
-}
-
-fn finished(mut seen: Seen, begun: Instant, errors: &AtomicU64) -> Seen {
-    seen.took = begun.elapsed();
-    seen.errors = errors.load(Ordering::Relaxed);
-    seen.latencies.sort_unstable();
-    seen
-}
-
-fn micros(begun: Instant) -> u32 {
-    u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX)
+    let end = Instant::now() + time;
+    let caller = |_| Caller { front: front.clone(), seen: Seen::default() }.call_until(end);
+    together((0..CALLERS).map(caller)).await
 }
 
 struct Caller {
     front: RawClient,
-    took: Vec<u32>,
-    errors: Arc<AtomicU64>,
+    seen: Seen,
 }
 
 impl Caller {
-    async fn call_until(mut self, end: Instant) -> Vec<u32> {
+    async fn call_until(mut self, end: Instant) -> Seen {
         while Instant::now() < end {
             if let Err(error) = self.life().await {
-                self.errors.fetch_add(1, Ordering::Relaxed);
+                self.seen.errors += 1;
                 tracing::error!("a small call failed: {error:#}");
             }
         }
-        self.took
+        self.seen
     }
 
     async fn life(&mut self) -> anyhow::Result<()> {
@@ -97,7 +74,7 @@ impl Caller {
         tokio::time::sleep(Duration::from_millis(rand::random_range(THINK))).await;
         let begun = Instant::now();
         let answer = self.front.call(&controller(method), request).await?;
-        self.took.push(micros(begun));
+        self.seen.answered(begun);
         ensure!(answer.code() == Code::Ok, "{method}: {}", answer.status());
         Ok(answer)
     }
@@ -105,14 +82,13 @@ impl Caller {
 
 /// Lists all volumes, one list after the other, until `end`, or until there were so many.
 pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
-    let (begun, errors) = (Instant::now(), AtomicU64::new(0));
-    let mut lists = Lists::default();
+    let (begun, mut lists) = (Instant::now(), Lists::default());
     while lists.seen.latencies.len() < most && Instant::now() < end {
         let listed = Instant::now();
         match tokio::time::timeout_at(end, list(front, &mut lists.bytes)).await {
-            Ok(Ok(())) => lists.seen.latencies.push(micros(listed)),
+            Ok(Ok(())) => lists.seen.answered(listed),
             Ok(Err(error)) => {
-                errors.fetch_add(1, Ordering::Relaxed);
+                lists.seen.errors += 1;
                 tracing::error!("a list failed: {error:#}");
                 // The next one fails at once perhaps.
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -120,21 +96,18 @@ pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
             Err(_) => break,
         }
     }
-    lists.seen = finished(lists.seen, begun, &errors);
+    lists.seen = lists.seen.finished(begun);
     lists
 }
 
 /// So many of [`lists`] at the same time, counted together.
 pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
-    let begun = Instant::now();
-    let mut all = Lists::default();
+    let (begun, mut all) = (Instant::now(), Lists::default());
     for one in join_all((0..listers).map(|_| lists(front, end, usize::MAX))).await {
         all.bytes += one.bytes;
-        all.seen.errors += one.seen.errors;
-        all.seen.latencies.extend(one.seen.latencies);
+        all.seen.add(one.seen);
     }
-    all.seen.took = begun.elapsed();
-    all.seen.latencies.sort_unstable();
+    all.seen = all.seen.finished(begun);
     all
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::load::Lists;
 use crate::bench::load::Seen;
+use crate::bench::report::Targets;
 
 /// One row: one kind of call, over one transport and network.
 #[derive(Clone, Debug, Serialize)]
@@ -86,23 +87,17 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Each target with what was reached, and whether all are met. No call may have failed.
-pub fn targets(rows: &[Row]) -> (String, bool) {
-    let (mut text, mut all) = (String::new(), true);
+/// The targets. No call may have failed.
+pub fn targets(rows: &[Row]) -> Targets {
+    let mut targets = Targets::default();
     for row in rows {
         let Some((what, reached, at_most)) = row.target() else { continue };
+        let what = format_args!("{} {} Mbit/s: {what} at most {at_most:.0} ms", row.path, row.rate_mbit);
         // No figure is no target met.
-        let met = reached <= at_most;
-        let word = if met { "met" } else { "MISSED" };
-        text += &format!(
-            "target {} {} Mbit/s: {what} at most {at_most:.0} ms: {reached:.0} {word}\n",
-            row.path, row.rate_mbit
-        );
-        all &= met;
+        targets.add(what, format_args!("{reached:.0}"), reached <= at_most);
     }
-    let errors: u64 = rows.iter().map(|row| row.errors).sum();
-    text += &format!("errors: {errors}\n");
-    (text, all && errors == 0)
+    targets.errors(rows.iter().map(|row| row.errors).sum());
+    targets
 }
 
 #[cfg(test)]
@@ -116,18 +111,18 @@ mod tests {
 
     #[test]
     fn a_target_that_is_missed_and_an_error_fail() {
-        assert!(targets(&[row("quic", 2, 300, 0), row("ws", 20, 500, 0), row("ws", 2, 9000, 0)]).1);
-        let (text, met) = targets(&[row("quic", 20, 301, 0)]);
+        assert!(targets(&[row("quic", 2, 300, 0), row("ws", 20, 500, 0), row("ws", 2, 9000, 0)]).met);
+        let Targets { text, met } = targets(&[row("quic", 20, 301, 0)]);
         assert!(!met && text.contains("301 MISSED"), "{text}");
-        assert!(!targets(&[row("ws", 20, 501, 0)]).1);
-        assert!(!targets(&[row("quic", 20, 1, 1)]).1);
+        assert!(!targets(&[row("ws", 20, 501, 0)]).met);
+        assert!(!targets(&[row("quic", 20, 1, 1)]).met);
     }
 
     #[test]
     fn no_calls_are_no_target_met() {
         let none = Row { beside: true, ..Row::small("quic", 2, 0.01, &Seen::default()) };
-        assert!(!targets(&[none]).1);
+        assert!(!targets(&[none]).met);
         let lists = Lists { seen: Seen { latencies: vec![551_000], ..Seen::default() }, bytes: 0 };
-        assert!(!targets(&[Row::lists("ws", 100, 0.0, &lists)]).1);
+        assert!(!targets(&[Row::lists("ws", 100, 0.0, &lists)]).met);
     }
 }

@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 use super::edges::{CAPACITY, DRIVER, Fleet, SEGMENT, node_name};
 use super::machine::{Half, Log, pin};
 use super::report::{Case, Row};
+use crate::bench::load::{Seen, percentile};
 use crate::bench::usage;
 use crate::stand::{Cloud, STOP, Stand, channel};
 
@@ -93,10 +94,7 @@ pub async fn storm(
     pin(Some(measured.pid()?), Half::Cloud)?;
     // Over QUIC an edge finds out only now; one by one they unlink and link again.
     let (welcomed, dials) = measured.all_back(&fleet, back).await?;
-    let at = |part: f64| {
-        let last = welcomed.len().saturating_sub(1) as f64;
-        welcomed.get((last * part).round() as usize).copied()
-    };
+    let at = |part: f64| percentile(&welcomed, part);
     let mut row = measured.row(Case::Storm)?;
     (row.relinked_50_s, row.relinked_90_s) = (at(0.5), at(0.9));
     (row.relinked_99_s, row.relinked_s) = (at(0.99), at(1.0));
@@ -201,12 +199,11 @@ async fn call_each(caller: &mut ControllerClient<Channel>, links: usize) -> anyh
 
 /// The latency of the slowest in a hundred calls to one edge, in µs.
 async fn p99(caller: &mut ControllerClient<Channel>) -> anyhow::Result<f64> {
-    let mut took = Vec::with_capacity(CALLS);
+    let (all, mut seen) = (Instant::now(), Seen::default());
     for _ in 0..CALLS {
         let begun = Instant::now();
         call(caller, 0).await?;
-        took.push(begun.elapsed().as_micros() as f64);
+        seen.answered(begun);
     }
-    took.sort_by(f64::total_cmp);
-    Ok(took.get(CALLS * 99 / 100).copied().unwrap_or(f64::NAN))
+    Ok(seen.finished(all).percentile(0.99))
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use cloud::ca::Authority;
+use edge::dial::backoff::{Backoff, Cap, STABLE};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
@@ -37,9 +38,6 @@ pub const CAPACITY: i64 = 1 << 40;
 const LINKS_PER_SOCKET: usize = 64;
 /// Dials at the same time. The machine has two cores, so more would only wait within this process.
 const DIALS: usize = 256;
-/// A link that has held for so long is stable: the delay before the next dial begins anew.
-const STABLE: Duration = Duration::from_secs(30);
-const FIRST_DELAY: Duration = Duration::from_millis(500);
 /// How long edges may take to leave.
 const LEAVING: Duration = Duration::from_secs(60);
 
@@ -60,19 +58,11 @@ struct Edge {
 struct Shared {
     endpoint: Endpoint,
     addr: SocketAddr,
-    /// The longest delay before a dial, if the cloud does not say.
-    cap: Duration,
     room: Semaphore,
     linked: watch::Sender<usize>,
     /// When each link that came up was welcomed.
     welcomed: Mutex<Vec<Instant>>,
     dials: AtomicU64,
-}
-
-/// The longest delay before a dial that suits a fleet: so that a cloud that takes 1,500 links a second is not
-/// asked for more.
-pub fn backoff_cap(links: usize) -> Duration {
-    Duration::from_secs(2).max(Duration::from_micros(links as u64 * 1_000_000 / 1500))
 }
 
 /// The name of the edge with this number.
@@ -108,7 +98,6 @@ impl Fleet {
         let shared = Shared {
             endpoint,
             addr,
-            cap: backoff_cap(links),
             room: Semaphore::new(DIALS),
             linked: watch::Sender::new(0),
             welcomed: Mutex::default(),
@@ -138,22 +127,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits until none is linked.
-    ///
-    /// # Errors
-    /// Some still are after `limit`.
-    pub async fn none_linked(&self, limit: Duration) -> anyhow::Result<()> {
-        let mut linked = self.shared.linked.subscribe();
-        let waiting = tokio::time::timeout(limit, linked.wait_for(|linked| *linked == 0)).await;
-        waiting.with_context(|| format!("edges are still linked after {limit:?}"))??;
-        Ok(())
-    }
-
-    /// How many are linked.
-    pub fn linked(&self) -> usize {
-        *self.shared.linked.borrow()
-    }
-
     /// When each link came up since this was last asked, and how often was dialed.
     pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
         let welcomed =
@@ -169,20 +142,15 @@ impl Fleet {
 
 impl Edge {
     async fn keep(&self, shared: &Shared, tasks: &Tasks) {
-        let (mut cap, mut failures) = (shared.cap, 0);
+        let (mut cap, mut backoff) = (Cap::default(), Backoff::default());
         while !tasks.is_stopped() {
             let begun = Instant::now();
             // An error here is no news: while the cloud is away there are thousands.
             if let Ok(told) = self.link_once(shared, tasks).await {
-                cap = told.unwrap_or(cap);
+                cap.take(told);
             }
-            if begun.elapsed() >= STABLE {
-                failures = 0;
-            }
-            let longest = (FIRST_DELAY * 2_u32.saturating_pow(failures)).min(cap);
-            failures = (failures + 1).min(16);
-            let delay = longest.mul_f64(rand::random_range(0.0..1.0));
-            tokio::select! { () = tokio::time::sleep(delay) => {}, () = tasks.stopped() => return }
+            backoff.ended(begun.elapsed() >= STABLE, cap);
+            tokio::select! { () = backoff.over() => {}, () = tasks.stopped() => return }
         }
     }
 

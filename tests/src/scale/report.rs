@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::bench::report::Targets;
+
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -128,22 +130,17 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Each target with what was reached, and whether all are met.
-pub fn targets(rows: &[Row]) -> (String, bool) {
-    let (mut text, mut all) = (String::new(), true);
-    let mut target = |row: &Row, what: String, reached: Option<f64>, met: bool| {
-        let word = if met { "met" } else { "MISSED" };
-        let reached = reached.unwrap_or(f64::NAN);
-        text += &format!("target {} {} links: {what}: {reached:.1} {word}\n", row.path, row.links);
-        all &= met;
-    };
+/// The targets. What was not measured is missed.
+pub fn targets(rows: &[Row]) -> Targets {
+    let mut targets = Targets::default();
+    let mut target =
+        |row: &Row, what: String, reached: Option<f64>, met: fn(&f64, &f64) -> bool, limit: f64| {
+            let reached = reached.unwrap_or(f64::NAN);
+            let what = format_args!("{} {} links: {what}", row.path, row.links);
+            targets.add(what, format_args!("{reached:.1}"), met(&reached, &limit));
+        };
     let mut at_most = |row: &Row, what: &str, reached: Option<f64>, limit: f64| {
-        target(
-            row,
-            format!("{what} at most {limit:.1}"),
-            reached,
-            reached.is_some_and(|value| value <= limit),
-        );
+        target(row, format!("{what} at most {limit:.1}"), reached, f64::le, limit);
     };
     for row in rows {
         let ws = row.path == "ws";
@@ -171,15 +168,9 @@ pub fn targets(rows: &[Row]) -> (String, bool) {
     }
     for row in rows.iter().filter(|row| row.case == Case::Zero && row.links == 5000) {
         let limit = if row.path == "ws" { 2500.0 } else { 1500.0 };
-        let reached = row.links_per_s;
-        target(
-            row,
-            format!("links/s at least {limit:.0}"),
-            reached,
-            reached.is_some_and(|rate| rate >= limit),
-        );
+        target(row, format!("links/s at least {limit:.0}"), row.links_per_s, f64::ge, limit);
     }
-    (text, all)
+    targets
 }
 
 /// By how many percent the last round needs more memory than the first.
@@ -200,12 +191,12 @@ mod tests {
     fn a_target_that_is_missed_or_was_not_measured_fails() {
         let mut row = Row::new(Case::Idle, "ws", 2000, 10_000);
         (row.kib_per_link, row.cpu_percent) = (Some(17.9), Some(2.9));
-        assert!(targets(std::slice::from_ref(&row)).1);
+        assert!(targets(std::slice::from_ref(&row)).met);
         row.kib_per_link = Some(18.1);
-        let (text, met) = targets(std::slice::from_ref(&row));
+        let Targets { text, met } = targets(std::slice::from_ref(&row));
         assert!(!met && text.contains("18.1 MISSED"), "{text}");
         row.kib_per_link = None;
-        assert!(!targets(&[row]).1);
+        assert!(!targets(&[row]).met);
     }
 
     #[test]
@@ -215,7 +206,7 @@ mod tests {
             kib_per_link: Some(kib),
             ..Row::new(Case::Round, "quic", 2000, 0)
         };
-        assert!(targets(&[round(1, 60.0), round(2, 70.0), round(3, 62.0)]).1);
-        assert!(!targets(&[round(1, 60.0), round(2, 60.0), round(3, 66.0)]).1);
+        assert!(targets(&[round(1, 60.0), round(2, 70.0), round(3, 62.0)]).met);
+        assert!(!targets(&[round(1, 60.0), round(2, 60.0), round(3, 66.0)]).met);
     }
 }

@@ -56,13 +56,7 @@ impl Keys {
     /// # Errors
     /// The files cannot be read any more.
     pub fn of(&self, name: &str, role: Role) -> anyhow::Result<Credentials> {
-        let at = |file: String| self.0.path().join(file);
-        let files = Files {
-            ca: at("ca.crt".into()),
-            cert: at(format!("{name}.crt")),
-            key: at(format!("{name}.key")),
-        };
-        Ok(Credentials::load(&files, role)?)
+        Ok(Credentials::load(&Files::of(self.0.path(), name), role)?)
     }
 }
 

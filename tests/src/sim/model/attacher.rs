@@ -7,8 +7,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::capability;
-use super::pace::{Next, Pace};
+use super::pace::{self, Next};
+use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 
 /// How long a change takes to come back as an event (facts, E9).
@@ -16,16 +16,7 @@ const EVENT: Duration = Duration::from_millis(5);
 
 /// Keeps an attachment as it should be.
 pub(super) async fn attach(sidecar: Arc<Sidecar>, at: usize) {
-    let api = &sidecar.world.api;
-    let mut pace = Pace::new(api, sidecar.world.most);
-    loop {
-        pace.look();
-        let next = sidecar.attach(at).await;
-        if matches!(next, Next::Done) {
-            return;
-        }
-        pace.rest(&next, || api.attachment(at).version).await;
-    }
+    pace::keep(&sidecar.world, || sidecar.attach(at), |api| api.attachment(at).version).await;
 }
 
 impl Sidecar {

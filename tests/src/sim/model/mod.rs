@@ -28,8 +28,6 @@ use super::trace::Trace;
 
 /// How long a sidecar waits for the socket before it exits.
 const CONNECT: Duration = Duration::from_secs(30);
-/// CSI volumes here are mounted by one node.
-const SINGLE_NODE_WRITER: i32 = 1;
 
 /// Which sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,13 +198,5 @@ impl Sidecar {
 
     fn dice<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {
         throw(&mut self.dice.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-fn capability() -> csi::VolumeCapability {
-    use csi::volume_capability::{AccessMode, AccessType, MountVolume};
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: SINGLE_NODE_WRITER }),
-        access_type: Some(AccessType::Mount(MountVolume::default())),
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::World;
 use super::api::Api;
 
 /// `--retry-interval-start`.
@@ -25,25 +26,43 @@ pub(super) enum Next {
     Slow,
 }
 
+/// Takes steps until there will be nothing to do any more, each when it is its turn. `version` tells of which
+/// object that is.
+pub(super) async fn keep<F: Future<Output = Next>>(
+    world: &World,
+    step: impl Fn() -> F,
+    version: impl Fn(&Api) -> u64,
+) {
+    let mut pace = Pace::new(&world.api, world.most);
+    loop {
+        pace.look();
+        let next = step().await;
+        if matches!(next, Next::Done) {
+            return;
+        }
+        pace.rest(&next, || version(&world.api)).await;
+    }
+}
+
 /// The rate limit of one object.
-pub(super) struct Pace {
+struct Pace {
     changes: watch::Receiver<u64>,
     delay: Duration,
     most: Duration,
 }
 
 impl Pace {
-    pub(super) fn new(api: &Api, most: Duration) -> Self {
+    fn new(api: &Api, most: Duration) -> Self {
         Self { changes: api.watch(), delay: FIRST, most }
     }
 
     /// To be called before the object is looked at.
-    pub(super) fn look(&mut self) {
+    fn look(&mut self) {
         self.changes.mark_unchanged();
     }
 
     /// Waits. `version` tells whether the object itself has changed: then it is its turn at once.
-    pub(super) async fn rest(&mut self, next: &Next, version: impl Fn() -> u64) {
+    async fn rest(&mut self, next: &Next, version: impl Fn() -> u64) {
         let wait = match next {
             Next::Done | Next::Now => {
                 self.delay = FIRST;

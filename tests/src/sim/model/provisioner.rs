@@ -12,8 +12,8 @@ use tonic::Code;
 
 use super::Sidecar;
 use super::api::Volume;
-use super::capability;
-use super::pace::{Next, Pace};
+use super::pace::{self, Next};
+use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 use crate::sim::record::is_open;
 use crate::testdriver::TOPOLOGY_KEY;
@@ -38,30 +38,12 @@ impl Memory {
 
 /// Makes a claim's volume.
 pub(super) async fn provision(sidecar: Arc<Sidecar>, memory: Arc<Memory>, at: usize) {
-    let api = &sidecar.world.api;
-    let mut pace = Pace::new(api, sidecar.world.most);
-    loop {
-        pace.look();
-        let next = sidecar.provision(&memory, at).await;
-        if matches!(next, Next::Done) {
-            return;
-        }
-        pace.rest(&next, || api.claim(at).version).await;
-    }
+    pace::keep(&sidecar.world, || sidecar.provision(&memory, at), |api| api.claim(at).version).await;
 }
 
 /// Deletes the volume of a claim that is gone.
 pub(super) async fn reclaim(sidecar: Arc<Sidecar>, at: usize) {
-    let api = &sidecar.world.api;
-    let mut pace = Pace::new(api, sidecar.world.most);
-    loop {
-        pace.look();
-        let next = sidecar.reclaim(at).await;
-        if matches!(next, Next::Done) {
-            return;
-        }
-        pace.rest(&next, || api.claim(at).version).await;
-    }
+    pace::keep(&sidecar.world, || sidecar.reclaim(at), |api| api.claim(at).version).await;
 }
 
 impl Sidecar {

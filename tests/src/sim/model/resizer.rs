@@ -7,21 +7,12 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::capability;
-use super::pace::{Next, Pace};
+use super::pace::{self, Next};
+use crate::bench::load::capability;
 
 /// Keeps a volume as large as its claim.
 pub(super) async fn resize(sidecar: Arc<Sidecar>, at: usize) {
-    let api = &sidecar.world.api;
-    let mut pace = Pace::new(api, sidecar.world.most);
-    loop {
-        pace.look();
-        let next = sidecar.resize(at).await;
-        if matches!(next, Next::Done) {
-            return;
-        }
-        pace.rest(&next, || api.claim(at).version).await;
-    }
+    pace::keep(&sidecar.world, || sidecar.resize(at), |api| api.claim(at).version).await;
 }
 
 impl Sidecar {

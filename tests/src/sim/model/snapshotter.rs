@@ -7,21 +7,12 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::pace::{Next, Pace};
+use super::pace::{self, Next};
 use crate::sim::record::is_open;
 
 /// Keeps a snapshot as it should be.
 pub(super) async fn snapshot(sidecar: Arc<Sidecar>, at: usize) {
-    let api = &sidecar.world.api;
-    let mut pace = Pace::new(api, sidecar.world.most);
-    loop {
-        pace.look();
-        let next = sidecar.snapshot(at).await;
-        if matches!(next, Next::Done) {
-            return;
-        }
-        pace.rest(&next, || api.snapshot(at).version).await;
-    }
+    pace::keep(&sidecar.world, || sidecar.snapshot(at), |api| api.snapshot(at).version).await;
 }
 
 impl Sidecar {

@@ -1,0 +1,162 @@
+//! Tests of the store as a whole, and what the tests of its parts share: any change at all.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::{Id, RPCS};
+
+use super::codec;
+use super::record::{At, Change, Claim, Home, Intent, Node};
+use super::*;
+
+mod contract;
+mod file;
+
+pub(super) fn home(node: &str) -> Home {
+    Home::at(node.parse().unwrap(), 7)
+}
+
+/// A change of a volume's home at one driver.
+pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
+    Change::Home("d.example".parse().unwrap(), Id::Volume(id.into()), home)
+}
+
+/// What a backend keeps, by its bytes' key.
+pub(super) fn loaded(
+    backend: &mut dyn Backend,
+) -> Result<BTreeMap<(codec::Table, Vec<u8>), Change>, StoreError> {
+    let mut kept = BTreeMap::new();
+    backend.load(&mut |change| {
+        let row = codec::encode(&change);
+        assert!(kept.insert((row.table, row.key), change).is_none(), "a key came twice");
+    })?;
+    Ok(kept)
+}
+
+/// What is kept after these changes.
+pub(super) fn expected(changes: &[Change]) -> BTreeMap<(codec::Table, Vec<u8>), Change> {
+    let mut kept = BTreeMap::new();
+    for change in changes {
+        let row = codec::encode(change);
+        match row.value {
+            Some(_) => kept.insert((row.table, row.key), change.clone()),
+            None => kept.remove(&(row.table, row.key)),
+        };
+    }
+    kept
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-c]{0,2}", ".{0,8}", "(?s)[/# \0é\n]{0,5}", Just("x".repeat(4096))]
+}
+
+pub(super) fn id() -> impl Strategy<Value = Id> {
+    let method = any::<prop::sample::Index>().prop_map(|at| at.get(RPCS).method);
+    prop_oneof![
+        text().prop_map(Id::Volume),
+        text().prop_map(Id::Snapshot),
+        text().prop_map(Id::Group),
+        (method, text()).prop_map(|(method, text)| Id::Name(method, text)),
+    ]
+}
+
+fn boxed() -> impl Strategy<Value = Option<Box<str>>> {
+    option::of(text().prop_map(Into::into))
+}
+
+fn bytes() -> impl Strategy<Value = bytes::Bytes> {
+    vec(any::<u8>(), 0..20).prop_map(Into::into)
+}
+
+fn driver() -> impl Strategy<Value = DriverName> {
+    prop_oneof!["[abc]", "a\\.b", "[aA]-?[0b]"].prop_map(|name| name.parse().unwrap())
+}
+
+fn node() -> impl Strategy<Value = NodeName> {
+    "n[0-3]".prop_map(|name| name.parse().unwrap())
+}
+
+fn claim() -> impl Strategy<Value = Option<Box<Claim>>> {
+    let claim = (text(), text(), text()).prop_map(|(namespace, name, volume)| {
+        Box::new(Claim { namespace: namespace.into(), name: name.into(), volume: volume.into() })
+    });
+    option::of(claim)
+}
+
+fn any_home() -> impl Strategy<Value = Home> {
+    let parameters = option::of(btree_map(text(), text(), 0..3).prop_map(Box::new));
+    let source = option::of(id().prop_map(Box::new));
+    let flags = (any::<u64>(), any::<bool>(), any::<bool>(), vec(node(), 0..3));
+    (node(), boxed(), bytes(), claim(), parameters, source, flags).prop_map(
+        |(node, name, entry, claim, parameters, source, (since, absent, lost, rivals))| Home {
+            node,
+            name,
+            entry,
+            claim,
+            parameters,
+            source,
+            since,
+            absent,
+            lost,
+            rivals,
+        },
+    )
+}
+
+fn any_intent() -> impl Strategy<Value = Intent> {
+    (node(), any::<u64>(), any::<u64>(), boxed(), claim())
+        .prop_map(|(node, since, until, made, claim)| Intent { node, since, until, made, claim })
+}
+
+fn any_at() -> impl Strategy<Value = At> {
+    let alike = btree_map("[A-Z]{1,5}", bytes(), 0..3).prop_map(Arc::new);
+    let place = vec((text(), text()), 0..3).prop_map(Into::into);
+    (alike, option::of(bytes()), place, any::<u64>()).prop_map(|(alike, info, place, listed)| At {
+        alike,
+        info,
+        place,
+        listed,
+    })
+}
+
+pub(super) fn change() -> impl Strategy<Value = Change> {
+    let of_node =
+        (any::<u64>(), option::of(any::<u64>())).prop_map(|(since, removed)| Node { since, removed });
+    prop_oneof![
+        4 => (driver(), id(), option::of(any_home())).prop_map(|(d, id, home)| Change::Home(d, id, home)),
+        4 => (driver(), id(), option::of(any_intent())).prop_map(|(d, id, intent)| Change::Intent(d, id, intent)),
+        1 => (driver(), node(), option::of(any_at())).prop_map(|(d, n, at)| Change::At(d, n, at)),
+        1 => (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of)),
+        1 => (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(change in change()) {
+        let row = codec::encode(&change);
+        if let Some(value) = row.value {
+            prop_assert_eq!(codec::Decoder::default().decode(row.table, &row.key, &value).unwrap(), change);
+        }
+    }
+
+    #[test]
+    fn keys_sort_as_ids_do(one in (driver(), id()), other in (driver(), id())) {
+        let key = |(driver, id): &(DriverName, Id)| codec::encode(&Change::Home(driver.clone(), id.clone(), None)).key;
+        prop_assert_eq!(key(&one).cmp(&key(&other)), one.cmp(&other));
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error_that_names_them(
+        key in vec(any::<u8>(), 0..30), value in vec(any::<u8>(), 0..60), good in any::<bool>(), change in change(),
+    ) {
+        let row = codec::encode(&change);
+        let key = if good { row.key } else { key };
+        if let Err(error) = codec::Decoder::default().decode(row.table, &key, &value) {
+            prop_assert!(error.to_string().contains(row.table.name()), "{}", error);
+        }
+    }
+}
