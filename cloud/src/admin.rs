@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use crate::calls::Calls;
+use crate::front::Front;
 use crate::http::{connection, taken};
 use crate::links::Links;
 use crate::policy::Policy;
@@ -51,6 +52,8 @@ pub struct Insight {
     pub calls: Arc<Calls>,
     /// The drivers that have a front, and what the operator wants of them.
     pub policies: BTreeMap<DriverName, Policy>,
+    /// Their fronts.
+    pub fronts: BTreeMap<DriverName, Arc<Front>>,
 }
 
 impl Insight {

@@ -188,6 +188,11 @@ impl Running {
         self.told().subject = subject.chars().take(SHOWN).collect();
     }
 
+    /// A node that it asked was not waited for.
+    pub(crate) fn was_slow(&self) {
+        self.calls.metrics.slow(&self.driver);
+    }
+
     /// It goes to a node; it is at the front again when the guard is dropped.
     pub(crate) fn sent(&self, node: &NodeName) -> Sent<'_> {
         let mut told = self.told();

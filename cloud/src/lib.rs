@@ -1,5 +1,6 @@
 //! csi-cloud: serves CSI in the cloud, one socket per driver, and passes each call to the node it is for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,13 +86,17 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     for endpoint in &config.listen {
         door.listen(endpoint, &credentials).await?;
     }
+    let mut by_driver = BTreeMap::new();
     for (driver, socket) in sockets {
         let policy = config.policies.get(&driver).cloned();
         let policy = policy.unwrap_or_else(|| Policy::new(config.default_node.as_ref()));
-        let front = Front::new(driver, policy, store.clone(), links.clone(), calls.clone());
-        fronts.spawn("front", Arc::new(front).serve(socket, fronts.clone()));
+        let front = Front::new(driver.clone(), policy, store.clone(), links.clone(), calls.clone());
+        let front = Arc::new(front);
+        by_driver.insert(driver, front.clone());
+        fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
-    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies: config.policies });
+    let (policies, links) = (config.policies, links.clone());
+    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");

@@ -134,9 +134,9 @@ impl Metrics {
         self.seconds.get_or_create(&Passed { hop, rpc, driver }).observe(time.as_secs_f64());
     }
 
-    /// A list was answered without waiting any longer for this many nodes.
-    pub fn slow(&self, driver: &DriverName, nodes: u64) {
-        self.slow.get_or_create(&OfDriver { driver: Named(driver.clone()) }).inc_by(nodes);
+    /// A list was answered without waiting any longer for a node.
+    pub(crate) fn slow(&self, driver: &DriverName) {
+        self.slow.get_or_create(&OfDriver { driver: Named(driver.clone()) }).inc();
     }
 
     /// A store whose commits are measured.
@@ -347,7 +347,8 @@ mod tests {
         let driver = "d.example".parse().unwrap();
         metrics.answered("CreateVolume", &driver, Code::Unavailable);
         metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
-        metrics.slow(&driver, 2);
+        metrics.slow(&driver);
+        metrics.slow(&driver);
         let mut store = metrics.measured(Box::new(Full));
         let change = Change::Node("n1".parse().unwrap(), None);
         store.commit(std::slice::from_ref(&change)).unwrap();

@@ -155,7 +155,7 @@ impl Insight {
     pub(super) async fn rebuild_homes(&self, ask: RebuildHomes) -> Result<Done, Refused> {
         match ask.homes {
             Some(homes) => self.given(ask.driver, homes).await,
-            None => self.asked(ask.driver),
+            None => self.asked(ask.driver).await,
         }
     }
 
@@ -183,15 +183,35 @@ impl Insight {
         Ok(done(text))
     }
 
-    /// Asks the nodes, once their lists are merged here; until then it says whom it would ask.
-    fn asked(&self, driver: Option<DriverName>) -> Result<Done, Refused> {
-        let wanted = |name: &&DriverName| driver.as_ref().is_none_or(|driver| *name == driver);
-        let drivers: Vec<_> = self.policies.keys().filter(wanted).map(ToString::to_string).collect();
-        Err(Refused::failed(format!(
-            "no node was asked: this csi-cloud does not ask nodes for all that they have of {}; give the homes with \
-             --from FILE",
-            drivers.join(", ")
-        )))
+    /// Asks the nodes for all that they have.
+    async fn asked(&self, driver: Option<DriverName>) -> Result<Done, Refused> {
+        let wanted = |(name, _): &(&DriverName, _)| driver.as_ref().is_none_or(|driver| *name == driver);
+        let mut said = Vec::new();
+        for (name, front) in self.fronts.iter().filter(wanted) {
+            let rebuilt = front.lists().rebuild().await;
+            said.push(format!("{name}: {}", summed(rebuilt)));
+        }
+        if said.is_empty() {
+            return Err(Refused::unknown("there is no front of that driver; `csi-cloud drivers` shows them"));
+        }
+        Ok(done(said.join("\n")))
+    }
+}
+
+/// What came of asking nodes for all that they have.
+fn summed(rebuilt: Vec<(NodeName, Result<usize, String>)>) -> String {
+    const FEW: usize = 10;
+    let (mut answered, mut things, mut silent) = (0, 0, Vec::new());
+    for (node, said) in rebuilt {
+        match said {
+            Ok(has) => (answered, things) = (answered + 1, things + has),
+            Err(why) => silent.push(format!("{node} ({why})")),
+        }
+    }
+    let text = format!("{answered} nodes have {things} volumes and snapshots");
+    match silent.len() {
+        0 => text,
+        count => format!("{text}; {count} did not say: {}", silent.get(..FEW).unwrap_or(&silent).join(", ")),
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn insight(tasks: &Tasks) -> Insight {
     let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
     let links = Arc::new(Links::new(store.clone(), tasks.clone()));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
-    Insight { store, links, calls: Arc::default(), policies }
+    Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new() }
 }
 
 fn driver() -> DriverName {
