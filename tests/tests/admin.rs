@@ -55,7 +55,8 @@ impl Desk {
     async fn get(&self, path: &str) -> anyhow::Result<String> {
         let address = self.world.cloud.http.as_deref().context("no HTTP")?;
         let mut tcp = tokio::net::TcpStream::connect(address).await?;
-        tcp.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+        tcp.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
+            .await?;
         let mut text = String::new();
         tcp.read_to_string(&mut text).await?;
         Ok(text)
@@ -94,7 +95,10 @@ async fn all_that_there_is_is_shown_as_a_table_and_as_json() -> anyhow::Result<(
         assert_eq!(row(&desk.say(&["drivers"]).await?, DRIVER)[1], "yes");
 
         let volumes = desk.json(&["volumes", "--driver", DRIVER, "--node", NODE]).await?;
-        assert_eq!((&volumes[0]["id"], &volumes[0]["state"]), (&Value::from(id.as_str()), &Value::from("ok")));
+        assert_eq!(
+            (&volumes[0]["id"], &volumes[0]["state"]),
+            (&Value::from(id.as_str()), &Value::from("ok"))
+        );
         assert_eq!(volumes[0]["name"], "pvc-1");
         assert_eq!(desk.json(&["volumes", "--node", "n9"]).await?, Value::Array(Vec::new()));
         let table = desk.say(&["volumes"]).await?;
@@ -127,7 +131,8 @@ async fn a_call_that_hangs_is_seen_with_its_node_and_what_it_is_about() -> anyho
     });
     let (calls, table, metrics) = seen?;
     assert_eq!(answer?.code(), Code::Ok);
-    let expected = [("rpc", "ControllerGetVolume"), ("node", NODE), ("stage", "sent"), ("subject", &volume_id)];
+    let expected =
+        [("rpc", "ControllerGetVolume"), ("node", NODE), ("stage", "sent"), ("subject", &volume_id)];
     for (key, expected) in expected {
         assert_eq!(calls[0][key], expected, "{calls}");
     }
@@ -168,7 +173,11 @@ async fn a_node_that_was_removed_is_kept_out_until_it_is_admitted() -> anyhow::R
     assert!(said.contains("n1 is removed; 1 volumes"), "{said}");
     wait_for_log(&desk.world.edge, "an operator removed this node").await?;
     let nodes = desk.json(&["nodes"]).await?;
-    assert_eq!((&nodes[0]["state"], &nodes[0]["linked_s"]), (&Value::from("removed"), &Value::Null), "{nodes}");
+    assert_eq!(
+        (&nodes[0]["state"], &nodes[0]["linked_s"]),
+        (&Value::from("removed"), &Value::Null),
+        "{nodes}"
+    );
     assert_eq!(desk.json(&["volumes"]).await?[0]["state"], "lost");
     let unpublish =
         csi::ControllerUnpublishVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
@@ -189,7 +198,11 @@ async fn a_node_that_was_removed_is_kept_out_until_it_is_admitted() -> anyhow::R
 
 async fn wait_for_log(process: &Process, text: &str) -> anyhow::Result<()> {
     until(text, || async {
-        ensure!(String::from_utf8_lossy(&process.log()).contains(text), "its log ends: {}", process.log_tail());
+        ensure!(
+            String::from_utf8_lossy(&process.log()).contains(text),
+            "its log ends: {}",
+            process.log_tail()
+        );
         Ok(())
     })
     .await
@@ -253,7 +266,8 @@ async fn only_the_owner_may_ask_and_whoever_asks_in_vain_is_told_why() -> anyhow
     let World { stand, mut cloud, .. } = world;
     cloud.process.ended(START).await?;
     assert!(!std::path::Path::new(&admin).exists());
-    let error = stand.run("csi-cloud", &["nodes", "--admin", &admin]).await.err().context("it was not refused")?;
+    let error =
+        stand.run("csi-cloud", &["nodes", "--admin", &admin]).await.err().context("it was not refused")?;
     let text = format!("{error:#}");
     assert!(text.contains("is `csi-cloud serve` running") && text.contains("--admin"), "{text}");
     Ok(())

@@ -8,7 +8,8 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use protox::Compiler;
 use protox::prost_reflect::{
-    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value,
+    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
+    Value,
 };
 use tests::raw::RawClient;
 use tests::stand::{START, Stand};
@@ -57,13 +58,18 @@ impl Spec {
 
     /// The path and the request of every RPC; what ends something comes last.
     fn methods(&self) -> Vec<(String, MessageDescriptor)> {
-        let mut methods: Vec<_> = self.pool.services().flat_map(|service| {
-            let path = format!("/{}/", service.full_name());
-            let methods: Vec<_> =
-                service.methods().map(|method| (format!("{path}{}", method.name()), method.input())).collect();
-            methods
-        })
-        .collect();
+        let mut methods: Vec<_> = self
+            .pool
+            .services()
+            .flat_map(|service| {
+                let path = format!("/{}/", service.full_name());
+                let methods: Vec<_> = service
+                    .methods()
+                    .map(|method| (format!("{path}{}", method.name()), method.input()))
+                    .collect();
+                methods
+            })
+            .collect();
         methods.sort_by_key(|(path, _)| path.contains("/Delete"));
         methods
     }
@@ -73,7 +79,8 @@ impl Filling<'_> {
     fn message(&self, descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
         let mut message = DynamicMessage::new(descriptor.clone());
         for field in descriptor.fields().filter(|field| depth > 0 || self.spec.is_secret(field)) {
-            let value = if self.spec.is_secret(&field) { Some(self.secret()) } else { self.value(&field, depth) };
+            let value =
+                if self.spec.is_secret(&field) { Some(self.secret()) } else { self.value(&field, depth) };
             if let Some(value) = value {
                 message.set_field(&field, value);
             }
@@ -121,7 +128,8 @@ async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> a
 
 /// Where a text was found.
 fn search(places: &[(String, Vec<u8>)], text: &str) -> Vec<String> {
-    let found = places.iter().filter(|(_, bytes)| bytes.windows(text.len()).any(|part| part == text.as_bytes()));
+    let found =
+        places.iter().filter(|(_, bytes)| bytes.windows(text.len()).any(|part| part == text.as_bytes()));
     found.map(|(place, _)| place.clone()).collect()
 }
 
@@ -191,12 +199,16 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
             }
         }
         let received: Vec<Bytes> = world.driver.calls().into_iter().map(|call| call.message).collect();
-        let with_secrets = received.iter().filter(|message| !search(&[(String::new(), message.to_vec())], &marker).is_empty());
+        let with_secrets = received
+            .iter()
+            .filter(|message| !search(&[(String::new(), message.to_vec())], &marker).is_empty());
         ensure!(with_secrets.count() > SECRET_FIELDS * 2, "the secrets do not reach the driver");
 
         let mut places = shown(&world).await?;
         places.extend(written(world).await?);
-        for (place, text) in [("the store", "of-before"), ("cloud's log", "CreateVolume"), ("edge's log", NODE)] {
+        for (place, text) in
+            [("the store", "of-before"), ("cloud's log", "CreateVolume"), ("edge's log", NODE)]
+        {
             assert!(search(&places, text).contains(&place.to_owned()), "{place} is not what it should be");
         }
         assert_eq!(search(&places, &marker), Vec::<String>::new(), "a secret was found here");
