@@ -120,6 +120,16 @@ impl Store {
         Ok(Self { state, jobs })
     }
 
+    /// Whether it still takes changes.
+    pub fn is_open(&self) -> bool {
+        !self.jobs.is_closed()
+    }
+
+    /// How many changes wait for their turn.
+    pub fn queued(&self) -> usize {
+        self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
     /// Looks at the state. `look` must be short: changes wait for it.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         // Nothing in the state can be left half done by a panic of a reader.
