@@ -1,5 +1,6 @@
 //! What the cloud keeps of what edges and answers say. Each of these is one durable change.
 
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -8,10 +9,15 @@ use proto::csi;
 use proto::hello::Driver;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
+use tokio::time::Instant;
 use tracing::info;
 
 use crate::store::{At, Home, Node, Store, StoreError};
 use crate::topology::NODE_SEGMENT;
+
+/// The moment of the wall clock at the first look at it; what passes since is counted by tokio, so that time does
+/// not jump while csi-cloud runs, and stands still where a test lets it.
+static BEGUN: LazyLock<(SystemTime, Instant)> = LazyLock::new(|| (SystemTime::now(), Instant::now()));
 
 /// This moment, in ms since 1970.
 pub fn now() -> u64 {
@@ -20,7 +26,10 @@ pub fn now() -> u64 {
 
 /// The moment that comes in this time, in ms since 1970.
 pub fn after(time: Duration) -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (wall, begun) = *BEGUN;
+    let now = Instant::now();
+    let moment = wall + now.saturating_duration_since(begun) - begun.saturating_duration_since(now);
+    let since = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from((since + time).as_millis()).unwrap_or(u64::MAX)
 }
 
