@@ -135,7 +135,8 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
         said.is_some_and(|(at, _)| called.sent <= at && at <= *answered)
     });
     let Some(word) = word else {
-        if is_our_own_word(called, *code, &runs.iter().filter(of_key).collect::<Vec<_>>(), world) {
+        let before = |run: &&Run| of_key(run) && run.received.at <= *answered;
+        if is_our_own_word(called, *code, &runs.iter().filter(before).collect::<Vec<_>>(), world) {
             return;
         }
         return wrong.push(format!("{}, and no driver said so meanwhile", what()));
@@ -206,7 +207,9 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                 }
                 wrong.push(format!("{} went to {} and {}", what(), name(first.node), name(second.node)));
             }
-            let Some(ended) = first.ended().filter(|_| first.received.outcome == Outcome::Finished) else {
+            // Who only reads may as well read again.
+            let changes = METHODS.contains(&called.method) && first.received.outcome == Outcome::Finished;
+            let Some(ended) = first.ended().filter(|_| changes) else {
                 continue;
             };
             let again = second.received.at;

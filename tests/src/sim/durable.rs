@@ -25,13 +25,21 @@ const LINK: u64 = 900;
 
 /// Promise 1: an intent is durable before its create is sent, a home before its create is answered.
 pub fn written_first(world: &World) -> Vec<String> {
-    let (noted, mut wrong) = (world.fleet.noted(), Vec::new());
+    let noted = world.fleet.noted();
+    [intents_first(world, &noted), homes_first(world, &noted)].concat()
+}
+
+fn intents_first(world: &World, noted: &[Noted]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let shared = world.fleet.shape().scope == Scope::Shared;
     for (node, driver) in world.fleet.drivers.iter().enumerate() {
         for run in driver.calls().iter().filter(|run| CREATES.contains(&run.method())) {
             let Some(made) = made_by(run) else { continue };
             let intended = |(at, change): &Noted| {
                 matches!(change, Change::Intent(_, id, Some(intent))
-                    if *at <= run.at && *id == made && intent.node.as_str() == name(node))
+                    // What is made already, any node of a shared driver finds.
+                    if *at <= run.at && *id == made
+                        && (intent.node.as_str() == name(node) || shared && intent.made.is_some()))
             };
             if !noted.iter().any(intended) {
                 let at = world.trace.at(run.at);
@@ -39,6 +47,11 @@ pub fn written_first(world: &World) -> Vec<String> {
             }
         }
     }
+    wrong
+}
+
+fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
+    let mut wrong = Vec::new();
     let answered = world.record.all().into_iter().enumerate();
     for (number, called) in answered.filter(|(_, called)| CREATES.contains(&called.method) && is_ok(called)) {
         let home = |(at, change): &Noted| {

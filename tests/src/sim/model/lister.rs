@@ -4,7 +4,6 @@
 //! It goes on with the next page over failures, changes of links and restarts of the cloud: the token must hold.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use proto::csi::list_volumes_response::Entry;
 use proto::csi::{ListVolumesRequest, ListVolumesResponse};
