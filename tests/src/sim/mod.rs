@@ -38,6 +38,7 @@ use self::model::{Found, KINDS, Topology, World};
 use self::net::Net;
 use self::record::Record;
 use self::trace::Trace;
+use crate::testdriver::{Fault, Times};
 
 /// When everything works again, all must be as it should within this time: some dozen of the longest retry
 /// intervals.
@@ -177,6 +178,11 @@ fn prepare(fleet: &Fleet, dice: &mut Dice) {
         let slow = (dice.time(0, 3_000), dice.time(0, 3_000));
         let (before, after) = if dice.chance(60) { slow } else { Default::default() };
         driver.slow(before, after);
+        // Lists that are old when they come meet what was made and deleted meanwhile.
+        let longest = dice.pick(&[0, 0, 900, 5_000, 20_000, 100_000]);
+        for method in ["ListVolumes", "ListSnapshots"] {
+            driver.inject(method, Fault::Late(dice.time(0, longest)), Times::All);
+        }
     }
 }
 
@@ -246,7 +252,7 @@ mod tests {
     use super::*;
 
     /// So many seeds in every `cargo test`; `make sim` runs a thousand.
-    const SEEDS: u64 = 30;
+    const SEEDS: u64 = 15;
 
     #[test]
     fn the_first_seeds_find_nothing() {
