@@ -8,6 +8,8 @@ use super::model::World;
 use super::model::api::{Attachment, Claim, Snapshot, Volume};
 
 const GIB: i64 = 1 << 30;
+/// How the names begin of volumes that were there before csi-cloud was.
+pub const BEFORE: &str = "before-";
 
 /// Starts the lives of so many claims.
 pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
@@ -21,7 +23,7 @@ pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
 pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
     let nodes = world.fleet.drivers.len();
     for n in 0..dice.between(1, 4) {
-        let (node, name) = (dice.below(nodes), format!("before-{n}"));
+        let (node, name) = (dice.below(nodes), format!("{BEFORE}{n}"));
         let Some(driver) = world.fleet.drivers.get(node) else { continue };
         let made = driver.hold(name.clone(), GIB);
         world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
