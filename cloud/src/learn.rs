@@ -12,6 +12,7 @@ use proto::rpc::{Id, Segments};
 use tokio::time::Instant;
 use tracing::info;
 
+use crate::make::text;
 use crate::store::{At, Home, Node, Store, StoreError};
 use crate::topology::NODE_SEGMENT;
 
@@ -128,6 +129,8 @@ pub async fn changed(
     let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else { return };
         let mut entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
+        // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
+        entry.volume.get_or_insert_with(|| csi::Volume { volume_id: text(&id).into(), ..Default::default() });
         change(&mut entry);
         let entry = entry.encode_to_vec().into();
         if entry != home.entry {
@@ -161,4 +164,28 @@ pub async fn found(
         }
     });
     write.await
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::stop::Tasks;
+
+    use super::*;
+    use crate::store::Memory;
+
+    #[tokio::test]
+    async fn what_was_found_by_its_id_has_that_id_in_lists_when_it_is_attached() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let (driver, node) = ("test.edge-csi.io".parse().unwrap(), "n1".parse().unwrap());
+        let id = Id::Volume("v".into());
+        found(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
+        let attach = |entry: &mut csi::list_volumes_response::Entry| {
+            entry.status.get_or_insert_default().published_node_ids.push("n1".into());
+        };
+        changed(&store, &driver, &id, attach).await.unwrap();
+        let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
+        let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
+        assert_eq!(entry.volume.unwrap().volume_id, "v");
+        assert_eq!(entry.status.unwrap().published_node_ids, ["n1"]);
+    }
 }
