@@ -305,10 +305,7 @@ pub fn unsettled(objects: &Objects) -> Vec<String> {
         }
     });
     let attachments = objects.attachments.iter().filter(|of| !of.gone && (of.deleting || !of.attached));
-    let snapshots = objects
-        .snapshots
-        .iter()
-        .filter(|of| !of.gone && (of.deleting || !of.ready));
+    let snapshots = objects.snapshots.iter().filter(|of| !of.gone && (of.deleting || !of.ready));
     let claims = claims.map(|claim| format!("{} (deleted: {})", claim.name, claim.deleted));
     let attachments = attachments.map(|of| format!("attachment of claim {}: {}", of.claim, of.error));
     let snapshots = snapshots.map(|of| format!("{} (deleted: {})", of.name, of.deleting));

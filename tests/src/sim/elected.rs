@@ -19,7 +19,8 @@ pub(super) async fn watch(world: World) {
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(now) = world.fleet.election() else { continue };
-        if let Some(before) = before.filter(|before| before.since == now.since && before.elected != now.elected)
+        if let Some(before) =
+            before.filter(|before| before.since == now.since && before.elected != now.elected)
             && let Some(node) = before.elected
         {
             let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);

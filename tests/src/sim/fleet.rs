@@ -360,7 +360,12 @@ impl Fleet {
         let calls = Arc::new(Calls::new(drivers.all(), process.tasks.clone()));
         drivers.keep(&process.tasks);
         let dial = Dial {
-            cloud: self.shape.ways.iter().map(|way| format!("wss://{way}").parse()).collect::<Result<_, _>>()?,
+            cloud: self
+                .shape
+                .ways
+                .iter()
+                .map(|way| format!("wss://{way}").parse())
+                .collect::<Result<_, _>>()?,
             return_after: RETURN,
             credentials: self.keys.of(name.as_str(), Role::Node)?,
             node: name.clone(),

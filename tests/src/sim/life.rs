@@ -28,8 +28,7 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
         let made = driver.hold(name.clone(), GIB);
         world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
         let volume = Volume { id: made.volume_id, node, size: GIB, ..Volume::default() };
-        let claim =
-            Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
+        let claim = Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
         let at = world.api.change(|objects| {
             objects.claims.push(claim);
             objects.claims.len() - 1

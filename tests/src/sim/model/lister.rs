@@ -100,7 +100,8 @@ impl Lister {
 type Picture = Vec<(Claim, Vec<Attachment>)>;
 
 fn picture(objects: &Objects) -> Picture {
-    let attachments = |at: usize| objects.attachments.iter().filter(move |of| of.claim == at).cloned().collect();
+    let attachments =
+        |at: usize| objects.attachments.iter().filter(move |of| of.claim == at).cloned().collect();
     objects.claims.iter().enumerate().map(|(at, claim)| (claim.clone(), attachments(at))).collect()
 }
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto::csi;
 use tonic::Code;
 
-use super::{Sidecar, Topology};
 use super::api::Volume;
 use super::pace::{self, Next};
+use super::{Sidecar, Topology};
 use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 use crate::sim::record::is_open;
