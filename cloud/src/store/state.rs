@@ -150,12 +150,14 @@ impl OfDriver {
     }
 
     fn set_home(&mut self, id: Id, home: Option<Home>) {
-        let after = home.as_ref().and_then(|home| home.counted(&id)).cloned();
+        let counts = Home::counts(&id);
+        let counted = |home: &Home| home.counted_if(counts).cloned();
+        let after = home.as_ref().and_then(counted);
         let before = match home {
-            Some(home) => self.homes.insert(id.clone(), home),
+            Some(home) => self.homes.insert(id, home),
             None => self.homes.remove(&id),
         };
-        self.count(before.and_then(|home| home.counted(&id).cloned()), after);
+        self.count(before.as_ref().and_then(counted), after);
     }
 
     fn set_intent(&mut self, name: Id, intent: Option<Intent>) {
@@ -221,7 +223,16 @@ impl OfDriver {
 impl Home {
     /// The node where it counts as a volume.
     pub(super) fn counted(&self, id: &Id) -> Option<&NodeName> {
-        (matches!(id, Id::Volume(_)) && !self.lost).then_some(&self.node)
+        self.counted_if(Self::counts(id))
+    }
+
+    fn counted_if(&self, counts: bool) -> Option<&NodeName> {
+        (counts && !self.lost).then_some(&self.node)
+    }
+
+    /// Snapshots and groups are no load.
+    fn counts(id: &Id) -> bool {
+        matches!(id, Id::Volume(_))
     }
 }
 
