@@ -12,10 +12,12 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::ask::Asker;
+use crate::capacity::Capacities;
 use crate::find::Finder;
 use crate::front::Came;
 use crate::learn;
 use crate::make::{Asked, Create, Creates, text};
+use crate::merge::Lists;
 use crate::ours;
 use crate::passage::{HOLD, Passage};
 use crate::policy::Scope;
@@ -28,13 +30,17 @@ pub(crate) struct Carrier<'a> {
     pub(crate) asker: &'a Asker,
     pub(crate) store: &'a Store,
     pub(crate) creates: &'a Creates,
+    pub(crate) lists: &'a Lists,
+    pub(crate) capacities: &'a Capacities,
     pub(crate) scope: Scope,
 }
 
 impl Carrier<'_> {
     pub(crate) async fn carry(&self, plan: Plan, came: Came) -> Result<Response<Body>, Error> {
         let name = match &came.key {
-            Key::Place { name, .. } | Key::Cut { name, .. } => Some(Id::Name(came.rpc.method, name.clone())),
+            Key::Place { name, .. } | Key::Cut { name, .. } if !name.is_empty() => {
+                Some(Id::Name(came.rpc.method, name.clone()))
+            }
             _ => None,
         };
         match (plan, name) {
@@ -45,10 +51,8 @@ impl Carrier<'_> {
             }
             (Plan::Node(node), None) => self.at(&node, came).await,
             (Plan::Everywhere, _) => self.everywhere(came).await,
-            (Plan::All | Plan::Capacity(_), _) => Err(Error::NoRoute {
-                driver: self.driver.clone(),
-                why: "lists of several nodes are not merged yet".into(),
-            }),
+            (Plan::All, _) => self.list(came).await,
+            (Plan::Capacity(nodes), _) => self.capacities.sum(nodes, &came).await,
             // The others are answered without a node.
             _ => Err(Error::NodeOnly(came.rpc.method)),
         }
@@ -56,7 +60,8 @@ impl Carrier<'_> {
 
     fn passage<'a>(&'a self, node: &'a NodeName, came: &Came) -> Passage<'a> {
         let (links, driver, authority) = (&**self.asker.links(), self.driver, self.asker.authority());
-        Passage { links, driver, authority, node, rpc: came.rpc, deadline: came.deadline }
+        let (deadline, call) = (came.deadline, Some(came.running.clone()));
+        Passage { links, driver, authority, node, rpc: came.rpc, deadline, call }
     }
 
     /// A create that may be sent to one of these nodes.
@@ -124,6 +129,15 @@ impl Carrier<'_> {
         Ok(answer.response())
     }
 
+    async fn list(&self, came: Came) -> Result<Response<Body>, Error> {
+        let Some(only) = self.lists.only(&came) else { return self.lists.list(&came).await };
+        let answer = self.passage(&only.node, &came).unary(came.call).await?;
+        if let Some(message) = message(&answer) {
+            self.lists.heard(only, &message).await;
+        }
+        Ok(answer.response())
+    }
+
     async fn everywhere(&self, came: Came) -> Result<Response<Body>, Error> {
         let Key::End(id) = &came.key else { return Err(Error::NodeOnly(came.rpc.method)) };
         let finder = Finder { asker: self.asker, store: self.store, deadline: came.deadline };
@@ -174,7 +188,8 @@ fn message(answer: &Answer) -> Option<Bytes> {
 fn asked(came: &Came) -> Result<Asked, Error> {
     let left = came.deadline.map_or(HOLD, |deadline| deadline.saturating_duration_since(Instant::now()));
     let (_, ours) = ours::out_of(came.rpc.method, &came.message, None).map_err(|e| malformed(came.rpc, e))?;
-    Ok(Asked { until: learn::after(left), claim: ours.claim, parameters: ours.parameters })
+    let parameters = Some(ours.parameters).filter(|ours| !ours.is_empty()).map(Box::new);
+    Ok(Asked { until: learn::after(left), claim: ours.claim, parameters })
 }
 
 fn malformed(rpc: &Rpc, source: Malformed) -> Error {

@@ -10,6 +10,8 @@ use proto::link::endpoint::Endpoint;
 
 use crate::config::StoreAt;
 
+pub mod admin;
+
 /// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
 ///
 /// csi-cloud serves CSI to the unmodified Kubernetes sidecars and passes each call to the csi-edge of the
@@ -42,6 +44,9 @@ pub enum Command {
     /// Look after the store while no csi-cloud has it open.
     #[command(subcommand)]
     Store(Keep),
+    /// Those that ask a csi-cloud that runs.
+    #[command(flatten)]
+    Ask(admin::Ask),
 }
 
 /// What `serve` takes. A flag overrides the file.

@@ -102,8 +102,12 @@ impl Finder<'_> {
                 }
             }
         }
-        let ended = ended.filter(|_| silent.is_empty());
-        ended.ok_or_else(|| self.not_asked(id, silent))
+        match ended {
+            _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
+            Some(ended) => Ok(ended),
+            // Nobody was told, since nobody can have it.
+            None => Ok(Answer::of(proto::frame::frame(&[]))),
+        }
     }
 
     fn nodes(&self) -> Vec<NodeName> {
@@ -123,7 +127,7 @@ impl Finder<'_> {
 
     async fn tell(&self, node: &NodeName, rpc: &'static Rpc, call: Call) -> Result<Answer, Error> {
         let (links, driver, authority) = (self.asker.links(), &self.asker.driver, self.asker.authority());
-        Passage { links, driver, authority, node, rpc, deadline: self.deadline }.unary(call).await
+        Passage { links, driver, authority, node, rpc, deadline: self.deadline, call: None }.unary(call).await
     }
 
     async fn has(&self, node: &NodeName, id: &Id) -> Has {

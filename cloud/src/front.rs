@@ -18,6 +18,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::ask::Asker;
+use crate::calls::{self, Calls, Running, UNKNOWN};
+use crate::capacity::Capacities;
 use crate::carry::Carrier;
 use crate::elect::elect;
 use crate::find::Finder;
@@ -25,13 +27,14 @@ use crate::learn::now;
 use crate::links::Links;
 use crate::local;
 use crate::make::{Creates, text};
+use crate::merge::Lists;
 use crate::policy::{Placement, Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
 use crate::said::Unknown;
 use crate::store::{OfDriver, State, Store};
 
 /// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
-const MAX_CALLS: usize = 1024;
+pub(crate) const MAX_CALLS: usize = 1024;
 
 /// One driver's front.
 pub struct Front {
@@ -40,7 +43,10 @@ pub struct Front {
     store: Store,
     asker: Asker,
     creates: Creates,
+    lists: Lists,
+    capacities: Capacities,
     room: Semaphore,
+    calls: Arc<Calls>,
 }
 
 /// A call as it came in.
@@ -55,18 +61,39 @@ pub(crate) struct Came {
     pub(crate) call: Call,
     /// Until when its caller waits.
     pub(crate) deadline: Option<Instant>,
+    /// Where others see how far it got.
+    pub(crate) running: Arc<Running>,
 }
 
 impl Front {
-    /// The front of a driver.
-    pub fn new(driver: DriverName, policy: Policy, store: Store, links: Arc<Links>) -> Self {
+    /// The front of a driver, whose calls are seen among `calls`.
+    pub fn new(
+        driver: DriverName,
+        policy: Policy,
+        store: Store,
+        links: Arc<Links>,
+        calls: Arc<Calls>,
+    ) -> Self {
+        let tasks = links.tasks().child();
         let asker = Asker::new(driver.clone(), links);
         let creates = Creates::new(driver.clone(), store.clone());
-        Self { driver, policy, store, asker, creates, room: Semaphore::new(MAX_CALLS) }
+        let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
+        let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
+        let room = Semaphore::new(MAX_CALLS);
+        Self { driver, policy, store, asker, creates, lists, capacities, room, calls }
+    }
+
+    /// The lists of all its nodes together.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
     }
 
     /// Serves the socket until told to stop; calls in flight are answered first.
     pub async fn serve(self: Arc<Self>, socket: Socket, tasks: Tasks) {
+        let front = self.clone();
+        tasks.spawn_until_stop("new nodes", async move {
+            front.lists.learn_new(|| front.scope() == Scope::Node).await;
+        });
         http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
@@ -75,10 +102,13 @@ impl Front {
         let begun = Instant::now();
         let path = request.uri().path().to_owned();
         let rpc = rpc::find(&path).ok_or_else(|| Error::UnknownMethod(path.clone()));
+        let method = rpc.as_ref().map_or(UNKNOWN, |rpc| rpc.method);
+        let ongoing = self.calls.clone().begin(method, &self.driver);
         let result = match rpc {
-            Ok(rpc) => self.call(rpc, request).await,
+            Ok(rpc) => self.call(rpc, request, ongoing.running()).await,
             Err(error) => Err(error),
         };
+        ongoing.ended(result.as_ref().map_or_else(Error::code, calls::code));
         let (driver, ms) = (&self.driver, begun.elapsed().as_millis());
         Ok(result.inspect(|_| debug!(rpc = path, %driver, ms, "answered")).unwrap_or_else(|error| {
             warn!(rpc = path, %driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
@@ -86,7 +116,12 @@ impl Front {
         }))
     }
 
-    async fn call(&self, rpc: &'static Rpc, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    async fn call(
+        &self,
+        rpc: &'static Rpc,
+        request: Request<Incoming>,
+        running: Arc<Running>,
+    ) -> Result<Response<Body>, Error> {
         let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
         let (parts, body) = request.into_parts();
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
@@ -94,11 +129,13 @@ impl Front {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
-            if let Some(field) = rpc.missing(&key) {
+            // A shared driver is asked whatever it is, and says so itself.
+            if let Some(field) = rpc.missing(&key).filter(|_| self.scope() == Scope::Node) {
                 return Err(Error::Missing(rpc.method, field));
             }
+            running.is_about(&key);
             let call = Call::new(parts, body);
-            self.planned(Came { rpc, key, message, call, deadline }).await
+            self.planned(Came { rpc, key, message, call, deadline, running }).await
         };
         forward::until(deadline, std::pin::pin!(answered)).await
     }
@@ -117,8 +154,8 @@ impl Front {
             }
             plan = self.plan(&came).await?;
         }
-        let (driver, asker, store, creates) = (&self.driver, &self.asker, &self.store, &self.creates);
-        let carrier = Carrier { driver, asker, store, creates, scope: self.scope() };
+        let Self { driver, asker, store, creates, lists, capacities, .. } = self;
+        let carrier = Carrier { driver, asker, store, creates, lists, capacities, scope: self.scope() };
         match plan {
             Plan::Local => self.local(came.rpc),
             Plan::NodeOnly => Err(Error::NodeOnly(came.rpc.method)),

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             let config = Config::load(*flags)?;
             proto::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
         }
+        Command::Ask(ask) => proto::program::runtime(1)?.block_on(cloud::admin::show::run(ask)),
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
         Command::Ca(Ca::Issue { node, dir, days }) => ca::issue(&dir, &node, days),
         Command::Store(Keep::Check { store, output }) => {

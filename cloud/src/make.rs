@@ -12,7 +12,7 @@ use tonic::Code;
 use tracing::warn;
 
 use crate::learn::now;
-use crate::store::{Claim, Home, Intent, Store};
+use crate::store::{Claim, Home, Intent, Store, Txn};
 
 /// What is kept of a create's request.
 #[derive(Clone, Default)]
@@ -110,25 +110,16 @@ impl Create<'_> {
     pub async fn made(&self, node: &NodeName, made: Vec<Made>, asked: Asked) -> Result<(), Error> {
         let (driver, name, at) = (self.creates.driver.clone(), self.name.clone(), node.clone());
         let learned = self.creates.store.write(move |txn| {
-            let mut elsewhere = None;
-            for (first, made) in made.into_iter().enumerate().map(|(n, made)| (n == 0, made)) {
-                if first && let Some(intent) = txn.intent(&driver, &name).cloned() {
-                    let id = text(&made.id);
-                    if let Some(before) = intent.made.as_deref().filter(|before| *before != id) {
-                        warn!(%driver, node = %at, name = text(&name), before, now = id,
-                            "the driver made another one under a name that it had made before; both are kept");
-                    }
-                    txn.set_intent(&driver, &name, Some(Intent { made: Some(id.into()), ..intent }));
-                }
-                let before = txn.home(&driver, &made.id).cloned();
-                let home = home(before, &at, made.entry, made.source);
-                elsewhere = elsewhere.or_else(|| (home.node != at).then(|| (made.id.clone(), home.node.clone())));
-                let Asked { claim, parameters, .. } = asked.clone();
-                let named = first.then(|| text(&name).into());
-                let home = if first && home.node == at { Home { name: named, claim, parameters, ..home } } else { home };
-                txn.set_home(&driver, &made.id, Some(home));
-            }
-            elsewhere
+            let mut asked = Some((name, asked));
+            // The first is what was asked for; a group's snapshots follow it.
+            let homes: Vec<_> = made
+                .into_iter()
+                .map(|made| {
+                    let id = made.id.clone();
+                    (id, keep(txn, (&driver, &at), made, asked.take()))
+                })
+                .collect();
+            homes.into_iter().find(|(_, home)| *home != at)
         });
         let elsewhere = learned.await.map_err(|source| Error::NotDurable { source: source.into() })?;
         elsewhere.map_or(Ok(()), |(id, home)| {
@@ -153,6 +144,33 @@ impl Create<'_> {
             warn!(driver = %self.creates.driver, error = chain(&error), "a refused create is not forgotten");
         }
     }
+}
+
+/// Keeps what a node made, under the name that it was asked for if it was; gives back where it lives.
+fn keep(
+    txn: &mut Txn<'_>,
+    (driver, node): (&DriverName, &NodeName),
+    made: Made,
+    asked: Option<(Id, Asked)>,
+) -> NodeName {
+    let Made { id, entry, source } = made;
+    let mut home = home(txn.home(driver, &id).cloned(), node, entry, source);
+    if let Some((name, asked)) = asked {
+        if let Some(intent) = txn.intent(driver, &name).cloned() {
+            if let Some(before) = intent.made.as_deref().filter(|before| *before != text(&id)) {
+                warn!(%driver, %node, name = text(&name), before, now = text(&id),
+                    "the driver made another one under a name that it had made before; both are kept");
+            }
+            txn.set_intent(driver, &name, Some(Intent { made: Some(text(&id).into()), ..intent }));
+        }
+        if home.node == *node {
+            (home.name, home.claim, home.parameters) =
+                (Some(text(&name).into()), asked.claim, asked.parameters);
+        }
+    }
+    let lives = home.node.clone();
+    txn.set_home(driver, &id, Some(home));
+    lives
 }
 
 /// The home of what a node says that it has: the first node that says so keeps it.

@@ -14,7 +14,7 @@ use crate::{parameters, topology};
 #[derive(Default)]
 pub(crate) struct Ours {
     /// Parameters that begin with `edge-csi.io/`.
-    pub(crate) parameters: Option<Box<BTreeMap<String, String>>>,
+    pub(crate) parameters: BTreeMap<String, String>,
     /// Whose volume it shall be.
     pub(crate) claim: Option<Box<Claim>>,
 }
@@ -35,7 +35,7 @@ pub(crate) fn out_of(method: &str, request: &Bytes, at: Option<&At>) -> Result<(
                 Box::new(Claim { namespace, name, volume: volume.unwrap_or_default().into() })
             });
             let (request, parameters) = parameters::out_of_create_volume(request)?;
-            ours.parameters = Some(parameters).filter(|parameters| !parameters.is_empty()).map(Box::new);
+            ours.parameters = parameters;
             if added { topology::out_of_create_volume(&request)? } else { request }
         }
         "CreateSnapshot" if added => topology::out_of_create_snapshot(request)?,

@@ -76,7 +76,7 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     match (key, facts.scope) {
         (Key::Local, _) => Ok(Plan::Local),
         (Key::Node(_), _) => Ok(Plan::NodeOnly),
-        (Key::Place { name, .. } | Key::Cut { name, .. }, Scope::Shared) => {
+        (Key::Place { name, .. } | Key::Cut { name, .. }, Scope::Shared) if !name.is_empty() => {
             facts.make_shared(&Id::Name(rpc.method, name.clone()))
         }
         (_, Scope::Shared) => facts.elected().map(Plan::Node),
@@ -88,13 +88,13 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
             let sent = facts.sent(&Id::Name(rpc.method, name.clone()));
             sent.unwrap_or_else(|| facts.cut(volumes))
         }
-        (Key::Home(id), Scope::Node) => facts
-            .home(id)
-            .unwrap_or_else(|| Ok(facts.only_node().map_or(Plan::Ask(vec![id.clone()]), Plan::Node))),
+        (Key::Home(id), Scope::Node) => {
+            facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Ask(vec![id.clone()])))
+        }
         (Key::End(id), Scope::Node) => match facts.home(id) {
             Some(Err(Unclear::Removed(_))) if rpc.detaches() => Ok(Plan::Done),
             Some(home) => home,
-            None => Ok(facts.only_node().map_or(Plan::Everywhere, Plan::Node)),
+            None => facts.only_or(Plan::Everywhere),
         },
         (Key::All, Scope::Node) => facts.any().map(|()| Plan::All),
         (Key::Capacity(topology), Scope::Node) => {
@@ -200,6 +200,12 @@ impl Facts<'_> {
         nodes.next().filter(|_| nodes.next().is_none()).cloned()
     }
 
+    /// The only node that has the driver; this if there are more.
+    fn only_or(&self, plan: Plan) -> Result<Plan, Unclear> {
+        self.any()?;
+        Ok(self.only_node().map_or(plan, Plan::Node))
+    }
+
     fn any(&self) -> Result<(), Unclear> {
         self.driver.filter(|driver| !driver.nodes().is_empty()).map(|_| ()).ok_or_else(never)
     }
@@ -236,8 +242,7 @@ impl Facts<'_> {
     }
 
     fn no_such_topology(&self, asked: &[Segments]) -> String {
-        let asked: Vec<_> =
-            asked.iter().map(|segments| written(segments.iter().map(|(key, value)| (key, value)))).collect();
+        let asked: Vec<_> = asked.iter().map(|segments| written(segments.iter())).collect();
         let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
         let known = some(nodes.map(|(node, at)| {
             format!("{node} {}", written(at.place.iter().map(|(key, value)| (key, value))))

@@ -111,7 +111,9 @@ pub enum Error {
     #[error("driver {0:?} is not configured at this node; name it in csi-edge's configuration")]
     NoSuchDriver(String),
     /// What a sidecar reads once at its start is not known yet; an empty answer would be kept for ever.
-    #[error("nothing is known of driver {0} yet: no node with it has linked since csi-cloud started")]
+    #[error(
+        "nothing is known of driver {0} yet: no node with it has ever linked; is csi-edge running there?"
+    )]
     NotLearned(DriverName),
     /// What may not be forgotten could not be kept.
     #[error(
@@ -180,6 +182,29 @@ pub enum Error {
         method: &'static str,
         /// What is wrong with the answer.
         why: &'static str,
+    },
+    /// A list would lack what these nodes have, and who reads it would take that for gone.
+    #[error(
+        "driver {driver} cannot be listed whole: it is not known what these nodes have: {nodes} ({why}); \
+         list again when they have linked and answered"
+    )]
+    NotListed {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The nodes.
+        nodes: String,
+        /// Why one of them was not asked, or what it said.
+        why: String,
+    },
+    /// No node has said how much room it has, nor has it been away for so long that it counts as full.
+    #[error(
+        "it is not known how much room driver {driver} has at {nodes}; ask again when they have linked and answered"
+    )]
+    NoCapacity {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The nodes.
+        nodes: String,
     },
     /// A page token that no list of ours gave.
     #[error("the starting_token is none that this front gave; begin the list again")]
@@ -257,6 +282,8 @@ impl Error {
             | Self::Claimed { .. }
             | Self::Removed { .. }
             | Self::NotAsked { .. }
+            | Self::NotListed { .. }
+            | Self::NoCapacity { .. }
             | Self::BadAnswer { .. }
             | Self::Full(_)
             | Self::Stopping(_) => Code::Unavailable,

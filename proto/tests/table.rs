@@ -52,9 +52,14 @@ proptest! {
     #[test]
     fn any_bytes_are_a_key_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
         for rpc in RPCS {
-            let _ = rpc.key(&bytes);
-            if let rpc::Learn::Lives(lives) = rpc.learn {
-                let _ = lives(&bytes);
+            if let Ok(key) = rpc.key(&bytes) {
+                let _ = rpc.missing(&key);
+            }
+            match rpc.learn {
+                rpc::Learn::Nothing | rpc::Learn::Gone => {}
+                rpc::Learn::Made(read) => drop(read(&bytes.clone().into())),
+                rpc::Learn::Attached(read) | rpc::Learn::Detached(read) => drop(read(&bytes)),
+                rpc::Learn::Resized(read) => drop(read(&bytes)),
             }
         }
     }

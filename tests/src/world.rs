@@ -53,6 +53,18 @@ impl World {
         Self::at(Stand::new().await?, listen, cloud, edge).await
     }
 
+    /// A world whose driver is shared: its calls pass through, whatever they are.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn shared(listen: &str) -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let config = stand.at("shared.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
+        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        Self::at(stand, listen, &["--config", &config], &[]).await
+    }
+
     /// A world on this stand, whose link uses this scheme, `wss` or `quic`.
     ///
     /// # Errors
@@ -60,6 +72,14 @@ impl World {
     pub async fn over(stand: Stand, scheme: &str) -> anyhow::Result<Self> {
         let listen = format!("{scheme}://{}:0", stand.host());
         Self::at(stand, &listen, &[], &[]).await
+    }
+
+    /// A world on this stand, whose csi-cloud listens so and is given further arguments.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn on(stand: Stand, listen: &str, cloud: &[&str]) -> anyhow::Result<Self> {
+        Self::at(stand, listen, cloud, &[]).await
     }
 
     async fn at(mut stand: Stand, listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {

@@ -269,16 +269,16 @@ async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
         "ready is there, false"
     );
     assert_eq!(front.call("/csi.v1.Identity/GetPluginInfo", &[]).await?.code(), Code::Ok);
-    for path in [
-        "/csi.v1.Identity/GetPluginCapabilities",
-        "/csi.v1.Controller/ControllerGetCapabilities",
-        "/csi.v1.Controller/CreateVolume",
-        "/csi.v1.Controller/DeleteVolume",
-        "/csi.v1.Controller/ListVolumes",
+    for (path, request) in [
+        ("/csi.v1.Identity/GetPluginCapabilities", vec![]),
+        ("/csi.v1.Controller/ControllerGetCapabilities", vec![]),
+        ("/csi.v1.Controller/CreateVolume", create("a")),
+        ("/csi.v1.Controller/DeleteVolume", delete("a")),
+        ("/csi.v1.Controller/ListVolumes", vec![]),
     ] {
-        let status = front.call(path, &[]).await?.status();
+        let status = front.call(path, &request).await?.status();
         assert_eq!(status.code(), Code::Unavailable, "{path}: {status}");
-        assert!(status.message().contains("since csi-cloud started"), "{status}");
+        assert!(status.message().contains("ever linked"), "{status}");
     }
     assert!(begun.elapsed() < Duration::from_millis(350), "seven answers took {:?}", begun.elapsed());
     let status = front.call("/csi.v1.Node/NodePublishVolume", &[]).await?.status();

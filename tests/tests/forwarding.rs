@@ -19,7 +19,7 @@ fn is_the_clouds_own(service: &str, method: &str) -> bool {
 #[tokio::test]
 async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
-        let world = World::new(transport).await?;
+        let world = World::shared(transport).await?;
         let (cloud, node) = (world.front().await?, world.node_front().await?);
         for (service, method) in METHODS {
             let path = format!("/csi.v1.{service}/{method}");
@@ -53,7 +53,7 @@ async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
 #[tokio::test]
 async fn both_streams_come_whole() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
-        let world = World::new(transport).await?;
+        let world = World::shared(transport).await?;
         let (cloud, direct) = (world.front().await?, world.direct().await?);
         for method in ["GetMetadataAllocated", "GetMetadataDelta"] {
             let path = format!("/csi.v1.SnapshotMetadata/{method}");
@@ -76,7 +76,7 @@ async fn both_streams_come_whole() -> anyhow::Result<()> {
 #[tokio::test]
 async fn every_code_and_message_is_the_drivers() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
-        let world = World::new(transport).await?;
+        let world = World::shared(transport).await?;
         let fronts = [world.front().await?, world.node_front().await?];
         for code in (1..=16).map(Code::from_i32) {
             for (front, method) in fronts.iter().flat_map(|f| [(f, "CreateVolume"), (f, "ListVolumes")]) {
@@ -94,7 +94,7 @@ async fn every_code_and_message_is_the_drivers() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_message_of_4_mib_passes_each_way() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
-        let world = World::new(transport).await?;
+        let world = World::shared(transport).await?;
         let cloud = world.front().await?;
         // An unknown field of this many bytes, with its tag and length.
         let padded = |size: usize| [b"\xc2\xb8\x02", varint(size).as_slice(), &vec![b'x'; size]].concat();
@@ -133,7 +133,7 @@ fn varint(mut value: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_method_of_the_future_is_the_drivers_at_the_node_and_unknown_in_the_cloud() -> anyhow::Result<()> {
-    let world = World::new(TRANSPORTS[0]).await?;
+    let world = World::shared(TRANSPORTS[0]).await?;
     let (cloud, node) = (world.front().await?, world.node_front().await?);
     let answer = node.call(FUTURE_PATH, UNKNOWN).await?;
     assert_eq!((answer.code(), answer.message().as_deref()), (Code::Ok, Some(UNKNOWN)));
@@ -154,7 +154,7 @@ async fn a_method_of_the_future_is_the_drivers_at_the_node_and_unknown_in_the_cl
 
 #[tokio::test]
 async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::Result<()> {
-    let world = World::new(TRANSPORTS[0]).await?;
+    let world = World::shared(TRANSPORTS[0]).await?;
     for front in [world.front().await?, world.node_front().await?] {
         let cases: [(&[u8], Code); 5] = [
             (b"", Code::InvalidArgument),
@@ -192,7 +192,7 @@ proptest! {
     fn no_body_ends_a_program(bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 200)) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let outcome: anyhow::Result<()> = runtime.block_on(async {
-            let world = World::new(TRANSPORTS[0]).await?;
+            let world = World::shared(TRANSPORTS[0]).await?;
             let fronts = [world.front().await?, world.node_front().await?];
             for (body, (_, method)) in bodies.into_iter().zip(METHODS.iter().cycle()) {
                 for front in &fronts {

@@ -9,7 +9,7 @@ use proto::csi::{self, volume_content_source};
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Running, TOPOLOGY_KEY, TestDriver};
+use tests::testdriver::{Fault, Outcome, Running, TOPOLOGY_KEY, TestDriver, Times};
 use tests::world::{DRIVER, TRANSPORTS, controller, create, created, delete, ready};
 use tonic::Code;
 
@@ -17,7 +17,7 @@ const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// A cloud and three nodes, of which the last is on QUIC.
 struct Nodes {
-    _stand: Stand,
+    stand: Stand,
     cloud: Cloud,
     nodes: Vec<(TestDriver, Running, Process)>,
     front: RawClient,
@@ -38,7 +38,7 @@ impl Nodes {
         }
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         until("the cloud learns of the driver", || ready(&front)).await?;
-        let nodes = Self { _stand: stand, cloud, nodes, front };
+        let nodes = Self { stand, cloud, nodes, front };
         for node in NODES {
             until("the cloud learns the topology of all", || async {
                 let answer = nodes.call("GetCapacity", &nodes.capacity(node)).await?;
@@ -47,7 +47,11 @@ impl Nodes {
             })
             .await?;
         }
-        nodes.nodes.iter().for_each(|(driver, ..)| driver.forget_calls());
+        for (driver, ..) in &nodes.nodes {
+            // The cloud lists nodes that are new to it by itself.
+            driver.wait_for_outcome("ListVolumes", Outcome::Finished, 1).await?;
+            driver.forget_calls();
+        }
         Ok(nodes)
     }
 
@@ -132,33 +136,92 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
 }
 
 #[tokio::test]
-async fn what_is_certain_of_no_node_reaches_none() -> anyhow::Result<()> {
+async fn a_volume_that_names_no_node_is_spread_or_pinned() -> anyhow::Result<()> {
     let nodes = Nodes::new(&[]).await?;
-    for (method, request) in [
-        ("CreateVolume", create("nowhere")),
-        ("CreateVolume", create_at("elsewhere", &["n9"])?.encode_to_vec()),
-        ("DeleteVolume", delete("never-seen")),
-        ("ListVolumes", Vec::new()),
-    ] {
-        let status = nodes.front.call(&controller(method), &request).await?.status();
-        assert_eq!(status.code(), Code::Unavailable, "{method}: {status}");
-        assert!(NODES.iter().all(|node| status.message().contains(node)), "{method}: {status}");
-        assert!(nodes.who_got(method).is_empty(), "{method} was passed on");
+    for n in 0..6 {
+        let name = format!("spread-{n}");
+        created(&nodes.front.call(&controller("CreateVolume"), &create(&name)).await?)?;
+    }
+    for (driver, ..) in &nodes.nodes {
+        assert_eq!(driver.calls_of("CreateVolume").len(), 2, "each node has as many as the others");
+    }
+    nodes.stop().await?;
+    let nodes = Nodes::new(&["--default-node", "n2"]).await?;
+    for name in ["a", "b"] {
+        created(&nodes.front.call(&controller("CreateVolume"), &create(name)).await?)?;
+        assert_eq!(nodes.who_got("CreateVolume"), ["n2"]);
     }
     nodes.stop().await
 }
 
+/// CSI: "Unable to provision in accessible_topology"; nothing was ever sent anywhere.
 #[tokio::test]
-async fn the_default_node_gets_what_is_new_and_lists_but_nothing_is_ended_there() -> anyhow::Result<()> {
-    let nodes = Nodes::new(&["--default-node", "n2"]).await?;
-    assert_eq!(nodes.front.call(&controller("CreateVolume"), &create("v")).await?.code(), Code::Ok);
-    assert_eq!(nodes.who_got("CreateVolume"), ["n2"]);
-    assert_eq!(nodes.front.call(&controller("ListVolumes"), &[]).await?.code(), Code::Ok);
-    assert_eq!(nodes.who_got("ListVolumes"), ["n2"]);
-    // A driver answers OK for a volume that it does not have; the volume would be leaked.
-    let status = nodes.front.call(&controller("DeleteVolume"), &delete("of-before")).await?.status();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(nodes.who_got("DeleteVolume").is_empty());
+async fn a_topology_that_no_node_has_is_exhausted_and_one_that_is_away_is_not() -> anyhow::Result<()> {
+    let mut nodes = Nodes::new(&[]).await?;
+    let status = nodes.call("CreateVolume", &create_at("elsewhere", &["n9"])?).await?.status();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(NODES.iter().all(|node| status.message().contains(node)), "{status}");
+    let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
+    edge.stop(START).await?;
+    serving.stop().await;
+    let away = create_at("v", &["n3"])?;
+    until("n3 is away", || async {
+        let status = nodes.call("CreateVolume", &away).await?.status();
+        anyhow::ensure!(status.code() == Code::Unavailable, "{status}");
+        Ok(())
+    })
+    .await?;
+    assert!(nodes.who_got("CreateVolume").is_empty(), "another node got it");
+    nodes.stop().await
+}
+
+#[tokio::test]
+async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
+    let nodes = Nodes::new(&[]).await?;
+    // Made before us, beside us.
+    let direct = RawClient::connect(&nodes.stand.at("n3.sock")).await?;
+    let volume_id =
+        created(&direct.call(&controller("CreateVolume"), &create("of-before")).await?)?.volume_id;
+    nodes.nodes.iter().for_each(|(driver, ..)| driver.forget_calls());
+    for asked in [vec!["n1", "n2", "n3"], vec![]] {
+        let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+        assert_eq!(nodes.call("ControllerGetVolume", &get).await?.code(), Code::Ok);
+        let got = |method| {
+            NODES
+                .iter()
+                .zip(&nodes.nodes)
+                .filter(move |(_, (driver, ..))| !driver.calls_of(method).is_empty())
+        };
+        let names: Vec<_> = got("ValidateVolumeCapabilities").map(|(node, _)| *node).collect();
+        assert_eq!(names, asked);
+        assert_eq!(nodes.who_got("ControllerGetVolume"), ["n3"]);
+    }
+    let get = csi::ControllerGetVolumeRequest { volume_id: "never".into() };
+    let status = nodes.call("ControllerGetVolume", &get).await?.status();
+    assert_eq!(status.code(), Code::NotFound, "{status}");
+    nodes.stop().await
+}
+
+/// A driver answers OK when it is told to delete what it does not have, so one node's word is not enough.
+#[tokio::test]
+async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Result<()> {
+    let mut nodes = Nodes::new(&[]).await?;
+    let gone = nodes.front.call(&controller("DeleteVolume"), &delete("never")).await?;
+    assert_eq!(gone.code(), Code::Ok, "{}", gone.status());
+    assert_eq!(nodes.who_got("DeleteVolume"), NODES);
+    let refusal = Fault::error(Code::FailedPrecondition, "it is in use");
+    nodes.nodes[1].0.inject("DeleteVolume", refusal, Times::Next(1));
+    let refused = nodes.front.call(&controller("DeleteVolume"), &delete("never")).await?.status();
+    assert_eq!((refused.code(), refused.message()), (Code::FailedPrecondition, "it is in use"));
+    nodes.who_got("DeleteVolume");
+    let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
+    edge.stop(START).await?;
+    serving.stop().await;
+    for empty in [delete(""), create("")] {
+        let method = if empty == create("") { "CreateVolume" } else { "DeleteVolume" };
+        let status = nodes.front.call(&controller(method), &empty).await?.status();
+        assert_eq!(status.code(), Code::InvalidArgument, "{method}: {status}");
+    }
     nodes.stop().await
 }
 

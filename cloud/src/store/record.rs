@@ -79,7 +79,7 @@ pub struct At {
     pub info: Option<Bytes>,
     /// Its segments: its own topology, else ours.
     pub place: Box<[(String, String)]>,
-    /// When it last gave a whole list of its volumes, in ms since 1970; zero if never.
+    /// When it first gave a whole list of its volumes, in ms since 1970; zero if never.
     pub listed: u64,
 }
 

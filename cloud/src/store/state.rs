@@ -1,11 +1,12 @@
 //! What is durable, in memory, with the indexes that routing needs. It is only changed by [`State::apply`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 
+use super::recent::Recent;
 use super::record::{At, Change, Home, Intent, Node};
 
 /// Everything that the store keeps.
@@ -22,6 +23,8 @@ pub struct OfDriver {
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, At>,
     elected: Option<NodeName>,
+    /// How many of the intents are of creates whose outcome nobody knows.
+    open: usize,
     /// Volumes by node, with creates on their way.
     load: HashMap<NodeName, u64>,
     /// The nodes that have the driver, those with the fewest volumes first.
@@ -32,6 +35,8 @@ pub struct OfDriver {
     given: usize,
     /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
     said: OnceLock<crate::said::Said>,
+    /// The homes by node, and when they changed.
+    recent: Recent,
 }
 
 impl State {
@@ -93,6 +98,26 @@ impl OfDriver {
         &self.homes
     }
 
+    /// How often a home was made, changed or forgotten since csi-cloud started.
+    pub fn changes(&self) -> u64 {
+        self.recent.changes()
+    }
+
+    /// What lives on a node, in order of its ids, with the change (see [`Self::changes`]) that was its last.
+    pub fn homes_of(&self, node: &NodeName) -> impl Iterator<Item = (&Id, u64)> {
+        self.recent.of(node)
+    }
+
+    /// Whether the home of something at a node changed after this change.
+    pub fn changed_since(&self, node: &NodeName, id: &Id, since: u64) -> bool {
+        self.recent.last_change(node, id).is_some_and(|change| change > since)
+    }
+
+    /// What was forgotten after this change; none if that is so long ago that it is not known any more.
+    pub fn gone_since(&self, since: u64) -> Option<HashSet<&Id>> {
+        self.recent.gone_since(since)
+    }
+
     /// To which node a create was sent.
     pub fn intent(&self, name: &Id) -> Option<&Intent> {
         self.intents.get(name)
@@ -101,6 +126,11 @@ impl OfDriver {
     /// All creates that were sent to a node, also those whose outcome is known.
     pub fn intents(&self) -> &BTreeMap<Id, Intent> {
         &self.intents
+    }
+
+    /// How many of the intents are of creates whose outcome nobody knows.
+    pub fn open_intents(&self) -> usize {
+        self.open
     }
 
     /// The driver at a node.
@@ -150,14 +180,14 @@ impl OfDriver {
     }
 
     fn set_home(&mut self, id: Id, home: Option<Home>) {
-        let counts = Home::counts(&id);
-        let counted = |home: &Home| home.counted_if(counts).cloned();
-        let after = home.as_ref().and_then(counted);
+        let after = home.as_ref().and_then(|home| home.counted(&id)).cloned();
+        let now_at = home.as_ref().map(|home| home.node.clone());
         let before = match home {
-            Some(home) => self.homes.insert(id, home),
+            Some(home) => self.homes.insert(id.clone(), home),
             None => self.homes.remove(&id),
         };
-        self.count(before.as_ref().and_then(counted), after);
+        self.recent.changed(&id, before.as_ref().map(|home| &home.node), now_at.as_ref());
+        self.count(before.and_then(|home| home.counted(&id).cloned()), after);
     }
 
     fn set_intent(&mut self, name: Id, intent: Option<Intent>) {
@@ -166,6 +196,8 @@ impl OfDriver {
             Some(intent) => self.intents.insert(name, intent),
             None => self.intents.remove(&name),
         };
+        self.open += usize::from(after.is_some());
+        self.open -= usize::from(before.as_ref().is_some_and(|intent| intent.counted().is_some()));
         self.count(before.and_then(|intent| intent.counted().cloned()), after);
     }
 
@@ -223,16 +255,7 @@ impl OfDriver {
 impl Home {
     /// The node where it counts as a volume.
     pub(super) fn counted(&self, id: &Id) -> Option<&NodeName> {
-        self.counted_if(Self::counts(id))
-    }
-
-    fn counted_if(&self, counts: bool) -> Option<&NodeName> {
-        (counts && !self.lost).then_some(&self.node)
-    }
-
-    /// Snapshots and groups are no load.
-    fn counts(id: &Id) -> bool {
-        matches!(id, Id::Volume(_))
+        (matches!(id, Id::Volume(_)) && !self.lost).then_some(&self.node)
     }
 }
 

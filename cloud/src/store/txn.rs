@@ -44,6 +44,11 @@ impl<'a> Txn<'a> {
         self.homes.insert((driver.clone(), id.clone()), home);
     }
 
+    /// Whether these changes are about where this lives.
+    pub fn is_changing(&self, driver: &DriverName, id: &Id) -> bool {
+        self.homes.contains_key(&(driver.clone(), id.clone()))
+    }
+
     /// To which node a create was sent.
     pub fn intent(&self, driver: &DriverName, name: &Id) -> Option<&Intent> {
         over(&self.intents, &(driver.clone(), name.clone()), || self.state.driver(driver)?.intent(name))
