@@ -9,7 +9,7 @@ use proto::csi::{self, volume_content_source};
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
+use tests::testdriver::{Fault, Outcome, Running, TOPOLOGY_KEY, TestDriver, Times};
 use tests::world::{DRIVER, TRANSPORTS, controller, create, created, delete, ready};
 use tonic::Code;
 
@@ -47,7 +47,11 @@ impl Nodes {
             })
             .await?;
         }
-        nodes.nodes.iter().for_each(|(driver, ..)| driver.forget_calls());
+        for (driver, ..) in &nodes.nodes {
+            // The cloud lists nodes that are new to it by itself.
+            driver.wait_for_outcome("ListVolumes", Outcome::Finished, 1).await?;
+            driver.forget_calls();
+        }
         Ok(nodes)
     }
 

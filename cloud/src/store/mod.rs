@@ -18,12 +18,15 @@ pub use self::record::{At, Change, Claim, Home, Intent, Node};
 pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
 
+mod check;
 mod codec;
 mod file;
+mod line;
 mod memory;
 mod recent;
 mod record;
 mod state;
+pub mod tool;
 mod txn;
 
 /// Changes that may wait for a commit; who comes then waits for room.
