@@ -125,7 +125,7 @@ impl Door {
                 // In a task of its own, which does not keep the size of the handshake's.
                 Ok(Some((node, link))) => tasks.spawn("link", async move {
                     let _place = place;
-                    links.run(node, link).await;
+                    links.run(node, link, Some(from)).await;
                 }),
                 Ok(None) => {}
                 Err(error) => warn!(%from, error = chain(&error), "refused a connection"),

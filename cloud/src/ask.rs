@@ -98,7 +98,7 @@ impl Asker {
         let body = frame::frame(&request.encode_to_vec());
         let call = Call { headers, path: PathAndQuery::from_static(path), body };
         let Self { driver, authority, links } = self;
-        let passage = Passage { links, driver, authority, node, rpc, deadline: Some(deadline) };
+        let passage = Passage { links, driver, authority, node, rpc, deadline: Some(deadline), call: None };
         let answer = proto::forward::until(Some(deadline), passage.unary(call)).await?;
         if let Some(status) = answer.failure() {
             return Err(AskError::Driver { node: node.clone(), status });

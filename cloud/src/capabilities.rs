@@ -141,6 +141,12 @@ impl Odd {
     }
 }
 
+/// What an answer says that a driver can do, as an operator calls it. An answer that is no protobuf says nothing.
+pub(crate) fn words(method: &str, answer: &Bytes) -> Vec<String> {
+    let fields = raw_fields(Some(answer)).unwrap_or_default();
+    fields.into_iter().map(|field| name(method, field)).collect()
+}
+
 /// What an operator calls a field of an answer.
 fn name(method: &str, raw: &[u8]) -> String {
     let known = match method {

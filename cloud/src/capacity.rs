@@ -177,7 +177,7 @@ impl Capacities {
 async fn one(asker: &Asker, node: &NodeName, rpc: &'static Rpc, call: Call) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
     let (links, driver, authority) = (&**asker.links(), &asker.driver, asker.authority());
-    let passage = Passage { links, driver, authority, node, rpc, deadline };
+    let passage = Passage { links, driver, authority, node, rpc, deadline, call: None };
     until(deadline, std::pin::pin!(passage.unary(call))).await
 }
 

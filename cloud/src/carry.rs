@@ -60,7 +60,8 @@ impl Carrier<'_> {
 
     fn passage<'a>(&'a self, node: &'a NodeName, came: &Came) -> Passage<'a> {
         let (links, driver, authority) = (&**self.asker.links(), self.driver, self.asker.authority());
-        Passage { links, driver, authority, node, rpc: came.rpc, deadline: came.deadline }
+        let (deadline, call) = (came.deadline, Some(came.running.clone()));
+        Passage { links, driver, authority, node, rpc: came.rpc, deadline, call }
     }
 
     /// A create that may be sent to one of these nodes.

@@ -10,6 +10,8 @@ use proto::link::endpoint::Endpoint;
 
 use crate::config::StoreAt;
 
+pub mod admin;
+
 /// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
 ///
 /// csi-cloud serves CSI to the unmodified Kubernetes sidecars and passes each call to the csi-edge of the
@@ -39,6 +41,12 @@ pub enum Command {
     /// Make the certificates of both ends.
     #[command(subcommand)]
     Ca(Ca),
+    /// Look after the store while no csi-cloud has it open.
+    #[command(subcommand)]
+    Store(Keep),
+    /// Those that ask a csi-cloud that runs.
+    #[command(flatten)]
+    Ask(admin::Ask),
 }
 
 /// What `serve` takes. A flag overrides the file.
@@ -99,4 +107,42 @@ pub enum Ca {
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
         days: u16,
     },
+}
+
+/// The commands that look after the store.
+#[derive(Debug, Subcommand)]
+pub enum Keep {
+    /// Look whether the store is whole and its records agree; exit code 1 if not.
+    Check {
+        /// Where it is: file:PATH
+        #[arg(long, value_name = "URL")]
+        store: StoreAt,
+        /// How to say what is wrong
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Write all records to stdout, one line of JSON each.
+    Export {
+        /// Where it is: file:PATH
+        #[arg(long, value_name = "URL")]
+        store: StoreAt,
+    },
+    /// Make a store of what was exported. It must not be there yet, or be empty.
+    Import {
+        /// Where it goes: file:PATH
+        #[arg(long, value_name = "URL")]
+        store: StoreAt,
+        /// The exported file; - is stdin
+        #[arg(default_value = "-")]
+        file: PathBuf,
+    },
+}
+
+/// How a command says what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// For people
+    Table,
+    /// For programs
+    Json,
 }

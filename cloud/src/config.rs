@@ -18,7 +18,7 @@ pub use store_at::{StoreAt, StoreAtError};
 
 /// The admin socket below the fronts' directory. No driver and no node can have a name with an underscore in
 /// it, so it can be neither `DRIVER.sock` nor `NODE/`.
-const ADMIN: &str = "_admin.sock";
+pub(crate) const ADMIN: &str = "_admin.sock";
 
 /// All that csi-cloud runs on.
 #[derive(Debug, PartialEq, Eq)]

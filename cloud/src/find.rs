@@ -127,7 +127,7 @@ impl Finder<'_> {
 
     async fn tell(&self, node: &NodeName, rpc: &'static Rpc, call: Call) -> Result<Answer, Error> {
         let (links, driver, authority) = (self.asker.links(), &self.asker.driver, self.asker.authority());
-        Passage { links, driver, authority, node, rpc, deadline: self.deadline }.unary(call).await
+        Passage { links, driver, authority, node, rpc, deadline: self.deadline, call: None }.unary(call).await
     }
 
     async fn has(&self, node: &NodeName, id: &Id) -> Has {

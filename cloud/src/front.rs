@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::ask::Asker;
+use crate::calls::{self, Calls, Running, UNKNOWN};
 use crate::capacity::Capacities;
 use crate::carry::Carrier;
 use crate::elect::elect;
@@ -33,7 +34,7 @@ use crate::said::Unknown;
 use crate::store::{OfDriver, State, Store};
 
 /// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
-const MAX_CALLS: usize = 1024;
+pub(crate) const MAX_CALLS: usize = 1024;
 
 /// One driver's front.
 pub struct Front {
@@ -45,6 +46,7 @@ pub struct Front {
     lists: Lists,
     capacities: Capacities,
     room: Semaphore,
+    calls: Arc<Calls>,
 }
 
 /// A call as it came in.
@@ -59,18 +61,26 @@ pub(crate) struct Came {
     pub(crate) call: Call,
     /// Until when its caller waits.
     pub(crate) deadline: Option<Instant>,
+    /// Where others see how far it got.
+    pub(crate) running: Arc<Running>,
 }
 
 impl Front {
-    /// The front of a driver.
-    pub fn new(driver: DriverName, policy: Policy, store: Store, links: Arc<Links>) -> Self {
+    /// The front of a driver, whose calls are seen among `calls`.
+    pub fn new(
+        driver: DriverName,
+        policy: Policy,
+        store: Store,
+        links: Arc<Links>,
+        calls: Arc<Calls>,
+    ) -> Self {
         let tasks = links.tasks().child();
         let asker = Asker::new(driver.clone(), links);
         let creates = Creates::new(driver.clone(), store.clone());
         let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
         let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
         let room = Semaphore::new(MAX_CALLS);
-        Self { driver, policy, store, asker, creates, lists, capacities, room }
+        Self { driver, policy, store, asker, creates, lists, capacities, room, calls }
     }
 
     /// The lists of all its nodes together.
@@ -92,10 +102,13 @@ impl Front {
         let begun = Instant::now();
         let path = request.uri().path().to_owned();
         let rpc = rpc::find(&path).ok_or_else(|| Error::UnknownMethod(path.clone()));
+        let method = rpc.as_ref().map_or(UNKNOWN, |rpc| rpc.method);
+        let ongoing = self.calls.clone().begin(method, &self.driver);
         let result = match rpc {
-            Ok(rpc) => self.call(rpc, request).await,
+            Ok(rpc) => self.call(rpc, request, ongoing.running()).await,
             Err(error) => Err(error),
         };
+        ongoing.ended(result.as_ref().map_or_else(Error::code, calls::code));
         let (driver, ms) = (&self.driver, begun.elapsed().as_millis());
         Ok(result.inspect(|_| debug!(rpc = path, %driver, ms, "answered")).unwrap_or_else(|error| {
             warn!(rpc = path, %driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
@@ -103,7 +116,12 @@ impl Front {
         }))
     }
 
-    async fn call(&self, rpc: &'static Rpc, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    async fn call(
+        &self,
+        rpc: &'static Rpc,
+        request: Request<Incoming>,
+        running: Arc<Running>,
+    ) -> Result<Response<Body>, Error> {
         let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
         let (parts, body) = request.into_parts();
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
@@ -115,8 +133,9 @@ impl Front {
             if let Some(field) = rpc.missing(&key).filter(|_| self.scope() == Scope::Node) {
                 return Err(Error::Missing(rpc.method, field));
             }
+            running.is_about(&key);
             let call = Call::new(parts, body);
-            self.planned(Came { rpc, key, message, call, deadline }).await
+            self.planned(Came { rpc, key, message, call, deadline, running }).await
         };
         forward::until(deadline, std::pin::pin!(answered)).await
     }

@@ -1,5 +1,6 @@
 //! csi-cloud: serves CSI in the cloud, one socket per driver, and passes each call to the node it is for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +9,23 @@ use proto::config::Common;
 use proto::link::tls::{Credentials, Role};
 use proto::socket::Socket;
 use proto::stop::{self, Tasks};
+use tokio::net::TcpListener;
 
 use crate::accept::Door;
+use crate::admin::Insight;
+use crate::calls::Calls;
 use crate::config::Config;
 use crate::front::Front;
+use crate::http::Health;
 use crate::links::Links;
 use crate::policy::Policy;
 use crate::store::Store;
 
 pub mod accept;
+pub mod admin;
 pub mod ask;
 pub mod ca;
+pub mod calls;
 pub mod capabilities;
 pub mod capacity;
 mod carry;
@@ -27,11 +34,13 @@ pub mod config;
 pub mod elect;
 pub mod find;
 pub mod front;
+pub mod http;
 pub mod learn;
 pub mod links;
 pub mod local;
 pub mod make;
 pub mod merge;
+pub mod metrics;
 mod ours;
 pub mod parameters;
 pub mod passage;
@@ -58,27 +67,45 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         let socket = Socket::bind(&config.fronts.join(format!("{driver}.sock")))?;
         sockets.push((driver, socket));
     }
-    // Fronts stop first and the links after them, so that calls in flight are answered.
+    let admin = Socket::bind_for(&config.admin, admin::MODE)?;
+    // Fronts stop first and the links after them, so that calls in flight are answered. Who watches, watches that.
     let (fronts, edges) = (Tasks::default(), Tasks::default());
-    let keeping = Tasks::default();
-    let store = Store::open(config.store.open()?, &keeping)?;
+    let (keeping, watching) = (Tasks::default(), Tasks::default());
+    let health = Arc::new(Health::default());
+    if let Some(address) = config.http {
+        let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
+        let listener = TcpListener::bind(address).await.with_context(cannot)?;
+        println!("http {}", listener.local_addr().with_context(cannot)?);
+        watching.spawn("http", http::serve(listener, health.clone(), watching.clone()));
+    }
+    let calls = Arc::new(Calls::default());
+    let store = Store::open(calls.metrics.measured(config.store.open()?), &keeping)?;
     let links = Arc::new(Links::new(store.clone(), edges.clone()));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {
         door.listen(endpoint, &credentials).await?;
     }
+    let mut by_driver = BTreeMap::new();
     for (driver, socket) in sockets {
         let policy = config.policies.get(&driver).cloned();
         let policy = policy.unwrap_or_else(|| Policy::new(config.default_node.as_ref()));
-        let front = Front::new(driver, policy, store.clone(), links.clone());
-        fronts.spawn("front", Arc::new(front).serve(socket, fronts.clone()));
+        let front = Front::new(driver.clone(), policy, store.clone(), links.clone(), calls.clone());
+        let front = Arc::new(front);
+        by_driver.insert(driver, front.clone());
+        fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
+    let (policies, links) = (config.policies, links.clone());
+    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
+    health.ready(insight.clone());
+    watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
     stop::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: edges are told to go elsewhere, calls in flight are finished");
+    health.stopping();
     links.drain();
     fronts.finish_before(stop::patience(grace)).await;
     edges.finish(GOODBYE).await;
+    watching.finish(GOODBYE).await;
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! HTTP/2 on a link starts with its first call, since most edges are idle most of the time.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +44,8 @@ pub struct Links {
     linking: watch::Sender<()>,
     /// The backoff that edges were told last; it grows with the largest fleet seen.
     backoff_cap: watch::Sender<Duration>,
+    /// How many links were made so far.
+    made: AtomicU64,
 }
 
 /// What a call needs of a link.
@@ -53,6 +57,21 @@ pub struct Handle {
     passing: Arc<Semaphore>,
     /// Stopped when the link ends; what runs on the link is part of it.
     tasks: Tasks,
+    /// When the link was made.
+    pub(crate) begun: Instant,
+    /// Who is at its other end.
+    pub(crate) peer: Peer,
+}
+
+/// What is shown of the other end of a link.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// `wss`, `quic`, or empty if the link was not made over a network.
+    pub transport: &'static str,
+    /// Where it dialed from, as far as we see; none if the link was not made over a network.
+    pub address: Option<SocketAddr>,
+    /// The version of csi-edge.
+    pub version: Box<str>,
 }
 
 impl Links {
@@ -60,7 +79,8 @@ impl Links {
     pub fn new(store: Store, tasks: Tasks) -> Self {
         let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
         let (by_node, waiting, lost, linking) = Default::default();
-        Self { by_node, waiting, lost, begun: Instant::now(), store, tasks, draining, linking, backoff_cap }
+        let (begun, made) = (Instant::now(), AtomicU64::new(0));
+        Self { by_node, waiting, lost, begun, store, tasks, draining, linking, backoff_cap, made }
     }
 
     /// The tasks of all links; what asks nodes by itself is one of them.
@@ -100,6 +120,20 @@ impl Links {
         self.map().keys().cloned().collect()
     }
 
+    /// How many links were made since this csi-cloud began.
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// How many nodes have a link, by transport.
+    pub fn by_transport(&self) -> HashMap<&'static str, u64> {
+        let mut counts = HashMap::new();
+        for link in self.map().values() {
+            *counts.entry(link.peer.transport).or_default() += 1;
+        }
+        counts
+    }
+
     /// Ends the link of a node, if it has one.
     pub fn end(&self, node: &NodeName) {
         if let Some(link) = self.now(node) {
@@ -129,6 +163,7 @@ impl Links {
     /// Makes this the link of a node; gives back the one that it replaces.
     fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
         let older = self.map().insert(node.clone(), handle.clone());
+        self.made.fetch_add(1, Ordering::Relaxed);
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
             // Who left does not want it any more.
@@ -157,7 +192,8 @@ impl Links {
 impl Handle {
     fn new(want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
         let (room, passing) = (Semaphore::new(MAX_CALLS), Arc::new(Semaphore::new(MAX_PASSING)));
-        Self { calls: Mutex::default(), bulk: Mutex::default(), want, room, passing, tasks }
+        let (begun, peer) = (Instant::now(), Peer::default());
+        Self { calls: Mutex::default(), bulk: Mutex::default(), want, room, passing, tasks, begun, peer }
     }
 
     /// Whether the link still holds.

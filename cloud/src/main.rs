@@ -1,11 +1,13 @@
 //! The csi-cloud program: reads what it is told, and does it.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
 use cloud::ca;
-use cloud::cli::{Ca, Cli, Command};
+use cloud::cli::{Ca, Cli, Command, Keep};
 use cloud::config::Config;
+use cloud::store::tool;
 
 // Each call allocates some dozens of small things; docs/performance.md has what this saves.
 #[global_allocator]
@@ -17,7 +19,13 @@ fn main() -> ExitCode {
             let config = Config::load(*flags)?;
             proto::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
         }
+        Command::Ask(ask) => proto::program::runtime(1)?.block_on(cloud::admin::show::run(ask)),
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
         Command::Ca(Ca::Issue { node, dir, days }) => ca::issue(&dir, &node, days),
+        Command::Store(Keep::Check { store, output }) => {
+            tool::check(&store, output, &mut io::stdout().lock())
+        }
+        Command::Store(Keep::Export { store }) => tool::export(&store, &mut io::stdout().lock()),
+        Command::Store(Keep::Import { store, file }) => tool::import(&store, &file),
     })
 }

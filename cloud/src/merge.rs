@@ -80,18 +80,18 @@ impl Lists {
             token => Some(token::read(kind.letter(), token).ok_or(Error::BadToken)?),
         };
         if after.is_none() {
-            self.refresh(kind, wanted.secrets, came.deadline).await?;
+            self.refresh(kind, wanted.secrets, came).await?;
         }
         let Refresher { asker, store, .. } = &self.refresher;
         Ok(store.read(|state| page::page(state.driver(&asker.driver), kind, after.as_deref(), most)))
     }
 
     /// Asks all linked nodes, and waits a little. Slow ones are asked on, for the next time.
-    async fn refresh(&self, kind: Kind, secrets: Secrets, deadline: Option<Instant>) -> Result<(), Error> {
+    async fn refresh(&self, kind: Kind, secrets: Secrets, came: &Came) -> Result<(), Error> {
         let links = self.refresher.asker.links();
         let (linked, away): (Vec<_>, Vec<_>) =
             self.nodes().into_iter().partition(|node| links.now(node).is_some());
-        let (end, mut unanswered, mut why) = (end(deadline), away, None);
+        let (end, mut unanswered, mut why) = (end(came.deadline), away, None);
         let asked: Vec<_> = linked.into_iter().map(|node| (self.ask(&node, kind, &secrets), node)).collect();
         for (answer, node) in asked {
             match wait(answer, end).await {
@@ -104,7 +104,10 @@ impl Lists {
                     why.get_or_insert_with(|| chain(&*error));
                     unanswered.push(node);
                 }
-                None => unanswered.push(node),
+                None => {
+                    came.running.was_slow();
+                    unanswered.push(node);
+                }
             }
         }
         self.all_known(kind, unanswered, why)

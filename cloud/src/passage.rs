@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;
 
+use crate::calls::{Running, Sent};
 use crate::links::{Handle, Links};
 
 /// How long a caller without a deadline is held for a node that lost its link.
@@ -39,6 +40,8 @@ pub struct Passage<'a> {
     pub rpc: &'static Rpc,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
+    /// Whom to tell how far it got; none for questions of our own.
+    pub call: Option<Arc<Running>>,
 }
 
 /// Why there is no answer.
@@ -56,6 +59,7 @@ impl Passage<'_> {
     /// The node has no link, or none came back in time; or the edge, whose link holds, did not answer.
     pub async fn unary(&self, mut call: Call) -> Result<Answer, Error> {
         let mut link = self.link()?;
+        let sent = self.call.as_ref().map(|call| call.sent(self.node));
         call.headers.insert(CALL_ID, call_id());
         // Only a byte stream of the link may have broken; a link that is there is tried once more.
         let mut once_more = true;
@@ -71,7 +75,9 @@ impl Passage<'_> {
             }
             let (node, rpc) = (self.node, self.rpc.method);
             info!(%node, rpc, reason = chain(lost.as_ref()), "lost the link with a call on it; waiting for the next");
+            let waiting = sent.as_ref().map(Sent::waiting);
             link = self.next(&link).await.ok_or_else(|| self.lost(lost))?;
+            drop(waiting);
             info!(%node, rpc, "sending the call again");
             once_more = true;
         }
@@ -83,6 +89,7 @@ impl Passage<'_> {
     /// The node has no link, or lost it.
     pub async fn stream(&self, call: Call) -> Result<Response<Body>, Error> {
         let link = self.link()?;
+        let _sent = self.call.as_ref().map(|call| call.sent(self.node));
         let room = link.passing()?;
         let upstream = link.upstream(Kind::Bulk).await.map_err(|error| self.lost(error.into()))?;
         let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;

@@ -88,13 +88,13 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
             let sent = facts.sent(&Id::Name(rpc.method, name.clone()));
             sent.unwrap_or_else(|| facts.cut(volumes))
         }
-        (Key::Home(id), Scope::Node) => facts
-            .home(id)
-            .unwrap_or_else(|| Ok(facts.only_node().map_or_else(|| Plan::Ask(vec![id.clone()]), Plan::Node))),
+        (Key::Home(id), Scope::Node) => {
+            facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Ask(vec![id.clone()])))
+        }
         (Key::End(id), Scope::Node) => match facts.home(id) {
             Some(Err(Unclear::Removed(_))) if rpc.detaches() => Ok(Plan::Done),
             Some(home) => home,
-            None => Ok(facts.only_node().map_or(Plan::Everywhere, Plan::Node)),
+            None => facts.only_or(Plan::Everywhere),
         },
         (Key::All, Scope::Node) => facts.any().map(|()| Plan::All),
         (Key::Capacity(topology), Scope::Node) => {
@@ -198,6 +198,12 @@ impl Facts<'_> {
     fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
         nodes.next().filter(|_| nodes.next().is_none()).cloned()
+    }
+
+    /// The only node that has the driver; this if there are more.
+    fn only_or(&self, plan: Plan) -> Result<Plan, Unclear> {
+        self.any()?;
+        Ok(self.only_node().map_or(plan, Plan::Node))
     }
 
     fn any(&self) -> Result<(), Unclear> {

@@ -54,6 +54,14 @@ impl Socket {
     /// # Errors
     /// See [`SocketError`]; what was there is untouched.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
+        Self::bind_for(path, MODE)
+    }
+
+    /// Serves `path` with this mode, otherwise as [`Socket::bind`].
+    ///
+    /// # Errors
+    /// See [`SocketError`]; what was there is untouched.
+    pub fn bind_for(path: &Path, mode: u32) -> Result<Self, SocketError> {
         let length = path.as_os_str().len();
         // The socket is made beside, under a name that is a little longer, and renamed.
         let beside = path.with_extension("new");
@@ -67,7 +75,7 @@ impl Socket {
             _ => {}
         }
         let listener = UnixListener::bind(&beside).map_err(failed)?;
-        let ready = std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(MODE))
+        let ready = std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(mode))
             .and_then(|()| std::fs::rename(&beside, path))
             .and_then(|()| inode(path));
         match ready {

@@ -55,6 +55,26 @@ impl Process {
         })
     }
 
+    /// What is left of its stdout, to its end.
+    ///
+    /// # Errors
+    /// It cannot be read, or the time is over.
+    pub async fn rest(&mut self, limit: Duration) -> anyhow::Result<Vec<String>> {
+        let reading = async {
+            let mut lines = Vec::new();
+            while let Some(line) = self.stdout.next_line().await? {
+                lines.push(line);
+            }
+            Ok(lines)
+        };
+        tokio::time::timeout(limit, reading).await.context("its stdout does not end")?
+    }
+
+    /// Its whole log so far.
+    pub fn log(&self) -> Vec<u8> {
+        std::fs::read(&self.log).unwrap_or_default()
+    }
+
     /// The process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()

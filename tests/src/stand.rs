@@ -27,6 +27,8 @@ pub struct Stand {
     dir: TempDir,
     bin: PathBuf,
     issued: HashSet<String>,
+    /// What the programs log, as `RUST_LOG` has it; otherwise what the test's own environment says.
+    log: Option<String>,
     /// Between the cloud and the edges, if they are not on one host.
     net: Option<Net>,
 }
@@ -37,6 +39,8 @@ pub struct Cloud {
     pub process: Process,
     /// For example `wss://127.0.0.1:40123`.
     pub urls: Vec<String>,
+    /// Where it serves HTTP, if it was told to with `--http`.
+    pub http: Option<String>,
 }
 
 impl Stand {
@@ -64,7 +68,7 @@ impl Stand {
         let bin = if bin.ends_with("deps") { bin.parent().unwrap_or(bin) } else { bin }.to_owned();
         // A short path: a socket's has at most 107 bytes.
         let dir = tempfile::Builder::new().prefix("ec-").tempdir()?;
-        let stand = Self { dir, bin, issued: HashSet::new(), net };
+        let stand = Self { dir, bin, issued: HashSet::new(), log: None, net };
         let pki = stand.pki();
         stand.run("csi-cloud", &["ca", "init", "--host", &stand.host(), "--dir", &pki]).await?;
         Ok(stand)
@@ -73,6 +77,11 @@ impl Stand {
     /// The address at which csi-cloud listens.
     pub fn host(&self) -> String {
         self.net.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |net| net.host().to_string())
+    }
+
+    /// Has the programs that are started from now on log what this filter, as in `RUST_LOG`, lets through.
+    pub fn log(&mut self, filter: &str) {
+        self.log = Some(filter.to_owned());
     }
 
     /// The network between the cloud and the edges, if there is one.
@@ -119,7 +128,9 @@ impl Stand {
     fn program_in(&self, space: Option<&Space>, name: &str) -> anyhow::Result<Command> {
         let path = self.bin.join(name);
         ensure!(path.exists(), "{} is not there; run `make build` first", path.display());
-        Ok(space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str())))
+        let mut command = space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
+        command.envs(self.log.iter().map(|filter| ("RUST_LOG", filter)));
+        Ok(command)
     }
 
     /// Runs one of our programs to its end and gives back what it printed.
@@ -164,12 +175,16 @@ impl Stand {
         command.args(listen.iter().flat_map(|url| ["--listen", url]));
         command.args(drivers.iter().flat_map(|driver| ["--driver", driver]));
         let mut process = Process::start(&format!("csi-{name}"), command, self.dir())?;
+        let http = match more.contains(&"--http") {
+            true => Some(process.line_starting("http ", START).await?),
+            false => None,
+        };
         let mut urls = Vec::new();
         for _ in listen {
             urls.push(process.line_starting("listening ", START).await?);
         }
         process.line_starting("ready", START).await?;
-        Ok(Cloud { process, urls })
+        Ok(Cloud { process, urls, http })
     }
 
     /// Starts csi-edge at a node and waits until it is linked.

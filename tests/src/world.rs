@@ -74,6 +74,14 @@ impl World {
         Self::at(stand, &listen, &[], &[]).await
     }
 
+    /// A world on this stand, whose csi-cloud listens so and is given further arguments.
+    ///
+    /// # Errors
+    /// As for [`World::new`].
+    pub async fn on(stand: Stand, listen: &str, cloud: &[&str]) -> anyhow::Result<Self> {
+        Self::at(stand, listen, cloud, &[]).await
+    }
+
     async fn at(mut stand: Stand, listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {
         let driver = TestDriver::new(DRIVER, NODE);
         let socket = stand.at("driver.sock");

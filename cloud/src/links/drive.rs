@@ -1,5 +1,6 @@
 //! One link's life at the cloud: hello and welcome, what the edge says and what calls want of it, its end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Handle, Links, Want};
+use super::{Handle, Links, Peer, Want};
 use crate::learn;
 
 /// What others want of a link.
@@ -31,8 +32,8 @@ enum Heard {
 }
 
 impl Links {
-    /// Runs a link whose other end is proved to be `node`, until it ends.
-    pub async fn run(&self, node: NodeName, mut link: Link) {
+    /// Runs a link whose other end is proved to be `node`, and was seen at `from`, until it ends.
+    pub async fn run(&self, node: NodeName, mut link: Link, from: Option<SocketAddr>) {
         let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
             Ok(Event::Message(Message::Hello(hello))) if self.is_drained() => {
                 self.greet(&node, &hello);
@@ -52,6 +53,7 @@ impl Links {
                 format!("an operator removed this node; `csi-cloud node admit {node}` lets it in again");
             return refuse(&node, link, &reason).await;
         }
+        let peer = Peer { transport: link.transport(), address: from, version: hello.version.into() };
         if let Err(error) = learn::drivers(&self.store, &node, hello.drivers).await {
             return refuse(&node, link, &chain(&error)).await;
         }
@@ -63,7 +65,7 @@ impl Links {
         // Two are wanted at a time, one of each kind. Not tokio's channel, which takes 1.1 KiB of each idle link.
         let (want, wanted) = mpsc::channel(2);
         let tasks = self.tasks.group();
-        let handle = Arc::new(Handle::new(want, tasks));
+        let handle = Arc::new(Handle { peer, ..Handle::new(want, tasks) });
         self.enter(&node, &handle);
         self.drive(&node, link, &handle, Asked { wanted, cap }).await;
         handle.tasks.stop();

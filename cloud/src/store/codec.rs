@@ -3,18 +3,20 @@
 //! A key is the driver's name, NUL, and an id's kind and text, so that keys sort as ids do. A value is a protobuf
 //! message: fields may be added, a number is never used again. What cannot be read is an error, never skipped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::str::{FromStr, Utf8Error};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use prost::Message;
 use proto::identity::{DriverName, IdentityError, NodeName};
 use proto::rpc::{Id, RPCS};
 
+use self::value::{AtValue, ElectedValue, HomeValue, IntentValue, NodeValue};
 use super::StoreError;
-use super::record::{At, Change, Claim, Home, Intent, Node};
+use super::record::{Change, Home, Intent, Node};
+
+mod value;
 
 /// A kind of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -244,172 +246,4 @@ fn id_of(rest: &[u8]) -> Result<Id, CodecError> {
     let (method, text) =
         if *kind == NAME { text.split_once('\0').ok_or(CodecError::Key)? } else { ("", text) };
     id((*kind).into(), method, text.to_owned())
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct HomeValue {
-    #[prost(string, tag = "1")]
-    node: String,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
-    #[prost(bytes = "bytes", tag = "3")]
-    entry: Bytes,
-    #[prost(message, optional, tag = "4")]
-    claim: Option<ClaimValue>,
-    #[prost(message, optional, tag = "5")]
-    parameters: Option<ParametersValue>,
-    #[prost(message, optional, tag = "6")]
-    source: Option<IdValue>,
-    #[prost(uint64, tag = "7")]
-    since: u64,
-    #[prost(bool, tag = "8")]
-    absent: bool,
-    #[prost(bool, tag = "9")]
-    lost: bool,
-    #[prost(string, repeated, tag = "10")]
-    rivals: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ClaimValue {
-    #[prost(string, tag = "1")]
-    namespace: String,
-    #[prost(string, tag = "2")]
-    name: String,
-    #[prost(string, tag = "3")]
-    volume: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ParametersValue {
-    #[prost(btree_map = "string, string", tag = "1")]
-    ours: BTreeMap<String, String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct IdValue {
-    #[prost(uint32, tag = "1")]
-    kind: u32,
-    #[prost(string, tag = "2")]
-    method: String,
-    #[prost(string, tag = "3")]
-    text: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct IntentValue {
-    #[prost(string, tag = "1")]
-    node: String,
-    #[prost(uint64, tag = "2")]
-    since: u64,
-    #[prost(uint64, tag = "3")]
-    until: u64,
-    #[prost(string, optional, tag = "4")]
-    made: Option<String>,
-    #[prost(message, optional, tag = "5")]
-    claim: Option<ClaimValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AtValue {
-    #[prost(btree_map = "string, bytes", tag = "1")]
-    alike: BTreeMap<String, Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "2")]
-    info: Option<Bytes>,
-    #[prost(message, repeated, tag = "3")]
-    place: Vec<SegmentValue>,
-    #[prost(uint64, tag = "4")]
-    listed: u64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SegmentValue {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct NodeValue {
-    #[prost(uint64, tag = "1")]
-    since: u64,
-    #[prost(uint64, optional, tag = "2")]
-    removed: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ElectedValue {
-    #[prost(string, tag = "1")]
-    node: String,
-}
-
-impl From<&Home> for HomeValue {
-    fn from(home: &Home) -> Self {
-        let id = |id: &Id| {
-            let (kind, method, text) = parts(id);
-            IdValue { kind: kind.into(), method: method.unwrap_or_default().into(), text: text.into() }
-        };
-        Self {
-            node: home.node.to_string(),
-            name: home.name.as_deref().map(Into::into),
-            entry: home.entry.clone(),
-            claim: home.claim.as_deref().map(Into::into),
-            parameters: home.parameters.as_deref().map(|ours| ParametersValue { ours: ours.clone() }),
-            source: home.source.as_deref().map(id),
-            since: home.since,
-            absent: home.absent,
-            lost: home.lost,
-            rivals: home.rivals.iter().map(ToString::to_string).collect(),
-        }
-    }
-}
-
-impl From<&Intent> for IntentValue {
-    fn from(intent: &Intent) -> Self {
-        Self {
-            node: intent.node.to_string(),
-            since: intent.since,
-            until: intent.until,
-            made: intent.made.as_deref().map(Into::into),
-            claim: intent.claim.as_deref().map(Into::into),
-        }
-    }
-}
-
-impl From<&Claim> for ClaimValue {
-    fn from(claim: &Claim) -> Self {
-        let text = |text: &str| text.to_owned();
-        Self { namespace: text(&claim.namespace), name: text(&claim.name), volume: text(&claim.volume) }
-    }
-}
-
-impl From<ClaimValue> for Claim {
-    fn from(claim: ClaimValue) -> Self {
-        Self { namespace: claim.namespace.into(), name: claim.name.into(), volume: claim.volume.into() }
-    }
-}
-
-impl From<&At> for AtValue {
-    fn from(at: &At) -> Self {
-        let segment =
-            |(key, value): &(String, String)| SegmentValue { key: key.clone(), value: value.clone() };
-        Self {
-            alike: (*at.alike).clone(),
-            info: at.info.clone(),
-            place: at.place.iter().map(segment).collect(),
-            listed: at.listed,
-        }
-    }
-}
-
-impl From<AtValue> for At {
-    fn from(at: AtValue) -> Self {
-        Self {
-            alike: Arc::new(at.alike),
-            info: at.info,
-            place: at.place.into_iter().map(|segment| (segment.key, segment.value)).collect(),
-            listed: at.listed,
-        }
-    }
 }

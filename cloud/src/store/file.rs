@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proto::publish::Existing;
 use redb::backends::FileBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use uuid::Uuid;
@@ -84,9 +85,29 @@ impl File {
         Self::at(path, existing)
     }
 
-    /// Makes an empty store in a file, which must not be there.
-    pub(super) fn new(path: &Path) -> Result<Self, StoreError> {
-        Self::at(path, new)
+    /// Makes the store in this file, all of it or nothing. It must not be there, or hold no record.
+    ///
+    /// # Errors
+    /// There is something already, `fill` fails, or as [`File::open`].
+    pub(super) fn import(
+        path: &Path,
+        fill: impl FnOnce(&mut dyn Backend) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        // Held until it is replaced, so that no csi-cloud begins to use it.
+        let mut empty = if path.try_exists()? { Some(Self::existing(path)?) } else { None };
+        let mut count = 0_u64;
+        if let Some(empty) = &mut empty {
+            empty.load(&mut |_| count += 1)?;
+        }
+        if count > 0 {
+            anyhow::bail!(
+                "the store {} holds {count} records, and an import goes into an empty one only; move it away first, or \
+                 import into another file",
+                path.display()
+            );
+        }
+        let how = if empty.is_some() { Existing::Replace } else { Existing::Keep };
+        make(path, how, |database| fill(&mut Self { database, path: path.into() }))
     }
 
     fn at(path: &Path, open: fn(&Path) -> Result<Database, FileError>) -> Result<Self, StoreError> {
@@ -162,7 +183,11 @@ fn rows(table: Table) -> TableDefinition<'static, &'static [u8], &'static [u8]> 
 
 fn open(path: &Path) -> Result<Database, FileError> {
     if !path.try_exists()? {
-        make(path)?;
+        match make(path, Existing::Keep, |_| Ok(())) {
+            // Another csi-cloud was quicker.
+            Err(FileError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
     }
     existing(path)
 }
@@ -196,22 +221,28 @@ fn format(database: &Database) -> Result<Option<u64>, redb::Error> {
     Ok(format.map(|format| format.value()))
 }
 
-/// Makes an empty store where there is none: beside, and then under its name, so that it is whole at any time.
-fn make(path: &Path) -> Result<(), FileError> {
+/// Makes a store and fills it: beside, and then under its name, so that it is whole at any time.
+fn make<E: From<FileError>>(
+    path: &Path,
+    existing: Existing,
+    fill: impl FnOnce(Database) -> Result<(), E>,
+) -> Result<(), E> {
     let parent = above(path);
-    make_directory(parent)?;
+    make_directory(parent).map_err(FileError::from)?;
     let beside = parent.join(format!(".{}.new", Uuid::new_v4()));
-    let made = new(&beside).and_then(|database| {
-        drop(database);
-        // A link, unlike a rename, leaves alone what another process has put there since.
-        match fs::hard_link(&beside, path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
-            _ => Ok(()),
-        }
+    let made = new(&beside).map_err(E::from).and_then(fill).and_then(|()| {
+        let named = match existing {
+            Existing::Replace => fs::rename(&beside, path),
+            // A link, unlike a rename, leaves alone what another process has put there since.
+            Existing::Keep => fs::hard_link(&beside, path),
+        };
+        Ok(named.map_err(FileError::from)?)
     });
+    // Renamed, it is not there.
     let _ = fs::remove_file(&beside);
     made?;
-    Ok(fs::File::open(parent)?.sync_all()?)
+    let synced = fs::File::open(parent).and_then(|parent| parent.sync_all());
+    Ok(synced.map_err(FileError::from)?)
 }
 
 /// Makes a directory for the store alone, with all above it that is missing.

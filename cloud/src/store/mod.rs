@@ -18,12 +18,15 @@ pub use self::record::{At, Change, Claim, Home, Intent, Node};
 pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
 
+mod check;
 mod codec;
 mod file;
+mod line;
 mod memory;
 mod recent;
 mod record;
 mod state;
+pub mod tool;
 mod txn;
 
 /// Changes that may wait for a commit; who comes then waits for room.
@@ -115,6 +118,16 @@ impl Store {
         let (jobs, queue) = mpsc::channel(QUEUE);
         tasks.spawn("store", run(state.clone(), queue, backend));
         Ok(Self { state, jobs })
+    }
+
+    /// Whether it still takes changes.
+    pub fn is_open(&self) -> bool {
+        !self.jobs.is_closed()
+    }
+
+    /// How many changes wait for their turn.
+    pub fn queued(&self) -> usize {
+        self.jobs.max_capacity() - self.jobs.capacity()
     }
 
     /// Looks at the state. `look` must be short: changes wait for it.

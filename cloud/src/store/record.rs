@@ -6,9 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
+use serde::{Deserialize, Serialize};
+
+use super::line;
 
 /// Where a volume, snapshot or group snapshot lives, and what was last known of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Home {
     /// The node.
     pub node: NodeName,
@@ -16,12 +20,14 @@ pub struct Home {
     pub name: Option<Box<str>>,
     /// Its entry in a list, as protobuf: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry` or
     /// `VolumeGroupSnapshot`. Empty if it was never seen.
+    #[serde(with = "line::base64")]
     pub entry: Bytes,
     /// Whose it is in Kubernetes, if the provisioner said so.
     pub claim: Option<Box<Claim>>,
     /// What of its class's parameters is ours (`edge-csi.io/…`).
     pub parameters: Option<Box<BTreeMap<String, String>>>,
     /// What its content was taken of, or what it is a snapshot of.
+    #[serde(with = "line::source")]
     pub source: Option<Box<Id>>,
     /// When we learned of it, in ms since 1970.
     pub since: u64,
@@ -34,7 +40,8 @@ pub struct Home {
 }
 
 /// A PersistentVolumeClaim, as external-provisioner's `--extra-create-metadata` tells of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Its namespace.
     pub namespace: Box<str>,
@@ -45,7 +52,8 @@ pub struct Claim {
 }
 
 /// That a create was sent to a node, kept until what it made is deleted or is known not to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Intent {
     /// The node.
     pub node: NodeName,
@@ -60,11 +68,14 @@ pub struct Intent {
 }
 
 /// A driver at a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct At {
     /// What it answers, by RPC method, as unframed messages; nodes that answer alike share it.
+    #[serde(with = "line::answers")]
     pub alike: Arc<BTreeMap<String, Bytes>>,
     /// What it answers to NodeGetInfo, the one answer that every node gives otherwise.
+    #[serde(with = "line::answer")]
     pub info: Option<Bytes>,
     /// Its segments: its own topology, else ours.
     pub place: Box<[(String, String)]>,
@@ -73,7 +84,8 @@ pub struct At {
 }
 
 /// A node that ever linked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Node {
     /// When it first linked, in ms since 1970.
     pub since: u64,

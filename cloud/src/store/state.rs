@@ -23,6 +23,8 @@ pub struct OfDriver {
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, At>,
     elected: Option<NodeName>,
+    /// How many of the intents are of creates whose outcome nobody knows.
+    open: usize,
     /// Volumes by node, with creates on their way.
     load: HashMap<NodeName, u64>,
     /// The nodes that have the driver, those with the fewest volumes first.
@@ -126,6 +128,11 @@ impl OfDriver {
         &self.intents
     }
 
+    /// How many of the intents are of creates whose outcome nobody knows.
+    pub fn open_intents(&self) -> usize {
+        self.open
+    }
+
     /// The driver at a node.
     pub fn at(&self, node: &NodeName) -> Option<&At> {
         self.at.get(node)
@@ -189,6 +196,8 @@ impl OfDriver {
             Some(intent) => self.intents.insert(name, intent),
             None => self.intents.remove(&name),
         };
+        self.open += usize::from(after.is_some());
+        self.open -= usize::from(before.as_ref().is_some_and(|intent| intent.counted().is_some()));
         self.count(before.and_then(|intent| intent.counted().cloned()), after);
     }
 

@@ -14,6 +14,9 @@ use super::*;
 
 mod contract;
 mod file;
+mod shared;
+mod size;
+mod tool;
 
 pub(super) fn home(node: &str) -> Home {
     Home::at(node.parse().unwrap(), 7)
@@ -24,10 +27,11 @@ pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
     Change::Home("d.example".parse().unwrap(), Id::Volume(id.into()), home)
 }
 
-/// What a backend keeps, by its bytes' key.
-pub(super) fn loaded(
-    backend: &mut dyn Backend,
-) -> Result<BTreeMap<(codec::Table, Vec<u8>), Change>, StoreError> {
+/// What a backend keeps, by table and key.
+pub(super) type Kept = BTreeMap<(codec::Table, Vec<u8>), Change>;
+
+/// What a backend keeps.
+pub(super) fn loaded(backend: &mut dyn Backend) -> Result<Kept, StoreError> {
     let mut kept = BTreeMap::new();
     backend.load(&mut |change| {
         let row = codec::encode(&change);
@@ -37,7 +41,7 @@ pub(super) fn loaded(
 }
 
 /// What is kept after these changes.
-pub(super) fn expected(changes: &[Change]) -> BTreeMap<(codec::Table, Vec<u8>), Change> {
+pub(super) fn expected(changes: &[Change]) -> Kept {
     let mut kept = BTreeMap::new();
     for change in changes {
         let row = codec::encode(change);

@@ -148,6 +148,14 @@ impl From<quic::QuicLink> for Link {
 }
 
 impl Link {
+    /// The transport, as the scheme of an endpoint's URL has it.
+    pub fn transport(&self) -> &'static str {
+        match &self.0 {
+            Inner::Ws(_) => "wss",
+            Inner::Quic(_) => "quic",
+        }
+    }
+
     /// The next thing that happens. May be dropped and called again without loss.
     pub async fn next(&mut self) -> Event {
         match &mut self.0 {

@@ -158,7 +158,8 @@ impl Fleet {
         let store = Store::open(Box::new(kept), &process.tasks)?;
         let links = Arc::new(Links::new(store.clone(), process.tasks.clone()));
         let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
-        let front = Arc::new(Front::new(driver_name()?, policy, store.clone(), links.clone()));
+        let front =
+            Arc::new(Front::new(driver_name()?, policy, store.clone(), links.clone(), Arc::default()));
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
         let (tasks, taking) = (process.tasks.clone(), links.clone());
@@ -169,7 +170,7 @@ impl Fleet {
             let (acceptor, links) = (acceptor.clone(), taking.clone());
             tasks.spawn("link", async move {
                 if let Ok(Some((node, link))) = acceptor.accept(io).await {
-                    links.run(node, link.into()).await;
+                    links.run(node, link.into(), None).await;
                 }
             });
         };

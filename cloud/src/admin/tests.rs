@@ -1,0 +1,214 @@
+//! What operators are shown and may change, over a store in memory.
+
+use proto::identity::NodeName;
+use proto::rpc::Id;
+
+use super::shown::*;
+use super::*;
+use crate::policy::Policy;
+use crate::store::{At, Home, Intent, Memory, Node};
+
+/// An insight with one driver, over an empty store.
+pub(crate) fn insight(tasks: &Tasks) -> Insight {
+    let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
+    let links = Arc::new(Links::new(store.clone(), tasks.clone()));
+    let policies = BTreeMap::from([(driver(), Policy::new(None))]);
+    Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new() }
+}
+
+fn driver() -> DriverName {
+    "d.example".parse().unwrap()
+}
+
+fn node(name: &str) -> NodeName {
+    name.parse().unwrap()
+}
+
+fn volume(id: &str) -> Id {
+    Id::Volume(id.into())
+}
+
+fn name(name: &str) -> Id {
+    Id::Name("CreateVolume", name.into())
+}
+
+fn place(id: &str) -> Option<Place> {
+    Some(Place { driver: driver(), kind: "volume".into(), id: id.into() })
+}
+
+/// Two nodes, n1 with the volumes v0000… and n2 with w.
+async fn filled(tasks: &Tasks, volumes: usize) -> Insight {
+    let insight = insight(tasks);
+    let written = insight.store.write(move |txn| {
+        for at in ["n1", "n2"].map(node) {
+            txn.set_node(&at, Some(Node { since: 1, removed: None }));
+            txn.set_at(&driver(), &at, Some(At::default()));
+        }
+        for number in 0..volumes {
+            txn.set_home(&driver(), &volume(&format!("v{number:04}")), Some(Home::at(node("n1"), 1)));
+        }
+        txn.set_home(&driver(), &volume("w"), Some(Home::at(node("n2"), 1)));
+        txn.set_home(&driver(), &Id::Snapshot("s".into()), Some(Home::at(node("n2"), 1)));
+        let intent = Intent { node: node("n1"), since: 1, until: 0, made: None, claim: None };
+        txn.set_intent(&driver(), &name("open"), Some(intent.clone()));
+        txn.set_intent(&driver(), &name("made"), Some(Intent { made: Some("w".into()), ..intent }));
+    });
+    written.await.unwrap();
+    insight
+}
+
+fn remove(yes: bool) -> RemoveNode {
+    RemoveNode { node: node("n1"), yes }
+}
+
+fn states(insight: &Insight) -> Vec<(String, String)> {
+    let page = insight.volumes(&AskVolumes::default());
+    page.items.into_iter().map(|volume| (volume.id, volume.state)).collect()
+}
+
+fn state(id: &str, state: &str) -> (String, String) {
+    (id.into(), state.into())
+}
+
+#[tokio::test]
+async fn a_list_of_any_length_comes_in_pages_that_neither_miss_nor_repeat() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 2500).await;
+    let (mut ids, mut ask, mut pages) = (Vec::new(), AskVolumes { all: true, ..AskVolumes::default() }, 0);
+    loop {
+        let page = insight.volumes(&ask);
+        assert!(page.items.len() <= 1000);
+        ids.extend(page.items.into_iter().map(|volume| volume.id));
+        pages += 1;
+        ask.after = page.next;
+        if ask.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((ids.len(), pages), (2502, 3));
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 2502);
+}
+
+#[tokio::test]
+async fn a_page_goes_on_where_the_last_one_ended_though_that_is_gone() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 3).await;
+    let page = insight.volumes(&AskVolumes { after: place("v0000x"), ..AskVolumes::default() });
+    let ids: Vec<_> = page.items.iter().map(|volume| volume.id.as_str()).collect();
+    assert_eq!(ids, ["v0001", "v0002", "w"]);
+    let of_node = AskVolumes { node: Some(node("n2")), ..AskVolumes::default() };
+    assert_eq!(insight.volumes(&of_node).items.len(), 1);
+    let other = AskVolumes { driver: "other.example".parse().ok(), ..AskVolumes::default() };
+    assert!(insight.volumes(&other).items.is_empty());
+}
+
+#[tokio::test]
+async fn nodes_and_drivers_say_how_many_volumes_they_have() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 3).await;
+    let nodes = insight.nodes(&AskNodes::default()).items;
+    let shown: Vec<_> =
+        nodes.iter().map(|node| (node.name.as_str(), node.state.as_str(), node.volumes)).collect();
+    assert_eq!(shown, [("n1", "away", 4), ("n2", "away", 1)], "an open create counts");
+    let drivers = insight.drivers();
+    assert_eq!((drivers[0].nodes, drivers[0].homes, drivers[0].intents_open), (2, 5, 1));
+    assert_eq!((drivers[0].scope.as_str(), drivers[0].scope_inferred), ("node", true));
+    let top = insight.top();
+    assert_eq!((top.nodes, top.nodes_linked, top.drivers[0].homes), (2, 0, 5));
+    assert!(insight.metrics().contains("edge_csi_intents_open{driver=\"d.example\"} 1"));
+}
+
+#[tokio::test]
+async fn a_node_is_removed_only_when_that_is_meant_and_can_come_back() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 1).await;
+    let said = insight.remove_node(remove(false)).await.unwrap();
+    assert!(!said.done && said.text.contains("--yes"), "{}", said.text);
+    assert_eq!(states(&insight), [state("v0000", "ok"), state("w", "ok")]);
+
+    assert!(insight.remove_node(remove(true)).await.unwrap().done);
+    assert!(insight.store.read(|state| state.is_removed(&node("n1"))));
+    assert_eq!(states(&insight), [state("v0000", "lost"), state("w", "ok")]);
+    assert_eq!(insight.nodes(&AskNodes::default()).items[0].state, "removed");
+
+    assert!(insight.admit_node(AdmitNode { node: node("n1") }).await.unwrap().done);
+    assert_eq!(states(&insight), [state("v0000", "ok"), state("w", "ok")]);
+    let unknown = insight.remove_node(RemoveNode { node: node("n9"), yes: true }).await.unwrap_err();
+    assert_eq!(unknown.status, 404);
+}
+
+fn resolve(name: &str, made: Option<&str>) -> ResolveIntent {
+    let (method, made) = ("CreateVolume".into(), made.map(str::to_owned));
+    ResolveIntent { driver: driver(), method, name: name.into(), made }
+}
+
+#[tokio::test]
+async fn a_create_is_resolved_either_way_and_only_while_it_is_open() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 1).await;
+    assert_eq!(insight.intents(&AskIntents::default()).items.len(), 1);
+    assert_eq!(insight.intents(&AskIntents { all: true, ..AskIntents::default() }).items.len(), 2);
+    for (name, made, status) in [("made", None, 409), ("none", None, 404), ("open", Some("w"), 409)] {
+        let refused = insight.resolve_intent(resolve(name, made)).await.unwrap_err();
+        assert_eq!(refused.status, status, "{name}: {}", refused.text);
+    }
+    assert!(insight.resolve_intent(resolve("open", Some("new"))).await.unwrap().done);
+    let home = insight.store.read(|state| state.driver(&driver())?.home(&volume("new")).cloned()).unwrap();
+    assert_eq!((home.node, home.name.as_deref()), (node("n1"), Some("open")));
+    assert!(insight.intents(&AskIntents::default()).items.is_empty());
+
+    let insight = filled(&tasks, 0).await;
+    assert!(insight.resolve_intent(resolve("open", None)).await.unwrap().done);
+    assert!(insight.store.read(|state| state.driver(&driver())?.intent(&name("open")).cloned()).is_none());
+}
+
+#[tokio::test]
+async fn a_create_that_is_in_flight_is_not_resolved() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 1).await;
+    let ongoing = insight.calls.clone().begin("CreateVolume", &driver());
+    let (name, source) = ("open".into(), None);
+    ongoing.running().is_about(&proto::rpc::Key::Place { name, source, topology: Vec::new() });
+    assert_eq!(insight.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
+    drop(ongoing);
+    assert!(insight.resolve_intent(resolve("open", None)).await.unwrap().done);
+}
+
+#[tokio::test]
+async fn only_what_is_lost_is_forgotten_without_force() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 1).await;
+    let forget =
+        |id: &str, force| ForgetVolume { driver: driver(), kind: "volume".into(), id: id.into(), force };
+    assert_eq!(insight.forget_volume(forget("v0000", false)).await.unwrap_err().status, 409);
+    assert!(insight.forget_volume(forget("w", true)).await.unwrap().done);
+    insight.remove_node(remove(true)).await.unwrap();
+    assert!(insight.forget_volume(forget("v0000", false)).await.unwrap().done);
+    assert!(states(&insight).is_empty());
+    assert_eq!(insight.forget_volume(forget("v0000", false)).await.unwrap_err().status, 404);
+}
+
+#[tokio::test]
+async fn homes_that_are_given_are_learned_and_the_first_one_stays() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 1).await;
+    let given = |at: &str, id: &str| GivenHome { driver: driver(), node: node(at), id: id.into() };
+    let homes = Some(vec![given("n2", "of-before"), given("n3", "far away"), given("n1", "w")]);
+    let said = insight.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
+    assert!(said.text.contains("3 homes") && said.text.contains("n3"), "{}", said.text);
+    let expected =
+        [state("far away", "ok"), state("of-before", "ok"), state("v0000", "ok"), state("w", "claimed")];
+    assert_eq!(states(&insight), expected);
+}
+
+#[tokio::test]
+async fn what_is_no_command_is_refused_and_says_so() {
+    let tasks = Tasks::default();
+    let insight = insight(&tasks);
+    assert_eq!(insight.answer("/nodes/remove", b"").await.unwrap_err().status, 404);
+    assert_eq!(insight.answer("/node/remove", b"").await.unwrap_err().status, 400);
+    assert_eq!(insight.answer("/volumes", b"[1").await.unwrap_err().status, 400);
+    assert!(insight.answer("/volumes", b"").await.is_ok());
+}

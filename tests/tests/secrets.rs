@@ -1,0 +1,218 @@
+//! A secret is passed on and nothing else: marked ones go through every RPC at both fronts, and are looked for in
+//! everything that the programs write, keep and show.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use protox::Compiler;
+use protox::prost_reflect::{
+    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
+    Value,
+};
+use tests::raw::RawClient;
+use tests::stand::{START, Stand};
+use tests::testdriver::{Fault, Times};
+use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::Code;
+
+/// As deep as requests are filled.
+const DEPTH: usize = 5;
+/// What CSI marks as secret (option 1059).
+const SECRET_FIELDS: usize = 22;
+
+/// The messages of CSI, and which fields are secret.
+struct Spec {
+    pool: DescriptorPool,
+    secret: ExtensionDescriptor,
+}
+
+/// What requests are filled with.
+struct Filling<'a> {
+    spec: &'a Spec,
+    marker: &'a str,
+    volume: &'a str,
+}
+
+impl Spec {
+    fn read() -> anyhow::Result<Self> {
+        let mut compiler = Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/csi/v1")])?;
+        let compiled = compiler.include_imports(true).open_file("csi.proto")?;
+        // Read again with the file's own extensions at hand: only so are its options more than unknown fields.
+        let pool = DescriptorPool::decode(compiled.encode_file_descriptor_set().as_slice())?;
+        let secret = pool.get_extension_by_name("csi.v1.csi_secret").context("no csi_secret")?;
+        Ok(Self { pool, secret })
+    }
+
+    fn is_secret(&self, field: &FieldDescriptor) -> bool {
+        field.options().get_extension(&self.secret).as_bool() == Some(true)
+    }
+
+    /// All secret fields, as `Message.field`.
+    fn secrets(&self) -> BTreeSet<String> {
+        let fields = self.pool.all_messages().flat_map(|message| message.fields().collect::<Vec<_>>());
+        fields.filter(|field| self.is_secret(field)).map(|field| field.full_name().to_owned()).collect()
+    }
+
+    /// The path and the request of every RPC; what ends something comes last.
+    fn methods(&self) -> Vec<(String, MessageDescriptor)> {
+        let mut methods: Vec<_> = self
+            .pool
+            .services()
+            .flat_map(|service| {
+                let path = format!("/{}/", service.full_name());
+                let methods: Vec<_> = service
+                    .methods()
+                    .map(|method| (format!("{path}{}", method.name()), method.input()))
+                    .collect();
+                methods
+            })
+            .collect();
+        methods.sort_by_key(|(path, _)| path.contains("/Delete"));
+        methods
+    }
+}
+
+impl Filling<'_> {
+    fn message(&self, descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
+        let mut message = DynamicMessage::new(descriptor.clone());
+        for field in descriptor.fields().filter(|field| depth > 0 || self.spec.is_secret(field)) {
+            let value =
+                if self.spec.is_secret(&field) { Some(self.secret()) } else { self.value(&field, depth) };
+            if let Some(value) = value {
+                message.set_field(&field, value);
+            }
+        }
+        message
+    }
+
+    /// Every secret field is a map of texts.
+    fn secret(&self) -> Value {
+        Value::Map([(MapKey::String("key".into()), Value::String(self.marker.into()))].into())
+    }
+
+    fn value(&self, field: &FieldDescriptor, depth: usize) -> Option<Value> {
+        let one = match field.kind() {
+            _ if field.is_map() => return None,
+            Kind::String => Value::String(match field.name() {
+                "starting_token" => return None,
+                "volume_id" | "source_volume_id" | "source_volume_ids" => self.volume.to_owned(),
+                name => format!("some-{name}"),
+            }),
+            Kind::Message(message) if !message.full_name().starts_with("google.") => {
+                Value::Message(self.message(&message, depth - 1))
+            }
+            _ => return None,
+        };
+        Some(if field.is_list() { Value::List(vec![one]) } else { one })
+    }
+}
+
+/// Sends a request to a front: as it is, broken off, and while the driver does wrong. All of that may be logged.
+async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> anyhow::Result<()> {
+    let method = path.rsplit('/').next().unwrap_or_default();
+    front.call(path, request).await?;
+    for fault in [Fault::error(Code::Internal, "no luck"), Fault::Die] {
+        world.driver.inject(method, fault, Times::Next(1));
+        front.call(path, request).await?;
+    }
+    world.driver.clear_faults();
+    // A message that ends in the middle of its last field, and a frame that ends in the middle of its message.
+    front.call(path, request.get(..request.len().saturating_sub(1)).unwrap_or_default()).await?;
+    let frame = proto::frame::frame(request);
+    front.send(path, frame.slice(..frame.len() - 1), &[]).await?;
+    Ok(())
+}
+
+/// Where a text was found.
+fn search(places: &[(String, Vec<u8>)], text: &str) -> Vec<String> {
+    let found =
+        places.iter().filter(|(_, bytes)| bytes.windows(text.len()).any(|part| part == text.as_bytes()));
+    found.map(|(place, _)| place.clone()).collect()
+}
+
+async fn metrics(world: &World) -> anyhow::Result<Vec<u8>> {
+    let address = world.cloud.http.as_deref().context("no HTTP")?;
+    let mut tcp = tokio::net::TcpStream::connect(address).await?;
+    tcp.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
+    let mut text = Vec::new();
+    tcp.read_to_end(&mut text).await?;
+    ensure!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
+    Ok(text)
+}
+
+/// All that the programs show while they run.
+async fn shown(world: &World) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let admin = world.stand.at("cloud/_admin.sock");
+    let mut places = vec![("/metrics".to_owned(), metrics(world).await?)];
+    for command in [
+        &["nodes"][..],
+        &["drivers"],
+        &["volumes", "--all"],
+        &["intents", "--all"],
+        &["calls"],
+        &["top", "--count", "1"],
+    ] {
+        for output in ["table", "json"] {
+            let command = [command, &["-o", output, "--admin", &admin]].concat();
+            let text = world.stand.run("csi-cloud", &command).await?;
+            places.push((command.join(" "), text.into_bytes()));
+        }
+    }
+    Ok(places)
+}
+
+/// All that they wrote, once they have ended.
+async fn written(world: World) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let World { stand, mut cloud, mut edge, .. } = world;
+    let mut places = Vec::new();
+    for (name, process) in [("edge", &mut edge), ("cloud", &mut cloud.process)] {
+        process.signal(rustix::process::Signal::TERM)?;
+        process.ended(START).await?;
+        places.push((format!("{name}'s stdout"), process.rest(START).await?.join("\n").into_bytes()));
+        places.push((format!("{name}'s log"), process.log()));
+    }
+    places.push(("the store".into(), std::fs::read(stand.at("cloud.redb"))?));
+    Ok(places)
+}
+
+#[tokio::test]
+async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
+    let spec = Spec::read()?;
+    assert_eq!(spec.secrets().len(), SECRET_FIELDS, "{:?}", spec.secrets());
+    for transport in TRANSPORTS {
+        let mut stand = Stand::new().await?;
+        stand.log("debug,cloud=trace,edge=trace,proto=trace,csi_cloud=trace,csi_edge=trace");
+        let world = World::on(stand, transport, &["--http", "127.0.0.1:0"]).await?;
+        let marker = format!("secret-{}", uuid::Uuid::new_v4().simple());
+        let (cloud, node) = (world.front().await?, world.node_front().await?);
+        let made = cloud.call(&controller("CreateVolume"), &create("of-before")).await?;
+        let volume = created(&made)?.volume_id;
+        for volume in [volume.as_str(), "never-seen"] {
+            let filling = Filling { spec: &spec, marker: &marker, volume };
+            for (path, request) in spec.methods() {
+                let request = prost::Message::encode_to_vec(&filling.message(&request, DEPTH));
+                send(&world, &cloud, &path, &request).await?;
+                send(&world, &node, &path, &request).await?;
+            }
+        }
+        let received: Vec<Bytes> = world.driver.calls().into_iter().map(|call| call.message).collect();
+        let with_secrets = received
+            .iter()
+            .filter(|message| !search(&[(String::new(), message.to_vec())], &marker).is_empty());
+        ensure!(with_secrets.count() > SECRET_FIELDS * 2, "the secrets do not reach the driver");
+
+        let mut places = shown(&world).await?;
+        places.extend(written(world).await?);
+        for (place, text) in
+            [("the store", "of-before"), ("cloud's log", "CreateVolume"), ("edge's log", NODE)]
+        {
+            assert!(search(&places, text).contains(&place.to_owned()), "{place} is not what it should be");
+        }
+        assert_eq!(search(&places, &marker), Vec::<String>::new(), "a secret was found here");
+        assert!(search(&places, DRIVER).len() > 5);
+    }
+    Ok(())
+}
