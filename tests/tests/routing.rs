@@ -32,12 +32,8 @@ impl Nodes {
             let (driver, socket) = (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
             let serving = driver.serve(Path::new(&socket))?;
             let url = cloud.urls[usize::from(at == 2)].clone();
-            // The ids of this node's volumes begin otherwise than the other nodes'.
-            driver.fill(at * 100, 0);
-            let direct = RawClient::connect(&socket).await?;
-            for volume in driver.volumes() {
-                direct.call(&controller("DeleteVolume"), &delete(&volume.volume_id)).await?;
-            }
+            // No two nodes give the same ids.
+            driver.count_from(at as u64 * 100);
             nodes.push((driver, serving, stand.edge(node, &url, &[(DRIVER, &socket)]).await?));
         }
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
