@@ -32,6 +32,7 @@ use crate::policy::{Placement, Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
 use crate::said::Unknown;
 use crate::store::{OfDriver, State, Store};
+use crate::unsettled::Unsettled;
 
 /// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
 pub(crate) const MAX_CALLS: usize = 1024;
@@ -45,6 +46,7 @@ pub struct Front {
     creates: Creates,
     lists: Lists,
     capacities: Capacities,
+    unsettled: Unsettled,
     room: Semaphore,
     calls: Arc<Calls>,
 }
@@ -79,8 +81,8 @@ impl Front {
         let creates = Creates::new(driver.clone(), store.clone());
         let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
         let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
-        let room = Semaphore::new(MAX_CALLS);
-        Self { driver, policy, store, asker, creates, lists, capacities, room, calls }
+        let (unsettled, room) = (Unsettled::default(), Semaphore::new(MAX_CALLS));
+        Self { driver, policy, store, asker, creates, lists, capacities, unsettled, room, calls }
     }
 
     /// The lists of all its nodes together.
@@ -154,8 +156,9 @@ impl Front {
             }
             plan = self.plan(&came).await?;
         }
-        let Self { driver, asker, store, creates, lists, capacities, .. } = self;
-        let carrier = Carrier { driver, asker, store, creates, lists, capacities, scope: self.scope() };
+        let Self { driver, asker, store, creates, lists, capacities, unsettled, .. } = self;
+        let carrier =
+            Carrier { driver, asker, store, creates, lists, capacities, unsettled, scope: self.scope() };
         match plan {
             Plan::Local => self.local(came.rpc),
             Plan::NodeOnly => Err(Error::NodeOnly(came.rpc.method)),

@@ -32,6 +32,7 @@ mod carry;
 pub mod cli;
 pub mod config;
 pub mod elect;
+mod entry;
 pub mod find;
 pub mod front;
 pub mod http;
@@ -49,6 +50,7 @@ pub mod route;
 pub mod said;
 pub mod store;
 pub mod topology;
+mod unsettled;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
