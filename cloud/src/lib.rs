@@ -97,8 +97,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         by_driver.insert(driver, front.clone());
         fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
-    let (policies, links) = (config.policies, links.clone());
-    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
+    let (policies, fronts_of) = (config.policies, by_driver);
+    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: fronts_of });
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
