@@ -109,5 +109,6 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     fronts.finish_before(stop::patience(grace)).await;
     edges.finish(GOODBYE).await;
     watching.finish(GOODBYE).await;
+    keeping.finish(GOODBYE).await;
     Ok(())
 }

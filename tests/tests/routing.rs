@@ -34,6 +34,10 @@ impl Nodes {
             let url = cloud.urls[usize::from(at == 2)].clone();
             // The ids of this node's volumes begin otherwise than the other nodes'.
             driver.fill(at * 100, 0);
+            let direct = RawClient::connect(&socket).await?;
+            for volume in driver.volumes() {
+                direct.call(&controller("DeleteVolume"), &delete(&volume.volume_id)).await?;
+            }
             nodes.push((driver, serving, stand.edge(node, &url, &[(DRIVER, &socket)]).await?));
         }
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
