@@ -175,7 +175,11 @@ impl Carrier<'_> {
     async fn everywhere(&self, came: Came) -> Result<Response<Body>, Error> {
         let Key::End(id) = &came.key else { return Err(Error::NodeOnly(came.rpc.method)) };
         let finder = Finder { asker: self.asker, store: self.store, deadline: came.deadline };
-        finder.end(came.rpc, id, &came.call).await.map(Answer::response)
+        let answer = finder.end(came.rpc, id, &came.call).await?;
+        if let Some(message) = message(&answer) {
+            self.learn(came.rpc, &came.key, &came.message, &message).await?;
+        }
+        Ok(answer.response())
     }
 
     /// Keeps what an answer of OK teaches.

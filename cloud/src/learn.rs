@@ -85,7 +85,10 @@ fn segments_of(info: &Bytes) -> Segments {
 pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
-        let Some(home) = txn.home(&driver, &id).cloned() else { return };
+        let Some(home) = txn.home(&driver, &id).cloned() else {
+            // A list that was read before may still tell of it.
+            return txn.set_home(&driver, &id, None);
+        };
         let method = match &id {
             Id::Volume(_) => "CreateVolume",
             Id::Snapshot(_) => "CreateSnapshot",

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::front::Front;
 use crate::http::Health;
 use crate::links::Links;
+use crate::node_fronts::NodeFronts;
 use crate::policy::Policy;
 use crate::store::Store;
 
@@ -42,6 +43,7 @@ pub mod local;
 pub mod make;
 pub mod merge;
 pub mod metrics;
+mod node_fronts;
 mod ours;
 pub mod parameters;
 pub mod passage;
@@ -97,8 +99,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         by_driver.insert(driver, front.clone());
         fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
-    let (policies, fronts_of) = (config.policies, by_driver);
-    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: fronts_of });
+    if config.node_fronts {
+        let nodes = NodeFronts::new(&config.fronts, by_driver.clone());
+        fronts.spawn("node fronts", nodes.keep(fronts.clone()));
+    }
+    let policies = config.policies;
+    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
