@@ -30,9 +30,9 @@ test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are name
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
 
-sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network
+sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network, NODES=3 at several nodes
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
-	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network)
+	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
 
 sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
 	$(CARGO) build --locked --release -p tests --bin sim
