@@ -25,7 +25,7 @@ test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are name
 	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; \
 	elif [ "$$(id -u)" != 0 ]; then \
 	  echo "tier skipped: csi-sanity: its mounts need root"; [ "$$CI" != true ]; \
-	else target/debug/sanity; fi
+	else target/debug/sanity && target/debug/sanity --nodes 3 --way ws; fi
 
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
