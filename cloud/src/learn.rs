@@ -8,6 +8,7 @@ use proto::csi;
 use proto::hello::Driver;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
+use proto::wire::Malformed;
 use tracing::info;
 
 use crate::store::{At, Home, Node, Store, StoreError};
@@ -84,7 +85,10 @@ fn segments_of(info: &Bytes) -> Segments {
 pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
-        let Some(home) = txn.home(&driver, &id).cloned() else { return };
+        let Some(home) = txn.home(&driver, &id).cloned() else {
+            // A list that was read before may still tell of it.
+            return txn.set_home(&driver, &id, None);
+        };
         let method = match &id {
             Id::Volume(_) => "CreateVolume",
             Id::Snapshot(_) => "CreateSnapshot",
@@ -113,14 +117,14 @@ pub async fn changed(
     store: &Store,
     driver: &DriverName,
     id: &Id,
-    change: impl FnOnce(&mut csi::list_volumes_response::Entry) + Send + 'static,
+    change: impl FnOnce(&[u8]) -> Result<Vec<u8>, Malformed> + Send + 'static,
 ) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else { return };
-        let mut entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
-        change(&mut entry);
-        let entry = entry.encode_to_vec().into();
+        // What cannot be edited stays as it is: the node's next list replaces it.
+        let Ok(entry) = change(&home.entry) else { return };
+        let entry = Bytes::from(entry);
         if entry != home.entry {
             txn.set_home(&driver, &id, Some(Home { entry, ..home }));
         }

@@ -6,11 +6,16 @@ use proto::rpc::Id;
 use super::shown::*;
 use super::*;
 use crate::policy::Policy;
-use crate::store::{At, Home, Intent, Memory, Node};
+use crate::store::{At, Backend, Home, Intent, Memory, Node};
 
 /// An insight with one driver, over an empty store.
 pub(crate) fn insight(tasks: &Tasks) -> Insight {
-    let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
+    insight_into(Box::new(Memory::default()), tasks)
+}
+
+/// An insight with one driver.
+pub(crate) fn insight_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Insight {
+    let store = Store::open(backend, tasks).unwrap();
     let links = Arc::new(Links::new(store.clone(), tasks.clone()));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
     Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new() }
