@@ -179,6 +179,10 @@ impl Front {
                 match finder.find(id).await {
                     // CSI: a list of a snapshot that is not there is empty.
                     Err(Error::NoSuchThing { .. }) if came.rpc.bulk() => return Ok(empty()),
+                    Err(error @ Error::NoSuchThing { .. }) => {
+                        let incomplete = came.rpc.incomplete(&came.message);
+                        return Err(incomplete.map_or(error, |field| Error::Missing(came.rpc.method, field)));
+                    }
                     found => found?,
                 }
             }

@@ -232,6 +232,37 @@ async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
 }
 
 /// A driver answers OK when it is told to delete what it does not have, so one node's word is not enough.
+/// The suite asks so, and a single node's driver would say so.
+#[tokio::test]
+async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known() -> anyhow::Result<()> {
+    let nodes = Nodes::new(&[]).await?;
+    let (volume_id, node_id) = ("strange".to_owned(), "n1".to_owned());
+    let whole = csi::ControllerPublishVolumeRequest {
+        volume_id: volume_id.clone(),
+        node_id,
+        volume_capability: Some(csi::VolumeCapability::default()),
+        ..Default::default()
+    };
+    let code = async |method, request: Vec<u8>| {
+        anyhow::Ok(nodes.front.call(&controller(method), &request).await?.code())
+    };
+    assert_eq!(code("ControllerPublishVolume", whole.encode_to_vec()).await?, Code::NotFound);
+    let no_node = csi::ControllerPublishVolumeRequest { node_id: String::new(), ..whole.clone() };
+    let no_capability = csi::ControllerPublishVolumeRequest { volume_capability: None, ..whole };
+    let nothing =
+        csi::ValidateVolumeCapabilitiesRequest { volume_id: volume_id.clone(), ..Default::default() };
+    let no_size = csi::ControllerExpandVolumeRequest { volume_id, ..Default::default() };
+    for (method, request) in [
+        ("ControllerPublishVolume", no_node.encode_to_vec()),
+        ("ControllerPublishVolume", no_capability.encode_to_vec()),
+        ("ValidateVolumeCapabilities", nothing.encode_to_vec()),
+        ("ControllerExpandVolume", no_size.encode_to_vec()),
+    ] {
+        assert_eq!(code(method, request).await?, Code::InvalidArgument, "{method}");
+    }
+    nodes.stop().await
+}
+
 #[tokio::test]
 async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Result<()> {
     let mut nodes = Nodes::new(&[]).await?;
