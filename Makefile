@@ -25,14 +25,14 @@ test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are name
 	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; \
 	elif [ "$$(id -u)" != 0 ]; then \
 	  echo "tier skipped: csi-sanity: its mounts need root"; [ "$$CI" != true ]; \
-	else target/debug/sanity; fi
+	else target/debug/sanity && target/debug/sanity --nodes 3 --way ws; fi
 
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
 
-sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network
+sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network, NODES=3 at several nodes
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
-	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network)
+	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
 
 sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
 	$(CARGO) build --locked --release -p tests --bin sim

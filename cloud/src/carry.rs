@@ -4,15 +4,16 @@ use bytes::Bytes;
 use http::Response;
 use proto::error::Error;
 use proto::forward::{Answer, Body};
+use proto::frame;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Key, Learn, Rpc};
 use proto::wire::Malformed;
-use proto::{csi, frame};
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::ask::Asker;
 use crate::capacity::Capacities;
+use crate::entry;
 use crate::find::Finder;
 use crate::front::Came;
 use crate::learn;
@@ -23,6 +24,7 @@ use crate::passage::{HOLD, Passage};
 use crate::policy::Scope;
 use crate::route::Plan;
 use crate::store::{Store, StoreError};
+use crate::unsettled::Unsettled;
 
 /// What a plan is carried out with.
 pub(crate) struct Carrier<'a> {
@@ -32,6 +34,7 @@ pub(crate) struct Carrier<'a> {
     pub(crate) creates: &'a Creates,
     pub(crate) lists: &'a Lists,
     pub(crate) capacities: &'a Capacities,
+    pub(crate) unsettled: &'a Unsettled,
     pub(crate) scope: Scope,
 }
 
@@ -43,6 +46,7 @@ impl Carrier<'_> {
             }
             _ => None,
         };
+        self.is_settled(&plan, &came)?;
         match (plan, name) {
             (Plan::Make(nodes), Some(name)) => self.make(&name, nodes, came).await,
             (Plan::Node(node), Some(name)) => self.make_again(&name, node, came).await,
@@ -56,6 +60,37 @@ impl Carrier<'_> {
             // The others are answered without a node.
             _ => Err(Error::NodeOnly(came.rpc.method)),
         }
+    }
+
+    /// A shared driver's call waits until what was sent elsewhere, and not answered, cannot begin there any more.
+    fn is_settled(&self, plan: &Plan, came: &Came) -> Result<(), Error> {
+        if self.scope == Scope::Node {
+            return Ok(());
+        }
+        let node = match plan {
+            Plan::Node(node) => node,
+            Plan::Make(nodes) => nodes.first().ok_or(Error::NodeOnly(came.rpc.method))?,
+            _ => return Ok(()),
+        };
+        let elsewhere = self.unsettled.elsewhere(&came.rpc.subjects(&came.key), node);
+        elsewhere.map_or(Ok(()), |(at, time)| {
+            let seconds = time.as_secs() + 1;
+            let why = format!(
+                "another one about the same was sent to {at} and may begin there for {seconds} s more"
+            );
+            Err(Error::NoRoute { driver: self.driver.clone(), why })
+        })
+    }
+
+    /// Sends a call and waits for its answer.
+    async fn send(&self, node: &NodeName, came: &mut Came) -> Result<Answer, Error> {
+        // It is sent once, so it need not be copied for that.
+        let call = std::mem::take(&mut came.call);
+        let about = if self.scope == Scope::Shared { came.rpc.subjects(&came.key) } else { Vec::new() };
+        let sent = self.unsettled.send(about, node.clone(), came.deadline);
+        let answer = self.passage(node, came).unary(call).await?;
+        sent.answered();
+        Ok(answer)
     }
 
     fn passage<'a>(&'a self, node: &'a NodeName, came: &Came) -> Passage<'a> {
@@ -94,7 +129,7 @@ impl Carrier<'_> {
         if request != came.message {
             came.call.body = frame::frame(&request);
         }
-        let answer = self.passage(&node, &came).unary(came.call).await?;
+        let answer = self.send(&node, &mut came).await?;
         if let Some(status) = answer.failure() {
             create.refused(status.code()).await;
             return Ok(answer.response());
@@ -120,9 +155,8 @@ impl Carrier<'_> {
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
     }
 
-    async fn at(&self, node: &NodeName, came: Came) -> Result<Response<Body>, Error> {
-        let passage = self.passage(node, &came);
-        let answer = passage.unary(came.call).await?;
+    async fn at(&self, node: &NodeName, mut came: Came) -> Result<Response<Body>, Error> {
+        let answer = self.send(node, &mut came).await?;
         if let Some(message) = message(&answer) {
             self.learn(came.rpc, &came.key, &came.message, &message).await?;
         }
@@ -141,7 +175,11 @@ impl Carrier<'_> {
     async fn everywhere(&self, came: Came) -> Result<Response<Body>, Error> {
         let Key::End(id) = &came.key else { return Err(Error::NodeOnly(came.rpc.method)) };
         let finder = Finder { asker: self.asker, store: self.store, deadline: came.deadline };
-        finder.end(came.rpc, id, &came.call).await.map(Answer::response)
+        let answer = finder.end(came.rpc, id, &came.call).await?;
+        if let Some(message) = message(&answer) {
+            self.learn(came.rpc, &came.key, &came.message, &message).await?;
+        }
+        Ok(answer.response())
     }
 
     /// Keeps what an answer of OK teaches.
@@ -152,15 +190,15 @@ impl Carrier<'_> {
             Learn::Nothing | Learn::Made(_) => return Ok(()),
             Learn::Gone => learn::gone(store, driver, id).await,
             Learn::Attached(node) => match node(request) {
-                Ok(node) => learn::changed(store, driver, id, move |entry| attach(entry, node)).await,
+                Ok(node) => learn::changed(store, driver, id, move |old| entry::attach(old, &node)).await,
                 Err(_) => return Ok(()),
             },
             Learn::Detached(node) => match node(request) {
-                Ok(node) => learn::changed(store, driver, id, move |entry| detach(entry, &node)).await,
+                Ok(node) => learn::changed(store, driver, id, move |old| entry::detach(old, &node)).await,
                 Err(_) => return Ok(()),
             },
             Learn::Resized(size) => match size(answer) {
-                Ok(size) => learn::changed(store, driver, id, move |entry| resize(entry, size)).await,
+                Ok(size) => learn::changed(store, driver, id, move |old| entry::resize(old, size)).await,
                 Err(_) => return Ok(()),
             },
         };
@@ -194,24 +232,4 @@ fn asked(came: &Came) -> Result<Asked, Error> {
 
 fn malformed(rpc: &Rpc, source: Malformed) -> Error {
     Error::BadRequest { method: rpc.method, source: source.into() }
-}
-
-fn attach(entry: &mut csi::list_volumes_response::Entry, node: String) {
-    let status = entry.status.get_or_insert_default();
-    if !status.published_node_ids.contains(&node) {
-        status.published_node_ids.push(node);
-    }
-}
-
-/// CSI: without a node's id the volume is taken from all nodes.
-fn detach(entry: &mut csi::list_volumes_response::Entry, node: &str) {
-    if let Some(status) = &mut entry.status {
-        status.published_node_ids.retain(|id| id != node && !node.is_empty());
-    }
-}
-
-fn resize(entry: &mut csi::list_volumes_response::Entry, size: i64) {
-    if let Some(volume) = &mut entry.volume {
-        volume.capacity_bytes = size;
-    }
 }

@@ -32,6 +32,7 @@ use crate::policy::{Placement, Policy, Scope};
 use crate::route::{Facts, Plan, Unclear, names, route};
 use crate::said::Unknown;
 use crate::store::{OfDriver, State, Store};
+use crate::unsettled::Unsettled;
 
 /// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
 pub(crate) const MAX_CALLS: usize = 1024;
@@ -39,12 +40,15 @@ pub(crate) const MAX_CALLS: usize = 1024;
 /// One driver's front.
 pub struct Front {
     driver: DriverName,
+    /// The node that all its calls are for, if it is a node's own front.
+    only: Option<NodeName>,
     policy: Policy,
     store: Store,
     asker: Asker,
-    creates: Creates,
+    creates: Arc<Creates>,
     lists: Lists,
     capacities: Capacities,
+    unsettled: Unsettled,
     room: Semaphore,
     calls: Arc<Calls>,
 }
@@ -76,11 +80,32 @@ impl Front {
     ) -> Self {
         let tasks = links.tasks().child();
         let asker = Asker::new(driver.clone(), links);
-        let creates = Creates::new(driver.clone(), store.clone());
+        let creates = Arc::new(Creates::new(driver.clone(), store.clone()));
         let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
         let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
-        let room = Semaphore::new(MAX_CALLS);
-        Self { driver, policy, store, asker, creates, lists, capacities, room, calls }
+        let (unsettled, room) = (Unsettled::default(), Semaphore::new(MAX_CALLS));
+        Self { driver, only: None, policy, store, asker, creates, lists, capacities, unsettled, room, calls }
+    }
+
+    /// The front of one node: what names no other node is for it.
+    pub(crate) fn of_node(&self, node: NodeName) -> Self {
+        let (driver, policy, store) = (self.driver.clone(), self.policy.clone(), self.store.clone());
+        let front = Self::new(driver, policy, store, self.asker.links().clone(), self.calls.clone());
+        // A name is one create, whichever front it comes in by.
+        Self { only: Some(node), creates: self.creates.clone(), ..front }
+    }
+
+    /// All links.
+    pub(crate) fn links(&self) -> &Arc<Links> {
+        self.asker.links()
+    }
+
+    /// The nodes that have the driver, without those that were removed.
+    pub(crate) fn nodes(&self) -> Vec<NodeName> {
+        self.store.read(|state| {
+            let nodes = state.driver(&self.driver).map(|driver| driver.nodes().keys());
+            nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
+        })
     }
 
     /// The lists of all its nodes together.
@@ -94,6 +119,11 @@ impl Front {
         tasks.spawn_until_stop("new nodes", async move {
             front.lists.learn_new(|| front.scope() == Scope::Node).await;
         });
+        self.answer_all(socket, tasks).await;
+    }
+
+    /// Answers what comes on a socket until told to stop.
+    pub(crate) async fn answer_all(self: Arc<Self>, socket: Socket, tasks: Tasks) {
         http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
@@ -149,13 +179,18 @@ impl Front {
                 match finder.find(id).await {
                     // CSI: a list of a snapshot that is not there is empty.
                     Err(Error::NoSuchThing { .. }) if came.rpc.bulk() => return Ok(empty()),
+                    Err(error @ Error::NoSuchThing { .. }) => {
+                        let incomplete = came.rpc.incomplete(&came.message);
+                        return Err(incomplete.map_or(error, |field| Error::Missing(came.rpc.method, field)));
+                    }
                     found => found?,
                 }
             }
             plan = self.plan(&came).await?;
         }
-        let Self { driver, asker, store, creates, lists, capacities, .. } = self;
-        let carrier = Carrier { driver, asker, store, creates, lists, capacities, scope: self.scope() };
+        let Self { driver, asker, store, creates, lists, capacities, unsettled, .. } = self;
+        let carrier =
+            Carrier { driver, asker, store, creates, lists, capacities, unsettled, scope: self.scope() };
         match plan {
             Plan::Local => self.local(came.rpc),
             Plan::NodeOnly => Err(Error::NodeOnly(came.rpc.method)),
@@ -184,7 +219,7 @@ impl Front {
 
     async fn plan(&self, came: &Came) -> Result<Plan, Error> {
         let scope = self.scope();
-        if scope == Scope::Shared && !matches!(came.key, Key::Local | Key::Node(_)) {
+        if scope == Scope::Shared && self.only.is_none() && !matches!(came.key, Key::Local | Key::Node(_)) {
             self.elect().await?;
         }
         let links = self.asker.links();
@@ -193,6 +228,7 @@ impl Front {
                 driver: state.driver(&self.driver),
                 linked: &|node| links.now(node).is_some(),
                 removed: &|node| state.is_removed(node),
+                only: self.only.as_ref(),
                 scope,
                 policy: &self.policy,
                 now: now(),
@@ -234,10 +270,10 @@ impl Front {
     /// What the one node says that calls go to which name none: the pinned one, else the only one there is.
     fn node_info(&self, driver: &OfDriver, scope: Scope) -> Result<Option<Bytes>, Unknown> {
         let nodes = driver.nodes();
-        let node = match &self.policy.placement {
-            Placement::Pinned(node) => node,
-            Placement::Spread if nodes.len() == 1 => nodes.keys().next().ok_or(Unknown)?,
-            Placement::Spread => return Err(Unknown),
+        let node = match (&self.only, &self.policy.placement) {
+            (Some(node), _) | (None, Placement::Pinned(node)) => node,
+            (None, Placement::Spread) if nodes.len() == 1 => nodes.keys().next().ok_or(Unknown)?,
+            (None, Placement::Spread) => return Err(Unknown),
         };
         let at = nodes.get(node).filter(|at| at.has_spoken()).ok_or(Unknown)?;
         let shown =

@@ -152,7 +152,21 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::tests::insight;
+    use crate::admin::tests::{insight, insight_into};
+    use crate::store::{Backend, Change, Node, StoreError};
+
+    /// A disk that is full.
+    struct Full;
+
+    impl Backend for Full {
+        fn load(&mut self, _: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&mut self, _: &[Change]) -> Result<(), StoreError> {
+            Err(StoreError::Commit(Arc::new(std::io::Error::other("full"))))
+        }
+    }
 
     fn status(health: &Health, path: &str) -> StatusCode {
         health.answer(&Method::GET, path).status()
@@ -171,6 +185,21 @@ mod tests {
         health.stopping();
         assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status(&health, "/livez"), StatusCode::OK, "it still answers");
+    }
+
+    #[tokio::test]
+    async fn it_is_not_ready_once_nothing_can_be_made_durable() {
+        let (health, tasks) = (Health::default(), Tasks::default());
+        let insight = Arc::new(insight_into(Box::new(Full), &tasks));
+        health.ready(insight.clone());
+        assert_eq!(status(&health, "/readyz"), StatusCode::OK);
+        let node = "n1".parse().unwrap();
+        let written = insight.store.write(move |txn| txn.set_node(&node, Some(Node::default())));
+        assert!(written.await.is_err());
+        // The store says so before its task has ended.
+        tasks.ended().await;
+        assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status(&health, "/livez"), StatusCode::OK, "starting it again does not help a full disk");
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use proto::csi;
 use proto::hello::Driver;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
+use proto::wire::Malformed;
 use tokio::time::Instant;
 use tracing::info;
 
@@ -94,7 +95,10 @@ fn segments_of(info: &Bytes) -> Segments {
 pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
-        let Some(home) = txn.home(&driver, &id).cloned() else { return };
+        let Some(home) = txn.home(&driver, &id).cloned() else {
+            // A list that was read before may still tell of it.
+            return txn.set_home(&driver, &id, None);
+        };
         let method = match &id {
             Id::Volume(_) => "CreateVolume",
             Id::Snapshot(_) => "CreateSnapshot",
@@ -123,21 +127,27 @@ pub async fn changed(
     store: &Store,
     driver: &DriverName,
     id: &Id,
-    change: impl FnOnce(&mut csi::list_volumes_response::Entry) + Send + 'static,
+    change: impl FnOnce(&[u8]) -> Result<Vec<u8>, Malformed> + Send + 'static,
 ) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else { return };
-        let mut entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
         // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
-        entry.volume.get_or_insert_with(|| csi::Volume { volume_id: text(&id).into(), ..Default::default() });
-        change(&mut entry);
-        let entry = entry.encode_to_vec().into();
+        let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };
+        // What cannot be edited stays as it is: the node's next list replaces it.
+        let Ok(entry) = change(&entry) else { return };
+        let entry = Bytes::from(entry);
         if entry != home.entry {
             txn.set_home(&driver, &id, Some(Home { entry, ..home }));
         }
     });
     write.await
+}
+
+/// The entry of a volume of which nothing but its id is known.
+fn bare(id: &Id) -> Bytes {
+    let volume = csi::Volume { volume_id: text(id).into(), ..Default::default() };
+    csi::list_volumes_response::Entry { volume: Some(volume), status: None }.encode_to_vec().into()
 }
 
 /// Keeps that a node has something that nobody knew of. It stays where it is if another node was first.
@@ -179,10 +189,7 @@ mod tests {
         let (driver, node) = ("test.edge-csi.io".parse().unwrap(), "n1".parse().unwrap());
         let id = Id::Volume("v".into());
         found(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
-        let attach = |entry: &mut csi::list_volumes_response::Entry| {
-            entry.status.get_or_insert_default().published_node_ids.push("n1".into());
-        };
-        changed(&store, &driver, &id, attach).await.unwrap();
+        changed(&store, &driver, &id, |entry| crate::entry::attach(entry, "n1")).await.unwrap();
         let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
         let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
         assert_eq!(entry.volume.unwrap().volume_id, "v");

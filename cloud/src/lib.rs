@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::front::Front;
 use crate::http::Health;
 use crate::links::Links;
+use crate::node_fronts::NodeFronts;
 use crate::policy::Policy;
 use crate::store::Store;
 
@@ -32,6 +33,7 @@ mod carry;
 pub mod cli;
 pub mod config;
 pub mod elect;
+mod entry;
 pub mod find;
 pub mod front;
 pub mod http;
@@ -41,6 +43,7 @@ pub mod local;
 pub mod make;
 pub mod merge;
 pub mod metrics;
+mod node_fronts;
 mod ours;
 pub mod parameters;
 pub mod passage;
@@ -49,6 +52,7 @@ pub mod route;
 pub mod said;
 pub mod store;
 pub mod topology;
+mod unsettled;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -95,7 +99,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         by_driver.insert(driver, front.clone());
         fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
-    let (policies, links) = (config.policies, links.clone());
+    if config.node_fronts {
+        let nodes = NodeFronts::new(&config.fronts, by_driver.clone());
+        fronts.spawn("node fronts", nodes.keep(fronts.clone()));
+    }
+    let policies = config.policies;
     let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
@@ -107,5 +115,6 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     fronts.finish_before(stop::patience(grace)).await;
     edges.finish(GOODBYE).await;
     watching.finish(GOODBYE).await;
+    keeping.finish(GOODBYE).await;
     Ok(())
 }

@@ -4,8 +4,6 @@
 //!
 //! A list is whole or an error: an entry that is left out is taken for gone, and its volume attached once more.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::Response;
 use prost::DecodeError;
@@ -14,7 +12,6 @@ use proto::forward::{Answer, Body};
 use proto::frame;
 use proto::identity::NodeName;
 use proto::stop::Tasks;
-use tokio::time::Instant;
 use tonic::Code;
 use tracing::warn;
 
@@ -34,11 +31,7 @@ mod page;
 pub(crate) mod questions;
 mod refresh;
 mod token;
-
-/// Links that come within this time are looked at together.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How often nodes are looked for that were never listed whole.
-const AGAIN: Duration = Duration::from_secs(60);
+mod uncalled;
 
 /// The lists of one driver.
 pub struct Lists {
@@ -119,8 +112,8 @@ impl Lists {
         let is_unknown = |node: &NodeName| {
             let at = store.read(|state| state.driver(&asker.driver)?.at(node).cloned());
             let at = at.unwrap_or_default();
-            let listed = kind.is_listed(&at) || !at.has_spoken() || asker.links().now(node).is_some();
-            listed && !self.refresher.is_known(node, kind, &at)
+            let lists = || kind.is_listed(&at) || !at.has_spoken() || asker.links().now(node).is_some();
+            !self.refresher.is_known(node, kind, &at) && lists()
         };
         let mut unknown: Vec<_> = nodes.into_iter().filter(is_unknown).collect();
         if unknown.is_empty() {
@@ -183,75 +176,6 @@ impl Lists {
             let driver = &self.refresher.asker.driver;
             warn!(%node, %driver, error = chain(&error), "what a node listed is not kept");
         }
-    }
-
-    /// Asks nodes that have linked, and were never listed whole, for what they have, until it is dropped: so what
-    /// was made before us has a home before it is asked for. `merges` says whether lists are merged at all.
-    pub(crate) async fn learn_new(&self, merges: impl Fn() -> bool) {
-        let mut linked = self.refresher.asker.links().linking();
-        loop {
-            tokio::time::sleep(SETTLE).await;
-            linked.mark_unchanged();
-            if merges() {
-                self.ask_new();
-            }
-            // Not told of: drivers that come while their node's link stays, and nodes that did not answer.
-            tokio::select! { _ = linked.changed() => {} () = tokio::time::sleep(AGAIN) => {} }
-        }
-    }
-
-    /// What lives at the driver's only node needs no home to be found.
-    fn ask_new(&self) {
-        let nodes = self.nodes();
-        let Refresher { asker, store, .. } = &self.refresher;
-        for node in nodes.iter().filter(|node| nodes.len() > 1 && asker.links().now(node).is_some()) {
-            let Some(at) = store.read(|state| state.driver(&asker.driver)?.at(node).cloned()) else {
-                continue;
-            };
-            let kinds = [Kind::Volumes, Kind::Snapshots].into_iter().filter(|kind| kind.is_listed(&at));
-            if let Some(kind) = kinds.into_iter().find(|kind| !self.refresher.is_known(node, *kind, &at)) {
-                drop(self.ask(node, kind, &Secrets::new()));
-            }
-        }
-    }
-
-    /// Asks every node for all that it has and keeps it; how much that is, or why it is not known. For an operator
-    /// whose store was lost.
-    pub async fn rebuild(&self) -> Vec<(NodeName, Result<usize, String>)> {
-        let links = self.refresher.asker.links();
-        let ask = |node: NodeName| {
-            let linked = links.now(&node).is_some();
-            let ask = |kind| self.ask(&node, kind, &Secrets::new());
-            (linked.then(|| (ask(Kind::Volumes), ask(Kind::Snapshots))), node)
-        };
-        let asked: Vec<_> = self.nodes().into_iter().map(ask).collect();
-        let mut rebuilt = Vec::new();
-        for (answers, node) in asked {
-            let said = match answers {
-                None => Err("it has no link".into()),
-                Some((volumes, snapshots)) => self.rebuilt(volumes, snapshots).await,
-            };
-            rebuilt.push((node, said));
-        }
-        rebuilt
-    }
-
-    async fn rebuilt(
-        &self,
-        volumes: questions::Answer<Outcome>,
-        snapshots: questions::Answer<Outcome>,
-    ) -> Result<usize, String> {
-        let mut total = 0;
-        for answer in [volumes, snapshots] {
-            match wait(answer, Instant::now() + refresh::LONGEST * 3).await {
-                Some(Ok(things)) => total += things,
-                // What a driver cannot list it may have all the same; but this is all that can be done.
-                Some(Err(error)) if error.code() == Code::Unimplemented => {}
-                Some(Err(error)) => return Err(chain(&*error)),
-                None => return Err("csi-cloud is stopping, or it takes too long".into()),
-            }
-        }
-        Ok(total)
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Facts<'a> {
     pub linked: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
     pub removed: &'a dyn Fn(&NodeName) -> bool,
+    /// The node whose own front this is, if it is one.
+    pub only: Option<&'a NodeName>,
     /// How far the driver's volumes reach.
     pub scope: Scope,
     /// What the operator wants.
@@ -73,6 +75,9 @@ pub struct Facts<'a> {
 /// # Errors
 /// Why no node is certain.
 pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
+    if let Some(node) = facts.only.filter(|_| !matches!(key, Key::Local | Key::Node(_))) {
+        return facts.at_front(rpc, key, node);
+    }
     match (key, facts.scope) {
         (Key::Local, _) => Ok(Plan::Local),
         (Key::Node(_), _) => Ok(Plan::NodeOnly),
@@ -104,6 +109,18 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
 }
 
 impl Facts<'_> {
+    /// On a node's own front: there, unless it is known to be elsewhere.
+    fn at_front(&self, rpc: &Rpc, key: &Key, node: &NodeName) -> Result<Plan, Unclear> {
+        match key {
+            Key::Place { name, .. } | Key::Cut { name, .. } => {
+                let sent = self.sent(&Id::Name(rpc.method, name.clone()));
+                sent.unwrap_or_else(|| self.make_at(node.clone()))
+            }
+            Key::Home(id) | Key::End(id) => self.home(id).unwrap_or_else(|| self.at(node)),
+            _ => self.at(node),
+        }
+    }
+
     /// Where a create was sent before: it goes nowhere else until what came of it is known.
     fn sent(&self, name: &Id) -> Option<Result<Plan, Unclear>> {
         self.driver?.intent(name).map(|intent| self.at(&intent.node))

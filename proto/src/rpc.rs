@@ -134,6 +134,28 @@ impl Rpc {
         }
     }
 
+    /// The field without which an (unframed) request is wrong whatever it is about: where no driver is asked, because
+    /// none has the volume, the caller is to hear of this first. CSI: "This field is REQUIRED."
+    pub fn incomplete(&self, request: &Bytes) -> Option<&'static str> {
+        let request = request.clone();
+        match self.method {
+            "ControllerPublishVolume" => {
+                let request = csi::ControllerPublishVolumeRequest::decode(request).ok()?;
+                let capability = request.volume_capability.is_none().then_some("a volume capability");
+                if request.node_id.is_empty() { Some("a node's id") } else { capability }
+            }
+            "ValidateVolumeCapabilities" => {
+                let request = csi::ValidateVolumeCapabilitiesRequest::decode(request).ok()?;
+                request.volume_capabilities.is_empty().then_some("a volume capability")
+            }
+            "ControllerExpandVolume" => {
+                let request = csi::ControllerExpandVolumeRequest::decode(request).ok()?;
+                request.capacity_range.is_none().then_some("a capacity range")
+            }
+            _ => None,
+        }
+    }
+
     /// What nothing else may be done with while the call runs. CSI: the CO should have no more than one call in
     /// flight per volume. None for lists, streams, and what is not yet valid.
     pub fn subjects(&self, key: &Key) -> Vec<Id> {

@@ -55,6 +55,7 @@ proptest! {
             if let Ok(key) = rpc.key(&bytes) {
                 let _ = rpc.missing(&key);
             }
+            let _ = rpc.incomplete(&bytes.clone().into());
             match rpc.learn {
                 rpc::Learn::Nothing | rpc::Learn::Gone => {}
                 rpc::Learn::Made(read) => drop(read(&bytes.clone().into())),

@@ -25,15 +25,24 @@ struct Nodes {
 
 impl Nodes {
     async fn new(more: &[&str]) -> anyhow::Result<Self> {
+        Self::with("", more).await
+    }
+
+    /// Nodes whose driver has this policy.
+    async fn with(policy: &str, more: &[&str]) -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
+        let config = stand.at("policy.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\n{policy}\n");
+        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        let more = &[&["--config", &config], more].concat();
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], more).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
             let (driver, socket) = (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
             let serving = driver.serve(Path::new(&socket))?;
             let url = cloud.urls[usize::from(at == 2)].clone();
-            // The ids of this node's volumes begin otherwise than the other nodes'.
-            driver.fill(at * 100, 0);
+            // No two nodes give the same ids.
+            driver.count_from(at as u64 * 100);
             nodes.push((driver, serving, stand.edge(node, &url, &[(DRIVER, &socket)]).await?));
         }
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
@@ -70,6 +79,26 @@ impl Nodes {
         let got = got.map(|(node, _)| *node).collect();
         self.nodes.iter().for_each(|(driver, ..)| driver.forget_calls());
         got
+    }
+
+    /// Kills the cloud and starts it again with the same store, at the same address.
+    async fn restarted(self) -> anyhow::Result<Self> {
+        let Self { stand, cloud, nodes, .. } = self;
+        cloud.process.kill().await?;
+        let urls: Vec<_> = cloud.urls.iter().map(String::as_str).collect();
+        let cloud = stand.cloud(&urls, &[DRIVER], &[]).await?;
+        let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        let back = Self { stand, cloud, nodes, front };
+        for node in NODES {
+            until("all nodes are back", || async {
+                let answer = back.call("GetCapacity", &back.capacity(node)).await?;
+                let capacity = csi::GetCapacityResponse::decode(answer.message().context("no answer")?)?;
+                anyhow::ensure!(capacity.available_capacity > 0, "{node} is not");
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(back)
     }
 
     async fn stop(self) -> anyhow::Result<()> {
@@ -203,6 +232,37 @@ async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
 }
 
 /// A driver answers OK when it is told to delete what it does not have, so one node's word is not enough.
+/// The suite asks so, and a single node's driver would say so.
+#[tokio::test]
+async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known() -> anyhow::Result<()> {
+    let nodes = Nodes::new(&[]).await?;
+    let (volume_id, node_id) = ("strange".to_owned(), "n1".to_owned());
+    let whole = csi::ControllerPublishVolumeRequest {
+        volume_id: volume_id.clone(),
+        node_id,
+        volume_capability: Some(csi::VolumeCapability::default()),
+        ..Default::default()
+    };
+    let code = async |method, request: Vec<u8>| {
+        anyhow::Ok(nodes.front.call(&controller(method), &request).await?.code())
+    };
+    assert_eq!(code("ControllerPublishVolume", whole.encode_to_vec()).await?, Code::NotFound);
+    let no_node = csi::ControllerPublishVolumeRequest { node_id: String::new(), ..whole.clone() };
+    let no_capability = csi::ControllerPublishVolumeRequest { volume_capability: None, ..whole };
+    let nothing =
+        csi::ValidateVolumeCapabilitiesRequest { volume_id: volume_id.clone(), ..Default::default() };
+    let no_size = csi::ControllerExpandVolumeRequest { volume_id, ..Default::default() };
+    for (method, request) in [
+        ("ControllerPublishVolume", no_node.encode_to_vec()),
+        ("ControllerPublishVolume", no_capability.encode_to_vec()),
+        ("ValidateVolumeCapabilities", nothing.encode_to_vec()),
+        ("ControllerExpandVolume", no_size.encode_to_vec()),
+    ] {
+        assert_eq!(code(method, request).await?, Code::InvalidArgument, "{method}");
+    }
+    nodes.stop().await
+}
+
 #[tokio::test]
 async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Result<()> {
     let mut nodes = Nodes::new(&[]).await?;
@@ -222,6 +282,116 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
         let status = nodes.front.call(&controller(method), &empty).await?.status();
         assert_eq!(status.code(), Code::InvalidArgument, "{method}: {status}");
     }
+    nodes.stop().await
+}
+
+/// external-provisioner gives the claim back to the scheduler, which may choose another node; so it must be certain
+/// that nothing was ever sent.
+#[tokio::test]
+async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> {
+    let mut nodes = Nodes::with("reschedule = true", &[]).await?;
+    let at_n3 = |name| create_at(name, &["n3"]).map(|request| request.encode_to_vec());
+    nodes.nodes[2].0.inject("CreateVolume", Fault::Hang, Times::Next(1));
+    let sent = proto::frame::frame(&at_n3("sent")?);
+    let hung = nodes.front.send(&controller("CreateVolume"), sent, &[("grpc-timeout", "300m")]).await?;
+    assert_eq!(hung.code(), Code::DeadlineExceeded, "{}", hung.status());
+    let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
+    edge.kill().await?;
+    serving.stop().await;
+    until("n3 is away", || async {
+        let status = nodes.front.call(&controller("CreateVolume"), &at_n3("never-sent")?).await?.status();
+        anyhow::ensure!(status.code() == Code::ResourceExhausted, "{status}");
+        Ok(())
+    })
+    .await?;
+    let status = nodes.front.call(&controller("CreateVolume"), &at_n3("sent")?).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    nodes.stop().await
+}
+
+/// What a driver answers to CreateVolume when it names its volume so.
+fn made(volume_id: &str, capacity_bytes: i64) -> Fault {
+    let volume = csi::Volume { volume_id: volume_id.into(), capacity_bytes, ..Default::default() };
+    Fault::raw(csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec())
+}
+
+#[tokio::test]
+async fn any_id_that_a_driver_gives_has_its_home_also_after_a_crash() -> anyhow::Result<()> {
+    let mut nodes = Nodes::new(&[]).await?;
+    let long = "x".repeat(4096);
+    let ids = ["a/b#c", " ", "with space", "nul\0inside", "../..", "größe", &long];
+    for (n, id) in ids.iter().enumerate() {
+        nodes.nodes[1].0.inject("CreateVolume", made(id, 1 << 20), Times::Next(1));
+        let name = format!("{n}{}", "n".repeat(127));
+        created(&nodes.call("CreateVolume", &create_at(&name, &["n2"])?).await?)?;
+    }
+    nodes = nodes.restarted().await?;
+    nodes.who_got("CreateVolume");
+    for id in ids {
+        let get = csi::ControllerGetVolumeRequest { volume_id: id.into() };
+        nodes.nodes[1].0.inject("ControllerGetVolume", Fault::raw(Vec::new()), Times::Next(1));
+        assert_eq!(nodes.call("ControllerGetVolume", &get).await?.code(), Code::Ok, "{id:?}");
+        assert_eq!(nodes.who_got("ControllerGetVolume"), ["n2"], "{id:?}");
+        nodes.nodes[1].0.inject("DeleteVolume", Fault::raw(Vec::new()), Times::Next(1));
+        let deleted = nodes.front.call(&controller("DeleteVolume"), &delete(id)).await?;
+        assert_eq!((deleted.code(), nodes.who_got("DeleteVolume")), (Code::Ok, vec!["n2"]), "{id:?}");
+    }
+    nodes.stop().await
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
+    let nodes = Nodes::new(&[]).await?;
+    let at = |node: usize, answer| nodes.nodes[node].0.inject("CreateVolume", answer, Times::Next(1));
+    let without = csi::CreateVolumeResponse::default().encode_to_vec();
+    for (answer, why) in [(Fault::raw(without), "without an id"), (made("", 1), "without an id")] {
+        at(0, answer);
+        let status = nodes.call("CreateVolume", &create_at("odd", &["n1"])?).await?.status();
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains(why), "{status}");
+    }
+    // Its outcome is not known, so it goes nowhere else.
+    nodes.who_got("CreateVolume");
+    created(&nodes.call("CreateVolume", &create_at("odd", &["n3"])?).await?)?;
+    assert_eq!(nodes.who_got("CreateVolume"), ["n1"]);
+
+    // A capacity that was not asked for passes: the provisioner deletes the volume and says so.
+    at(1, made("small", 1));
+    assert_eq!(created(&nodes.call("CreateVolume", &create_at("s", &["n2"])?).await?)?.capacity_bytes, 1);
+    // Another id for a name that was made: both are known.
+    at(1, made("other", 1));
+    created(&nodes.call("CreateVolume", &create_at("s", &["n2"])?).await?)?;
+    nodes.cloud.process.logged("the driver made another one under a name").await?;
+    // The id of what another node has: that one keeps it.
+    at(2, made("small", 1));
+    let status = nodes.call("CreateVolume", &create_at("claim", &["n3"])?).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().contains("n3 made \"small\", and that is the id of what n2 has"), "{status}");
+    nodes.who_got("CreateVolume");
+    for id in ["small", "other"] {
+        let get = csi::ControllerGetVolumeRequest { volume_id: id.into() };
+        nodes.call("ControllerGetVolume", &get).await?;
+        assert_eq!(nodes.who_got("ControllerGetVolume"), ["n2"], "{id}");
+    }
+    nodes.stop().await
+}
+
+#[tokio::test]
+async fn a_node_has_a_front_of_its_own_if_it_is_wished() -> anyhow::Result<()> {
+    let nodes = Nodes::new(&["--node-fronts"]).await?;
+    let socket = format!("{}/n2/{DRIVER}.sock", nodes.stand.at("cloud"));
+    until("n2 has a front", || async { RawClient::connect(&socket).await.map(drop) }).await?;
+    let front = RawClient::connect(&socket).await?;
+    let info = front.call("/csi.v1.Node/NodeGetInfo", &[]).await?;
+    let info = csi::NodeGetInfoResponse::decode(info.message().context("no answer")?)?;
+    assert_eq!(info.accessible_topology.context("no topology")?.segments[TOPOLOGY_KEY], "n2");
+    let volume_id = created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
+    assert_eq!(nodes.who_got("CreateVolume"), ["n2"]);
+    let list = front.call(&controller("ListVolumes"), &[]).await?;
+    assert_eq!((list.code(), nodes.who_got("ListVolumes")), (Code::Ok, vec!["n2"]));
+    // The front of all knows it too.
+    let deleted = nodes.front.call(&controller("DeleteVolume"), &delete(&volume_id)).await?;
+    assert_eq!((deleted.code(), nodes.who_got("DeleteVolume")), (Code::Ok, vec!["n2"]));
     nodes.stop().await
 }
 

@@ -208,3 +208,28 @@ pub enum ChangeHomes {
         reach: Reach,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::publish::{Existing, publish};
+
+    fn reach(admin: Option<&str>, config: Option<PathBuf>) -> Reach {
+        Reach { admin: admin.map(Into::into), config }
+    }
+
+    #[test]
+    fn the_socket_is_where_csi_cloud_makes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cloud.toml");
+        let said = |text: &str| {
+            publish(&file, text.as_bytes(), 0o600, Existing::Replace).unwrap();
+            reach(None, Some(file.clone())).socket()
+        };
+        // What else is in it does not matter here.
+        assert_eq!(said("fronts = \"/f\"\nlisten = [\"wss://h:1\"]"), Path::new("/f/_admin.sock"));
+        assert_eq!(said("fronts = \"f\"\nadmin = \"a.sock\""), dir.path().join("a.sock"));
+        assert_eq!(said("listen = []"), Path::new(ADMIN));
+        assert_eq!(reach(Some("/x"), Some(file)).socket(), Path::new("/x"));
+    }
+}

@@ -348,8 +348,11 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
     let mut world = world(&Tasks::default()).await;
     world.create(0, "v".into()).await;
     world.begun[0] = Some(world.list(0));
-    let attach = |entry: &mut csi::list_volumes_response::Entry| {
-        entry.status.get_or_insert_default().published_node_ids.push("n9".into());
+    let attach = |entry: &[u8]| {
+        let mut entry = entry.to_vec();
+        // The status, and in it a node that the volume is published to.
+        proto::wire::append(&mut entry, &[2, 1], b"n9");
+        Ok(entry)
     };
     let volume = Id::Volume("v".into());
     crate::learn::changed(&world.store, &driver(), &volume, attach).await.unwrap();

@@ -43,6 +43,7 @@ struct World {
     linked: Vec<&'static str>,
     scope: Scope,
     placement: Placement,
+    only: Option<NodeName>,
     now: u64,
 }
 
@@ -55,7 +56,7 @@ impl Default for World {
             [("v1", "n1"), ("v3", "n3"), ("w3", "n3"), ("vo", "out")].map(|(id, at)| home(&volume(id), at)),
         );
         let linked = vec!["n1", "n2", "n3"];
-        Self { changes, linked, scope: Scope::Node, placement: Placement::Spread, now: 1_000 }
+        Self { changes, linked, scope: Scope::Node, placement: Placement::Spread, only: None, now: 1_000 }
     }
 }
 
@@ -79,6 +80,7 @@ impl World {
             driver: state.driver(&driver()),
             linked: &|node| self.linked.contains(&node.as_str()),
             removed: &|node| node.as_str() == "out",
+            only: self.only.as_ref(),
             scope: self.scope,
             policy: &policy,
             now: self.now,
@@ -272,4 +274,23 @@ fn the_front_answers_for_itself_and_refuses_what_is_a_nodes() {
     let world = World::default();
     assert_eq!(world.route("Probe", &Key::Local), Ok(Plan::Local));
     assert_eq!(world.route("NodeStageVolume", &Key::Node(None)), Ok(Plan::NodeOnly));
+}
+
+#[test]
+fn a_nodes_own_front_is_for_what_is_there() {
+    let mut world = World::with([intent("CreateVolume", "sent", "n1", 0, None)]);
+    world.only = Some(node("n2"));
+    for scope in [Scope::Node, Scope::Shared] {
+        world.scope = scope;
+        assert_eq!(world.place(None, vec![topology(&[("node", "n3")])]), make(["n2"]));
+        assert_eq!(world.route("ListVolumes", &Key::All), to("n2"));
+        assert_eq!(world.route("GetCapacity", &Key::Capacity(None)), to("n2"));
+        assert_eq!(world.route("DeleteVolume", &Key::End(volume("unknown"))), to("n2"));
+        assert_eq!(world.route("DeleteVolume", &Key::End(volume("v1"))), to("n1"), "it lives there");
+        let sent = Key::Place { name: "sent".into(), source: None, topology: vec![] };
+        assert_eq!(world.route("CreateVolume", &sent), to("n1"), "it was sent there");
+        assert_eq!(world.route("NodeGetInfo", &Key::Local), Ok(Plan::Local));
+    }
+    world.only = Some(node("n4"));
+    assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
 }

@@ -21,15 +21,16 @@ mod value;
 /// A kind of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Table {
+    Nodes,
+    Elected,
     Homes,
     Intents,
     At,
-    Nodes,
-    Elected,
 }
 
 impl Table {
-    pub(super) const ALL: [Self; 5] = [Self::Nodes, Self::At, Self::Elected, Self::Homes, Self::Intents];
+    /// In the order in which a store is loaded: a node is sorted in by its load once, after its volumes were counted.
+    pub(super) const ALL: [Self; 5] = [Self::Nodes, Self::Elected, Self::Homes, Self::Intents, Self::At];
 
     /// Its name in every backend and every export; it never changes.
     pub(super) fn name(self) -> &'static str {

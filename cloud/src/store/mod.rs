@@ -107,7 +107,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Loads what a backend keeps and starts the task that changes it, which ends when the last clone is gone.
+    /// Loads what a backend keeps and starts the task that changes it, which ends when the last clone is gone or `tasks` stop.
     ///
     /// # Errors
     /// The backend cannot be read.
@@ -116,7 +116,7 @@ impl Store {
         backend.load(&mut |change| state.apply(change))?;
         let state = Arc::new(RwLock::new(state));
         let (jobs, queue) = mpsc::channel(QUEUE);
-        tasks.spawn("store", run(state.clone(), queue, backend));
+        tasks.spawn("store", run(state.clone(), queue, backend, tasks.clone()));
         Ok(Self { state, jobs })
     }
 
@@ -156,10 +156,26 @@ impl Store {
     }
 }
 
-/// Makes changes durable, as many at once as there are, and then seen.
-async fn run(state: Arc<RwLock<State>>, mut queue: mpsc::Receiver<Job>, mut backend: Box<dyn Backend>) {
+/// Makes changes durable, as many at once as there are, and then seen. Told to stop, it makes those that wait.
+async fn run(
+    state: Arc<RwLock<State>>,
+    mut queue: mpsc::Receiver<Job>,
+    mut backend: Box<dyn Backend>,
+    tasks: Tasks,
+) {
     let mut batch = Vec::new();
-    while queue.recv_many(&mut batch, BATCH).await > 0 {
+    loop {
+        let waiting = tokio::select! {
+            biased;
+            waiting = queue.recv_many(&mut batch, BATCH) => waiting,
+            () = tasks.stopped() => {
+                queue.close();
+                queue.recv_many(&mut batch, BATCH).await
+            }
+        };
+        if waiting == 0 {
+            return;
+        }
         let mut settle = Vec::with_capacity(batch.len());
         let changes = {
             let seen = state.read().unwrap_or_else(PoisonError::into_inner);

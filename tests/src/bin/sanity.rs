@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use tests::sanity::{Between, Counts, Driver, Report, Way, run};
+use tests::sanity::{
+    Between, Case, Counts, Driver, Part, Report, TIED, Way, run, run_nodes, spread_differences,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -31,8 +33,14 @@ struct Args {
     #[arg(long = "way", value_enum, default_values = ["direct", "ws", "quic"])]
     ways: Vec<Way>,
     /// Put a network between csi-cloud and csi-edge that is far and slow, loses packets and mixes them up; needs root
-    #[arg(long)]
+    #[arg(long, conflicts_with = "nodes")]
     bad_network: bool,
+    /// How many nodes have the driver; with more than one it is ours that is tried, unless --driver says another
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
+    nodes: u8,
+    /// What to show with several nodes; may be given more than once
+    #[arg(long = "case", value_enum, default_values = ["pinned", "rebuilt", "spread"], requires = "nodes")]
+    cases: Vec<Case>,
     /// Where csi-sanity and the mock driver are
     #[arg(long, default_value = "tests/go/bin")]
     go_bin: PathBuf,
@@ -58,10 +66,13 @@ async fn until_stopped(args: Args) -> anyhow::Result<()> {
 }
 
 async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
-    let drivers = match &args.driver {
+    let mut drivers = match &args.driver {
         Some(command) => vec![(Driver { label: args.name.clone(), command: command.clone() }, None)],
         None => ours(&args.go_bin)?,
     };
+    if args.nodes > 1 {
+        drivers.truncate(1);
+    }
     let mut problems = Vec::new();
     for (driver, expected) in &drivers {
         problems.extend(one(driver, *expected, &args, cancel).await);
@@ -91,7 +102,11 @@ async fn one(
     if let Some(expected) = expected.filter(|expected| *expected != direct.counts()) {
         problems.push(format!("sanity {} direct: expected {expected}", driver.label));
     }
-    for way in [Way::Ws, Way::Quic].into_iter().filter(|way| args.ways.contains(way)) {
+    if args.nodes > 1 {
+        problems.extend(several(driver, &direct, args, cancel).await);
+        return problems;
+    }
+    for way in linked(args) {
         let title = title(driver, way, args);
         match tried(driver, way, args, cancel).await {
             Ok(report) => {
@@ -102,6 +117,51 @@ async fn one(
         }
     }
     problems
+}
+
+/// The ways with a link that are wanted.
+fn linked(args: &Args) -> impl Iterator<Item = Way> {
+    [Way::Ws, Way::Quic].into_iter().filter(|way| args.ways.contains(way))
+}
+
+/// Tries a driver at several nodes in every way and gives back what is not as it should be.
+async fn several(driver: &Driver, direct: &Report, args: &Args, cancel: &CancellationToken) -> Vec<String> {
+    let cases = [Case::Pinned, Case::Rebuilt, Case::Spread].into_iter();
+    let cases: Vec<_> = cases.filter(|case| args.cases.contains(case)).collect();
+    let mut problems = Vec::new();
+    for (way, case) in linked(args).flat_map(|way| cases.iter().map(move |case| (way, *case))) {
+        let title = format!("{} with {} nodes, {}", title(driver, way, args), args.nodes, of(case));
+        let ran = run_nodes(driver, way, args.nodes.into(), case, &args.go_bin, cancel).await;
+        let report = match ran.with_context(|| title.clone()) {
+            Ok(report) => report,
+            Err(error) => {
+                problems.push(format!("{error:#}"));
+                continue;
+            }
+        };
+        println!("{title}: {}", report.counts());
+        let differences = match case {
+            Case::Pinned | Case::Rebuilt => report.differences(direct),
+            Case::Spread => spread_differences(&report, direct),
+        };
+        problems.extend(differences.into_iter().map(|line| format!("{title}: {line}")));
+    }
+    if cases.contains(&Case::Spread) {
+        let all = direct.filtered(|spec| Part::Controller.has(spec)).counts();
+        println!("  spread runs the controller's specs alone, direct: {all}; of these must fail:");
+        for (name, why) in TIED {
+            println!("  {name}: {why}");
+        }
+    }
+    problems
+}
+
+fn of(case: Case) -> &'static str {
+    match case {
+        Case::Pinned => "pinned",
+        Case::Rebuilt => "pinned, the store deleted half-way",
+        Case::Spread => "spread",
+    }
 }
 
 /// Runs one and prints what came of it.

@@ -23,7 +23,7 @@ pub enum State {
 }
 
 /// One spec of the suite.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Spec {
     /// All its texts, from the outermost container.
     pub name: String,
@@ -88,6 +88,19 @@ impl Report {
         let specs: Vec<Spec> = reports.filter(SpecReport::counts).map(Spec::from).collect();
         ensure!(!specs.is_empty(), "csi-sanity ran no spec");
         Ok(Self { specs })
+    }
+
+    /// Those of its specs that `keep` wants.
+    #[must_use]
+    pub fn filtered(&self, keep: impl Fn(&Spec) -> bool) -> Self {
+        Self { specs: self.specs.iter().filter(|spec| keep(spec)).cloned().collect() }
+    }
+
+    /// Its specs and another run's.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.specs.extend(other.specs);
+        self
     }
 
     /// The number of specs by their end.
