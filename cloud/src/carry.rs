@@ -149,7 +149,7 @@ impl Carrier<'_> {
         if made.first().is_none_or(|made| text(&made.id).is_empty()) {
             return Err(bad("without an id of what it made"));
         }
-        create.made(&node, made, asked).await?;
+        create.made(&node, made, asked, self.scope == Scope::Shared).await?;
         let shown = ours::into(rpc.method, &message, &node, at.as_ref());
         let shown = shown.map_err(|_| bad("with what cannot be read"))?;
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
