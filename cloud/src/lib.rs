@@ -103,7 +103,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         let nodes = NodeFronts::new(&config.fronts, by_driver.clone());
         fronts.spawn("node fronts", nodes.keep(fronts.clone()));
     }
-    let (policies, links) = (config.policies, links.clone());
+    let policies = config.policies;
     let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));

@@ -25,7 +25,16 @@ struct Nodes {
 
 impl Nodes {
     async fn new(more: &[&str]) -> anyhow::Result<Self> {
+        Self::with("", more).await
+    }
+
+    /// Nodes whose driver has this policy.
+    async fn with(policy: &str, more: &[&str]) -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
+        let config = stand.at("policy.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\n{policy}\n");
+        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        let more = &[&["--config", &config], more].concat();
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], more).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
@@ -273,6 +282,30 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
         let status = nodes.front.call(&controller(method), &empty).await?.status();
         assert_eq!(status.code(), Code::InvalidArgument, "{method}: {status}");
     }
+    nodes.stop().await
+}
+
+/// external-provisioner gives the claim back to the scheduler, which may choose another node; so it must be certain
+/// that nothing was ever sent.
+#[tokio::test]
+async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> {
+    let mut nodes = Nodes::with("reschedule = true", &[]).await?;
+    let at_n3 = |name| create_at(name, &["n3"]).map(|request| request.encode_to_vec());
+    nodes.nodes[2].0.inject("CreateVolume", Fault::Hang, Times::Next(1));
+    let sent = proto::frame::frame(&at_n3("sent")?);
+    let hung = nodes.front.send(&controller("CreateVolume"), sent, &[("grpc-timeout", "300m")]).await?;
+    assert_eq!(hung.code(), Code::DeadlineExceeded, "{}", hung.status());
+    let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
+    edge.kill().await?;
+    serving.stop().await;
+    until("n3 is away", || async {
+        let status = nodes.front.call(&controller("CreateVolume"), &at_n3("never-sent")?).await?.status();
+        anyhow::ensure!(status.code() == Code::ResourceExhausted, "{status}");
+        Ok(())
+    })
+    .await?;
+    let status = nodes.front.call(&controller("CreateVolume"), &at_n3("sent")?).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
     nodes.stop().await
 }
 

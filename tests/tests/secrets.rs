@@ -204,10 +204,13 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
             .filter(|message| !search(&[(String::new(), message.to_vec())], &marker).is_empty());
         ensure!(with_secrets.count() > SECRET_FIELDS * 2, "the secrets do not reach the driver");
 
+        // So that there is something to find in the store: what was made before has been deleted.
+        let made = cloud.call(&controller("CreateVolume"), &create("of-after")).await?;
+        created(&made)?;
         let mut places = shown(&world).await?;
         places.extend(written(world).await?);
         for (place, text) in
-            [("the store", "of-before"), ("cloud's log", "CreateVolume"), ("edge's log", NODE)]
+            [("the store", "of-after"), ("cloud's log", "CreateVolume"), ("edge's log", NODE)]
         {
             assert!(search(&places, text).contains(&place.to_owned()), "{place} is not what it should be");
         }

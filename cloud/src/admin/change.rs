@@ -12,7 +12,7 @@ use super::shown::{AdmitNode, Done, ForgetVolume, GivenHome, RebuildHomes, Remov
 use crate::learn::{self, now};
 use crate::make::text;
 use crate::route::names;
-use crate::store::{Home, Intent, Node, State, StoreError, Txn};
+use crate::store::{Home, Intent, Node, OfDriver, State, StoreError, Txn};
 
 /// Homes that are learned at the same time, so that they share a commit.
 const AT_ONCE: usize = 256;
@@ -65,7 +65,7 @@ impl Insight {
         if known.removed.is_some() {
             return Ok(Done { done: true, text: format!("{node} was removed before") });
         }
-        let homes = self.store.read(|state| homes_at(state, &node).count());
+        let homes = self.store.read(|state| homes_at(state, &node).len());
         let open = self.store.read(|state| intents_at(state, &node));
         if !yes {
             let text = format!(
@@ -220,15 +220,11 @@ fn unknown_node(node: &NodeName) -> Refused {
 }
 
 /// What lives on a node.
-fn homes_at<'a>(
-    state: &'a State,
-    node: &'a NodeName,
-) -> impl Iterator<Item = (DriverName, &'a Id, &'a Home)> {
-    let drivers = state.drivers().into_iter();
-    drivers.flat_map(move |(driver, of)| {
-        let here = of.homes().iter().filter(move |(_, home)| home.node == *node);
-        here.map(move |(id, home)| (driver.clone(), id, home))
-    })
+fn homes_at(state: &State, node: &NodeName) -> Vec<(DriverName, Id)> {
+    let here = |(driver, of): (&DriverName, &OfDriver)| {
+        of.homes_of(node).map(|(id, _)| (driver.clone(), id.clone())).collect::<Vec<_>>()
+    };
+    state.drivers().into_iter().flat_map(here).collect()
 }
 
 fn intents_at(state: &State, node: &NodeName) -> usize {
@@ -238,9 +234,8 @@ fn intents_at(state: &State, node: &NodeName) -> usize {
 
 /// Marks what lives on a node as lost, or as not lost. How many that were.
 fn mark(txn: &mut Txn<'_>, node: &NodeName, lost: bool) -> usize {
-    let there: Vec<_> = homes_at(txn.state(), node).map(|(driver, id, _)| (driver, id.clone())).collect();
     let mut marked = 0;
-    for (driver, id) in there {
+    for (driver, id) in homes_at(txn.state(), node) {
         // As it is now: it may have changed in the same commit.
         let home = txn.home(&driver, &id).filter(|home| home.node == *node && home.lost != lost).cloned();
         if let Some(home) = home {

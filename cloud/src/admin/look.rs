@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use prost::Message;
 use proto::csi;
-use proto::identity::DriverName;
+use proto::identity::{DriverName, NodeName};
 use proto::rpc::Id;
 
 use super::Insight;
@@ -68,15 +68,18 @@ impl Insight {
         self.store.read(|state| {
             let looked = Look { driver: ask.driver.as_ref(), after: ask.after.as_ref() };
             let mut page = Page { items: Vec::new(), next: None };
-            let wanted = |id: &Id, home: &Home| {
-                (ask.all || matches!(id, Id::Volume(_)))
-                    && ask.node.as_ref().is_none_or(|node| home.node == *node)
-            };
-            page.next = looked.over(state, OfDriver::homes, |driver, id, home| {
-                if wanted(id, home) {
-                    page.items.push(volume(state, driver, id, home));
-                }
-            });
+            page.next = looked.over(
+                state,
+                |of, after| match &ask.node {
+                    Some(node) => at_node(of, node, after),
+                    None => Box::new(of.homes().range(from(after))),
+                },
+                |driver, id, home| {
+                    if ask.all || matches!(id, Id::Volume(_)) {
+                        page.items.push(volume(state, driver, id, home));
+                    }
+                },
+            );
             page
         })
     }
@@ -86,14 +89,33 @@ impl Insight {
         self.store.read(|state| {
             let looked = Look { driver: ask.driver.as_ref(), after: ask.after.as_ref() };
             let mut page = Page { items: Vec::new(), next: None };
-            page.next = looked.over(state, OfDriver::intents, |driver, name, found| {
-                if ask.all || found.made.is_none() {
-                    page.items.push(intent(driver, name, found));
-                }
-            });
+            page.next = looked.over(
+                state,
+                |of, after| Box::new(of.intents().range(from(after))),
+                |driver, name, found| {
+                    if ask.all || found.made.is_none() {
+                        page.items.push(intent(driver, name, found));
+                    }
+                },
+            );
             page
         })
     }
+}
+
+/// Records of a driver, in order of their ids.
+type Records<'s, R> = Box<dyn Iterator<Item = (&'s Id, &'s R)> + 's>;
+
+/// All after an id.
+fn from(after: Option<Id>) -> (Bound<Id>, Bound<Id>) {
+    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+}
+
+/// What lives on a node, after an id.
+fn at_node<'s>(of: &'s OfDriver, node: &NodeName, after: Option<Id>) -> Records<'s, Home> {
+    let ids: Vec<_> = of.homes_of(node).map(|(id, _)| id).collect();
+    let ids = ids.into_iter().skip_while(move |id| after.as_ref().is_some_and(|after| *id <= after));
+    Box::new(ids.filter_map(|id| Some((id, of.home(id)?))))
 }
 
 /// Where a look begins, and whom it is for.
@@ -107,7 +129,7 @@ impl Look<'_> {
     fn over<'s, R: 's>(
         &self,
         state: &'s State,
-        records: impl Fn(&'s OfDriver) -> &'s std::collections::BTreeMap<Id, R>,
+        records: impl Fn(&'s OfDriver, Option<Id>) -> Records<'s, R>,
         mut each: impl FnMut(&DriverName, &'s Id, &'s R),
     ) -> Option<Place> {
         let mut left = PAGE;
@@ -118,8 +140,7 @@ impl Look<'_> {
                 continue;
             }
             let after = after.and_then(|after| id(&after.kind, &after.id));
-            let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-            for (id, record) in records(of).range((from, Bound::Unbounded)) {
+            for (id, record) in records(of, after) {
                 each(driver, id, record);
                 left -= 1;
                 if left == 0 {

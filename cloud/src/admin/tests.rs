@@ -103,8 +103,12 @@ async fn a_page_goes_on_where_the_last_one_ended_though_that_is_gone() {
     let page = insight.volumes(&AskVolumes { after: place("v0000x"), ..AskVolumes::default() });
     let ids: Vec<_> = page.items.iter().map(|volume| volume.id.as_str()).collect();
     assert_eq!(ids, ["v0001", "v0002", "w"]);
-    let of_node = AskVolumes { node: Some(node("n2")), ..AskVolumes::default() };
-    assert_eq!(insight.volumes(&of_node).items.len(), 1);
+    let of_node = |at: &str, after| {
+        let page = insight.volumes(&AskVolumes { node: Some(node(at)), after, ..AskVolumes::default() });
+        page.items.into_iter().map(|volume| volume.id).collect::<Vec<_>>()
+    };
+    assert_eq!(of_node("n2", None), ["w"]);
+    assert_eq!(of_node("n1", place("v0000")), ["v0001", "v0002"]);
     let other = AskVolumes { driver: "other.example".parse().ok(), ..AskVolumes::default() };
     assert!(insight.volumes(&other).items.is_empty());
 }

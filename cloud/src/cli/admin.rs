@@ -222,7 +222,7 @@ mod tests {
     fn the_socket_is_where_csi_cloud_makes_it() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("cloud.toml");
-        let mut said = |text: &str| {
+        let said = |text: &str| {
             publish(&file, text.as_bytes(), 0o600, Existing::Replace).unwrap();
             reach(None, Some(file.clone())).socket()
         };
