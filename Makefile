@@ -49,8 +49,8 @@ release:
 	$(CARGO) build --locked --release -p tests --bins
 	$(CARGO) build --locked --release -p cloud -p edge
 
-bench: release ## Latency and throughput against calling the driver directly (release build)
-	target/release/bench
+bench: release ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing or durable
+	target/release/bench $(if $(CASE),--case $(CASE))
 
 badnet: release ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
 	target/release/badnet

@@ -77,15 +77,30 @@ where
     Ok(all.finished(begun))
 }
 
+/// What is done with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It is made, attached, detached and deleted.
+    Whole,
+    /// It is made and deleted.
+    Made,
+}
+
 /// Lets `callers` call for `time`; each ends with the life of its volume.
 ///
 /// # Errors
 /// A caller crashed. Failed calls are counted, not returned.
-pub async fn run(channel: &Channel, node: &str, callers: usize, time: Duration) -> anyhow::Result<Seen> {
+pub async fn run(
+    channel: &Channel,
+    node: &str,
+    callers: usize,
+    time: Duration,
+    life: Life,
+) -> anyhow::Result<Seen> {
     let end = Instant::now() + time;
     let caller = |_| {
         let client = ControllerClient::new(channel.clone());
-        Caller { client, node: node.to_owned(), seen: Seen::default() }.call_until(end)
+        Caller { client, node: node.to_owned(), life, seen: Seen::default() }.call_until(end)
     };
     together((0..callers).map(caller)).await
 }
@@ -93,6 +108,7 @@ pub async fn run(channel: &Channel, node: &str, callers: usize, time: Duration) 
 struct Caller {
     client: ControllerClient<Channel>,
     node: String,
+    life: Life,
     seen: Seen,
 }
 
@@ -113,18 +129,29 @@ impl Caller {
 
     /// Create, attach, detach, delete, with requests as external-provisioner and external-attacher make them.
     async fn life(&mut self) -> anyhow::Result<()> {
-        let (request, capability) = (create(&self.node), capability());
+        let request = create(&self.node);
         let begun = Instant::now();
         let volume = self.client.create_volume(request).await?.into_inner().volume.unwrap_or_default();
         self.seen.answered(begun);
         ensure!(!volume.volume_id.is_empty(), "CreateVolume was answered without a volume id");
         ensure!(volume.capacity_bytes >= SIZE, "CreateVolume made {} bytes", volume.capacity_bytes);
         ensure!(!volume.accessible_topology.is_empty(), "CreateVolume was answered without a topology");
+        let volume_id = volume.volume_id.clone();
+        if self.life == Life::Whole {
+            self.attached(volume).await?;
+        }
+        let begun = Instant::now();
+        self.client.delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
+        self.seen.answered(begun);
+        Ok(())
+    }
+
+    async fn attached(&mut self, volume: csi::Volume) -> anyhow::Result<()> {
         let volume_id = volume.volume_id;
         let request = csi::ControllerPublishVolumeRequest {
             volume_id: volume_id.clone(),
             node_id: self.node.clone(),
-            volume_capability: Some(capability),
+            volume_capability: Some(capability()),
             volume_context: volume.volume_context,
             ..Default::default()
         };
@@ -136,15 +163,12 @@ impl Caller {
             "ControllerPublishVolume was answered without a context"
         );
         let request = csi::ControllerUnpublishVolumeRequest {
-            volume_id: volume_id.clone(),
+            volume_id,
             node_id: self.node.clone(),
             ..Default::default()
         };
         let begun = Instant::now();
         self.client.controller_unpublish_volume(request).await?;
-        self.seen.answered(begun);
-        let begun = Instant::now();
-        self.client.delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
         self.seen.answered(begun);
         Ok(())
     }

@@ -1,31 +1,55 @@
-//! `make bench`: what a call costs through csi-cloud and csi-edge, against calling the driver directly.
+//! `make bench`: what a call costs through csi-cloud and csi-edge, against calling the driver directly; what a decision,
+//! a start and a list cost csi-cloud when it knows much; and what it costs that creates are durable.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
-use tests::bench::load::{self, Seen};
+use clap::{Parser, ValueEnum};
+use tests::bench::figures::{self, Figure};
+use tests::bench::grown::Size;
+use tests::bench::load::{self, Life, Seen};
 use tests::bench::report::{self, Row, median};
-use tests::bench::usage;
+use tests::bench::{durable, routing, usage};
 use tests::process::Process;
 use tests::stand::{START, STOP, Stand, channel};
 use tonic::transport::Channel;
 
-/// Measures calls through csi-cloud and csi-edge, over WebSocket and over QUIC, against the driver directly.
+/// Measures calls through csi-cloud and csi-edge, over WebSocket and over QUIC, against the driver directly; csi-cloud
+/// with very many nodes and volumes; and creates with the store on a disk against the store in memory.
 ///
-/// Writes one JSON object per row to target/bench/calls.jsonl. Fails if a target is missed or a call failed.
+/// Writes one JSON object per row to CASE.jsonl. Fails if a target is missed or a call failed.
 #[derive(Parser)]
 struct Args {
+    /// What to measure; may be given more than once
+    #[arg(long = "case", value_enum, default_values = ["calls", "routing", "durable"])]
+    cases: Vec<Case>,
     /// How often each measurement is repeated; figures are medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long one measurement takes, in ms
     #[arg(long, default_value_t = 1500)]
     time_ms: u64,
-    /// Where the rows go
-    #[arg(long, default_value = "target/bench/calls.jsonl")]
+    /// The directory where the rows go, and while it runs the stores: on a disk
+    #[arg(long, default_value = "target/bench")]
     out: std::path::PathBuf,
+    /// How many nodes csi-cloud knows in `routing`
+    #[arg(long, default_value_t = 10_000)]
+    nodes: usize,
+    /// How many volumes it knows there
+    #[arg(long, default_value_t = 1_000_000)]
+    homes: usize,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Case {
+    /// Calls, against calling the driver directly
+    Calls,
+    /// csi-cloud with very many nodes and volumes
+    Routing,
+    /// Creates with the store on a disk, against the store in memory
+    Durable,
 }
 
 const NODE: &str = "n1";
@@ -46,6 +70,38 @@ fn main() -> ExitCode {
 }
 
 async fn bench(args: Args) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&args.out)?;
+    let mut missed = Vec::new();
+    for case in [Case::Calls, Case::Routing, Case::Durable] {
+        if args.cases.contains(&case)
+            && let Err(error) = one(case, &args).await
+        {
+            missed.push(format!("{case:?}: {error:#}"));
+        }
+    }
+    anyhow::ensure!(missed.is_empty(), "{}", missed.join("\n"));
+    Ok(())
+}
+
+async fn one(case: Case, args: &Args) -> anyhow::Result<()> {
+    let finish = |figures: Vec<Figure>, name| {
+        let (table, targets) = (figures::table(&figures), figures::targets(&figures));
+        report::finish(&figures, &table, &targets, &args.out.join(name))
+    };
+    match case {
+        Case::Calls => calls(args).await,
+        Case::Routing => {
+            let size = Size { nodes: args.nodes, homes: args.homes };
+            finish(routing::measure(size, &args.out).await?, "routing.jsonl")
+        }
+        Case::Durable => {
+            let time = Duration::from_millis(args.time_ms);
+            finish(durable::measure(args.rounds, time, &args.out).await?, "durable.jsonl")
+        }
+    }
+}
+
+async fn calls(args: &Args) -> anyhow::Result<()> {
     let mut stands = [Stand::new().await?, Stand::new().await?, Stand::new().await?];
     let [direct, ws, quic] = &mut stands;
     let drivers = start_drivers(direct).await?;
@@ -58,10 +114,11 @@ async fn bench(args: Args) -> anyhow::Result<()> {
     ];
     let mut rows = Vec::new();
     for (callers, driver) in CASES {
-        rows.extend(measure(&ways, callers, driver, &args).await?);
+        rows.extend(measure(&ways, callers, driver, args).await?);
         eprintln!("measured {callers} callers, driver {} ms", DRIVERS.map(|(_, ms)| ms)[driver]);
     }
-    let finished = report::finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out);
+    let finished =
+        report::finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out.join("calls.jsonl"));
     for (cloud, edge) in ways.into_iter().filter_map(|way| way.programs) {
         edge.stop(STOP).await?;
         cloud.stop(STOP).await?;
@@ -119,7 +176,7 @@ async fn measure(ways: &[Way; 3], callers: usize, driver: usize, args: &Args) ->
         for way in ways {
             let before = way.cpu()?;
             let channel = way.channels.get(driver).context("no such driver")?;
-            let seen = load::run(channel, NODE, callers, time).await?;
+            let seen = load::run(channel, NODE, callers, time, Life::Whole).await?;
             let after = way.cpu()?;
             round.push((seen, [0, 1].map(|i| after[i].saturating_sub(before[i]))));
         }

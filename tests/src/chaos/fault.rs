@@ -50,10 +50,12 @@ impl Faults {
     }
 
     async fn cloud(&self, cloud: &mut CloudSite, say: &dyn Fn(&str)) -> anyhow::Result<()> {
-        let mut random = StdRng::seed_from_u64(self.seed);
+        let (mut random, mut killed) = (StdRng::seed_from_u64(self.seed), false);
         while self.quiet(&mut random, 8_000).await {
-            match random.random_range(0..3) {
-                0 => {
+            match random.random_range(0..2) {
+                // No run is without it.
+                kind if kind == 0 || !killed => {
+                    killed = true;
                     self.note("csi-cloud killed", "the cloud", say);
                     cloud.kill(millis(&mut random, 2_000)).await?;
                 }

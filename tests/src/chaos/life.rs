@@ -12,7 +12,6 @@ use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::site::Plan;
 use crate::bench::load::capability;
 
 /// The deadline of a call.
@@ -48,18 +47,18 @@ impl Seen {
 
 struct Caller {
     client: ControllerClient<Channel>,
-    plan: Plan,
+    driver: &'static str,
     random: StdRng,
     seen: Seen,
 }
 
 /// Leads volumes through their lives, one after the other, until `ended`; then ends the one that it is at.
-pub async fn lead(front: String, plan: Plan, seed: u64, ended: watch::Receiver<bool>) -> Seen {
+pub async fn lead(front: String, driver: &'static str, seed: u64, ended: watch::Receiver<bool>) -> Seen {
     // Never fails: the path is ours.
     let endpoint = Endpoint::from_shared(format!("unix://{front}"))
         .unwrap_or_else(|_| Endpoint::from_static("unix:///"));
     let client = ControllerClient::new(endpoint.connect_lazy());
-    let mut caller = Caller { client, plan, random: StdRng::seed_from_u64(seed), seen: Seen::default() };
+    let mut caller = Caller { client, driver, random: StdRng::seed_from_u64(seed), seen: Seen::default() };
     let mut number = 0;
     while !*ended.borrow() {
         number += 1;
@@ -77,10 +76,13 @@ impl Caller {
             ..Default::default()
         };
         let made = self.insist("CreateVolume", &request, async |c, r| c.create_volume(r).await).await;
-        let Some(volume_id) = made.and_then(|made| made.volume).map(|volume| volume.volume_id) else {
+        let Some(csi::Volume { volume_id, accessible_topology, .. }) = made.and_then(|made| made.volume)
+        else {
             return;
         };
-        let node_id = self.plan.node.to_owned();
+        // hostdir publishes a volume only where it is, and says so; the test driver does neither.
+        let mut segments = accessible_topology.into_iter().flat_map(|topology| topology.segments);
+        let node_id = segments.next().map_or_else(|| "any".to_owned(), |(_, node_id)| node_id);
         for _ in 0..self.random.random_range(0..3) {
             let volume_id = volume_id.clone();
             let publish = csi::ControllerPublishVolumeRequest {
@@ -100,7 +102,7 @@ impl Caller {
         }
         self.seen.lives += 1;
         if self.random.random_ratio(1, 16) {
-            self.seen.kept.insert((self.plan.driver.to_owned(), volume_id));
+            self.seen.kept.insert((self.driver.to_owned(), volume_id));
             return;
         }
         let delete = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
@@ -144,7 +146,7 @@ impl Caller {
             // tonic's own word for a front that went away, not an answer of anybody.
             let lost = status.source().is_some();
             if !open && !lost {
-                let driver = self.plan.driver;
+                let driver = self.driver;
                 self.seen.wrong.push(format!("{driver}: {what} was answered with a final code: {status}"));
                 return None;
             }

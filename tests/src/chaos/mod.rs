@@ -1,26 +1,29 @@
 //! Real programs under load while they are killed, stopped and cut off at random, and what must hold afterwards.
 //!
-//! Four nodes, each with a driver name of its own: two reach the cloud over WebSocket and two over QUIC, each
-//! through a relay that is cut. Two drivers are [`TestDriver`](crate::testdriver)s, which notice calls that
-//! overlap; two are `hostdir` processes, whose state must survive their own SIGKILL.
+//! Two drivers at two nodes each, one of which reaches the cloud over WebSocket and one over QUIC, each through a relay
+//! that is cut. One driver is a [`TestDriver`](crate::testdriver), which notices calls that overlap; the other is
+//! `hostdir`, whose state must survive its own SIGKILL. csi-cloud has its store in a file, and is killed too: where a
+//! volume is, and where a create was sent, it knows from nowhere else.
 
 pub mod fault;
 pub mod life;
 pub mod site;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use proto::csi::controller_client::ControllerClient;
 use tokio::sync::{Mutex, watch};
 
 use self::fault::Faults;
 use self::life::Seen;
-use self::site::{CloudSite, Site};
-use crate::stand::Stand;
+use self::site::{CloudSite, DRIVERS, Site};
+use crate::stand::{Stand, channel};
 
 /// Callers for each driver.
-const CALLERS: usize = 8;
+const CALLERS: usize = 16;
 /// How long the last calls may take when nothing breaks any more.
 const SETTLE: Duration = Duration::from_secs(120);
 
@@ -40,22 +43,21 @@ pub struct Found {
 /// A program cannot be started, or the last calls do not end.
 pub async fn run(time: Duration, seed: u64, say: &dyn Fn(&str)) -> anyhow::Result<Found> {
     let stand = Arc::new(Mutex::new(Stand::new().await?));
-    let names: Vec<_> = site::SITES.iter().map(|site| site.driver).collect();
-    let mut cloud = CloudSite::start(stand.clone(), &names).await?;
+    let mut cloud = CloudSite::start(stand.clone(), &DRIVERS).await?;
     let mut sites = Vec::new();
     for plan in site::SITES {
         sites.push(Site::start(stand.clone(), plan, &cloud.urls).await?);
     }
     let fronts: Vec<_> = {
         let stand = stand.lock().await;
-        names.iter().map(|name| stand.cloud_front(name)).collect()
+        DRIVERS.map(|driver| (driver, stand.cloud_front(driver))).into()
     };
     let ended = watch::Sender::new(false);
     let mut callers = tokio::task::JoinSet::new();
-    for (front, plan) in fronts.iter().zip(site::SITES) {
+    for (at, (driver, front)) in fronts.iter().enumerate() {
         for caller in 0..CALLERS {
-            let seed = seed.wrapping_mul(1000).wrapping_add((plan.id * CALLERS + caller) as u64);
-            callers.spawn(life::lead(front.clone(), plan, seed, ended.subscribe()));
+            let seed = seed.wrapping_mul(1000).wrapping_add((at * CALLERS + caller) as u64);
+            callers.spawn(life::lead(front.clone(), driver, seed, ended.subscribe()));
         }
     }
     let mut faults = Faults::new(seed, time);
@@ -77,12 +79,43 @@ pub async fn run(time: Duration, seed: u64, say: &dyn Fn(&str)) -> anyhow::Resul
         Ok(ended) => ended?,
         Err(_) => wrong.push(format!("callers were still trying {SETTLE:?} after the last fault")),
     }
-    for site in &sites {
-        wrong.extend(site.check(&seen.kept).await?);
-    }
+    wrong.extend(left(&sites, &fronts, &seen.kept).await?);
     for site in sites {
         site.stop().await?;
     }
-    cloud.stop().await?;
+    wrong.extend(cloud.stop().await?);
     Ok(Found { seen, faults: faults.done(), wrong })
+}
+
+/// What is wrong with what the drivers hold, and with what csi-cloud says that they do; `kept` is what it should be.
+async fn left(
+    sites: &[Site],
+    fronts: &[(&'static str, String)],
+    kept: &BTreeSet<(String, String)>,
+) -> anyhow::Result<Vec<String>> {
+    let (mut wrong, mut there) = (Vec::new(), BTreeSet::new());
+    for site in sites {
+        let (volumes, more) = site.holds().await?;
+        wrong.extend(more);
+        for id in volumes {
+            let volume = (site.plan.driver.to_owned(), id);
+            if !there.insert(volume.clone()) {
+                wrong.push(format!("{}: volume {} is at two nodes", volume.0, volume.1));
+            }
+        }
+    }
+    let mut shown = BTreeSet::new();
+    for (driver, front) in fronts {
+        let mut client = ControllerClient::new(channel(front).await?);
+        let volumes = site::volumes(&mut client).await.context("csi-cloud does not list")?;
+        shown.extend(volumes.into_iter().map(|id| ((*driver).to_owned(), id)));
+    }
+    let mut lines = |set: BTreeSet<&(String, String)>, what: &str| {
+        wrong.extend(set.into_iter().map(|(driver, id)| format!("{driver}: volume {id} {what}")));
+    };
+    lines(there.difference(kept).collect(), "was leaked");
+    lines(kept.difference(&there).collect(), "is lost");
+    lines(shown.difference(kept).collect(), "is listed and should not be there");
+    lines(kept.difference(&shown).collect(), "is not listed");
+    Ok(wrong)
 }

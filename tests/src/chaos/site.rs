@@ -9,6 +9,7 @@ use anyhow::Context;
 use proto::csi;
 use proto::csi::controller_client::ControllerClient;
 use tokio::sync::Mutex;
+use tonic::transport::Channel;
 
 use crate::process::Process;
 use crate::relay::Relay;
@@ -26,7 +27,7 @@ pub struct Plan {
     pub id: usize,
     /// Its name.
     pub node: &'static str,
-    /// Its driver's name; no other node has it, so that a cloud that forgot all knows where its volumes are.
+    /// Its driver's name; two nodes have each, so that only what csi-cloud remembers says where a volume is.
     pub driver: &'static str,
     quic: bool,
     hostdir: bool,
@@ -34,11 +35,14 @@ pub struct Plan {
 
 /// The nodes.
 pub const SITES: [Plan; 4] = [
-    Plan { id: 0, node: "n0", driver: "ws.test.edge-csi.io", quic: false, hostdir: false },
-    Plan { id: 1, node: "n1", driver: "quic.test.edge-csi.io", quic: true, hostdir: false },
-    Plan { id: 2, node: "n2", driver: "ws.hostdir.edge-csi.io", quic: false, hostdir: true },
-    Plan { id: 3, node: "n3", driver: "quic.hostdir.edge-csi.io", quic: true, hostdir: true },
+    Plan { id: 0, node: "n0", driver: DRIVERS[0], quic: false, hostdir: false },
+    Plan { id: 1, node: "n1", driver: DRIVERS[0], quic: true, hostdir: false },
+    Plan { id: 2, node: "n2", driver: DRIVERS[1], quic: false, hostdir: true },
+    Plan { id: 3, node: "n3", driver: DRIVERS[1], quic: true, hostdir: true },
 ];
+
+/// The drivers.
+pub const DRIVERS: [&str; 2] = ["test.edge-csi.io", "hostdir.edge-csi.io"];
 
 /// csi-cloud.
 pub struct CloudSite {
@@ -76,12 +80,16 @@ impl CloudSite {
         Ok(())
     }
 
-    /// Stops it as an operator does.
+    /// Stops it as an operator does, and says what is wrong with the store that it leaves.
     ///
     /// # Errors
     /// It does not end well.
-    pub async fn stop(self) -> anyhow::Result<()> {
-        self.process.context("csi-cloud is not there")?.stop(STOP).await
+    pub async fn stop(self) -> anyhow::Result<Option<String>> {
+        self.process.context("csi-cloud is not there")?.stop(STOP).await?;
+        let stand = self.stand.lock().await;
+        let store = format!("file:{}", stand.at("cloud.redb"));
+        let checked = stand.run("csi-cloud", &["store", "check", "--store", &store]).await;
+        Ok(checked.err().map(|error| format!("the store: {error:#}")))
     }
 }
 
@@ -115,6 +123,7 @@ impl Site {
             Driver::Host(None)
         } else {
             let driver = TestDriver::new(plan.driver, plan.node);
+            driver.count_from(plan.id as u64 * 1_000_000_000);
             driver.inject("ControllerPublishVolume", Fault::Delay(WORK), Times::All);
             Driver::Test(driver, None)
         };
@@ -135,7 +144,8 @@ impl Site {
                 let state = PathBuf::from(stand.at(&format!("{}.state", self.plan.node)));
                 command.args(["--endpoint", &self.socket, "--node-id", self.plan.node]);
                 command.args(["--name", self.plan.driver, "--state"]).arg(state);
-                let mut started = Process::start(self.plan.driver, command, stand.dir())?;
+                let name = format!("hostdir-{}", self.plan.node);
+                let mut started = Process::start(&name, command, stand.dir())?;
                 started.line_starting("ready", START).await?;
                 *process = Some(Box::new(started));
             }
@@ -183,28 +193,22 @@ impl Site {
         self.start_driver().await
     }
 
-    /// What is wrong with what the driver holds; `kept` is what it should.
+    /// The volumes that the node's driver holds, and what is wrong with what it did.
     ///
     /// # Errors
     /// The driver does not say what it holds.
-    pub async fn check(&self, kept: &BTreeSet<(String, String)>) -> anyhow::Result<Vec<String>> {
-        let mut wrong = Vec::new();
+    pub async fn holds(&self) -> anyhow::Result<(BTreeSet<String>, Vec<String>)> {
+        let (name, node) = (self.plan.driver, self.plan.node);
         let mut client = ControllerClient::new(channel(&self.socket).await?);
-        let listed = client.list_volumes(csi::ListVolumesRequest::default()).await?.into_inner();
-        anyhow::ensure!(listed.next_token.is_empty(), "{} lists in pages", self.plan.driver);
-        let there: BTreeSet<_> =
-            listed.entries.into_iter().filter_map(|entry| entry.volume).map(|v| v.volume_id).collect();
-        let name = self.plan.driver;
-        let wanted: BTreeSet<_> = kept.iter().filter(|(d, _)| d == name).map(|(_, id)| id.clone()).collect();
-        wrong.extend(there.difference(&wanted).map(|id| format!("{name}: volume {id} was leaked")));
-        wrong.extend(wanted.difference(&there).map(|id| format!("{name}: volume {id} is lost")));
+        let volumes = volumes(&mut client).await?;
         let listed = client.list_snapshots(csi::ListSnapshotsRequest::default()).await?.into_inner();
         let snapshots = listed.entries.into_iter().filter_map(|entry| entry.snapshot);
-        wrong.extend(snapshots.map(|s| format!("{name}: snapshot {} was leaked", s.snapshot_id)));
+        let leaked = |s: csi::Snapshot| format!("{name} at {node}: snapshot {} was leaked", s.snapshot_id);
+        let mut wrong: Vec<_> = snapshots.map(leaked).collect();
         if let Driver::Test(driver, _) = &self.driver {
-            wrong.extend(driver.overlaps().into_iter().map(|overlap| format!("{name}: {overlap}")));
+            wrong.extend(driver.overlaps().into_iter().map(|overlap| format!("{name} at {node}: {overlap}")));
         }
-        Ok(wrong)
+        Ok((volumes, wrong))
     }
 
     /// Stops the node's programs as an operator does.
@@ -220,4 +224,15 @@ impl Site {
         }
         Ok(())
     }
+}
+
+/// The volumes that a driver or a front lists.
+///
+/// # Errors
+/// It does not say, or only a part.
+pub async fn volumes(client: &mut ControllerClient<Channel>) -> anyhow::Result<BTreeSet<String>> {
+    let listed = client.list_volumes(csi::ListVolumesRequest::default()).await?.into_inner();
+    anyhow::ensure!(listed.next_token.is_empty(), "it lists in pages");
+    let volumes = listed.entries.into_iter().filter_map(|entry| entry.volume);
+    Ok(volumes.map(|volume| volume.volume_id).collect())
 }

@@ -1,0 +1,92 @@
+//! What it costs that creates are durable: volumes made and deleted with the store on a disk, against the same with a
+//! store in memory, in turns in one run.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use tonic::transport::Channel;
+
+use super::figures::Figure;
+use super::load::{self, Life};
+use super::report::median;
+use crate::process::Process;
+use crate::stand::{START, STOP, Stand, channel};
+
+const NODE: &str = "n1";
+const DRIVER: &str = "fast.test.edge-csi.io";
+/// Callers at the same time.
+const CALLERS: usize = 256;
+/// The least of calls/s in memory that is to be reached on a disk.
+const LEAST: f64 = 0.5;
+/// What `statfs` says of a file system in memory.
+const TMPFS: u64 = 0x0102_1994;
+
+/// A csi-cloud with a store, an edge, and a driver.
+struct Way {
+    channel: Channel,
+    cloud: Process,
+    edge: Process,
+    driver: Process,
+    _stand: Stand,
+}
+
+/// Measures with the store below `dir`, which must be on a disk; each way for `time` in each round.
+///
+/// # Errors
+/// A program does not work, a call failed, or that is no disk.
+pub async fn measure(rounds: usize, time: Duration, dir: &Path) -> anyhow::Result<Vec<Figure>> {
+    let kind = rustix::fs::statfs(dir)?.f_type;
+    ensure!(
+        u64::try_from(kind) != Ok(TMPFS),
+        "{} is in memory; give --out on a disk, where the store's commits are to be measured",
+        dir.display()
+    );
+    let dir = tempfile::tempdir_in(dir)?;
+    let file = std::path::absolute(dir.path().join("durable.redb"))?;
+    let ways = [Way::new("memory:").await?, Way::new(&format!("file:{}", file.display())).await?];
+    let (mut rates, mut latencies, mut errors) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()], 0);
+    for _ in 0..rounds {
+        for (at, way) in ways.iter().enumerate() {
+            let seen = load::run(&way.channel, NODE, CALLERS, time, Life::Made).await?;
+            rates[at].push(seen.calls_per_s());
+            latencies[at].push(seen.percentile(0.5) / 1000.0);
+            errors += seen.errors;
+        }
+    }
+    for way in ways {
+        way.stop().await?;
+    }
+    let ratio = median(rates[0].iter().zip(&rates[1]).map(|(memory, file)| file / memory).collect());
+    let [[in_memory, on_disk], [memory_ms, disk_ms]] = [rates, latencies].map(|both| both.map(median));
+    Ok(vec![
+        Figure::new("256 callers, store in memory", in_memory, "calls/s"),
+        Figure::new("256 callers, store in memory, p50", memory_ms, "ms"),
+        Figure::new("256 callers, store on a disk", on_disk, "calls/s"),
+        Figure::new("256 callers, store on a disk, p50", disk_ms, "ms"),
+        Figure::new("256 callers, on a disk to in memory", ratio, "×").at_least(LEAST),
+        Figure::new("failed calls", errors as f64, "").at_most(0.0),
+    ])
+}
+
+impl Way {
+    async fn new(store: &str) -> anyhow::Result<Self> {
+        let mut stand = Stand::new().await?;
+        let socket = stand.at("driver.sock");
+        let mut command = stand.program("testdriver")?;
+        command.args(["--endpoint", &format!("unix://{socket}"), "--node-id", NODE, "--name", DRIVER]);
+        let mut driver = Process::start("driver", command, stand.dir())?;
+        driver.line_starting("ready", START).await?;
+        let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--store", store]).await?;
+        let url = cloud.urls.first().context("no listener")?.clone();
+        let edge = stand.edge(NODE, &url, &[(DRIVER, &socket)]).await?;
+        let channel = channel(&stand.cloud_front(DRIVER)).await?;
+        Ok(Self { channel, cloud: cloud.process, edge, driver, _stand: stand })
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        self.edge.stop(STOP).await?;
+        self.cloud.stop(STOP).await?;
+        self.driver.stop(STOP).await
+    }
+}
