@@ -224,3 +224,34 @@ fn is_nothing_made(code: Code) -> bool {
         | Code::DataLoss => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proto::stop::Tasks;
+
+    use super::*;
+    use crate::store::Memory;
+
+    /// Lets n1 and then n2 answer one create with the same id; gives what the second may say, and the home.
+    async fn made_twice(elsewhere: bool) -> (bool, NodeName) {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let (driver, id) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), Id::Volume("v".into()));
+        let (creates, name) =
+            (Creates::new(driver.clone(), store.clone()), Id::Name("CreateVolume", "pvc".into()));
+        let create = creates.begin(&name);
+        let mut answered = true;
+        for node in ["n1", "n2"] {
+            let made = vec![Made { id: id.clone(), entry: Bytes::new(), source: None }];
+            let node = node.parse().unwrap();
+            answered = create.made(&node, made, Asked::default(), elsewhere).await.is_ok();
+        }
+        let home = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.node.clone()));
+        (answered, home.unwrap())
+    }
+
+    #[tokio::test]
+    async fn only_what_a_shared_driver_made_may_be_made_again_from_another_node() {
+        assert_eq!(made_twice(true).await, (true, "n2".parse().unwrap()));
+        assert_eq!(made_twice(false).await, (false, "n1".parse().unwrap()));
+    }
+}
