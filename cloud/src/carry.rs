@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use http::Response;
+use prost::Message;
 use proto::error::Error;
 use proto::forward::{Answer, Body};
-use proto::frame;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Key, Learn, Rpc};
 use proto::wire::Malformed;
+use proto::{csi, frame};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -228,6 +229,19 @@ fn asked(came: &Came) -> Result<Asked, Error> {
     let (_, ours) = ours::out_of(came.rpc.method, &came.message, None).map_err(|e| malformed(came.rpc, e))?;
     let parameters = Some(ours.parameters).filter(|ours| !ours.is_empty()).map(Box::new);
     Ok(Asked { until: learn::after(left), claim: ours.claim, parameters })
+}
+
+/// A volume's size that is not within what was asked for, and that. It is passed on: external-provisioner deletes such
+/// a volume and says so.
+fn other_size(rpc: &Rpc, request: &Bytes, answer: &Bytes) -> Option<(i64, String)> {
+    if rpc.method != "CreateVolume" {
+        return None;
+    }
+    let range = csi::CreateVolumeRequest::decode(request.clone()).ok()?.capacity_range?;
+    // CSI: "If this field is 0, the capacity is unknown"; a limit of 0 is none.
+    let size = csi::CreateVolumeResponse::decode(answer.clone()).ok()?.volume?.capacity_bytes;
+    let fits = size >= range.required_bytes && (range.limit_bytes == 0 || size <= range.limit_bytes);
+    (size != 0 && !fits).then(|| (size, format!("{}..{}", range.required_bytes, range.limit_bytes)))
 }
 
 fn malformed(rpc: &Rpc, source: Malformed) -> Error {
