@@ -136,7 +136,7 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
     });
     let Some(word) = word else {
         let before = |run: &&Run| of_key(run) && run.received.at <= *answered;
-        if is_our_own_word(called, *code, &runs.iter().filter(before).collect::<Vec<_>>(), world) {
+        if is_our_own_word(called, (*code, text), &runs.iter().filter(before).collect::<Vec<_>>(), world) {
             return;
         }
         return wrong.push(format!("{}, and no driver said so meanwhile", what()));
@@ -160,13 +160,15 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
 
 /// What the cloud may say without any driver: that nothing can be made where the caller wants it, if nothing ever
 /// was; and that what no node has is gone.
-fn is_our_own_word(called: &Called, code: Code, of_key: &[&Run], world: &World) -> bool {
+fn is_our_own_word(called: &Called, (code, text): (Code, &str), of_key: &[&Run], world: &World) -> bool {
     let made_nothing = |run: &&Run| {
         matches!(run.received.ended, Some((_, Some(code))) if code != Code::Ok && !is_open(code))
             && run.received.outcome == Outcome::Finished
     };
     match (called.method, code) {
-        ("CreateVolume", Code::ResourceExhausted) => of_key.iter().all(made_nothing),
+        ("CreateVolume", Code::ResourceExhausted) => {
+            text.contains("no known node is at") && of_key.iter().all(made_nothing)
+        }
         ("DeleteVolume" | "DeleteSnapshot", Code::Ok) => !world.fleet.storages().any(|(_, driver)| {
             driver.volumes().iter().any(|volume| volume.volume_id == called.key)
                 || driver.snapshots().iter().any(|(_, snapshot)| snapshot.snapshot_id == called.key)

@@ -101,31 +101,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet = Fleet::new(shape, Dice::new(seed, "fleet"), keys, net, trace.clone(), tasks.clone());
     prepare(&fleet, &mut dice);
-    let world = World {
-        fleet: fleet.clone(),
-        api: model::api::Api::default(),
-        record: Record::default(),
-        trace: trace.clone(),
-        odd: Arc::default(),
-        timeout: Duration::from_secs(dice.pick(&[5, 10, 15, 60])),
-        most: Duration::from_secs(dice.pick(&[30, 60, 300])),
-        topology: match shape.scope {
-            Scope::Node => dice.pick(&[Topology::Strict, Topology::Preferred, Topology::Anywhere]),
-            Scope::Shared => Topology::Anywhere,
-        },
-        found: Found::default(),
-        seed,
-    };
-    trace.say(format_args!(
-        "seed {seed}: {} nodes, scope {:?}, {} ways to the cloud, whose lives end at a commit by {} %, {bad} % bad connections, --timeout {:?}, retries up to {:?}, topology {:?}",
-        shape.nodes,
-        shape.scope,
-        shape.ways.len(),
-        shape.crashes,
-        world.timeout,
-        world.most,
-        world.topology
-    ));
+    let world = world(seed, &fleet, &mut dice, &trace);
     fleet.start_all()?;
     let sidecars: Vec<Arc<Notify>> = KINDS.iter().map(|_| Arc::default()).collect();
     for (kind, kill) in KINDS.into_iter().zip(&sidecars) {
@@ -158,6 +134,37 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     tasks.stop();
     fleet.end();
     Ok(outcome)
+}
+
+/// What the sidecars of this run have in common.
+fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World {
+    let shape = fleet.shape();
+    let world = World {
+        fleet: fleet.clone(),
+        api: model::api::Api::default(),
+        record: Record::default(),
+        trace: trace.clone(),
+        odd: Arc::default(),
+        timeout: Duration::from_secs(dice.pick(&[5, 10, 15, 60])),
+        most: Duration::from_secs(dice.pick(&[30, 60, 300])),
+        topology: match shape.scope {
+            Scope::Node => dice.pick(&[Topology::Strict, Topology::Preferred, Topology::Anywhere]),
+            Scope::Shared => Topology::Anywhere,
+        },
+        found: Found::default(),
+        seed,
+    };
+    trace.say(format_args!(
+        "seed {seed}: {} nodes, scope {:?}, {} ways to the cloud, whose lives end at a commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
+        shape.nodes,
+        shape.scope,
+        shape.ways.len(),
+        shape.crashes,
+        world.timeout,
+        world.most,
+        world.topology
+    ));
+    world
 }
 
 /// How large the fleet is, how far its volumes reach, and how often its cloud dies of a commit.
@@ -206,7 +213,7 @@ async fn calm(world: &World, lives: &Tasks) -> anyhow::Result<()> {
 async fn settle(world: &World) {
     let until = Instant::now() + SETTLE;
     let mut changes = world.api.watch();
-    while !world.api.read(|objects| check::unsettled(objects)).is_empty() {
+    while !world.api.read(check::unsettled).is_empty() {
         let look = Instant::now() + Duration::from_secs(60);
         let _ = tokio::time::timeout_at(look, changes.changed()).await;
         if Instant::now() > until {

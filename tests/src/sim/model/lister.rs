@@ -97,7 +97,9 @@ impl Lister {
 }
 
 /// A claim with its attachments at one moment.
-type Picture = Vec<(Claim, Vec<Attachment>)>;
+type Seen = (Claim, Vec<Attachment>);
+/// All of them.
+type Picture = Vec<Seen>;
 
 fn picture(objects: &Objects) -> Picture {
     let attachments =
@@ -142,11 +144,7 @@ fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> 
 
 /// CSI: "a list of all node IDs to which the volume is currently published". The reconciler attaches again what
 /// is not in it, so it must be right where nothing changes.
-fn published(
-    id: &str,
-    entry: &Entry,
-    (now, then): (&(Claim, Vec<Attachment>), &(Claim, Vec<Attachment>)),
-) -> Option<String> {
+fn published(id: &str, entry: &Entry, (now, then): (&Seen, &Seen)) -> Option<String> {
     let versions = |of: &[Attachment]| of.iter().map(|of| of.version).collect::<Vec<_>>();
     let at_rest = |of: &Attachment| of.gone || (of.attached && !of.deleting);
     if versions(&now.1) != versions(&then.1) || !now.1.iter().all(at_rest) {
