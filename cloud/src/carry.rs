@@ -150,6 +150,10 @@ impl Carrier<'_> {
         if made.first().is_none_or(|made| text(&made.id).is_empty()) {
             return Err(bad("without an id of what it made"));
         }
+        if let Some((size, asked_for)) = other_size(rpc, &came.message, &message) {
+            let driver = self.driver;
+            warn!(%driver, %node, size, asked_for, "the driver made a volume of another size than was asked for");
+        }
         create.made(&node, made, asked, self.scope == Scope::Shared).await?;
         let shown = ours::into(rpc.method, &message, &node, at.as_ref());
         let shown = shown.map_err(|_| bad("with what cannot be read"))?;
