@@ -361,7 +361,10 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
 
     // A capacity that was not asked for passes: the provisioner deletes the volume and says so.
     at(1, made("small", 1));
-    assert_eq!(created(&nodes.call("CreateVolume", &create_at("s", &["n2"])?).await?)?.capacity_bytes, 1);
+    let mut small = create_at("s", &["n2"])?;
+    small.capacity_range = Some(csi::CapacityRange { required_bytes: 2, limit_bytes: 0 });
+    assert_eq!(created(&nodes.call("CreateVolume", &small).await?)?.capacity_bytes, 1);
+    nodes.cloud.process.logged("the driver made a volume of another size than was asked for").await?;
     // Another id for a name that was made: both are known.
     at(1, made("other", 1));
     created(&nodes.call("CreateVolume", &create_at("s", &["n2"])?).await?)?;
