@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use http::Response;
+use prost::Message;
 use proto::error::Error;
 use proto::forward::{Answer, Body};
-use proto::frame;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Key, Learn, Rpc};
 use proto::wire::Malformed;
+use proto::{csi, frame};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -149,7 +150,11 @@ impl Carrier<'_> {
         if made.first().is_none_or(|made| text(&made.id).is_empty()) {
             return Err(bad("without an id of what it made"));
         }
-        create.made(&node, made, asked).await?;
+        if let Some((size, asked_for)) = other_size(rpc, &came.message, &message) {
+            let driver = self.driver;
+            warn!(%driver, %node, size, asked_for, "the driver made a volume of another size than was asked for");
+        }
+        create.made(&node, made, asked, self.scope == Scope::Shared).await?;
         let shown = ours::into(rpc.method, &message, &node, at.as_ref());
         let shown = shown.map_err(|_| bad("with what cannot be read"))?;
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
@@ -228,6 +233,19 @@ fn asked(came: &Came) -> Result<Asked, Error> {
     let (_, ours) = ours::out_of(came.rpc.method, &came.message, None).map_err(|e| malformed(came.rpc, e))?;
     let parameters = Some(ours.parameters).filter(|ours| !ours.is_empty()).map(Box::new);
     Ok(Asked { until: learn::after(left), claim: ours.claim, parameters })
+}
+
+/// A volume's size that is not within what was asked for, and that. It is passed on: external-provisioner deletes such
+/// a volume and says so.
+fn other_size(rpc: &Rpc, request: &Bytes, answer: &Bytes) -> Option<(i64, String)> {
+    if rpc.method != "CreateVolume" {
+        return None;
+    }
+    let range = csi::CreateVolumeRequest::decode(request.clone()).ok()?.capacity_range?;
+    // CSI: "If this field is 0, the capacity is unknown"; a limit of 0 is none.
+    let size = csi::CreateVolumeResponse::decode(answer.clone()).ok()?.volume?.capacity_bytes;
+    let fits = size >= range.required_bytes && (range.limit_bytes == 0 || size <= range.limit_bytes);
+    (size != 0 && !fits).then(|| (size, format!("{}..{}", range.required_bytes, range.limit_bytes)))
 }
 
 fn malformed(rpc: &Rpc, source: Malformed) -> Error {

@@ -1,5 +1,6 @@
 //! What the cloud keeps of what edges and answers say. Each of these is one durable change.
 
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -9,10 +10,16 @@ use proto::hello::Driver;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 use proto::wire::Malformed;
+use tokio::time::Instant;
 use tracing::info;
 
+use crate::make::text;
 use crate::store::{At, Home, Node, Store, StoreError};
 use crate::topology::NODE_SEGMENT;
+
+/// The moment of the wall clock at the first look at it; what passes since is counted by tokio, so that time does
+/// not jump while csi-cloud runs, and stands still where a test lets it.
+static BEGUN: LazyLock<(SystemTime, Instant)> = LazyLock::new(|| (SystemTime::now(), Instant::now()));
 
 /// This moment, in ms since 1970.
 pub fn now() -> u64 {
@@ -21,7 +28,10 @@ pub fn now() -> u64 {
 
 /// The moment that comes in this time, in ms since 1970.
 pub fn after(time: Duration) -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (wall, begun) = *BEGUN;
+    let now = Instant::now();
+    let moment = wall + now.saturating_duration_since(begun) - begun.saturating_duration_since(now);
+    let since = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from((since + time).as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -122,14 +132,22 @@ pub async fn changed(
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else { return };
+        // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
+        let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };
         // What cannot be edited stays as it is: the node's next list replaces it.
-        let Ok(entry) = change(&home.entry) else { return };
+        let Ok(entry) = change(&entry) else { return };
         let entry = Bytes::from(entry);
         if entry != home.entry {
             txn.set_home(&driver, &id, Some(Home { entry, ..home }));
         }
     });
     write.await
+}
+
+/// The entry of a volume of which nothing but its id is known.
+fn bare(id: &Id) -> Bytes {
+    let volume = csi::Volume { volume_id: text(id).into(), ..Default::default() };
+    csi::list_volumes_response::Entry { volume: Some(volume), status: None }.encode_to_vec().into()
 }
 
 /// Keeps that a node has something that nobody knew of. It stays where it is if another node was first.
@@ -156,4 +174,25 @@ pub async fn found(
         }
     });
     write.await
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::stop::Tasks;
+
+    use super::*;
+    use crate::store::Memory;
+
+    #[tokio::test]
+    async fn what_was_found_by_its_id_has_that_id_in_lists_when_it_is_attached() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let (driver, node) = ("test.edge-csi.io".parse().unwrap(), "n1".parse().unwrap());
+        let id = Id::Volume("v".into());
+        found(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
+        changed(&store, &driver, &id, |entry| crate::entry::attach(entry, "n1")).await.unwrap();
+        let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
+        let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
+        assert_eq!(entry.volume.unwrap().volume_id, "v");
+        assert_eq!(entry.status.unwrap().published_node_ids, ["n1"]);
+    }
 }

@@ -83,7 +83,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         watching.spawn("http", http::serve(listener, health.clone(), watching.clone()));
     }
     let calls = Arc::new(Calls::default());
-    let store = Store::open(calls.metrics.measured(config.store.open()?), &keeping)?;
+    // A large store takes seconds, in which it is said that this process lives.
+    let (at, metrics, group) = (config.store.clone(), calls.clone(), keeping.clone());
+    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &group);
+    let store = tokio::task::spawn_blocking(opening).await.context("the store was not opened")??;
     let links = Arc::new(Links::new(store.clone(), edges.clone()));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());

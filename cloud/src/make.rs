@@ -103,11 +103,18 @@ impl Create<'_> {
         node.ok_or_else(|| Error::NotDurable { source: "no node was left to choose from".into() })
     }
 
-    /// Keeps where that lives which was made; after this it may be answered.
+    /// Keeps where that lives which was made; after this it may be answered. What a shared driver made was perhaps
+    /// made from `elsewhere` before, and any node finds it.
     ///
     /// # Errors
     /// It is not durable, or lives on another node: the answer may not be given.
-    pub async fn made(&self, node: &NodeName, made: Vec<Made>, asked: Asked) -> Result<(), Error> {
+    pub async fn made(
+        &self,
+        node: &NodeName,
+        made: Vec<Made>,
+        asked: Asked,
+        elsewhere: bool,
+    ) -> Result<(), Error> {
         let (driver, name, at) = (self.creates.driver.clone(), self.name.clone(), node.clone());
         let learned = self.creates.store.write(move |txn| {
             let mut asked = Some((name, asked));
@@ -116,6 +123,10 @@ impl Create<'_> {
                 .into_iter()
                 .map(|made| {
                     let id = made.id.clone();
+                    if elsewhere && let Some(home) = txn.home(&driver, &id).filter(|home| home.node != at) {
+                        let moved = Home { node: at.clone(), ..home.clone() };
+                        txn.set_home(&driver, &id, Some(moved));
+                    }
                     (id, keep(txn, (&driver, &at), made, asked.take()))
                 })
                 .collect();

@@ -80,6 +80,7 @@ impl Nodes {
         Ok(())
     }
 
+    #[expect(clippy::unwrap_used, reason = "a helper of tests, for a node that they have not stopped")]
     fn driver(&self, at: usize) -> &TestDriver {
         &self.nodes[at].as_ref().unwrap().0
     }

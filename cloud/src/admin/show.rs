@@ -44,7 +44,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 async fn carried_out(ask: Ask) -> anyhow::Result<()> {
     match ask {
         Ask::Nodes(show) => pages(&show, "/nodes", &empty(), NODES, node).await,
-        Ask::Drivers(show) => whole(&show, "/drivers", DRIVERS, driver).await,
+        Ask::Drivers(show) => drivers(&show).await,
         Ask::Volumes { driver, node, all, show } => {
             let ask = AskVolumes { driver, node, all, after: None };
             pages(&show, "/volumes", &ask, VOLUMES, volume).await
@@ -198,24 +198,32 @@ fn node(node: &NodeShown) -> Vec<String> {
     ]
 }
 
-const DRIVERS: &[&str] = &[
-    "NAME",
-    "FRONT",
-    "SCOPE",
-    "PLACEMENT",
-    "NODES",
-    "LINKED",
-    "HOMES",
-    "OPEN",
-    "CALLS",
-    "CAPABILITIES",
-    "NODES DIFFER",
-];
+const DRIVERS: &[&str] =
+    &["NAME", "FRONT", "SCOPE", "PLACEMENT", "NODES", "LINKED", "HOMES", "OPEN", "CALLS", "NODES DIFFER"];
+
+/// Below the table is what each driver can do, since a column cannot hold it.
+async fn drivers(show: &Show) -> anyhow::Result<()> {
+    let mut client = Client::connect(&show.reach.socket()).await?;
+    let items: Vec<DriverShown> = client.ask("/drivers", &empty()).await?;
+    let mut written = Written::new(show.output, DRIVERS);
+    let mut out = io::stdout().lock();
+    written.add(&mut out, &items, driver)?;
+    written.end(&mut out)?;
+    if show.output == Output::Table {
+        for item in items {
+            writeln!(out, "\n{} says that it can:", item.name)?;
+            for (rpc, can) in item.capabilities.into_iter().flatten().filter(|(_, can)| !can.is_empty()) {
+                writeln!(out, "  {rpc}")?;
+                can.chunks(4).try_for_each(|some| writeln!(out, "    {}", some.join(", ")))?;
+            }
+        }
+    }
+    Ok(())
+}
 
 fn driver(driver: &DriverShown) -> Vec<String> {
     let inferred = if driver.scope_inferred { " (inferred)" } else { "" };
     let elected = driver.elected.as_ref().map(|node| format!("elected {node}"));
-    let capabilities = driver.capabilities.iter().flat_map(|by_rpc| by_rpc.values().flatten());
     vec![
         driver.name.to_string(),
         if driver.front { "yes" } else { "no" }.into(),
@@ -226,7 +234,6 @@ fn driver(driver: &DriverShown) -> Vec<String> {
         driver.homes.to_string(),
         driver.intents_open.to_string(),
         driver.calls.to_string(),
-        capabilities.cloned().collect::<Vec<_>>().join(","),
         driver.odd.join("; "),
     ]
 }

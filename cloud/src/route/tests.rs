@@ -294,3 +294,46 @@ fn a_nodes_own_front_is_for_what_is_there() {
     world.only = Some(node("n4"));
     assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
 }
+
+/// One line for each of CSI's RPCs, about the volume v3, the snapshot s3 and the group g3, which live on n3.
+#[test]
+fn every_rpc_goes_where_the_table_says() {
+    use prost::Message;
+    use proto::csi;
+    let world = World::with([home(&Id::Snapshot("s3".into()), "n3"), home(&Id::Group("g3".into()), "n3")]);
+    // In CSI the id is field 1 of all of these messages, but for those below; protobuf leaves the rest empty.
+    let about =
+        |id: &str| csi::DeleteVolumeRequest { volume_id: id.into(), ..Default::default() }.encode_to_vec();
+    let snapshot =
+        csi::CreateSnapshotRequest { source_volume_id: "v3".into(), name: "s".into(), ..Default::default() };
+    let group = csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".into(),
+        source_volume_ids: vec!["v3".into()],
+        ..Default::default()
+    };
+    let all = || Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into()));
+    for rpc in proto::rpc::RPCS {
+        let service = rpc.path.split('/').nth(1).unwrap();
+        let (request, expected) = match rpc.method {
+            "NodeGetCapabilities" | "NodeGetInfo" => (vec![], Ok(Plan::Local)),
+            _ if service == "csi.v1.Node" => (vec![], Ok(Plan::NodeOnly)),
+            _ if service == "csi.v1.Identity" => (vec![], Ok(Plan::Local)),
+            "ControllerGetCapabilities" | "GroupControllerGetCapabilities" => (vec![], Ok(Plan::Local)),
+            "ListVolumes" | "ListSnapshots" | "ControllerListVolumeHealth" => (vec![], Ok(Plan::All)),
+            "GetCapacity" => (vec![], all()),
+            "CreateVolume" => (
+                csi::CreateVolumeRequest { name: "new".into(), ..Default::default() }.encode_to_vec(),
+                make(["n2", "n1", "n3"]),
+            ),
+            "CreateSnapshot" => (snapshot.encode_to_vec(), make(["n3"])),
+            "CreateVolumeGroupSnapshot" => (group.encode_to_vec(), make(["n3"])),
+            "DeleteSnapshot" | "GetSnapshot" | "GetMetadataAllocated" | "GetMetadataDelta" => {
+                (about("s3"), to("n3"))
+            }
+            "DeleteVolumeGroupSnapshot" | "GetVolumeGroupSnapshot" => (about("g3"), to("n3")),
+            _ => (about("v3"), to("n3")),
+        };
+        let key = rpc.key(&request).unwrap();
+        assert_eq!(world.route(rpc.method, &key), expected, "{}", rpc.path);
+    }
+}

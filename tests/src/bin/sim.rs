@@ -170,7 +170,7 @@ struct Total {
     resends: u64,
     runs: u64,
     orphans: u64,
-    homeless: u64,
+    looks: u64,
     longest: (Duration, u64),
 }
 
@@ -190,7 +190,7 @@ impl Total {
         self.resends += outcome.resends;
         self.runs += outcome.runs;
         self.orphans += outcome.orphans;
-        self.homeless += outcome.homeless;
+        self.looks += outcome.looks;
         self.longest = self.longest.max((outcome.took, outcome.seed));
     }
 
@@ -214,8 +214,8 @@ impl Total {
         writeln!(out, "faults                {faults}")?;
         writeln!(
             out,
-            "forgotten by kubernetes itself {}, deletes without a home {}",
-            self.orphans, self.homeless
+            "forgotten by kubernetes itself {}, whole lists compared {}",
+            self.orphans, self.looks
         )?;
         writeln!(out, "longest virtual time  {:.0} s (seed {seed})", longest.as_secs_f64())?;
         writeln!(out, "failed                {}", self.failed.len())?;

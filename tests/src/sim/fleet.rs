@@ -9,7 +9,7 @@ use std::time::Duration;
 use cloud::front::Front;
 use cloud::links::Links;
 use cloud::policy::{Policy, Scope};
-use cloud::store::{Memory, Store};
+use cloud::store::Store;
 use edge::calls::Calls;
 use edge::dial::Dial;
 use edge::drivers::Drivers;
@@ -22,7 +22,8 @@ use tokio::io::DuplexStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::kept::Kept;
+use super::dice::Dice;
+use super::kept::{Crash, Disk, Noted};
 use super::keys::{Keys, NODES};
 use super::net::Net;
 use super::trace::Trace;
@@ -58,6 +59,7 @@ impl Process {
 /// A running csi-cloud.
 struct CloudRun {
     process: Process,
+    since: Instant,
     /// What brings calls; stops before the links do.
     fronts: Tasks,
     links: Arc<Links>,
@@ -82,16 +84,38 @@ pub struct Fleet {
     trace: Trace,
     /// Of the world, not of any process.
     tasks: Tasks,
-    /// Where edges dial the cloud, the preferred address first.
-    ways: &'static [&'static str],
-    /// Whether the cloud remembers over its restarts, as it will when it has a store.
-    remembers: bool,
+    shape: Shape,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+/// What kind of fleet it is.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// How many nodes.
+    pub nodes: usize,
+    /// How far the driver's volumes reach.
+    pub scope: Scope,
+    /// Where edges dial the cloud, the preferred address first.
+    pub ways: &'static [&'static str],
+    /// How many of a hundred lives of the cloud end at one of its commits.
+    pub crashes: u32,
+}
+
+/// What one looks at of shared drivers' elections.
+pub struct Election {
+    /// When the cloud of now started.
+    pub since: Instant,
+    /// The node that carries out the calls.
+    pub elected: Option<NodeName>,
+    /// The nodes that have a link.
+    pub linked: Vec<NodeName>,
+}
+
 struct State {
-    kept: Memory,
+    disk: Disk,
+    dice: Dice,
+    /// How often the cloud died of a commit.
+    crashes: u64,
     cloud: Option<CloudRun>,
     edges: BTreeMap<usize, EdgeRun>,
     /// The cloud is stopping, and so are the edges of these nodes; nothing starts in their place before they end.
@@ -105,23 +129,43 @@ struct State {
 }
 
 impl Fleet {
-    /// A fleet of so many nodes, nothing running yet.
-    pub fn new(
-        nodes: usize,
-        (remembers, ways): (bool, &'static [&'static str]),
-        keys: Arc<Keys>,
-        net: Net,
-        trace: Trace,
-        tasks: Tasks,
-    ) -> Arc<Self> {
-        let driver = |(n, node): (u64, &&str)| {
-            let driver = TestDriver::new(DRIVER, *node);
+    /// A fleet of this kind, nothing running yet.
+    pub fn new(shape: Shape, dice: Dice, keys: Arc<Keys>, net: Net, trace: Trace, tasks: Tasks) -> Arc<Self> {
+        let mut drivers: Vec<TestDriver> = Vec::new();
+        for (n, node) in (0..).zip(NODES.iter().take(shape.nodes)) {
+            let shares = drivers.first().filter(|_| shape.scope == Scope::Shared);
+            drivers.push(shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)));
             // Ids are one name space over all nodes, as those of a driver that names volumes by UUID.
-            driver.count_from((n + 1) * 1000);
-            driver
+            if let Some(driver) = drivers.last().filter(|_| shape.scope == Scope::Node) {
+                driver.count_from((n + 1) * 1000);
+                driver.stay_here();
+            }
+        }
+        let state = State {
+            disk: Disk::default(),
+            dice,
+            crashes: 0,
+            cloud: None,
+            edges: BTreeMap::new(),
+            cloud_leaves: false,
+            edges_leave: BTreeSet::new(),
+            drivers: BTreeMap::new(),
+            cloud_stops: Vec::new(),
+            driver_ends: Vec::new(),
+            edge_ends: Vec::new(),
         };
-        let drivers = (0..).zip(NODES.iter().take(nodes)).map(driver).collect();
-        Arc::new(Self { drivers, net, keys, trace, tasks, ways, remembers, state: Mutex::default() })
+        Arc::new(Self { drivers, net, keys, trace, tasks, shape, state: Mutex::new(state) })
+    }
+
+    /// What kind of fleet it is.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The drivers that have a storage of their own, with their nodes: one alone if they share it.
+    pub fn storages(&self) -> impl Iterator<Item = (usize, &TestDriver)> {
+        let shared = self.shape.scope == Scope::Shared;
+        self.drivers.iter().enumerate().take(if shared { 1 } else { usize::MAX })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -145,21 +189,18 @@ impl Fleet {
     ///
     /// # Errors
     /// Its certificate cannot be read.
-    pub fn start_cloud(&self) -> anyhow::Result<()> {
+    pub fn start_cloud(self: &Arc<Self>) -> anyhow::Result<()> {
         let mut state = self.lock();
         if state.cloud.is_some() || state.cloud_leaves {
             return Ok(());
         }
-        if !self.remembers {
-            state.kept = Memory::default();
-        }
         let process = Process::default();
-        let kept = Kept { memory: state.kept.clone(), process: process.clone() };
-        let store = Store::open(Box::new(kept), &process.tasks)?;
+        let percent = self.shape.crashes;
+        let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
+        let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
         let links = Arc::new(Links::new(store.clone(), process.tasks.clone()));
-        let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
-        let front =
-            Arc::new(Front::new(driver_name()?, policy, store.clone(), links.clone(), Arc::default()));
+        let front = Front::new(driver_name()?, self.policy(), store.clone(), links.clone(), Arc::default());
+        let front = Arc::new(front);
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
         let (tasks, taking) = (process.tasks.clone(), links.clone());
@@ -176,8 +217,72 @@ impl Fleet {
         };
         self.net.open(Arc::new(door), process.end.clone());
         self.trace.say("the cloud starts");
-        state.cloud = Some(CloudRun { process, fronts: Tasks::default(), links, front, store });
+        let (since, fronts) = (Instant::now(), Tasks::default());
+        state.cloud = Some(CloudRun { process, since, fronts, links, front, store });
         Ok(())
+    }
+
+    /// The rules for the driver.
+    pub fn policy(&self) -> Policy {
+        Policy { scope: Some(self.shape.scope), ..Policy::new(None) }
+    }
+
+    /// Draws that the next cloud dies of a commit, and starts it again some time after that.
+    fn crash(self: &Arc<Self>, dice: &mut Dice) -> Crash {
+        let (told, happens) = tokio::sync::oneshot::channel();
+        let (fleet, down) = (self.clone(), dice.time(100, 5_000));
+        self.tasks.spawn_until_stop("crash", async move {
+            // A cloud that ends otherwise takes its crash with it.
+            let Ok(how) = happens.await else { return };
+            fleet.trace.say(format_args!("the cloud dies {how}"));
+            fleet.lock().crashes += 1;
+            fleet.kill_cloud();
+            tokio::time::sleep(down).await;
+            drop(fleet.start_cloud());
+        });
+        Crash::draw(dice, told)
+    }
+
+    /// No cloud dies of a commit any more.
+    pub fn calm(&self) {
+        self.net.calm();
+        self.lock().disk.calm();
+    }
+
+    /// How often the cloud died of a commit.
+    pub fn crashes(&self) -> u64 {
+        self.lock().crashes
+    }
+
+    /// Kills the cloud, and loses its store.
+    pub fn lose_store(&self) {
+        self.kill_cloud();
+        self.trace.say("the store is lost");
+        self.lock().disk.lose();
+    }
+
+    /// All that became durable in the cloud's store, and when.
+    pub fn noted(&self) -> Vec<Noted> {
+        self.lock().disk.noted().clone()
+    }
+
+    /// The store of the cloud, if it runs.
+    pub fn store(&self) -> Option<Store> {
+        self.lock().cloud.as_ref().map(|cloud| cloud.store.clone())
+    }
+
+    /// The front of the cloud, if it runs.
+    pub fn serving(&self) -> Option<Arc<Front>> {
+        self.lock().cloud.as_ref().map(|cloud| cloud.front.clone())
+    }
+
+    /// Who is elected, if the cloud runs.
+    pub fn election(&self) -> Option<Election> {
+        let state = self.lock();
+        let cloud = state.cloud.as_ref()?;
+        let name = driver_name().ok()?;
+        let elected = cloud.store.read(|state| state.driver(&name)?.elected().cloned());
+        Some(Election { since: cloud.since, elected, linked: cloud.links.linked() })
     }
 
     /// Kills the cloud: all its connections end at once, those of the sidecars too.
@@ -255,7 +360,12 @@ impl Fleet {
         let calls = Arc::new(Calls::new(drivers.all(), process.tasks.clone()));
         drivers.keep(&process.tasks);
         let dial = Dial {
-            cloud: self.ways.iter().map(|way| format!("wss://{way}").parse()).collect::<Result<_, _>>()?,
+            cloud: self
+                .shape
+                .ways
+                .iter()
+                .map(|way| format!("wss://{way}").parse())
+                .collect::<Result<_, _>>()?,
             return_after: RETURN,
             credentials: self.keys.of(name.as_str(), Role::Node)?,
             node: name.clone(),
@@ -347,6 +457,10 @@ impl Fleet {
     }
 }
 
-fn driver_name() -> anyhow::Result<DriverName> {
+/// The name of the one driver.
+///
+/// # Errors
+/// None: it is one.
+pub fn driver_name() -> anyhow::Result<DriverName> {
     Ok(DRIVER.parse()?)
 }

@@ -1,26 +1,109 @@
 //! The disk of a csi-cloud: what it holds outlives the process, and a killed process writes nothing any more.
+//! A process can be killed right before or right after one of its commits. All that became durable is noted with
+//! its time, so that the checks know what was durable when.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cloud::store::{Backend, Change, Memory, StoreError};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
+use super::dice::Dice;
 use super::fleet::Process;
+
+/// A change, and when it became durable.
+pub type Noted = (Instant, Change);
+
+/// The disk. A clone is the same one.
+#[derive(Clone, Default)]
+pub(super) struct Disk {
+    memory: Memory,
+    noted: Arc<Mutex<Vec<Noted>>>,
+    /// No process dies of a commit any more.
+    calm: Arc<AtomicBool>,
+}
+
+impl Disk {
+    /// Nothing goes wrong any more.
+    pub(super) fn calm(&self) {
+        self.calm.store(true, Ordering::Relaxed);
+    }
+
+    /// Loses everything. The process that has it is to be killed before.
+    pub(super) fn lose(&mut self) {
+        self.memory = Memory::default();
+    }
+
+    /// All that became durable, also what was lost since.
+    pub(super) fn noted(&self) -> MutexGuard<'_, Vec<Noted>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What one process sees of it.
+    pub(super) fn of(&self, process: Process, crash: Option<Crash>) -> Kept {
+        Kept { disk: self.clone(), process, crash }
+    }
+}
+
+/// That a process dies of a commit.
+pub(super) struct Crash {
+    /// Commits until then.
+    left: u64,
+    /// Whether the last one becomes durable.
+    after: bool,
+    /// Told when it happens, with what to say.
+    told: oneshot::Sender<String>,
+}
+
+impl Crash {
+    /// Draws one.
+    pub(super) fn draw(dice: &mut Dice, told: oneshot::Sender<String>) -> Self {
+        let most = dice.pick(&[3, 10, 40]);
+        Self { left: dice.between(0, most), after: dice.chance(50), told }
+    }
+}
 
 /// What one csi-cloud sees of the disk.
 pub(super) struct Kept {
-    /// The disk.
-    pub(super) memory: Memory,
-    /// Whose it is.
-    pub(super) process: Process,
+    disk: Disk,
+    process: Process,
+    crash: Option<Crash>,
+}
+
+impl Kept {
+    /// The crash, if this commit is its turn.
+    fn crash(&mut self) -> Option<Crash> {
+        let crash = self.crash.as_mut().filter(|_| !self.disk.calm.load(Ordering::Relaxed))?;
+        if crash.left > 0 {
+            crash.left -= 1;
+            return None;
+        }
+        self.crash.take()
+    }
 }
 
 impl Backend for Kept {
     fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
-        self.memory.load(each)
+        self.disk.memory.load(each)
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         if self.process.end.is_cancelled() {
             return Err(StoreError::Closed);
         }
-        self.memory.commit(changes)
+        let crash = self.crash();
+        if crash.as_ref().is_none_or(|crash| crash.after) {
+            self.disk.memory.commit(changes)?;
+            let now = Instant::now();
+            self.disk.noted().extend(changes.iter().map(|change| (now, change.clone())));
+        }
+        let Some(crash) = crash else { return Ok(()) };
+        // At once, so that no answer goes out.
+        self.process.kill();
+        let when = if crash.after { "after" } else { "before" };
+        // The run is over if nobody wants to know.
+        let _ = crash.told.send(format!("{when} a commit of {} changes", changes.len()));
+        Err(StoreError::Closed)
     }
 }

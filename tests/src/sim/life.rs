@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::dice::Dice;
 use super::model::World;
-use super::model::api::{Attachment, Claim, Snapshot};
+use super::model::api::{Attachment, Claim, Snapshot, Volume};
 
 const GIB: i64 = 1 << 30;
+/// How the names begin of volumes that were there before csi-cloud was.
+pub const BEFORE: &str = "before-";
 
 /// Starts the lives of so many claims.
 pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
@@ -17,12 +19,41 @@ pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
     }
 }
 
+/// Makes volumes that were there before csi-cloud was, and starts their lives.
+pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
+    let nodes = world.fleet.drivers.len();
+    for n in 0..dice.between(1, 4) {
+        let (node, name) = (dice.below(nodes), format!("{BEFORE}{n}"));
+        let Some(driver) = world.fleet.drivers.get(node) else { continue };
+        let made = driver.hold(name.clone(), GIB);
+        world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
+        let volume = Volume { id: made.volume_id, node, size: GIB, ..Volume::default() };
+        let claim = Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
+        let at = world.api.change(|objects| {
+            objects.claims.push(claim);
+            objects.claims.len() - 1
+        });
+        let (world, mut dice) = (world.clone(), Dice::new(world.seed, &format!("before {n}")));
+        tasks.spawn_until_stop("life", async move {
+            // A delete of what nobody knows is OK when all nodes that were ever there say so; so they must have been.
+            while world.fleet.known() < nodes {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            if dice.chance(40) {
+                tokio::time::sleep(dice.time(0, 60_000)).await;
+                return delete(&world, at);
+            }
+            live_on(&world, at, &mut dice).await;
+        });
+    }
+}
+
 async fn live(world: World, n: usize, mut dice: Dice) {
     tokio::time::sleep(dice.time(0, 60_000)).await;
     let node = dice.below(world.fleet.drivers.len());
     let size = GIB * i64::from(dice.pick(&[1_u8, 2, 3]));
     let claim = Claim { name: format!("pvc-{n}"), node: Some(node), size, ..Claim::default() };
-    world.trace.say(format_args!("user: claim {n} for n{}", node + 1));
+    world.trace.say(format_args!("user: {} for n{}", claim.name, node + 1));
     let at = world.api.change(|objects| {
         objects.claims.push(claim);
         objects.claims.len() - 1
@@ -37,13 +68,18 @@ async fn live(world: World, n: usize, mut dice: Dice) {
             return;
         }
     }
+    live_on(&world, at, &mut dice).await;
+}
+
+/// The life of a claim that has its volume.
+async fn live_on(world: &World, at: usize, dice: &mut Dice) {
     for _ in 0..dice.between(2, 12) {
         tokio::time::sleep(dice.time(0, 20_000)).await;
-        act(&world, at, &mut dice);
+        act(world, at, dice);
     }
     if dice.chance(50) {
         tokio::time::sleep(dice.time(0, 20_000)).await;
-        delete(&world, at);
+        delete(world, at);
     }
 }
 

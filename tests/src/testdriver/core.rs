@@ -43,7 +43,7 @@ impl Optional {
 pub(super) struct Core {
     pub(super) name: Mutex<String>,
     pub(super) node_id: String,
-    pub(super) store: Mutex<Store>,
+    pub(super) store: Arc<Mutex<Store>>,
     /// The nodes that volumes can be published to; none means any.
     pub(super) nodes: Mutex<Option<BTreeSet<String>>>,
     pub(super) script: Script,
@@ -63,7 +63,7 @@ impl Core {
         Self {
             name: Mutex::new(name),
             node_id,
-            store: Mutex::default(),
+            store: Arc::default(),
             nodes: Mutex::default(),
             script: Script::new(),
             log: Arc::new(Log::new()),
@@ -74,6 +74,12 @@ impl Core {
             slow: Mutex::default(),
             offered: [const { AtomicBool::new(true) }; 3],
         }
+    }
+
+    /// A driver at another node, with the same name and the same storage.
+    pub(super) fn beside(&self, node_id: String) -> Self {
+        let name = lock(&self.name).clone();
+        Self { store: self.store.clone(), ..Self::new(name, node_id) }
     }
 
     /// Whether requests need more than the generated services.

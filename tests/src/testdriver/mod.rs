@@ -74,6 +74,17 @@ impl TestDriver {
         Self { core: Arc::new(Core::new(name.into(), node_id.into())) }
     }
 
+    /// The same plugin at another node: one storage, as NFS is. Records and faults are its own.
+    #[must_use]
+    pub fn beside(&self, node_id: impl Into<String>) -> Self {
+        Self { core: Arc::new(self.core.beside(node_id.into())) }
+    }
+
+    /// From now on new volumes are accessible at this node alone, whatever is asked for.
+    pub fn stay_here(&self) {
+        lock(&self.core.store).here = Some(self.core.node_id.clone());
+    }
+
     /// Listens on `path`, replacing a socket left there. Must be called in a tokio runtime. Can be called again
     /// after [`Running::stop`]: the driver then is a restarted one that kept its state.
     pub fn serve(&self, path: &Path) -> io::Result<Running> {
@@ -222,6 +233,12 @@ impl TestDriver {
             let volume = proto::csi::Volume { capacity_bytes: 1 << 20, volume_context, ..Default::default() };
             store.add(format!("fill-{n}"), volume);
         }
+    }
+
+    /// Has a volume of this name that nobody asked for, and gives it.
+    pub fn hold(&self, name: impl Into<String>, capacity_bytes: i64) -> proto::csi::Volume {
+        let volume = proto::csi::Volume { capacity_bytes, ..Default::default() };
+        lock(&self.core.store).add(name.into(), volume).clone()
     }
 
     /// The volumes in the order of their creation.

@@ -34,6 +34,8 @@ pub(super) struct Published {
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) last: u64,
+    /// The node where new volumes are accessible, if that is not for the caller to choose.
+    pub(super) here: Option<String>,
     /// New snapshots are not ready until they are asked for again.
     pub(super) slow_snapshots: bool,
     pub(super) volumes: BTreeMap<u64, Held>,
@@ -121,7 +123,10 @@ impl Store {
             volume_id: String::new(),
             volume_context: request.parameters,
             content_source: request.volume_content_source,
-            accessible_topology: chosen(request.accessibility_requirements),
+            accessible_topology: match &self.here {
+                Some(node) => vec![at(node)],
+                None => chosen(request.accessibility_requirements),
+            },
         };
         let volume = self.add(request.name, volume).clone();
         self.volume(&volume.volume_id)?.mutable = request.mutable_parameters;
@@ -192,6 +197,10 @@ impl Store {
         self.groups.insert(n, (request.name, group.clone()));
         Ok(group)
     }
+}
+
+fn at(node: &str) -> Topology {
+    Topology { segments: [(super::TOPOLOGY_KEY.to_owned(), node.to_owned())].into() }
 }
 
 /// The topology for a new volume: the one the caller likes best.

@@ -40,8 +40,6 @@ pub struct Volume {
     pub size: i64,
     /// DeleteVolume was answered OK.
     pub gone: bool,
-    /// What the last DeleteVolume was told, if it was not OK.
-    pub last: String,
 }
 
 /// A volume at a node (VolumeAttachment).
@@ -78,8 +76,6 @@ pub struct Snapshot {
     pub deleting: bool,
     /// It is no more.
     pub gone: bool,
-    /// What the last DeleteSnapshot was told, if it was not OK.
-    pub last: String,
     /// As [`Claim::version`].
     pub version: u64,
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cloud::policy::Scope;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use prost::Message;
@@ -33,6 +34,8 @@ pub struct Client {
     /// Cancelled when a call finds the connection lost: the sidecar exits.
     pub lost: CancellationToken,
     timeout: Duration,
+    /// The longest of the odd deadlines.
+    longest: Duration,
     dice: Mutex<Dice>,
     record: Record,
     trace: Trace,
@@ -92,12 +95,18 @@ impl Client {
         process.tasks.spawn_until_stop("sidecar connection", async move { drop(connection.await) });
         let lost = CancellationToken::new();
         let broken = AtomicBool::new(false);
-        Ok(Self { who, upstream, broken, lost, timeout, dice: Mutex::new(dice), record, trace })
+        let longest = if fleet.shape().scope == Scope::Shared { HOUR } else { DAY };
+        Ok(Self { who, upstream, broken, lost, timeout, longest, dice: Mutex::new(dice), record, trace })
+    }
+
+    /// Whether the next call would find the connection lost.
+    pub fn is_broken(&self) -> bool {
+        self.upstream.is_closed() || self.broken.load(Ordering::Relaxed)
     }
 
     /// Calls an RPC. Never comes back if the connection was found lost: the process exits.
     pub async fn call(&self, method: &'static str, key: &str, message: &impl Message, odd: &Odd) -> Reply {
-        if self.upstream.is_closed() || self.broken.load(Ordering::Relaxed) {
+        if self.is_broken() {
             self.lost.cancel();
             std::future::pending::<()>().await;
         }
@@ -166,14 +175,16 @@ impl Client {
     fn times(&self, odd: bool) -> (Option<Duration>, bool) {
         let mut dice = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let short = dice.time(1, 400);
-        let odd_one = dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(HOURS), None]);
+        let odd_one = dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(self.longest), None]);
         let is_odd = dice.chance(25);
         let patient = dice.chance(50);
         (if odd && is_odd { odd_one } else { Some(self.timeout) }, patient)
     }
 }
 
-const HOURS: Duration = Duration::from_secs(100_000);
+const DAY: Duration = Duration::from_secs(100_000);
+/// A shared driver's create goes to no other node before its deadline: a run is over sooner than a day.
+const HOUR: Duration = Duration::from_secs(3_600);
 
 fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()> {
     let path = RPCS.iter().find(|rpc| rpc.method == method).map_or("/", |rpc| rpc.path);

@@ -7,6 +7,7 @@
 pub mod api;
 mod attacher;
 pub mod client;
+pub mod lister;
 mod pace;
 mod provisioner;
 mod resizer;
@@ -56,6 +57,35 @@ impl Kind {
     }
 }
 
+/// Where claims want their volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// At the node that the scheduler selected, and nowhere else: external-provisioner's `--strict-topology`.
+    Strict,
+    /// There, or else at any other node.
+    Preferred,
+    /// Anywhere: they are bound before a pod is scheduled.
+    Anywhere,
+}
+
+/// What is wrong and was seen at once. A clone is the same.
+#[derive(Clone, Default)]
+pub struct Found(Arc<Mutex<(u64, Vec<String>)>>);
+
+impl Found {
+    /// Adds what was found by looking once more.
+    pub fn add(&self, wrong: impl IntoIterator<Item = String>) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        found.0 += 1;
+        found.1.extend(wrong);
+    }
+
+    /// How often was looked, and all that was found.
+    pub fn all(&self) -> (u64, Vec<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// What the sidecars of a run have in common.
 #[derive(Clone)]
 pub struct World {
@@ -73,8 +103,10 @@ pub struct World {
     pub timeout: Duration,
     /// The sidecars' `--retry-interval-max`.
     pub most: Duration,
-    /// external-provisioner's `--strict-topology`.
-    pub strict: bool,
+    /// What claims ask for.
+    pub topology: Topology,
+    /// What is wrong, as found by who saw it.
+    pub found: Found,
     /// The seed of the run.
     pub seed: u64,
 }

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto::csi;
 use tonic::Code;
 
-use super::Sidecar;
 use super::api::Volume;
 use super::pace::{self, Next};
+use super::{Sidecar, Topology};
 use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 use crate::sim::record::is_open;
@@ -78,8 +78,9 @@ impl Sidecar {
             Code::Ok => {
                 let answer = reply.decode::<csi::CreateVolumeResponse>().unwrap_or_default();
                 let volume = answer.volume.unwrap_or_default();
-                let volume =
-                    Volume { id: volume.volume_id, node, size: volume.capacity_bytes, ..Volume::default() };
+                let node = lives_at(&volume).unwrap_or(node);
+                let (id, size) = (volume.volume_id, volume.capacity_bytes);
+                let volume = Volume { id, node, size, ..Volume::default() };
                 api.change_claim(at, |claim| (claim.open, claim.volume) = (false, Some(volume)));
                 Next::Done
             }
@@ -106,19 +107,17 @@ impl Sidecar {
 
     fn create(&self, name: &str, size: i64, node: usize) -> csi::CreateVolumeRequest {
         let nodes = self.world.fleet.drivers.len();
-        let asked: Vec<_> = if self.world.strict {
-            vec![topology(node)]
-        } else {
-            (0..nodes).map(|turn| topology((node + turn) % nodes)).collect()
+        let asked = match self.world.topology {
+            Topology::Strict => vec![topology(node)],
+            Topology::Preferred => (0..nodes).map(|turn| topology((node + turn) % nodes)).collect(),
+            Topology::Anywhere => Vec::new(),
         };
+        let requirements = csi::TopologyRequirement { requisite: asked.clone(), preferred: asked };
         csi::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(csi::CapacityRange { required_bytes: size, limit_bytes: 0 }),
             volume_capabilities: vec![capability()],
-            accessibility_requirements: Some(csi::TopologyRequirement {
-                requisite: asked.clone(),
-                preferred: asked,
-            }),
+            accessibility_requirements: Some(requirements).filter(|asked| !asked.requisite.is_empty()),
             ..Default::default()
         }
     }
@@ -141,11 +140,18 @@ impl Sidecar {
         let gone = reply.code == Code::Ok;
         api.change(|objects| {
             if let Some(volume) = objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut()) {
-                (volume.gone, volume.last) = (gone, reply.text);
+                volume.gone = gone;
             }
         });
         if gone { Next::Done } else { Next::Retry }
     }
+}
+
+/// The one node where a volume is accessible; none if the driver does not say.
+fn lives_at(volume: &csi::Volume) -> Option<usize> {
+    let [topology] = volume.accessible_topology.as_slice() else { return None };
+    let node = topology.segments.get(TOPOLOGY_KEY)?;
+    NODES.iter().position(|name| name == node)
 }
 
 fn topology(node: usize) -> csi::Topology {

@@ -73,7 +73,7 @@ impl Sidecar {
         let gone = reply.code == Code::Ok;
         api.change(|objects| {
             if let Some(of) = objects.snapshots.get_mut(at) {
-                (of.gone, of.last) = (gone, reply.text);
+                of.gone = gone;
             }
         });
         if gone { Next::Done } else { Next::Retry }

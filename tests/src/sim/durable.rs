@@ -1,0 +1,215 @@
+//! What must be true of the cloud's store: what it must hold before a step is taken, and, when all is calm, that
+//! each home is right, each thing has a home, and what is lost is found again by asking the nodes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use cloud::policy::Scope;
+use cloud::store::{Change, State};
+use prost::Message;
+use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
+use proto::rpc::Id;
+use tonic::Code;
+
+use super::check::name;
+use super::fleet::{Fleet, driver_name};
+use super::kept::Noted;
+use super::model::World;
+use super::record::{Called, Ending, is_open};
+use crate::testdriver::Received;
+
+/// The RPCs that make something.
+const CREATES: [&str; 2] = ["CreateVolume", "CreateSnapshot"];
+/// How long nodes may take to link again.
+const LINK: u64 = 900;
+
+/// Promise 1: an intent is durable before its create is sent, a home before its create is answered.
+pub fn written_first(world: &World) -> Vec<String> {
+    let noted = world.fleet.noted();
+    [intents_first(world, &noted), homes_first(world, &noted)].concat()
+}
+
+fn intents_first(world: &World, noted: &[Noted]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let shared = world.fleet.shape().scope == Scope::Shared;
+    for (node, driver) in world.fleet.drivers.iter().enumerate() {
+        for run in driver.calls().iter().filter(|run| CREATES.contains(&run.method())) {
+            let Some(made) = made_by(run) else { continue };
+            let intended = |(at, change): &Noted| {
+                matches!(change, Change::Intent(_, id, Some(intent))
+                    // What is made already, any node of a shared driver finds.
+                    if *at <= run.at && *id == made
+                        && (intent.node.as_str() == name(node) || shared && intent.made.is_some()))
+            };
+            if !noted.iter().any(intended) {
+                let at = world.trace.at(run.at);
+                wrong.push(format!("{made:?} came to {} at {at} without an intent", name(node)));
+            }
+        }
+    }
+    wrong
+}
+
+fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let answered = world.record.all().into_iter().enumerate();
+    for (number, called) in answered.filter(|(_, called)| CREATES.contains(&called.method) && is_ok(called)) {
+        let home = |(at, change): &Noted| {
+            matches!(change, Change::Home(_, id, Some(home))
+                if called.ended.as_ref().is_some_and(|(ended, _)| at <= ended)
+                    && is_made_by(id, called.method)
+                    && home.name.as_deref() == Some(called.key.as_str()))
+        };
+        if !noted.iter().any(home) {
+            wrong.push(format!(
+                "#{number} {} {} was answered OK before its home was durable",
+                called.method, called.key
+            ));
+        }
+    }
+    wrong
+}
+
+fn made_by(run: &Received) -> Option<Id> {
+    let (method, name) = match run.method() {
+        "CreateVolume" => ("CreateVolume", CreateVolumeRequest::decode(run.message.clone()).ok()?.name),
+        "CreateSnapshot" => ("CreateSnapshot", CreateSnapshotRequest::decode(run.message.clone()).ok()?.name),
+        _ => return None,
+    };
+    Some(Id::Name(method, name))
+}
+
+fn is_made_by(id: &Id, method: &str) -> bool {
+    matches!((id, method), (Id::Volume(_), "CreateVolume") | (Id::Snapshot(_), "CreateSnapshot"))
+}
+
+fn is_ok(called: &Called) -> bool {
+    matches!(&called.ended, Some((_, Ending::Answer(Code::Ok, _))))
+}
+
+/// Where things are, and under which names they were made.
+type Things = BTreeMap<Id, (usize, String)>;
+
+fn at_drivers(fleet: &Fleet) -> Things {
+    let mut things = Things::new();
+    for (node, driver) in fleet.storages() {
+        let volumes = driver.named_volumes().into_iter();
+        things.extend(volumes.map(|(name, volume, _)| (Id::Volume(volume.volume_id), (node, name))));
+        let snapshots = driver.snapshots().into_iter();
+        things.extend(snapshots.map(|(name, snapshot)| (Id::Snapshot(snapshot.snapshot_id), (node, name))));
+    }
+    things
+}
+
+/// Whether the store is right when all is calm.
+pub fn right(world: &World) -> Vec<String> {
+    let Some(store) = world.fleet.store() else { return vec!["there is no cloud".into()] };
+    let things = at_drivers(&world.fleet);
+    let mut wrong = store.read(|state| homes(world, state, &things));
+    wrong.extend(store.read(|state| intents(world, state)));
+    wrong
+}
+
+fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
+    let driver = driver_name().ok().and_then(|name| state.driver(&name));
+    let Some(driver) = driver else { return vec!["the store knows no driver".into()] };
+    let shared = world.fleet.shape().scope == Scope::Shared;
+    let mut wrong = Vec::new();
+    for (id, home) in driver.homes() {
+        let right = things.get(id).is_some_and(|(node, called)| {
+            (shared || home.node.as_str() == name(*node))
+                && home.name.as_deref().is_none_or(|name| name == called)
+                && !home.absent
+                && home.rivals.is_empty()
+        });
+        if !right {
+            let there = things.get(id);
+            wrong.push(format!("the store has {id:?} at {} as {:?}; it is {there:?}", home.node, home.name));
+        }
+    }
+    // Of what nobody was told, nobody knows; and what was there before us is asked for when somebody wants it.
+    for (id, (node, called)) in things.iter().filter(|(id, _)| driver.home(id).is_none()) {
+        let told = world.record.all().iter().any(|call| call.key == *called && is_ok(call));
+        if told {
+            wrong.push(format!("{id:?} of {called} at {} has no home", name(*node)));
+        }
+    }
+    wrong
+}
+
+/// An open intent is of something whose outcome nobody was told.
+fn intents(world: &World, state: &State) -> Vec<String> {
+    let driver = driver_name().ok().and_then(|name| state.driver(&name));
+    let mut wrong = Vec::new();
+    for (id, intent) in driver.into_iter().flat_map(|driver| driver.intents()) {
+        let Id::Name(method, called) = id else { continue };
+        if let Some(made) = &intent.made {
+            let made: String = (**made).into();
+            let made = if *method == "CreateVolume" { Id::Volume(made) } else { Id::Snapshot(made) };
+            if driver.is_none_or(|driver| driver.home(&made).is_none()) {
+                wrong.push(format!("{id:?} made {made:?}, which has no home"));
+            }
+            continue;
+        }
+        let calls = world.record.all();
+        let mut calls = calls.iter().filter(|call| call.method == *method && call.key == *called);
+        let not_told = |call: &Called| match &call.ended {
+            // Codes that do not say that nothing was made.
+            Some((_, Ending::Answer(code, _))) => {
+                is_open(*code) || matches!(code, Code::Unknown | Code::Internal)
+            }
+            _ => true,
+        };
+        if !calls.clone().any(not_told) || calls.any(is_ok) {
+            wrong.push(format!("the intent of {id:?} at {} is open, and its outcome was told", intent.node));
+        }
+    }
+    wrong
+}
+
+/// Asks all nodes for what they have, loses the store, and asks again: what was known is found.
+pub async fn rebuilt(world: &World) -> Vec<String> {
+    let fleet = &world.fleet;
+    if fleet.shape().scope == Scope::Shared {
+        return Vec::new();
+    }
+    let before = homes_of(fleet);
+    fleet.lose_store();
+    if let Err(error) = fleet.start_cloud() {
+        return vec![format!("the cloud does not start: {error:#}")];
+    }
+    for _ in 0..LINK {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if fleet.election().is_some_and(|now| now.linked.len() == fleet.drivers.len()) {
+            break;
+        }
+    }
+    // The hello is kept before the drivers are; both are after this.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let Some(front) = fleet.serving() else { return vec!["there is no cloud".into()] };
+    let mut wrong: Vec<_> = front
+        .lists()
+        .rebuild()
+        .await
+        .into_iter()
+        .filter_map(|(node, said)| Some(format!("{node} was not asked by the rebuild: {}", said.err()?)))
+        .collect();
+    let found = homes_of(fleet);
+    for (id, node) in before.iter().filter(|(id, node)| found.get(id) != Some(node)) {
+        wrong.push(format!("{id:?} lived at {node}, and the rebuild found {:?}", found.get(id)));
+    }
+    let there: BTreeMap<_, _> =
+        at_drivers(fleet).into_iter().map(|(id, (node, _))| (id, name(node).to_owned())).collect();
+    if found != there {
+        wrong.push(format!("the rebuild found {found:?}; there is {there:?}"));
+    }
+    wrong
+}
+
+fn homes_of(fleet: &Fleet) -> BTreeMap<Id, String> {
+    let homes = |state: &State| {
+        let driver = state.driver(&driver_name().ok()?)?;
+        Some(driver.homes().iter().map(|(id, home)| (id.clone(), home.node.to_string())).collect())
+    };
+    fleet.store().and_then(|store| store.read(homes)).unwrap_or_default()
+}

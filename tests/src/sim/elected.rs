@@ -1,0 +1,35 @@
+//! Watches the elections of a shared driver: another node is elected only when the link of the one of now has been
+//! gone for the grace, since what that one may still be doing would be done twice.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::fleet::Election;
+use super::model::World;
+
+/// How often it looks. A link that comes and goes in between is missed, to the better of the product.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Watches for ever.
+pub(super) async fn watch(world: World) {
+    let grace = world.fleet.policy().grace;
+    let (mut before, mut linked): (Option<Election>, HashMap<_, Instant>) = Default::default();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(now) = world.fleet.election() else { continue };
+        if let Some(before) =
+            before.filter(|before| before.since == now.since && before.elected != now.elected)
+            && let Some(node) = before.elected
+        {
+            let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);
+            if seen.elapsed() < grace {
+                let (away, elected) = (seen.elapsed(), &now.elected);
+                world.found.add([format!("{elected:?} was elected when {node} was away for {away:?}")]);
+            }
+        }
+        linked.extend(now.linked.iter().map(|node| (node.clone(), Instant::now())));
+        before = Some(now);
+    }
+}

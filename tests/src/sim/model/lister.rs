@@ -1,0 +1,197 @@
+//! Who lists all volumes page by page while they come and go, as external-attacher's reconciler and
+//! external-health-monitor do, and compares each whole list with what Kubernetes knows.
+//!
+//! It goes on with the next page over failures, changes of links and restarts of the cloud: the token must hold.
+
+use std::collections::BTreeSet;
+
+use proto::csi::list_volumes_response::Entry;
+use proto::csi::{ListVolumesRequest, ListVolumesResponse};
+use tonic::Code;
+
+use super::World;
+use super::api::{Attachment, Claim, Objects};
+use super::client::{Client, Odd};
+use crate::sim::dice::Dice;
+use crate::sim::fleet::Process;
+use crate::sim::keys::NODES;
+use crate::sim::life::BEFORE;
+
+/// Failures in a row after which a list is given up.
+const FAILURES: usize = 20;
+
+/// Lists for ever.
+pub async fn keep(world: World) {
+    let mut lister = Lister { dice: Dice::new(world.seed, "lister"), world, life: 0, client: None };
+    loop {
+        let wait = lister.dice.time(500, 40_000);
+        tokio::time::sleep(wait).await;
+        lister.list().await;
+    }
+}
+
+struct Lister {
+    world: World,
+    dice: Dice,
+    life: u64,
+    client: Option<(Client, Process)>,
+}
+
+impl Lister {
+    /// Makes one list, and compares it.
+    async fn list(&mut self) {
+        let mut before = self.world.api.read(picture);
+        // What was there before us at a node that has never linked, nobody can know of.
+        let (fleet, all) = (&self.world.fleet, self.world.fleet.drivers.len());
+        before.retain(|(claim, _)| !claim.name.starts_with(BEFORE) || fleet.known() == all);
+        let most = self.dice.pick(&[0, 1, 1, 2, 3, 7]);
+        let (mut entries, mut token, mut failures) = (Vec::new(), String::new(), 0);
+        loop {
+            let request = ListVolumesRequest { max_entries: most, starting_token: token.clone() };
+            match self.page(&request).await {
+                Ok(page) => {
+                    if most > 0 && page.entries.len() > usize::try_from(most).unwrap_or_default() {
+                        self.world.found.add([format!("a page has more than {most} entries")]);
+                    }
+                    (failures, token) = (0, page.next_token);
+                    entries.extend(page.entries);
+                    if token.is_empty() {
+                        break;
+                    }
+                }
+                // CSI: the token is not good any more, "the caller SHOULD start over".
+                Err(Code::Aborted) => return,
+                Err(_) if failures >= FAILURES => return,
+                Err(_) => failures += 1,
+            }
+            let wait = self.dice.time(0, 6_000);
+            tokio::time::sleep(wait).await;
+        }
+        let after = self.world.api.read(picture);
+        let wrong = compare(&before, &after, &entries);
+        self.world.trace.say(format_args!("lister: {} volumes listed: {}", entries.len(), ids(&entries)));
+        self.world.found.add(wrong.into_iter().map(|text| format!("in a list by {most}: {text}")));
+    }
+
+    async fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Code> {
+        if self.client.as_ref().is_none_or(|(client, _)| client.is_broken()) {
+            self.connect().await;
+        }
+        let Some((client, _)) = &self.client else { return Err(Code::Unavailable) };
+        let reply = client.call("ListVolumes", "", request, &Odd::default()).await;
+        reply.decode().ok_or(reply.code)
+    }
+
+    async fn connect(&mut self) {
+        if let Some((_, process)) = self.client.take() {
+            process.end.cancel();
+            process.tasks.stop();
+        }
+        let (World { fleet, record, trace, seed, timeout, .. }, process) = (&self.world, Process::default());
+        let dice = Dice::new(*seed, &format!("lister {}", self.life));
+        self.life += 1;
+        let notes = (record.clone(), trace.clone());
+        let client = Client::connect("lister", fleet, &process, *timeout, dice, notes).await;
+        self.client = client.ok().map(|client| (client, process));
+    }
+}
+
+/// A claim with its attachments at one moment.
+type Seen = (Claim, Vec<Attachment>);
+/// All of them.
+type Picture = Vec<Seen>;
+
+fn picture(objects: &Objects) -> Picture {
+    let attachments =
+        |at: usize| objects.attachments.iter().filter(move |of| of.claim == at).cloned().collect();
+    objects.claims.iter().enumerate().map(|(at, claim)| (claim.clone(), attachments(at))).collect()
+}
+
+fn id(entry: &Entry) -> &str {
+    entry.volume.as_ref().map_or("", |volume| &volume.volume_id)
+}
+
+fn ids(entries: &[Entry]) -> String {
+    entries.iter().map(id).collect::<Vec<_>>().join(" ")
+}
+
+/// What is wrong with a list that was made between two moments.
+fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> {
+    let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
+    for entry in entries {
+        if !seen.insert(id(entry)) {
+            wrong.push(format!("{:?} is listed twice", id(entry)));
+        }
+        if id(entry).is_empty() {
+            wrong.push("an entry has no volume".into());
+        }
+    }
+    for now in before {
+        let Some(volume) = &now.0.volume else { continue };
+        let Some(then) = after.iter().find(|then| then.0.name == now.0.name) else { continue };
+        let entry = entries.iter().find(|entry| id(entry) == volume.id);
+        match entry {
+            Some(_) if volume.gone => wrong.push(format!("{} was deleted before and is listed", volume.id)),
+            None if !then.0.deleted => {
+                wrong.push(format!("{} was there all the time and is not listed", volume.id));
+            }
+            Some(entry) if !then.0.deleted => wrong.extend(published(&volume.id, entry, (now, then))),
+            _ => {}
+        }
+    }
+    wrong
+}
+
+/// CSI: "a list of all node IDs to which the volume is currently published". The reconciler attaches again what
+/// is not in it, so it must be right where nothing changes.
+fn published(id: &str, entry: &Entry, (now, then): (&Seen, &Seen)) -> Option<String> {
+    let versions = |of: &[Attachment]| of.iter().map(|of| of.version).collect::<Vec<_>>();
+    let at_rest = |of: &Attachment| of.gone || (of.attached && !of.deleting);
+    if versions(&now.1) != versions(&then.1) || !now.1.iter().all(at_rest) {
+        return None;
+    }
+    let node = now.0.volume.as_ref().and_then(|volume| NODES.get(volume.node));
+    let wanted: Vec<_> =
+        node.filter(|_| now.1.iter().any(|of| !of.gone)).map(ToString::to_string).into_iter().collect();
+    let listed = entry.status.clone().unwrap_or_default().published_node_ids;
+    (wanted != listed).then(|| format!("{id} is published to {wanted:?} and listed as at {listed:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::csi::Volume as Listed;
+
+    use super::*;
+    use crate::sim::model::api::Volume;
+
+    fn claim(id: &str, gone: bool, deleted: bool) -> (Claim, Vec<Attachment>) {
+        let volume = Some(Volume { id: id.into(), gone, ..Volume::default() });
+        (Claim { volume, deleted, ..Claim::default() }, Vec::new())
+    }
+
+    fn entry(id: &str) -> Entry {
+        Entry { volume: Some(Listed { volume_id: id.into(), ..Listed::default() }), status: None }
+    }
+
+    #[test]
+    fn what_stayed_is_listed_once_and_what_was_gone_is_not() {
+        let stays = vec![claim("a", false, false)];
+        assert!(compare(&stays, &stays, &[entry("a")]).is_empty());
+        assert_eq!(compare(&stays, &stays, &[]).len(), 1, "it is missing");
+        assert_eq!(compare(&stays, &stays, &[entry("a"), entry("a")]).len(), 1, "it is there twice");
+        let leaves = vec![claim("a", false, true)];
+        assert!(compare(&stays, &leaves, &[]).is_empty(), "it may be there or not");
+        let gone = vec![claim("a", true, true)];
+        assert_eq!(compare(&gone, &gone, &[entry("a")]).len(), 1);
+    }
+
+    #[test]
+    fn nodes_are_compared_only_where_nothing_changes() {
+        let attached = Attachment { attached: true, ..Attachment::default() };
+        let with = |of: &Attachment| vec![(claim("a", false, false).0, vec![of.clone()])];
+        assert_eq!(compare(&with(&attached), &with(&attached), &[entry("a")]).len(), 1, "n1 is missing");
+        let leaving = Attachment { deleting: true, version: 1, ..attached.clone() };
+        assert!(compare(&with(&attached), &with(&leaving), &[entry("a")]).is_empty());
+        assert!(compare(&with(&leaving), &with(&leaving), &[entry("a")]).is_empty());
+    }
+}
