@@ -166,7 +166,9 @@ impl OfDriver {
         };
         // Looked through is what the rarest segment leaves.
         let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_else(none);
-        rarest.iter().filter(move |node| self.at.get(*node).is_some_and(|at| at.is_at(asked)))
+        let has_others = |node: &NodeName| self.at.get(node).is_some_and(|at| at.is_at(asked));
+        // Of a single segment the index has said all.
+        rarest.iter().filter(move |node| asked.len() == 1 || has_others(node))
     }
 
     /// Whether some node has no topology of its own, and so has ours.

@@ -1,5 +1,5 @@
-//! A store as large as csi-cloud is made for: nodes in zones, and volumes that were made through us, each with its
-//! entry, its name and the intent of its create.
+//! A store as large as csi-cloud is made for: nodes in zones, and volumes, each with its entry, its name and, if it was
+//! made through us, the intent of its create.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,6 +32,8 @@ pub struct Size {
     pub nodes: usize,
     /// Volumes, spread evenly over the nodes.
     pub homes: usize,
+    /// How many of them were made through us, so that the intents of their creates are kept.
+    pub intents: usize,
 }
 
 /// A node's name.
@@ -80,7 +82,9 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
         flush(&mut file, &mut changes, BATCH)?;
     }
     for number in 0..size.homes {
-        changes.extend(volume(&driver, number, number % size.nodes)?);
+        let [home, intent] = volume(&driver, number, number % size.nodes)?;
+        changes.push(home);
+        changes.extend((number < size.intents).then_some(intent));
         flush(&mut file, &mut changes, BATCH)?;
     }
     flush(&mut file, &mut changes, 1)

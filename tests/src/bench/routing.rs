@@ -84,11 +84,14 @@ async fn decisions(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
             all.extend_from_slice(&took);
         }
         took.sort_unstable();
-        figures.push(Figure::new(format!("decide: {}, p99", calls.what), p99(&took), "µs"));
+        for (part, name) in [(0.5, "p50"), (0.99, "p99")] {
+            figures.push(Figure::new(format!("decide: {}, {name}", calls.what), us(&took, part), "µs"));
+        }
     }
     all.sort_unstable();
     figures.push(
-        Figure::new("decide: all of these but those in brackets, p99", p99(&all), "µs").at_most(DECISION),
+        Figure::new("decide: all of these but those in brackets, p99", us(&all, 0.99), "µs")
+            .at_most(DECISION),
     );
     drop(store);
     tasks.finish(STOP).await;
@@ -128,8 +131,8 @@ fn decided(
     Ok(took)
 }
 
-fn p99(sorted: &[u64]) -> f64 {
-    percentile(sorted, 0.99).map_or(f64::NAN, |ns| ns as f64 / 1000.0)
+fn us(sorted: &[u64], part: f64) -> f64 {
+    percentile(sorted, part).map_or(f64::NAN, |ns| ns as f64 / 1000.0)
 }
 
 /// What the sidecars call, at random nodes and volumes.

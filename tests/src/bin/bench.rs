@@ -39,6 +39,9 @@ struct Args {
     /// How many volumes it knows there
     #[arg(long, default_value_t = 1_000_000)]
     homes: usize,
+    /// How many of these were made through csi-cloud, which keeps the intent of each create [default: all]
+    #[arg(long)]
+    intents: Option<usize>,
 }
 
 /// What is measured.
@@ -91,7 +94,8 @@ async fn one(case: Case, args: &Args) -> anyhow::Result<()> {
     match case {
         Case::Calls => calls(args).await,
         Case::Routing => {
-            let size = Size { nodes: args.nodes, homes: args.homes };
+            let intents = args.intents.unwrap_or(args.homes);
+            let size = Size { nodes: args.nodes, homes: args.homes, intents };
             finish(routing::measure(size, &args.out).await?, "routing.jsonl")
         }
         Case::Durable => {

@@ -65,3 +65,22 @@ fn a_report_without_specs_is_refused() {
         assert!(Report::parse(json.as_bytes()).is_err(), "{json:?}");
     }
 }
+
+#[test]
+fn the_parts_leave_no_spec_out_and_have_none_in_common() {
+    use crate::sanity::Part;
+    let part = |part: Part| real().filtered(|spec| part.has(spec));
+    let (controller, others) = (part(Part::Controller), part(Part::Others));
+    assert!(!controller.specs.is_empty() && !others.specs.is_empty());
+    let both = others.and(controller);
+    assert_eq!(both.specs.len(), part(Part::All).specs.len());
+    assert!(both.differences(&real()).is_empty());
+}
+
+#[test]
+fn group_controllers_are_no_controllers() {
+    use crate::sanity::Part;
+    let spec = |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
+    assert!(Part::Controller.has(&spec("GetSnapshot [Controller Server] should work")));
+    assert!(Part::Others.has(&spec("GroupController Service [GroupController Server] should work")));
+}
