@@ -14,6 +14,8 @@ use super::record::{At, Change, Home, Intent, Node};
 pub struct State {
     drivers: HashMap<DriverName, OfDriver>,
     nodes: BTreeMap<NodeName, Node>,
+    /// Those of them that were removed; asked for at each decision, and seldom any.
+    removed: HashSet<NodeName>,
 }
 
 /// What the store keeps of one driver.
@@ -69,7 +71,7 @@ impl State {
 
     /// Whether an operator removed the node for good.
     pub fn is_removed(&self, node: &NodeName) -> bool {
-        self.nodes.get(node).is_some_and(|node| node.removed.is_some())
+        self.removed.contains(node)
     }
 
     /// Takes a change that is durable.
@@ -81,9 +83,19 @@ impl State {
             }
             Change::At(driver, node, at) => self.drivers.entry(driver).or_default().set_at(node, at),
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
-            Change::Node(name, Some(node)) => drop(self.nodes.insert(name, node)),
-            Change::Node(name, None) => drop(self.nodes.remove(&name)),
+            Change::Node(name, node) => self.set_node(name, node),
         }
+    }
+
+    fn set_node(&mut self, name: NodeName, node: Option<Node>) {
+        match node.as_ref().and_then(|node| node.removed) {
+            Some(_) => self.removed.insert(name.clone()),
+            None => self.removed.remove(&name),
+        };
+        match node {
+            Some(node) => self.nodes.insert(name, node),
+            None => self.nodes.remove(&name),
+        };
     }
 }
 

@@ -84,3 +84,13 @@ fn group_controllers_are_no_controllers() {
     assert!(Part::Controller.has(&spec("GetSnapshot [Controller Server] should work")));
     assert!(Part::Others.has(&spec("GroupController Service [GroupController Server] should work")));
 }
+
+#[test]
+fn what_we_refuse_for_a_driver_is_no_difference_and_the_opposite_is() {
+    let name = "ModifyVolume [Controller Server] should fail if no volume id is given".to_owned();
+    let report = |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
+    let (passed, failed) = (report(State::Passed), report(State::Failed));
+    assert!(passed.differences(&failed).is_empty());
+    assert_eq!(failed.differences(&passed).len(), 1);
+    assert_eq!(report(State::Skipped).differences(&failed).len(), 1);
+}
