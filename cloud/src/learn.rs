@@ -119,10 +119,11 @@ pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), Sto
     write.await
 }
 
-/// Keeps what a call did to a volume, in its entry. A volume without a home stays without one.
+/// Keeps what a call did to a volume, in its entry, and does not wait until it is durable: what a crash loses of it,
+/// the node's next list tells. A volume without a home stays without one.
 ///
 /// # Errors
-/// It could not be made durable.
+/// The store is closed.
 pub async fn changed(
     store: &Store,
     driver: &DriverName,
@@ -130,7 +131,7 @@ pub async fn changed(
     change: impl FnOnce(&[u8]) -> Result<Vec<u8>, Malformed> + Send + 'static,
 ) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
-    let write = store.write(move |txn| {
+    let write = store.write_behind(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else { return };
         // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
         let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };

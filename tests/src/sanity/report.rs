@@ -133,7 +133,7 @@ impl Report {
     }
 
     /// A line for each spec that ended in another way than in `direct`, or is in only one of the two; but for what
-    /// [`BETTER`] names.
+    /// `BETTER` names.
     pub fn differences(&self, direct: &Self) -> Vec<String> {
         let (here, there) = (self.by_name(), direct.by_name());
         let names: BTreeSet<_> = here.keys().chain(there.keys()).collect();
