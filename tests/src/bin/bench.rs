@@ -163,7 +163,8 @@ async fn linked(
     sockets: &[(&str, String)],
 ) -> anyhow::Result<Way> {
     let names: Vec<_> = sockets.iter().map(|(name, _)| *name).collect();
-    let cloud = stand.cloud(&[listen], &names, &[]).await?;
+    // What the disk costs is `durable`'s to say.
+    let cloud = stand.cloud(&[listen], &names, &["--store", "memory:"]).await?;
     let url = cloud.urls.first().context("no listener")?.clone();
     let at: Vec<_> = sockets.iter().map(|(name, socket)| (*name, socket.as_str())).collect();
     let edge = stand.edge(NODE, &url, &at).await?;
