@@ -191,6 +191,8 @@ mod tests {
         let id = Id::Volume("v".into());
         found(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
         changed(&store, &driver, &id, |entry| crate::entry::attach(entry, "n1")).await.unwrap();
+        // What was handed in before is seen after this.
+        store.write(|_| ()).await.unwrap();
         let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
         let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
         assert_eq!(entry.volume.unwrap().volume_id, "v");

@@ -72,7 +72,7 @@ impl Insight {
                 state,
                 |of, after| match &ask.node {
                     Some(node) => at_node(of, node, after),
-                    None => Box::new(of.homes().range(from(after))),
+                    None => Box::new(of.homes().range(from(after)).map(|(id, home)| (id, &**home))),
                 },
                 |driver, id, home| {
                     if ask.all || matches!(id, Id::Volume(_)) {

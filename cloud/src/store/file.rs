@@ -20,7 +20,7 @@ use super::{Backend, Change, StoreError};
 use crate::config::StoreAt;
 
 /// What of the file redb may keep in memory, in bytes. All records are in memory anyway.
-const CACHE: usize = 32 << 20;
+const CACHE: usize = 8 << 20;
 /// How records are kept. It grows when a csi-cloud of today could misread what is written.
 const FORMAT: u64 = 1;
 /// About the store itself.

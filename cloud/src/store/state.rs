@@ -21,7 +21,8 @@ pub struct State {
 /// What the store keeps of one driver.
 #[derive(Default)]
 pub struct OfDriver {
-    homes: BTreeMap<Id, Home>,
+    /// Boxed, since a map's nodes are half empty when they were filled in order, as by a start.
+    homes: BTreeMap<Id, Box<Home>>,
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, At>,
     elected: Option<NodeName>,
@@ -102,11 +103,11 @@ impl State {
 impl OfDriver {
     /// Where something lives.
     pub fn home(&self, id: &Id) -> Option<&Home> {
-        self.homes.get(id)
+        self.homes.get(id).map(|home| &**home)
     }
 
     /// All homes in order of their ids: volumes, then snapshots, then groups.
-    pub fn homes(&self) -> &BTreeMap<Id, Home> {
+    pub fn homes(&self) -> &BTreeMap<Id, Box<Home>> {
         &self.homes
     }
 
@@ -197,7 +198,7 @@ impl OfDriver {
         let after = home.as_ref().and_then(|home| home.counted(&id)).cloned();
         let now_at = home.as_ref().map(|home| home.node.clone());
         let before = match home {
-            Some(home) => self.homes.insert(id.clone(), home),
+            Some(home) => self.homes.insert(id.clone(), Box::new(home)),
             None => self.homes.remove(&id),
         };
         self.recent.changed(&id, before.as_ref().map(|home| &home.node), now_at.as_ref());
