@@ -119,11 +119,11 @@ pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), Sto
     write.await
 }
 
-/// Keeps what a call did to a volume, in its entry, and does not wait until it is durable: what a crash loses of it,
-/// the node's next list tells. A volume without a home stays without one.
+/// Keeps what a call did to a volume, in its entry. It is durable before its caller is answered: a list tells it also
+/// after a crash, while the node is away. A volume without a home stays without one.
 ///
 /// # Errors
-/// The store is closed.
+/// It could not be made durable.
 pub async fn changed(
     store: &Store,
     driver: &DriverName,
@@ -131,7 +131,7 @@ pub async fn changed(
     change: impl FnOnce(&[u8]) -> Result<Vec<u8>, Malformed> + Send + 'static,
 ) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
-    let write = store.write_behind(move |txn| {
+    let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else { return };
         // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
         let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };
@@ -191,8 +191,6 @@ mod tests {
         let id = Id::Volume("v".into());
         found(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
         changed(&store, &driver, &id, |entry| crate::entry::attach(entry, "n1")).await.unwrap();
-        // What was handed in before is seen after this.
-        store.write(|_| ()).await.unwrap();
         let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
         let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
         assert_eq!(entry.volume.unwrap().volume_id, "v");

@@ -74,9 +74,6 @@ impl Lists {
         };
         if after.is_none() {
             self.refresh(kind, wanted.secrets, came).await?;
-            // What calls that were answered before did to volumes may still be on its way into the store.
-            let settled = self.refresher.store.write(|_| ()).await;
-            settled.map_err(|source| Error::NotDurable { source: source.into() })?;
         }
         let Refresher { asker, store, .. } = &self.refresher;
         Ok(store.read(|state| page::page(state.driver(&asker.driver), kind, after.as_deref(), most)))

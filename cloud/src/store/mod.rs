@@ -145,26 +145,6 @@ impl Store {
         &self,
         change: impl FnOnce(&mut Txn<'_>) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let outcome = self.hand_in(change).await?;
-        outcome.await.map_err(|_| StoreError::Closed)?
-    }
-
-    /// Makes a change after all that were handed in before it, and does not wait until it is durable: for what
-    /// nothing depends on after a crash.
-    ///
-    /// # Errors
-    /// The store is closed.
-    pub async fn write_behind(
-        &self,
-        change: impl FnOnce(&mut Txn<'_>) + Send + 'static,
-    ) -> Result<(), StoreError> {
-        self.hand_in(change).await.map(drop)
-    }
-
-    async fn hand_in<T: Send + 'static>(
-        &self,
-        change: impl FnOnce(&mut Txn<'_>) -> T + Send + 'static,
-    ) -> Result<oneshot::Receiver<Result<T, StoreError>>, StoreError> {
         let (done, outcome) = oneshot::channel();
         let job: Job = Box::new(move |txn| {
             let value = change(txn);
@@ -172,7 +152,7 @@ impl Store {
             Box::new(move |durable| drop(done.send(durable.map(|()| value))))
         });
         self.jobs.send(job).await.map_err(|_| StoreError::Closed)?;
-        Ok(outcome)
+        outcome.await.map_err(|_| StoreError::Closed)?
     }
 }
 
