@@ -33,7 +33,9 @@ impl Access {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate()?;
         write(dir, "ca.crt", &params.self_signed(&key)?.pem())?;
-        write(dir, "accounts.key", &KeyPair::generate()?.serialize_pem())?;
+        let accounts = KeyPair::generate()?;
+        write(dir, "accounts.key", &accounts.serialize_pem())?;
+        write(dir, "accounts.pub", &accounts.public_key_pem())?;
         let issuer = Issuer::new(params, key);
         let access = Self { dir: dir.to_owned(), server: format!("https://127.0.0.1:{port}"), issuer };
         let mut server = CertificateParams::default();

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -81,7 +80,10 @@ impl Cloud {
     /// There is none.
     pub fn sidecar(&self, program: &str, driver: &str) -> anyhow::Result<&Program> {
         let name = format!("{program}-{driver}");
-        self.sidecars.iter().find(|sidecar| sidecar.name() == name).with_context(|| format!("there is no {name}"))
+        self.sidecars
+            .iter()
+            .find(|sidecar| sidecar.name() == name)
+            .with_context(|| format!("there is no {name}"))
     }
 
     /// What a command of csi-cloud prints in JSON.
@@ -168,9 +170,9 @@ async fn account(
 ) -> anyhow::Result<std::path::PathBuf> {
     let api = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
     let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN), ..Default::default() };
-    let request = TokenRequest { spec, ..Default::default() };
+    let request = TokenRequest { spec: Some(spec), ..Default::default() };
     let issued = api.create_token_request(name, &PostParams::default(), &request).await;
     let issued = issued.with_context(|| format!("no token for the service account {namespace}/{name}"))?;
-    let token = issued.status.context("a token request without an answer")?.token;
+    let token = issued.status.and_then(|status| status.token).context("a token request without an answer")?;
     access.account(name, &token)
 }

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{ensure};
+use anyhow::ensure;
 use kube::Client;
+use tokio::net::TcpStream;
 
 use super::access::Access;
 use super::ground::{Ground, ports};
@@ -43,6 +44,8 @@ impl Control {
         let kubeconfig = access.user("admin", "stand-admin", Some("system:masters"))?;
         let admin = super::objects::client(&kubeconfig).await?;
         let ready = || async {
+            // Before anything with a client, which logs that it cannot connect.
+            TcpStream::connect(("127.0.0.1", api)).await?;
             let request = http::Request::get("/readyz").body(Vec::new())?;
             let said = admin.request_text(request).await?;
             ensure!(said.trim() == "ok", "it says {said}");
@@ -80,7 +83,6 @@ fn etcd(ground: &Ground, client: u16, peer: u16) -> Launch {
 }
 
 fn apiserver(ground: &Ground, access: &Access, etcd: u16, port: u16) -> Launch {
-    let key = access.at("accounts.key");
     let args = [
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
@@ -92,8 +94,8 @@ fn apiserver(ground: &Ground, access: &Access, etcd: u16, port: u16) -> Launch {
         format!("--tls-cert-file={}", access.at("apiserver.crt")),
         format!("--tls-private-key-file={}", access.at("apiserver.key")),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-        format!("--service-account-key-file={key}"),
-        format!("--service-account-signing-key-file={key}"),
+        format!("--service-account-key-file={}", access.at("accounts.pub")),
+        format!("--service-account-signing-key-file={}", access.at("accounts.key")),
         "--authorization-mode=Node,RBAC".to_owned(),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
         "--endpoint-reconciler-type=none".to_owned(),

@@ -7,12 +7,23 @@ use anyhow::{Context, ensure};
 
 /// What Debian's packages and `make stand` must have put here.
 const TOOLS: [&str; 10] = [
-    "csi-attacher", "csi-provisioner", "csi-resizer", "csi-snapshotter", "kube-apiserver",
-    "kube-controller-manager", "kube-scheduler", "kubelet", "registrar", "snapshot-controller",
+    "csi-attacher",
+    "csi-provisioner",
+    "csi-resizer",
+    "csi-snapshotter",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "registrar",
+    "snapshot-controller",
 ];
 const PACKAGES: [(&str, &str); 6] = [
-    ("/usr/bin/etcd", "etcd-server"), ("/usr/bin/containerd", "containerd"), ("/usr/sbin/runc", "runc"),
-    ("/usr/lib/cni/loopback", "containernetworking-plugins"), ("/bin/busybox", "busybox-static"),
+    ("/usr/bin/etcd", "etcd-server"),
+    ("/usr/bin/containerd", "containerd"),
+    ("/usr/sbin/runc", "runc"),
+    ("/usr/lib/cni/loopback", "containernetworking-plugins"),
+    ("/bin/busybox", "busybox-static"),
     ("/usr/bin/setpriv", "util-linux"),
 ];
 

@@ -15,8 +15,28 @@ pub const IMAGE: &str = "stand.edge-csi.io/box:1";
 const BUSYBOX: &str = "/bin/busybox";
 /// What pods call.
 const APPLETS: [&str; 22] = [
-    "awk", "cat", "cmp", "cp", "date", "dd", "df", "echo", "grep", "head", "hostname", "id", "ls", "mkdir",
-    "rm", "sh", "sha256sum", "sleep", "stat", "sync", "test", "touch",
+    "awk",
+    "cat",
+    "cmp",
+    "cp",
+    "date",
+    "dd",
+    "df",
+    "echo",
+    "grep",
+    "head",
+    "hostname",
+    "id",
+    "ls",
+    "mkdir",
+    "rm",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "stat",
+    "sync",
+    "test",
+    "touch",
 ];
 
 /// Makes the archive in a directory.

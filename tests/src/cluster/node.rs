@@ -93,7 +93,13 @@ impl Node {
     pub fn programs(&self) -> Vec<&Program> {
         let registrars = self.drivers.iter().map(|driver| &driver.registrar);
         let drivers = self.drivers.iter().map(|driver| &driver.program);
-        [&self.kubelet].into_iter().chain(registrars).chain([&self.edge]).chain(drivers).chain([&self.containerd]).collect()
+        [&self.kubelet]
+            .into_iter()
+            .chain(registrars)
+            .chain([&self.edge])
+            .chain(drivers)
+            .chain([&self.containerd])
+            .collect()
     }
 }
 
@@ -122,11 +128,7 @@ impl Place<'_> {
     }
 }
 
-async fn containerd(
-    at: &Place<'_>,
-    space: &Arc<Space>,
-    image: &std::path::Path,
-) -> anyhow::Result<Program> {
+async fn containerd(at: &Place<'_>, space: &Arc<Space>, image: &std::path::Path) -> anyhow::Result<Program> {
     // Without a network a node is never Ready.
     at.write(
         "cni/10-loopback.conflist",

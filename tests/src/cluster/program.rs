@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -197,7 +197,8 @@ impl Program {
 
     /// Whether it runs.
     pub async fn is_running(&self) -> bool {
-        self.pid().await.is_ok_and(|pid| test_kill_process(pid).is_ok())
+        let mut state = self.state.lock().await;
+        state.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
     /// Kills it with SIGKILL and waits for that.
@@ -275,7 +276,12 @@ impl Program {
     ///
     /// # Errors
     /// The program ended, or it is not so in time; the error holds the end of its log.
-    pub async fn until<F>(&self, what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> anyhow::Result<()>
+    pub async fn until<F>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut ask: impl FnMut() -> F,
+    ) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<()>>,
     {

@@ -82,7 +82,10 @@ async fn stored(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     let volumes = cluster.cloud.shows(&cluster.ground, &["volumes"]).await?;
     let odd = volumes.iter().find(|volume| text(volume, "state") != "ok");
     ensure!(odd.is_none(), "our store has {odd:?}");
-    Ok(volumes.iter().map(|volume| (text(volume, "driver").to_owned(), text(volume, "id").to_owned())).collect())
+    Ok(volumes
+        .iter()
+        .map(|volume| (text(volume, "driver").to_owned(), text(volume, "id").to_owned()))
+        .collect())
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
