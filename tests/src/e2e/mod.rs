@@ -1,8 +1,11 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
+mod copies;
+mod edges;
 mod pods;
 pub mod scene;
+mod sets;
 pub mod truth;
 
 use std::time::Duration;
@@ -43,6 +46,18 @@ const AT_ONCE: usize = 4;
 pub const ROWS: &[Row] = &[
     Row { name: "pod", alone: false, run: |scene| pods::written_and_gone(scene).boxed() },
     Row { name: "pod-again", alone: false, run: |scene| pods::made_again(scene).boxed() },
+    Row { name: "block", alone: false, run: |scene| pods::raw_block(scene).boxed() },
+    Row { name: "immediate", alone: false, run: |scene| pods::bound_first(scene).boxed() },
+    Row { name: "two-drivers", alone: false, run: |scene| pods::two_drivers(scene).boxed() },
+    Row { name: "ephemeral", alone: false, run: |scene| pods::ephemeral(scene).boxed() },
+    Row { name: "stateful-set", alone: false, run: |scene| sets::three_nodes(scene).boxed() },
+    Row { name: "snapshot", alone: false, run: |scene| copies::snapshot_and_restore(scene).boxed() },
+    Row { name: "clone", alone: false, run: |scene| copies::cloned(scene).boxed() },
+    Row { name: "expand", alone: false, run: |scene| copies::expanded(scene).boxed() },
+    Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
+    Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
+    Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
+    Row { name: "cloud-killed", alone: true, run: |scene| edges::cloud_killed(scene).boxed() },
 ];
 
 /// The rows of these names, or all without one.
