@@ -117,3 +117,29 @@ async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
     cleared?;
     if row.alone { truth::agreed(cluster).await } else { truth::gone(cluster, row.name).await }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::scene::{claim, pod};
+    use super::*;
+    use crate::cluster::objects::parse;
+
+    #[test]
+    fn rows_are_found_by_name_and_each_has_its_own() {
+        let names: BTreeSet<_> = ROWS.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), ROWS.len());
+        assert_eq!(chosen(&[]).unwrap().len(), ROWS.len());
+        assert_eq!(chosen(&["pod".into()]).unwrap()[0].name, "pod");
+        assert!(chosen(&["pods".into()]).is_err());
+    }
+
+    #[test]
+    fn what_users_write_is_yaml() {
+        let objects = parse(&(claim("c", "late") + &pod("p", "c", "exec sleep 1", "true"))).unwrap();
+        assert_eq!(objects[0]["spec"]["storageClassName"], "late");
+        assert_eq!(objects[1]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "c");
+        assert_eq!(objects[1]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"], "/data");
+    }
+}
