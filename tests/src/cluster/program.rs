@@ -125,6 +125,17 @@ impl Program {
         state.child = Some(self.spawn(&state.launch)?);
         state.wanted = true;
         state.ended = None;
+        self.entered(&mut state).await
+    }
+
+    /// At a node the program is the child of the one that went inside, and there a moment later.
+    async fn entered(&self, state: &mut State) -> anyhow::Result<()> {
+        let deadline = Instant::now() + STOP;
+        while self.space.is_some() && self.pid_of(state).is_err() && Instant::now() < deadline {
+            let ended = state.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            ensure!(!ended, "{} ended at once; its log ends:\n{}", self.name, self.log_tail());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         Ok(())
     }
 

@@ -113,7 +113,7 @@ async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
         Err(_) => scene.told().await.unwrap_or_else(|error| format!("no events: {error:#}")),
     };
     let cleared = scene.end().await.context("after the row");
-    done.with_context(|| format!("what Kubernetes tells of it:\n{told}"))?;
+    done.with_context(|| format!("Kubernetes tells of it:\n{told}\nwhat failed"))?;
     cleared?;
     if row.alone { truth::agreed(cluster).await } else { truth::gone(cluster, row.name).await }
 }
