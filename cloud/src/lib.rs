@@ -17,6 +17,7 @@ use crate::calls::Calls;
 use crate::config::Config;
 use crate::front::Front;
 use crate::http::Health;
+use crate::kube::Facts;
 use crate::links::Links;
 use crate::node_fronts::NodeFronts;
 use crate::policy::Policy;
@@ -37,6 +38,7 @@ mod entry;
 pub mod find;
 pub mod front;
 pub mod http;
+pub mod kube;
 pub mod learn;
 pub mod links;
 pub mod local;
@@ -107,7 +109,15 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         fronts.spawn("node fronts", nodes.keep(fronts.clone()));
     }
     let policies = config.policies;
-    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
+    let facts = Facts {
+        store: store.clone(),
+        links: links.clone(),
+        calls: calls.clone(),
+        policies: policies.clone(),
+    };
+    let kubernetes = kube::start(config.kubernetes, facts, &watching).await?;
+    let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
+    let insight = Arc::new(insight);
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
