@@ -42,11 +42,8 @@ use self::mirror::{Mirror, Objects};
 use self::owner::MANAGER;
 use self::retry::Retries;
 use self::tell::Scan;
-use crate::calls::Calls;
+use crate::admin::Insight;
 use crate::config::Kubernetes;
-use crate::links::Links;
-use crate::policy::Policy;
-use crate::store::Store;
 
 pub use self::object::{ObjectSettings, Token};
 
@@ -70,18 +67,6 @@ const BREATH: Duration = Duration::from_millis(500);
 const OUTAGE: Duration = Duration::from_secs(30);
 /// Objects that a list asks for at a time.
 const PAGE: u32 = 500;
-
-/// What csi-cloud knows.
-pub struct Facts {
-    /// What is durable.
-    pub store: Store,
-    /// All links.
-    pub links: Arc<Links>,
-    /// Where requests are counted.
-    pub calls: Arc<Calls>,
-    /// The drivers that have a front, and what the operator wants of them.
-    pub policies: BTreeMap<DriverName, Policy>,
-}
 
 /// How things stand in Kubernetes, for operators.
 #[derive(Default)]
@@ -107,34 +92,20 @@ impl Published {
 ///
 /// # Errors
 /// What says where the API server is cannot be read, or not be used.
-pub async fn start(
-    settings: Option<Kubernetes>,
-    facts: Facts,
-    tasks: &Tasks,
-) -> anyhow::Result<Option<Arc<Published>>> {
-    let Some(settings) = settings else { return Ok(None) };
+pub async fn start(settings: Option<Kubernetes>, facts: Arc<Insight>, tasks: &Tasks) -> anyhow::Result<()> {
+    let (Some(settings), Some(published)) = (settings, facts.kubernetes.clone()) else { return Ok(()) };
     let server = Arc::new(Server::new(&settings.api, facts.calls.clone()).await?);
-    let (mirror, published) = (Arc::new(Mirror::default()), Arc::new(Published::default()));
+    let mirror = Arc::new(Mirror::default());
     for driver in facts.policies.keys() {
         published.set(driver, "not yet");
     }
     watch_all(&server, &mirror, tasks);
     let recorder = Recorder::new(server.client.clone(), Reporter::from(MANAGER));
     let (retries, missing, told, scan) = Default::default();
-    let keeper = Keeper {
-        settings,
-        facts,
-        server,
-        mirror,
-        published: published.clone(),
-        recorder,
-        retries,
-        missing,
-        told,
-        scan,
-    };
+    let keeper =
+        Keeper { settings, facts, server, mirror, published, recorder, retries, missing, told, scan };
     tasks.spawn_until_stop("kubernetes", keeper.keep());
-    Ok(Some(published))
+    Ok(())
 }
 
 type Metadata = PartialObjectMeta<PersistentVolumeClaim>;
@@ -179,7 +150,8 @@ async fn follow<K: Send + 'static>(
 /// Carries out what is to be done in Kubernetes.
 struct Keeper {
     settings: Kubernetes,
-    facts: Facts,
+    /// What csi-cloud knows, and has.
+    facts: Arc<Insight>,
     server: Arc<Server>,
     mirror: Arc<Mirror>,
     published: Arc<Published>,

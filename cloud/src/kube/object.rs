@@ -221,8 +221,8 @@ mod tests {
         let named = Value::Object(named.collect());
         live.metadata.managed_fields = Some(vec![managed(MANAGER, "Apply", json!({ "f:spec": named }))]);
         live.spec.pod_info_on_mount.get_or_insert(false);
-        live.spec.fs_group_policy.get_or_insert("ReadWriteOnceWithFSType".into());
-        live.spec.volume_lifecycle_modes.get_or_insert(vec!["Persistent".into()]);
+        live.spec.fs_group_policy.get_or_insert_with(|| "ReadWriteOnceWithFSType".into());
+        live.spec.volume_lifecycle_modes.get_or_insert_with(|| vec!["Persistent".into()]);
         live
     }
 
