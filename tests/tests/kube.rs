@@ -110,8 +110,8 @@ impl Plane {
             format!("--tls-private-key-file={}", at("pki/cloud.key")),
             format!("--token-auth-file={}", at("tokens.csv")),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
-            format!("--service-account-key-file={}", at("pki/ca.key")),
-            format!("--service-account-signing-key-file={}", at("pki/ca.key")),
+            format!("--service-account-key-file={}", at("pki/cloud.crt")),
+            format!("--service-account-signing-key-file={}", at("pki/cloud.key")),
             "--authorization-mode=RBAC".into(),
             "--disable-admission-plugins=ServiceAccount".into(),
             "--endpoint-reconciler-type=none".into(),
@@ -247,7 +247,7 @@ impl Site {
             let said =
                 (entry.map(|entry| entry.node_id.as_str()), label, ids.get(DRIVER).map(String::as_str));
             let all = Some(node).filter(|_| expected);
-            ensure!(said == (all, all, all), "{said:?}");
+            ensure!(said == (all, all, all), "{said:?}; {}", self.world.cloud.process.log_tail());
             let keys = entry.and_then(|entry| entry.topology_keys.clone()).unwrap_or_default();
             ensure!(!expected || keys == [TOPOLOGY_KEY], "{keys:?}");
             Ok(())
@@ -343,7 +343,7 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     let socket = site.world.stand.at("other.sock");
     let _serving = other.serve(Path::new(&socket))?;
     let edge = site.world.stand.edge(NODE, &url, &[("other.edge-csi.io", &socket)]).await?;
-    std::mem::replace(&mut site.world.edge, edge).kill().await?;
+    std::mem::replace(&mut site.world.edge, edge).stop(START).await?;
     site.published(NODE, false).await?;
     // All that while nobody touched what the kubelet of n2 said.
     let entry = &site.plane.all::<CSINode>().get("n2").await?.spec.drivers[0];

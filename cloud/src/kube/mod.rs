@@ -157,7 +157,7 @@ struct Keeper {
     published: Arc<Published>,
     recorder: Recorder,
     retries: Retries,
-    /// Since when a driver at a node waits for the node's kubelet.
+    /// Until when a driver at a node waits for the node's kubelet.
     missing: HashMap<(NodeName, DriverName), Instant>,
     told: Told,
     scan: Scan,

@@ -57,8 +57,8 @@ pub(super) struct Collision {
 pub(super) struct Plan {
     pub(super) step: Option<Step>,
     pub(super) collisions: Vec<Collision>,
-    /// Drivers that wait for the node's kubelet to publish them.
-    pub(super) waiting: Vec<DriverName>,
+    /// Drivers that nobody has published, which is for the node's kubelet to do first.
+    pub(super) missing: Vec<DriverName>,
 }
 
 /// What is to be published of a driver at a node; none if it says no id of the node.
@@ -85,10 +85,13 @@ pub(super) fn plan(
     let mut plan = Plan::default();
     let mut ours: Vec<&Wanted> = Vec::new();
     for one in wanted {
+        if !csinode.entries.contains_key(one.driver.as_str()) {
+            plan.missing.push(one.driver.clone());
+        }
         match csinode.entries.get(one.driver.as_str()) {
             // Its kubelet has said it all.
             Some(entry) if !entry.ours => {}
-            None if !due(&one.driver) => plan.waiting.push(one.driver.clone()),
+            None if !due(&one.driver) => {}
             _ => match collision(one, node, &ours) {
                 Some(collision) => plan.collisions.push(collision),
                 None => ours.push(one),

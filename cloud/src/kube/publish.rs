@@ -89,10 +89,10 @@ impl Keeper {
         let now = Instant::now();
         let mut missing = HashMap::new();
         for (node, _, plan) in &plans {
-            for driver in &plan.waiting {
+            for driver in &plan.missing {
                 let key = (node.clone(), driver.clone());
-                let since = self.missing.get(&key).copied().unwrap_or(now);
-                missing.insert(key, since);
+                let due = self.missing.get(&key).copied().unwrap_or(now + self.settings.grace);
+                missing.insert(key, due);
             }
         }
         self.missing = missing;
@@ -150,10 +150,8 @@ impl Keeper {
                 continue;
             };
             let due = |driver: &DriverName| {
-                let since = self.missing.get(&(node.clone(), driver.clone()));
-                let waited =
-                    since.is_some_and(|since| now.saturating_duration_since(*since) >= self.settings.grace);
-                self.settings.publish == Publish::On || waited
+                let due = self.missing.get(&(node.clone(), driver.clone()));
+                self.settings.publish == Publish::On || due.is_some_and(|due| *due <= now)
             };
             let plan = node::plan(wanted, known, csinode, due);
             if plan != Plan::default() {
@@ -171,6 +169,10 @@ impl Keeper {
                 if let Some(csinode) = self.settled(&about, answered)? {
                     let drivers: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
                     info!(%node, drivers = drivers.join(","), "applied entries of the CSINode");
+                    // What we have just withdrawn to replace it waits for no kubelet.
+                    for driver in self.facts.policies.keys() {
+                        self.missing.entry((node.clone(), driver.clone())).or_insert_with(Instant::now);
+                    }
                     let (name, csinode) = mirror::csinode(&csinode);
                     self.mirror.change(|objects| objects.csinodes.set(name, csinode));
                 }

@@ -120,7 +120,10 @@ fn what_a_kubelet_published_is_its_own() {
 fn a_kubelet_has_its_time() {
     let (node, csinode) = Default::default();
     let waits = plan(&[want("a.example", &[])], &node, &csinode, |_| false);
-    assert_eq!((waits.step, waits.waiting), (None, vec!["a.example".parse().unwrap()]));
+    let missing = vec!["a.example".parse().unwrap()];
+    assert_eq!((waits.step, &waits.missing), (None, &missing));
+    // It stays missing until there is an entry, however far we have come.
+    assert_eq!(plan(&[want("a.example", &[])], &node, &csinode, |_| true).missing, missing);
 }
 
 #[test]
