@@ -223,6 +223,16 @@ impl Site {
         self.world.stand.run("csi-cloud", &[command, &["--admin", &admin]].concat()).await
     }
 
+    /// Waits until csi-cloud has logged this, however much it logged after it.
+    async fn logged(&self, what: &str) -> anyhow::Result<()> {
+        until(what, || async {
+            let log = self.world.cloud.process.log();
+            ensure!(String::from_utf8_lossy(&log).contains(what), "{}", self.world.cloud.process.log_tail());
+            Ok(())
+        })
+        .await
+    }
+
     /// How csi-cloud says that the CSIDriver object stands.
     async fn stands(&self, expected: &str) -> anyhow::Result<()> {
         until(expected, || async {
@@ -298,7 +308,7 @@ async fn a_csidriver_is_made_and_kept_and_somebody_elses_is_left_alone() -> anyh
     .await?;
     site.stands("left to a Helm release (vendor)").await?;
     assert_eq!(drivers.get(DRIVER).await?.spec.attach_required, Some(false));
-    site.world.cloud.process.logged("is somebody else's, and is left alone").await?;
+    site.logged("is somebody else's, and is left alone").await?;
     site.stop().await
 }
 
@@ -379,7 +389,7 @@ async fn an_outage_costs_no_call_and_what_came_meanwhile_is_done_after_it() -> a
     let Some(mut site) = Site::new(&[node(NODE, json!({}))]).await? else { return Ok(()) };
     site.published(NODE, true).await?;
     site.plane.kill_apiserver().await?;
-    site.world.cloud.process.logged("Kubernetes is away").await?;
+    site.logged("Kubernetes is away").await?;
     let begun = tokio::time::Instant::now();
     let answer = site.world.front().await?.call(&controller("CreateVolume"), &create("meanwhile")).await?;
     created(&answer)?;
@@ -387,7 +397,7 @@ async fn an_outage_costs_no_call_and_what_came_meanwhile_is_done_after_it() -> a
     site.say(&["node", "remove", NODE, "--yes"]).await?;
     site.plane.serve().await?;
     site.published(NODE, false).await?;
-    site.world.cloud.process.logged("answers again").await?;
+    site.logged("answers again").await?;
     site.stop().await
 }
 
@@ -408,7 +418,7 @@ async fn claims_and_volumes_are_told_what_is_the_matter() -> anyhow::Result<()> 
     let made = created(&answer)?;
     let shown: Value = serde_json::from_str(&site.say(&["volumes", "-o", "json"]).await?)?;
     assert_eq!((&shown[0]["claim_name"], &shown[0]["persistent_volume"]), (&json!("data"), &json!("pv-1")));
-    site.world.cloud.process.logged("default/data").await?;
+    site.logged("default/data").await?;
     // The edge goes, and a claim waits for it.
     site.world.edge.signal(rustix::process::Signal::KILL)?;
     claims.create(&params, &serde_json::from_value(claim("waits"))?).await?;

@@ -12,6 +12,7 @@ use ::kube::Client;
 use ::kube::runtime::watcher;
 use anyhow::Context;
 use proto::error::chain;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -81,6 +82,8 @@ pub(super) struct Server {
     pace: Mutex<Pace>,
     calls: Arc<Calls>,
     away: AtomicBool,
+    /// Told when it answers again.
+    back: Notify,
 }
 
 impl Server {
@@ -103,7 +106,13 @@ impl Server {
         // Whoever asks here asks again by himself.
         config.default_retry = false;
         let client = Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
-        Ok(Self { client, pace: Mutex::new(Pace::new()), calls, away: AtomicBool::new(false) })
+        Ok(Self {
+            client,
+            pace: Mutex::new(Pace::new()),
+            calls,
+            away: AtomicBool::new(false),
+            back: Notify::new(),
+        })
     }
 
     /// Makes a request, when it is its turn. `what` is what it is counted as.
@@ -147,7 +156,13 @@ impl Server {
     pub(super) fn reached(&self) {
         if self.away.swap(false, Ordering::Relaxed) {
             info!("the API server of Kubernetes answers again");
+            self.back.notify_one();
         }
+    }
+
+    /// Ends when it answers again after it did not.
+    pub(super) async fn back(&self) {
+        self.back.notified().await;
     }
 
     fn missed(&self, error: &ApiError) {

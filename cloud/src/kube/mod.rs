@@ -64,7 +64,7 @@ const REST: Duration = Duration::from_secs(5);
 /// How long it takes at least from one look to the next.
 const BREATH: Duration = Duration::from_millis(500);
 /// How long an API server that does not answer is left alone, at most.
-const OUTAGE: Duration = Duration::from_secs(30);
+const OUTAGE: Duration = Duration::from_secs(10);
 /// Objects that a list asks for at a time.
 const PAGE: u32 = 500;
 
@@ -183,8 +183,11 @@ impl Keeper {
                 }
             };
             tokio::time::sleep(BREATH).await;
-            // After an outage the watches tell when it is over.
-            let _ = tokio::time::timeout(rest, self.mirror.changed()).await;
+            tokio::select! {
+                () = tokio::time::sleep(rest) => {}
+                () = self.mirror.changed() => {}
+                () = self.server.back() => {}
+            }
         }
     }
 
