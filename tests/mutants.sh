@@ -12,7 +12,7 @@ export CARGO_TARGET_DIR="$work/target"
 # Only what changed is written, so that little is built again.
 fresh() {
     git ls-files | while IFS= read -r file; do
-        cmp -s "$file" "$work/src/$file" || { mkdir -p "$work/src/$(dirname "$file")"; cp "$file" "$work/src/$file"; }
+        cmp -s "$file" "$work/src/$file" || { mkdir -p "$work/src/$(dirname "$file")"; cp -PT --remove-destination "$file" "$work/src/$file"; }
     done
 }
 build() { (cd "$work/src" && cargo build --quiet --locked -p tests --bin sim); }

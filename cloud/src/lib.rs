@@ -52,8 +52,9 @@ pub mod policy;
 pub mod route;
 pub mod said;
 pub mod store;
-pub mod topology;
 mod unsettled;
+
+pub use proto::topology;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -85,7 +86,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let calls = Arc::new(Calls::default());
     let store = open(config.store, &calls, &keeping).await?;
-    let links = Arc::new(Links::new(store.clone(), edges.clone()));
+    let links = Arc::new(Links::new(store.clone(), edges.clone()).scoped(&config.policies));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {
