@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use proto::config::{Common, HOUR, Problems, Reader};
+use proto::holder::Place;
 use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
@@ -27,8 +28,10 @@ pub struct Config {
     pub listen: Vec<Endpoint>,
     /// The drivers that have a front, each once; at least one.
     pub drivers: Vec<DriverName>,
-    /// The directory of the fronts' sockets.
-    pub fronts: PathBuf,
+    /// The directory of the fronts' sockets; none if all callers come by holders.
+    pub fronts: Option<PathBuf>,
+    /// Where holders of fronts' sockets bring their calls.
+    pub holders: Vec<Place>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
     /// Where calls go that name no node.
@@ -65,7 +68,11 @@ impl Config {
         let default_node = flags.default_node.or(default_node);
         let policies = policies(&mut file, &drivers, default_node.as_ref());
         let fronts = file.path("fronts");
-        let fronts = file.required("fronts (--fronts)", flags.fronts.or(fronts));
+        let fronts = flags.fronts.or(fronts);
+        let holders = over(flags.holders, file.list("holders", str::parse::<Place>));
+        if holders.is_empty() {
+            file.required("fronts (--fronts)", fronts.as_ref());
+        }
         let store = file.parsed("store", str::parse::<StoreAt>);
         let store = store.map(|store| store.below(directory.as_deref().unwrap_or_else(|| Path::new(""))));
         let missing = "store (--store), where csi-cloud keeps which volume lives where,";
@@ -77,6 +84,10 @@ impl Config {
                 "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
             ));
         }
+        file.required(
+            "admin (--admin), the admin socket's path without fronts,",
+            admin.as_ref().or(fronts.as_ref()),
+        );
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let node_fronts = file.yes_no("node_fronts");
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
@@ -86,7 +97,7 @@ impl Config {
         file.required("drivers (--driver)", drivers.first());
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
-        let (Some(fronts), Some(admin), Some(store), Some(tls)) = (fronts, admin, store, tls) else {
+        let (Some(admin), Some(store), Some(tls)) = (admin, store, tls) else {
             return Err(Problems(Vec::new()));
         };
         let (http, node_fronts) = (flags.http.or(http), flags.node_fronts || node_fronts.unwrap_or(false));
@@ -94,6 +105,7 @@ impl Config {
             listen,
             drivers,
             fronts,
+            holders,
             node_fronts,
             default_node,
             policies,

@@ -16,7 +16,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
         Command::Serve(flags) => Config::load(*flags),
-        Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
+        Command::Front(_) | Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
     }
 }
 
