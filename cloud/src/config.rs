@@ -77,19 +77,13 @@ impl Config {
         let store = store.map(|store| store.below(directory.as_deref().unwrap_or_else(|| Path::new(""))));
         let missing = "store (--store), where csi-cloud keeps which volume lives where,";
         let store = file.required(missing, flags.store.or(store));
-        let admin = file.path("admin");
-        let admin = flags.admin.or(admin).or_else(|| fronts.as_ref().map(|fronts| fronts.join(ADMIN)));
-        if let Some(driver) = admin.as_deref().zip(fronts.as_deref()).and_then(|both| front(both, &drivers)) {
-            file.problem(format!(
-                "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
-            ));
-        }
-        file.required(
-            "admin (--admin), the admin socket's path without fronts,",
-            admin.as_ref().or(fronts.as_ref()),
-        );
+        let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let node_fronts = file.yes_no("node_fronts");
+        let node_fronts = flags.node_fronts || node_fronts.unwrap_or(false);
+        if node_fronts && fronts.is_none() {
+            file.problem("node_fronts (--node-fronts) are below fronts (--fronts), which is missing");
+        }
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let (tls, common) = file.common(flags.common, dead_after);
         let limits = file.section("limits", limits).unwrap_or_default();
@@ -100,7 +94,7 @@ impl Config {
         let (Some(admin), Some(store), Some(tls)) = (admin, store, tls) else {
             return Err(Problems(Vec::new()));
         };
-        let (http, node_fronts) = (flags.http.or(http), flags.node_fronts || node_fronts.unwrap_or(false));
+        let http = flags.http.or(http);
         Ok(Self {
             listen,
             drivers,
@@ -117,6 +111,28 @@ impl Config {
             common,
         })
     }
+}
+
+/// The admin socket's path, which no front has.
+fn admin(
+    flag: Option<PathBuf>,
+    file: &mut Reader,
+    fronts: Option<&Path>,
+    drivers: &[DriverName],
+) -> Option<PathBuf> {
+    let named = file.path("admin");
+    let admin = flag.or(named).or_else(|| fronts.map(|fronts| fronts.join(ADMIN)));
+    if let Some(driver) = admin.as_deref().zip(fronts).and_then(|both| front(both, drivers)) {
+        file.problem(format!(
+            "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
+        ));
+    }
+    if admin.is_none() {
+        file.problem(
+            "admin (--admin) is missing; without fronts (--fronts) the admin socket has no other place",
+        );
+    }
+    admin
 }
 
 /// The driver whose front is at the path, if there is one.

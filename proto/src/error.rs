@@ -312,17 +312,13 @@ impl Error {
         }
     }
 
-    /// Whether sending the same again can never be answered otherwise.
-    pub fn is_final(&self) -> bool {
-        !matches!(self.code(), Code::Unavailable)
-    }
-
     /// Whether an edge that links may end it: nothing was begun for want of one.
     pub fn awaits_link(&self) -> bool {
         matches!(
             self,
             Self::NotLinked { .. }
                 | Self::NoRoute { .. }
+                | Self::Reschedule { .. }
                 | Self::NotLearned(_)
                 | Self::NotAsked { .. }
                 | Self::NotListed { .. }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use prost::Message;
@@ -309,6 +311,39 @@ async fn a_holder_that_never_saw_csi_cloud_is_not_ready_and_no_error() -> anyhow
     let body = proto::frame::frame(&[]);
     let info = front.send("/csi.v1.Identity/GetPluginInfo", body, &[("grpc-timeout", "200m")]).await?;
     assert_eq!(info.code(), Code::DeadlineExceeded, "{}", info.status());
+    holder.stop(START).await
+}
+
+#[tokio::test]
+async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_makes_room()
+-> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let holder = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
+    let front = RawClient::connect(&stand.at(&format!("held/{DRIVER}.sock"))).await?;
+    let (path, body) = (controller("CreateVolume"), proto::frame::frame(&create("v")));
+    let call = || front.send(&path, body.clone(), &[]);
+    {
+        let mut held: FuturesUnordered<_> = (0..1024).map(|_| call()).collect();
+        let full = async {
+            until("all are held", || async {
+                let answer = front.send(&path, body.clone(), &[("grpc-timeout", "50m")]).await?;
+                ensure!(answer.code() == Code::Unavailable, "{}", answer.status());
+                ensure!(answer.status().message().contains("1024"), "{}", answer.status());
+                Ok(())
+            })
+            .await
+        };
+        tokio::select! {
+            full = full => full?,
+            _ = held.next() => panic!("a held call was answered"),
+        }
+    }
+    until("there is room again", || async {
+        let answer = front.send(&path, body.clone(), &[("grpc-timeout", "50m")]).await?;
+        ensure!(answer.code() == Code::DeadlineExceeded, "{}", answer.status());
+        Ok(())
+    })
+    .await?;
     holder.stop(START).await
 }
 

@@ -22,6 +22,7 @@ use proto::socket::Socket;
 use proto::stop::Tasks;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
+use tonic::Code;
 use tracing::{debug, info, warn};
 
 use crate::front::Front;
@@ -137,9 +138,9 @@ impl Holders {
             biased;
             answered = front.clone().answer_held(request) => match answered {
                 Ok(response) => return Ok(response),
-                // Of the calls that are not carried out some would be by who comes next.
-                Err(error) if !self.tasks.is_stopped() || error.is_final() => return Ok(error.response()),
-                Err(error) => error.response(),
+                // What is not carried out for want of links, say, is a matter for the next csi-cloud.
+                Err(error) if error.code() == Code::Unavailable && front.links().is_drained() => error.response(),
+                Err(error) => return Ok(error.response()),
             },
             () = soon => Error::Stopping("csi-cloud").response(),
         };

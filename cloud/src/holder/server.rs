@@ -19,12 +19,14 @@ use proto::stop::Tasks;
 use proto::upstream::{self, Upstream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::known::{self, Known};
 
 /// The first and the longest time between two attempts to reach csi-cloud.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// How long csi-cloud may be away before the log says so as of something that is not right.
+const NORMAL: Duration = Duration::from_secs(5);
 /// How long csi-cloud may take to say what a driver can do.
 const ASK: Duration = Duration::from_secs(5);
 
@@ -89,25 +91,22 @@ impl Server {
 
     /// Tries all places in turn until one takes the connection.
     async fn connect(&self, tasks: &Tasks) -> Connected {
+        let (begun, mut told) = (Instant::now(), false);
         let mut delays = backoff();
-        let mut told = false;
         loop {
+            // A csi-cloud that is started again is not there for a while, as it should be.
+            let tell = !told && begun.elapsed() > NORMAL;
             for place in &self.places {
                 match self.dial(place, tasks).await {
                     Ok(connected) => return connected,
-                    // A csi-cloud that is started again is not there for a while, as it should be.
-                    Err(error) if delays.1 < BACKOFF.1 || told => {
-                        tracing::debug!(%place, reason = %chain(&error), "csi-cloud is not there yet");
-                    }
-                    Err(error) => {
+                    Err(error) if tell => {
                         warn!(%place, reason = %chain(&error), "cannot reach csi-cloud; calls are held")
                     }
+                    Err(error) => debug!(%place, reason = %chain(&error), "csi-cloud is not there yet"),
                 }
             }
-            told |= delays.1 >= BACKOFF.1;
-            let delay = delays.0.next().unwrap_or(BACKOFF.1);
-            delays.1 = delay;
-            tokio::time::sleep(delay).await;
+            told |= tell;
+            tokio::time::sleep(delays.next().unwrap_or(BACKOFF.1)).await;
         }
     }
 
@@ -202,10 +201,7 @@ fn question(rpc: &'static Rpc) -> Call {
     Call { headers, path: PathAndQuery::from_static(rpc.path), body: frame::frame(&[]) }
 }
 
-/// The delays, and the last one of them.
-fn backoff() -> (backon::ExponentialBackoff, Duration) {
+fn backoff() -> backon::ExponentialBackoff {
     let (first, last) = BACKOFF;
-    let delays =
-        backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(last).without_max_times();
-    (delays.build(), first)
+    backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(last).without_max_times().build()
 }
