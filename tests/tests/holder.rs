@@ -403,3 +403,30 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
     }
     world.stop().await
 }
+
+/// Prints what the hop costs and what the holder takes: `cargo test -p tests --test holder -- --ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn what_the_hop_costs() -> anyhow::Result<()> {
+    let world = World::new(true).await?;
+    let own = RawClient::connect(&world.stand.cloud_front(DRIVER)).await?;
+    let held = world.front().await?;
+    world.driver.record(false);
+    let (path, mut p50) = (controller("GetCapacity"), Vec::new());
+    for front in [&own, &held, &own, &held] {
+        let mut times = Vec::new();
+        for _ in 0..3000 {
+            let begun = Instant::now();
+            ensure!(front.call(&path, &[]).await?.code() == Code::Ok);
+            times.push(begun.elapsed());
+        }
+        times.sort_unstable();
+        p50.push(times[times.len() / 2]);
+    }
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", world.holder.pid().context("it ended")?))?;
+    let resident = status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon"));
+    println!("p50 by csi-cloud's own socket, by the holder, and both again: {p50:?}");
+    println!("the holder: {:?}", resident.collect::<Vec<_>>());
+    world.stop().await
+}
