@@ -125,9 +125,10 @@ fn hint(cluster: &Cluster) -> String {
     format!(
         "export KUBECONFIG={config}\n\
          kubectl get nodes,csinodes,storageclasses   # a pod here has the image {}\n\
-         {} volumes --admin {dir}/fronts/_admin.sock\n\
+         {} volumes --admin {dir}/{}\n\
          logs: {dir}/logs; end it with: make stand-down",
         tests::cluster::image::IMAGE,
         cloud.display(),
+        tests::cluster::cloud::ADMIN,
     )
 }

@@ -1,7 +1,8 @@
-//! The cloud half as its pod has it: csi-cloud and, for each driver's front, the four sidecars, all with the token of
-//! one service account that our manifests give its rights; and the snapshot-controller, with an account of its own.
+//! The cloud half as its pod has it: csi-cloud behind the holder of the sidecars' sockets and, for each driver, the four
+//! sidecars, all with the token of one service account that our manifests give its rights; and the snapshot-controller,
+//! with an account of its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
@@ -9,6 +10,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use proto::publish::{Existing, publish};
 use tokio::process::Command;
 
 use super::access::Access;
@@ -20,11 +22,17 @@ use crate::stand::START;
 pub const NAMESPACE: &str = "edge-csi";
 /// How long a token of the stand is good, in seconds.
 const TOKEN: i64 = 86_400;
+/// Where operators ask csi-cloud, below the stand's directory.
+pub const ADMIN: &str = "admin.sock";
+/// Where the holder finds csi-cloud.
+const HOLDERS: &str = "holders.sock";
 
 /// csi-cloud with its sidecars.
 pub struct Cloud {
     /// csi-cloud.
     pub program: Program,
+    /// `csi-cloud front`, which has the sidecars' sockets.
+    pub front: Program,
     /// Where edges can dial: WebSocket, QUIC.
     pub urls: [String; 2],
     /// Four for each driver.
@@ -32,6 +40,7 @@ pub struct Cloud {
     /// The snapshot-controller.
     pub snapshots: Program,
     admin: String,
+    kubeconfig: PathBuf,
 }
 
 impl Cloud {
@@ -49,29 +58,33 @@ impl Cloud {
         let kubeconfig = account(access, client, NAMESPACE, "csi-cloud").await?;
         let [wss, quic] = ports()?;
         let urls = [format!("wss://127.0.0.1:{wss}"), format!("quic://127.0.0.1:{quic}")];
-        let launch = serve(ground, &urls, drivers).with("KUBECONFIG", kubeconfig.display().to_string());
+        let launch = serve(ground, &urls, drivers, &kubeconfig)?;
         let program = Program::keep("csi-cloud", &ground.logs(), launch).await?;
-        let ready = || async {
-            ensure!(program.log().lines().any(|line| line == "ready"), "it is not ready");
-            Ok(())
-        };
-        program.until("word that it is ready", START, ready).await?;
+        let front = Program::keep("csi-cloud-front", &ground.logs(), front(ground, drivers)).await?;
+        for program in [&program, &front] {
+            let ready = || async {
+                ensure!(program.log().lines().any(|line| line == "ready"), "it is not ready");
+                Ok(())
+            };
+            program.until("word that it is ready", START, ready).await?;
+        }
         let mut sidecars = Vec::new();
         for driver in drivers {
-            for (name, launch) in sidecars_of(ground, &kubeconfig, driver) {
+            let socket = ground.dir().join(format!("fronts/{driver}.sock"));
+            for (name, launch) in sidecars_of(ground, &kubeconfig, &socket) {
                 sidecars.push(Program::keep(&format!("{name}-{driver}"), &ground.logs(), launch).await?);
             }
         }
-        let kubeconfig = account(access, client, "kube-system", "snapshot-controller").await?;
-        let args = [format!("--kubeconfig={}", kubeconfig.display()), groups()];
+        let controller = account(access, client, "kube-system", "snapshot-controller").await?;
+        let args = [format!("--kubeconfig={}", controller.display()), groups()];
         let launch = Launch::new(ground.tool("snapshot-controller"), args);
         let snapshots = Program::keep("snapshot-controller", &ground.logs(), launch).await?;
-        Ok(Self { program, urls, sidecars, snapshots, admin: ground.at("fronts/_admin.sock") })
+        Ok(Self { program, front, urls, sidecars, snapshots, admin: ground.at(ADMIN), kubeconfig })
     }
 
     /// All of it, the first to stop first.
     pub fn programs(&self) -> impl Iterator<Item = &Program> {
-        self.sidecars.iter().chain([&self.snapshots, &self.program])
+        self.sidecars.iter().chain([&self.snapshots, &self.front, &self.program])
     }
 
     /// A sidecar, by its program and its driver.
@@ -86,13 +99,27 @@ impl Cloud {
             .with_context(|| format!("there is no {name}"))
     }
 
+    /// An external-provisioner with the same flags and rights that calls a driver straight, without us.
+    pub fn straight(&self, ground: &Ground, socket: &Path) -> Launch {
+        let [(_, provisioner), ..] = sidecars_of(ground, &self.kubeconfig, socket);
+        provisioner
+    }
+
     /// What a command of csi-cloud prints in JSON.
     ///
     /// # Errors
     /// It fails.
     pub async fn shows(&self, ground: &Ground, args: &[&str]) -> anyhow::Result<Vec<serde_json::Value>> {
-        let said = admin(ground, &[args, &["--admin", &self.admin, "-o", "json"]].concat()).await?;
+        let said = self.says(ground, &[args, &["-o", "json"]].concat()).await?;
         serde_json::from_str(&said).with_context(|| format!("csi-cloud {} says {said}", args.join(" ")))
+    }
+
+    /// What a command of csi-cloud prints.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn says(&self, ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
+        admin(ground, &[args, &["--admin", &self.admin]].concat()).await
     }
 }
 
@@ -109,17 +136,39 @@ pub(super) async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<Stri
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn serve(ground: &Ground, urls: &[String], drivers: &[&str]) -> Launch {
+/// csi-cloud, which keeps the drivers' CSIDriver objects by itself.
+fn serve(ground: &Ground, urls: &[String], drivers: &[&str], kubeconfig: &Path) -> anyhow::Result<Launch> {
+    let mut config = String::new();
+    for driver in drivers {
+        config += &format!("[driver.\"{driver}\"]\npod_info_on_mount = true\nstorage_capacity = true\n");
+        config += "fs_group_policy = \"File\"\nvolume_lifecycle_modes = [\"Persistent\"]\n";
+    }
+    publish(&ground.dir().join("cloud.toml"), config.as_bytes(), 0o600, Existing::Replace)?;
     let pki = ground.at("pki");
     let mut args = vec![
         "serve".to_owned(),
-        format!("--fronts={}", ground.at("fronts")),
+        format!("--config={}", ground.at("cloud.toml")),
+        format!("--holders=unix:{}", ground.at(HOLDERS)),
+        format!("--admin={}", ground.at(ADMIN)),
         format!("--store=file:{}", ground.at("cloud.redb")),
+        format!("--kubernetes={}", kubeconfig.display()),
+        "--publish-csinode=auto".to_owned(),
         format!("--ca={pki}/ca.crt"),
         format!("--cert={pki}/cloud.crt"),
         format!("--key={pki}/cloud.key"),
     ];
     args.extend(urls.iter().map(|url| format!("--listen={url}")));
+    args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
+    Ok(Launch::new(ground.ours("csi-cloud"), args))
+}
+
+/// The holder of the sidecars' sockets.
+fn front(ground: &Ground, drivers: &[&str]) -> Launch {
+    let mut args = vec![
+        "front".to_owned(),
+        format!("--fronts={}", ground.at("fronts")),
+        format!("--to=unix:{}", ground.at(HOLDERS)),
+    ];
     args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
     Launch::new(ground.ours("csi-cloud"), args)
 }
@@ -129,10 +178,10 @@ fn groups() -> String {
 }
 
 /// With what facts/sidecars.md recommends for edges that are often away: long deadlines, short waits.
-fn sidecars_of(ground: &Ground, kubeconfig: &Path, driver: &str) -> [(&'static str, Launch); 4] {
+fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static str, Launch); 4] {
     let common = [
         format!("--kubeconfig={}", kubeconfig.display()),
-        format!("--csi-address={}", ground.at(&format!("fronts/{driver}.sock"))),
+        format!("--csi-address={}", socket.display()),
         "--timeout=60s".to_owned(),
         "--retry-interval-start=1s".to_owned(),
         "--retry-interval-max=30s".to_owned(),
@@ -162,12 +211,7 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, driver: &str) -> [(&'static s
 }
 
 /// The kubeconfig of a service account.
-async fn account(
-    access: &Access,
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> anyhow::Result<std::path::PathBuf> {
+async fn account(access: &Access, client: &Client, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
     let api = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
     let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN), ..Default::default() };
     let request = TokenRequest { spec: Some(spec), ..Default::default() };

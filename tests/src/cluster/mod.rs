@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Node as KubeNode;
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::{Api, Client};
 use proto::stop::Tasks;
+use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tracing::warn;
@@ -133,6 +134,9 @@ impl Cluster {
     }
 
     async fn nodes_ready(&self) -> anyhow::Result<()> {
+        for driver in [DRIVER, SECOND] {
+            Api::<CSIDriver>::all(self.client.clone()).get(driver).await?;
+        }
         for plan in &NODES {
             let node = Api::<KubeNode>::all(self.client.clone()).get(plan.name).await?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
@@ -143,6 +147,20 @@ impl Cluster {
                 let has = csi.spec.drivers.iter().any(|one| one.name == *driver);
                 ensure!(has, "{} has not registered {driver}", plan.name);
             }
+        }
+        Ok(())
+    }
+
+    /// Makes good whatever a row took away: links, programs that were stopped, or that stand still.
+    ///
+    /// # Errors
+    /// A program cannot be started.
+    pub async fn mend(&self) -> anyhow::Result<()> {
+        self.nodes.iter().for_each(|node| node.relay.mend());
+        // A program before those that need it.
+        for program in self.programs().into_iter().rev() {
+            program.run().await?;
+            program.signal(Signal::CONT).await?;
         }
         Ok(())
     }
@@ -178,7 +196,8 @@ impl Cluster {
         futures_util::future::join_all(nodes).await;
         let sidecars = self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
-        stop([&self.cloud.program].into_iter().chain(self.control.programs()).collect()).await;
+        stop([&self.cloud.front, &self.cloud.program].into_iter().chain(self.control.programs()).collect())
+            .await;
         let devices = tidy::devices(&dir)?;
         let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
         for space in spaces.into_iter().filter_map(Arc::into_inner) {

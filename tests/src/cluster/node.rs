@@ -81,12 +81,20 @@ impl Node {
         let containerd = containerd(&at, &space, image).await?;
         let mut drivers = Vec::new();
         for name in plan.drivers {
-            drivers.push(driver(&at, &space, name).await?);
+            drivers.push(driver(&at, &space, name, "fronts").await?);
         }
         let relay = Relay::to(cloud).await?;
         let edge = edge(&at, &space, plan, relay.url()).await?;
         let kubelet = kubelet(&at, &space, access).await?;
         Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay })
+    }
+
+    /// One more driver, which the kubelet calls without csi-edge. It is the caller's to stop.
+    ///
+    /// # Errors
+    /// It does not start; the error holds the end of its log.
+    pub async fn straight(&self, ground: &Ground, name: &'static str) -> anyhow::Result<Driver> {
+        driver(&Place { ground, node: self.name }, &self.space, name, "plugins").await
     }
 
     /// All programs of it, the first to stop first.
@@ -157,7 +165,13 @@ async fn containerd(at: &Place<'_>, space: &Arc<Space>, image: &std::path::Path)
     Ok(program)
 }
 
-async fn driver(at: &Place<'_>, space: &Arc<Space>, name: &'static str) -> anyhow::Result<Driver> {
+/// A driver, and its registrar, which tells the kubelet of the socket in this directory.
+async fn driver(
+    at: &Place<'_>,
+    space: &Arc<Space>,
+    name: &'static str,
+    told: &str,
+) -> anyhow::Result<Driver> {
     let logs = at.ground.logs();
     let (socket, state) = (at.path(&format!("plugins/{name}.sock")), at.path(&format!("state-{name}")));
     let args = [
@@ -172,7 +186,7 @@ async fn driver(at: &Place<'_>, space: &Arc<Space>, name: &'static str) -> anyho
     program.until("socket", READY, serves).await?;
     let args = [
         format!("-driver={name}"),
-        format!("-endpoint={}", at.text(&format!("fronts/{name}.sock"))),
+        format!("-endpoint={}", at.text(&format!("{told}/{name}.sock"))),
         format!("-listen={}", at.text(&format!("kubelet/plugins_registry/{name}-reg.sock"))),
     ];
     let launch = Launch::new(at.ground.tool("registrar"), args);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::space::Space;
 
 /// How long a program may take to end when told to.
-const STOP: Duration = Duration::from_secs(20);
+const STOP: Duration = Duration::from_secs(45);
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 2500;
 
@@ -146,6 +146,9 @@ impl Program {
             None => Command::new("setpriv"),
         };
         command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program).args(&launch.args);
+        // What a client of the API server logs of its own is of no use here, and there is much of it when that is away.
+        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
+        command.env("RUST_LOG", filter);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
         command.spawn().with_context(|| format!("{} cannot be started", self.name))
@@ -256,7 +259,15 @@ impl Program {
     /// # Errors
     /// It had ended.
     pub async fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        kill_process(self.pid().await?, signal).with_context(|| format!("cannot signal {}", self.name))
+        let cannot = || format!("cannot signal {}", self.name);
+        kill_process(self.pid().await?, signal).with_context(cannot)?;
+        // The one that went inside stands still with its child, and would not see its end.
+        let state = self.state.lock().await;
+        let outer = state.child.as_ref().and_then(Child::id).and_then(|id| i32::try_from(id).ok());
+        match outer.and_then(Pid::from_raw).filter(|_| signal == Signal::CONT) {
+            Some(outer) => kill_process(outer, signal).with_context(cannot),
+            None => Ok(()),
+        }
     }
 
     /// What it has resident, in bytes.
