@@ -3,6 +3,8 @@
 CARGO ?= cargo
 GO_BIN := tests/go/bin
 CRD_MODULE := github.com/kubernetes-csi/external-snapshotter/client/v8
+# Without what a client of the API server logs of its own while that starts.
+QUIET := RUST_LOG=$${RUST_LOG:-info,kube_client=off}
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 .PHONY: help build demo test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
@@ -46,13 +48,13 @@ chaos: build ## Kill, stop and cut everything at random under load, and look for
 	target/debug/chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 stand: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig
-	target/debug/cluster up
+	$(QUIET) target/debug/cluster up
 
 stand-down: ## End it
 	target/debug/cluster down
 
-e2e: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it
-	target/debug/e2e $(foreach row,$(ROWS),--row $(row))
+e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),release,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
+	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),release,debug)/e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
 # The programs by themselves, at last: what the tests' own crates switch on in a shared build is not in them.
 release:
@@ -78,6 +80,12 @@ $(GO_BIN)/kubernetes.done: $(wildcard tests/go/kubernetes/go.* tests/go/kubernet
 	cd tests/go/kubernetes && go build -trimpath -p 2 -o ../bin/ tool
 	cp -f "$$(cd tests/go/kubernetes && go list -m -f '{{.Dir}}' $(CRD_MODULE))"/config/crd/*snapshot.storage.k8s.io_*.yaml $(GO_BIN)/crd/
 	@chmod u+w $(GO_BIN)/crd/*
+	@touch $@
+
+# What kustomize and Helm make of deploy/.
+$(GO_BIN)/bundles.done: $(wildcard tests/go/manifests/*.go tests/go/manifests/*/*) $(shell find deploy -type f)
+	@mkdir -p $(GO_BIN)/bundles
+	cd tests/go/manifests && go run -trimpath ./bundles ../bin/bundles
 	@touch $@
 
 # Without Go there is nothing to build, and the tiers that need it say so.

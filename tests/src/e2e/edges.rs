@@ -7,17 +7,27 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
-use crate::cluster::objects::within;
 
 /// How long a claim is watched that must not be bound.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// csi-edge is restarted and killed under a running pod, which notices nothing; the kubelet's calls succeed after.
+/// csi-edge is restarted, upgraded and killed under a running pod, which notices nothing; the kubelet's calls succeed
+/// after.
 pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&(claim("data", "late") + &pod("writer", "data", WRITE, READ))).await?;
     let nodes = scene.ready(&["writer"]).await?;
     let node = scene.cluster.node(nodes.first().map_or("", String::as_str))?;
     node.edge.restart().await?;
+    let ground = &scene.cluster.ground;
+    let (old, new) = (ground.ours("csi-edge"), ground.dir().join("csi-edge-upgraded"));
+    tokio::fs::copy(&old, &new).await?;
+    node.edge.replace(&new).await;
+    node.edge.restart().await?;
+    let pid = node.edge.pid().await?.as_raw_nonzero();
+    let runs = tokio::fs::read_link(format!("/proc/{pid}/exe")).await?;
+    ensure!(runs == new, "it runs {}", runs.display());
+    scene.ready(&["writer"]).await?;
+    node.edge.replace(&old).await;
     node.edge.kill().await?;
     node.edge.run().await?;
     scene.ready(&["writer"]).await?;
@@ -37,19 +47,4 @@ pub(super) async fn cut_off(scene: &Scene<'_>) -> anyhow::Result<()> {
     node.relay.mend();
     ensure!(waited.is_err(), "the claim was bound at a node that was away");
     scene.ready(&["writer"]).await.map(drop)
-}
-
-/// csi-cloud is killed; the sidecars come back by themselves, and all goes on.
-pub(super) async fn cloud_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
-    scene.apply(&(claim("data", "late") + &pod("writer", "data", WRITE, READ))).await?;
-    scene.cluster.cloud.program.kill().await?;
-    scene.cluster.cloud.program.run().await?;
-    scene.ready(&["writer"]).await?;
-    scene.delete::<Pod>("writer").await?;
-    scene.cluster.cloud.program.kill().await?;
-    scene.cluster.cloud.program.run().await?;
-    let ready = || async { scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes"]).await };
-    let volumes = within("csi-cloud's volumes", Duration::from_secs(30), ready).await?;
-    ensure!(volumes.len() == 1, "csi-cloud has {volumes:?}");
-    Ok(())
 }

@@ -3,6 +3,10 @@
 
 mod copies;
 mod edges;
+mod faults;
+mod figures;
+mod manifests;
+mod outages;
 mod pods;
 pub mod scene;
 mod sets;
@@ -38,9 +42,14 @@ pub struct Outcome {
 }
 
 /// How long a row may take.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(300);
+/// The same when outages last as long as they do in life ([`is_long`]).
+const LONG: Duration = Duration::from_secs(1800);
 /// How many rows run at once that do not disturb each other.
 const AT_ONCE: usize = 4;
+
+/// How many events a failure shows.
+const EVENTS: usize = 40;
 
 /// All rows.
 pub const ROWS: &[Row] = &[
@@ -57,21 +66,38 @@ pub const ROWS: &[Row] = &[
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
-    Row { name: "cloud-killed", alone: true, run: |scene| edges::cloud_killed(scene).boxed() },
+    Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },
+    Row { name: "cloud-restarts", alone: true, run: |scene| outages::ten_restarts(scene).boxed() },
+    Row { name: "create-deleted", alone: true, run: |scene| faults::deleted_while_unknown(scene).boxed() },
+    Row { name: "provisioner-killed", alone: true, run: |scene| faults::provisioner_killed(scene).boxed() },
+    Row { name: "create-forgotten", alone: true, run: |scene| faults::forgotten(scene).boxed() },
+    Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
+    Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
+    Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
+    Row { name: "manifests", alone: false, run: |scene| manifests::accepted(scene).boxed() },
 ];
 
-/// The rows of these names, or all without one.
+/// Minutes long, on an idle machine; only if asked for.
+const FIGURES: Row = Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
+
+/// Whether outages last as long as they do in life: with `LONG=1` in the environment.
+pub fn is_long() -> bool {
+    std::env::var_os("LONG").is_some_and(|value| value == "1")
+}
+
+/// The rows of these names; without one all but the figures.
 ///
 /// # Errors
 /// There is no row of a name.
 pub fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Row>> {
-    let known = |name: &String| ROWS.iter().any(|row| row.name == name);
+    let all = || ROWS.iter().chain([&FIGURES]);
+    let known = |name: &String| all().any(|row| row.name == name);
     if let Some(other) = names.iter().find(|name| !known(name)) {
-        let all: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        let all: Vec<_> = all().map(|row| row.name).collect();
         bail!("there is no row {other}; there are {}", all.join(" "));
     }
-    let asked = |row: &&Row| names.is_empty() || names.iter().any(|name| name == row.name);
-    Ok(ROWS.iter().filter(asked).collect())
+    let asked = |row: &&Row| names.iter().any(|name| name == row.name);
+    Ok(if names.is_empty() { ROWS.iter().collect() } else { all().filter(asked).collect() })
 }
 
 /// Runs rows and says of each how it ended, as soon as it has: those that disturb nobody some at once, then the others.
@@ -105,17 +131,28 @@ async fn outcome(cluster: &Cluster, row: &'static Row) -> Outcome {
 /// A row in a namespace of its own, which is gone after it with all that was in it.
 async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
     let scene = Scene::begin(cluster, row.name).await?;
-    let done = tokio::time::timeout(LIMIT, (row.run)(&scene)).await;
-    let done = done.unwrap_or_else(|_| bail!("not within {LIMIT:?}"));
+    let limit = if is_long() || row.name == FIGURES.name { LONG } else { LIMIT };
+    let done = tokio::time::timeout(limit, (row.run)(&scene)).await;
+    let done = done.unwrap_or_else(|_| bail!("not within {limit:?}"));
+    if row.alone {
+        // A row that failed may have left something stopped; the API server, even.
+        cluster.mend().await?;
+    }
     let told = match &done {
         Ok(()) => String::new(),
         // Before the namespace goes, and they with it.
-        Err(_) => scene.told().await.unwrap_or_else(|error| format!("no events: {error:#}")),
+        Err(_) => scene.told().await.map_or_else(|error| format!("no events: {error:#}"), |told| last(&told)),
     };
     let cleared = scene.end().await.context("after the row");
     done.with_context(|| format!("Kubernetes tells of it:\n{told}\nwhat failed"))?;
     cleared?;
     if row.alone { truth::agreed(cluster).await } else { truth::gone(cluster, row.name).await }
+}
+
+/// The last lines of a text.
+fn last(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(EVENTS)..).unwrap_or_default().join("\n")
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use proto::csi::controller_client::ControllerClient;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
+use crate::cluster::node::Node;
 use crate::cluster::objects::{list, within};
 use crate::stand::channel;
 
@@ -61,15 +62,24 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     let mut held = BTreeSet::new();
     for node in &cluster.nodes {
         for driver in &node.drivers {
-            let socket = driver.socket.to_str().context("a socket's path is no text")?;
-            let mut client = ControllerClient::new(channel(socket).await?);
-            let answer = client.list_volumes(ListVolumesRequest::default()).await?.into_inner();
-            ensure!(answer.next_token.is_empty(), "{} lists in pages", driver.name);
-            let volumes = answer.entries.into_iter().filter_map(|entry| entry.volume);
-            held.extend(volumes.map(|volume| (driver.name.to_owned(), volume.volume_id)));
+            let ids = held_at(node, driver.name).await?;
+            held.extend(ids.into_iter().map(|id| (driver.name.to_owned(), id)));
         }
     }
     Ok(held)
+}
+
+/// The ids of the volumes that a driver holds at a node, as it says itself.
+///
+/// # Errors
+/// The node has no such driver, or it does not answer.
+pub async fn held_at(node: &Node, driver: &str) -> anyhow::Result<BTreeSet<String>> {
+    let driver = node.drivers.iter().find(|one| one.name == driver).context("a node without the driver")?;
+    let socket = driver.socket.to_str().context("a socket's path is no text")?;
+    let mut client = ControllerClient::new(channel(socket).await?);
+    let answer = client.list_volumes(ListVolumesRequest::default()).await?.into_inner();
+    ensure!(answer.next_token.is_empty(), "{} lists in pages", driver.name);
+    Ok(answer.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect())
 }
 
 async fn claimed(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {

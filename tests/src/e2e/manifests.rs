@@ -1,0 +1,50 @@
+//! deploy/ against a real API server: every document of every overlay, of the chart and of the examples is applied as a
+//! dry run, which validates, defaults and admits it, and keeps nothing.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, ensure};
+use kube::api::{Patch, PatchParams};
+
+use super::scene::Scene;
+use crate::cluster::objects;
+
+/// What `make e2e` has kustomize and Helm write.
+const BUNDLES: &str = "tests/go/bin/bundles";
+/// What is applied as it stands.
+const EXAMPLES: &str = "deploy/examples";
+/// Kinds that are other projects', and not installed here.
+const FOREIGN: [&str; 2] = ["ServiceMonitor", "PrometheusRule"];
+
+/// The API server accepts all of it; kinds that it does not know are named, and only those of the monitoring are left out.
+pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let ground = &scene.cluster.ground;
+    let (mut tried, mut absent) = (0, BTreeSet::new());
+    for text in ground.sources(BUNDLES)?.into_iter().chain(ground.sources(EXAMPLES)?) {
+        for object in objects::parse(&text)? {
+            let kind = object["kind"].as_str().context("an object without a kind")?;
+            if FOREIGN.contains(&kind) {
+                absent.insert(kind.to_owned());
+                continue;
+            }
+            dry_run(scene, &object).await?;
+            tried += 1;
+        }
+    }
+    ensure!(tried > 0, "there is nothing in {BUNDLES}");
+    println!(
+        "{:24} {:>8}  {tried} documents accepted, not tried for want of their kinds: {absent:?}",
+        "", ""
+    );
+    Ok(())
+}
+
+async fn dry_run(scene: &Scene<'_>, object: &serde_json::Value) -> anyhow::Result<()> {
+    // What has no name has one made for it when it is created.
+    let (kind, name) = (&object["kind"], objects::name(object)?);
+    let api = objects::api(&scene.cluster.client, object, scene.namespace()).await?;
+    let mut params = PatchParams::apply("manifests").force().dry_run();
+    params.field_validation = Some(kube::api::ValidationDirective::Strict);
+    let applied = api.patch(name, &params, &Patch::Apply(object)).await;
+    applied.map(drop).with_context(|| format!("the API server refuses {kind} {name}"))
+}
