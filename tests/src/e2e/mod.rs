@@ -1,8 +1,14 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
+mod look;
 mod pods;
+mod resize;
 pub mod scene;
+mod sets;
+mod snapshots;
+mod texts;
+mod traces;
 pub mod truth;
 
 use std::time::Duration;
@@ -43,6 +49,17 @@ const AT_ONCE: usize = 4;
 pub const ROWS: &[Row] = &[
     Row { name: "pod", alone: false, run: |scene| pods::written_and_gone(scene).boxed() },
     Row { name: "pod-again", alone: false, run: |scene| pods::made_again(scene).boxed() },
+    Row { name: "pod-raw", alone: false, run: |scene| pods::raw(scene).boxed() },
+    Row { name: "pod-ephemeral", alone: false, run: |scene| pods::ephemeral(scene).boxed() },
+    Row { name: "set", alone: false, run: |scene| sets::spread(scene).boxed() },
+    Row { name: "binding", alone: false, run: |scene| sets::binding(scene).boxed() },
+    Row { name: "allowed", alone: false, run: |scene| sets::allowed(scene).boxed() },
+    Row { name: "snapshot", alone: false, run: |scene| snapshots::restored(scene).boxed() },
+    Row { name: "clone", alone: false, run: |scene| snapshots::cloned(scene).boxed() },
+    Row { name: "group", alone: false, run: |scene| snapshots::grouped(scene).boxed() },
+    Row { name: "grow-online", alone: false, run: |scene| resize::online(scene).boxed() },
+    Row { name: "grow-offline", alone: false, run: |scene| resize::offline(scene).boxed() },
+    Row { name: "attributes", alone: false, run: |scene| resize::attributes(scene).boxed() },
 ];
 
 /// The rows of these names, or all without one.

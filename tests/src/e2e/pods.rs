@@ -1,31 +1,33 @@
-//! Claims and pods: written, read, killed, made again, gone.
+//! Claims and pods: written, read, deleted and made again, raw, ephemeral, gone.
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
 use super::scene::{Scene, claim, pod};
-
-/// Writes a file once, and stays.
-const WRITE: &str = "echo written at $(hostname) > /data/file && sync && exec sleep 2147483647";
-/// Only stays.
-const STAY: &str = "exec sleep 2147483647";
-/// The file is there.
-const READ: &str = "grep -q written /data/file";
+use super::texts::{READ, READ_RAW, STAY, WRITE, WRITE_RAW, raw_claim, raw_pod};
+use super::traces::Traces;
 
 /// A claim's pod writes and reads its file where it was scheduled, and nothing is left when both are deleted.
 pub(super) async fn written_and_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let nodes = scene.ready(&["writer"]).await?;
-    let volume = scene.bound("data").await?;
+    let traces = Traces::of(scene, "data").await?;
     let volumes = Api::<PersistentVolume>::all(scene.cluster.client.clone());
-    let found = volumes.get(&volume).await?;
+    let found = volumes.get(&traces.name).await?;
     let affinity = serde_json::to_string(&found.spec.and_then(|spec| spec.node_affinity))?;
     let node = nodes.first().map_or("", String::as_str);
     ensure!(affinity.contains(&format!("\"{node}\"")), "the pod is at {node}, its volume at {affinity}");
+    let home = traces.home(scene.cluster)?;
+    ensure!(home.name == node, "the pod is at {node}, its volume at {}", home.name);
+    // Staged and published: what is looked for in the end is there now.
+    let mounts = traces.mounts(home)?;
+    ensure!(mounts.len() >= 2, "at {node} there is only {mounts:?}");
+    ensure!(traces.attachments(scene.cluster).await?.len() == 1, "it is not attached once");
     scene.delete::<Pod>("writer").await?;
-    scene.delete::<PersistentVolumeClaim>("data").await
+    scene.delete::<PersistentVolumeClaim>("data").await?;
+    traces.gone(scene.cluster).await
 }
 
 /// A pod that was deleted and made again finds its data, at the volume's node.
@@ -38,4 +40,41 @@ pub(super) async fn made_again(scene: &Scene<'_>) -> anyhow::Result<()> {
     let second = scene.ready(&["second"]).await?;
     ensure!(first == second, "the volume is at {first:?}, the pod at {second:?}");
     Ok(())
+}
+
+/// A raw volume is a device in a pod, keeps what is written to it, and leaves neither mount nor loop device.
+pub(super) async fn raw(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&raw_claim("disk", "late")).await?;
+    scene.apply(&raw_pod("first", "disk", WRITE_RAW, READ_RAW)).await?;
+    let first = scene.ready(&["first"]).await?;
+    let traces = Traces::of(scene, "disk").await?;
+    scene.delete::<Pod>("first").await?;
+    scene.apply(&raw_pod("second", "disk", STAY, READ_RAW)).await?;
+    let second = scene.ready(&["second"]).await?;
+    ensure!(first == second, "the volume is at {first:?}, the pod at {second:?}");
+    scene.delete::<Pod>("second").await?;
+    scene.delete::<PersistentVolumeClaim>("disk").await?;
+    traces.gone(scene.cluster).await
+}
+
+/// A volume that a pod brings along is there as long as the pod.
+pub(super) async fn ephemeral(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let text = pod("brief", "data", WRITE, READ).replace(
+        "persistentVolumeClaim:
+        claimName: data",
+        "ephemeral:
+        volumeClaimTemplate:
+          spec:
+            accessModes: [ReadWriteOnce]
+            storageClassName: late
+            resources:
+              requests:
+                storage: 16Mi",
+    );
+    scene.apply(&text).await?;
+    scene.ready(&["brief"]).await?;
+    let traces = Traces::of(scene, "brief-data").await?;
+    scene.delete::<Pod>("brief").await?;
+    scene.gone::<PersistentVolumeClaim>("brief-data").await?;
+    traces.gone(scene.cluster).await
 }

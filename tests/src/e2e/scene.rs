@@ -49,6 +49,11 @@ impl<'a> Scene<'a> {
         within(&format!("end of the namespace {}", self.namespace), SOON, gone).await
     }
 
+    /// The namespace's name.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// Objects of a type in the namespace.
     pub fn api<K>(&self) -> Api<K>
     where

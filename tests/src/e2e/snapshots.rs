@@ -1,0 +1,176 @@
+//! Snapshots, restored volumes and clones, which live where their source does; and snapshots of several volumes at once.
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, DynamicObject};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::look::{SOON, Thing, until};
+use super::scene::{Scene, claim, pod};
+use super::texts::{READ, STAY, WRITE, at, with};
+use super::traces::Traces;
+use crate::cluster::objects::{self, within};
+
+const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
+const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
+
+/// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at once or late, and
+/// outlive it and its source.
+pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&claim("data", "late")).await?;
+    scene.apply(&pod("writer", "data", WRITE, READ)).await?;
+    let home = scene.ready(&["writer"]).await?;
+    scene.apply(&snapshot("today", "data")).await?;
+    until(scene, Thing(SNAPSHOT, "VolumeSnapshot", "today"), "/status/readyToUse", |ready| ready == true)
+        .await?;
+    for class in ["now", "late"] {
+        let name = &format!("of-{class}");
+        scene.apply(&restore(name, class, "today")).await?;
+        scene.apply(&pod(name, name, STAY, READ)).await?;
+        let nodes = scene.ready(&[name]).await?;
+        ensure!(nodes == home, "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}");
+    }
+    // First the snapshot, then the source: what was made of them stays.
+    forget(scene, SNAPSHOT, "VolumeSnapshot", "today").await?;
+    scene.delete::<Pod>("writer").await?;
+    scene.delete::<PersistentVolumeClaim>("data").await?;
+    scene.ready(&["of-now", "of-late"]).await?;
+    no_snapshots(scene).await
+}
+
+/// A clone has what its source had, at the source's node.
+pub(super) async fn cloned(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&claim("data", "late")).await?;
+    scene.apply(&pod("writer", "data", WRITE, READ)).await?;
+    let home = scene.ready(&["writer"]).await?;
+    let source = ["dataSource: {kind: PersistentVolumeClaim, name: data}"];
+    scene.apply(&with(&claim("copy", "now"), &source)).await?;
+    scene.apply(&pod("reader", "copy", STAY, READ)).await?;
+    let nodes = scene.ready(&["reader"]).await?;
+    ensure!(nodes == home, "the source is at {home:?}, the clone's pod at {nodes:?}");
+    let (source, copy) = (Traces::of(scene, "data").await?, Traces::of(scene, "copy").await?);
+    ensure!(source.handle != copy.handle, "the clone is the source");
+    let has = copy.record(scene.cluster)?;
+    ensure!(has.pointer("/source/Volume") == Some(&json!(source.handle)), "the driver has {has}");
+    Ok(())
+}
+
+/// The volumes of a pod are snapshotted together, and one is made of a member.
+pub(super) async fn grouped(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let class = "apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata:
+  name: shops
+driver: hostdir.edge-csi.io
+deletionPolicy: Delete
+";
+    scene.apply(class).await?;
+    let done = of_shop(scene).await;
+    objects::delete(&scene.cluster.client, "default", class).await?;
+    done
+}
+
+async fn of_shop(scene: &Scene<'_>) -> anyhow::Result<()> {
+    for name in ["goods", "orders"] {
+        let labelled = format!("  name: {name}\n  labels: {{app: shop}}");
+        scene.apply(&claim(name, "late").replace(&format!("  name: {name}"), &labelled)).await?;
+        scene.apply(&at(&pod(name, name, WRITE, READ), "n3")).await?;
+    }
+    scene.ready(&["goods", "orders"]).await?;
+    scene
+        .apply(
+            "apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata:
+  name: shop
+spec:
+  volumeGroupSnapshotClassName: shops
+  source:
+    selector:
+      matchLabels: {app: shop}
+",
+        )
+        .await?;
+    until(scene, Thing(GROUP, "VolumeGroupSnapshot", "shop"), "/status/readyToUse", |ready| ready == true)
+        .await?;
+    let members = ready_members(scene).await?;
+    let member = members.first().context("a group without members")?;
+    scene.apply(&restore("again", "now", member)).await?;
+    scene.apply(&pod("again", "again", STAY, READ)).await?;
+    let nodes = scene.ready(&["again"]).await?;
+    ensure!(nodes == ["n3"], "the group is at n3, the pod of what was restored at {nodes:?}");
+    forget(scene, GROUP, "VolumeGroupSnapshot", "shop").await?;
+    no_snapshots(scene).await
+}
+
+/// The snapshots of the group's two members, when all are ready.
+async fn ready_members(scene: &Scene<'_>) -> anyhow::Result<Vec<String>> {
+    let api = kinds(scene, SNAPSHOT, "VolumeSnapshot").await?;
+    let asked = || async {
+        let found = objects::list(&api).await?;
+        let ready = |one: &&DynamicObject| one.data.pointer("/status/readyToUse") == Some(&Value::Bool(true));
+        let names: Vec<_> = found.iter().filter(ready).map(ResourceExt::name_any).collect();
+        ensure!(names.len() == 2, "of {} snapshots, {names:?} are ready", found.len());
+        Ok(names)
+    };
+    within("the snapshots of a group", SOON, asked).await
+}
+
+async fn kinds(scene: &Scene<'_>, version: &str, kind: &str) -> anyhow::Result<Api<DynamicObject>> {
+    let object = json!({"apiVersion": version, "kind": kind});
+    objects::api(&scene.cluster.client, &object, scene.namespace()).await
+}
+
+/// Deletes an object of a kind without a type, and waits until it is gone.
+async fn forget(scene: &Scene<'_>, version: &str, kind: &str, name: &str) -> anyhow::Result<()> {
+    let api = kinds(scene, version, kind).await?;
+    api.delete(name, &DeleteParams::default()).await?;
+    let gone = || async {
+        ensure!(api.get_opt(name).await?.is_none(), "it is there");
+        Ok(())
+    };
+    within(&format!("end of {kind} {name}"), SOON, gone).await
+}
+
+/// Waits until nothing is left of the namespace's snapshots, neither in Kubernetes nor at the drivers.
+async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let contents = kinds(scene, SNAPSHOT, "VolumeSnapshotContent").await?;
+    let gone = || async {
+        let left = objects::list(&contents).await?;
+        let ours = |one: &&DynamicObject| {
+            one.data.pointer("/spec/volumeSnapshotRef/namespace") == Some(&json!(scene.namespace()))
+        };
+        ensure!(!left.iter().any(|one| ours(&one)), "there are contents");
+        let handles: Vec<_> =
+            left.iter().filter_map(|one| one.data.pointer("/status/snapshotHandle")?.as_str()).collect();
+        for driver in scene.cluster.nodes.iter().flat_map(|node| &node.drivers) {
+            for entry in std::fs::read_dir(driver.state.join("snapshots"))? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                ensure!(handles.contains(&name.as_str()), "{} has the snapshot {name}", driver.name);
+            }
+        }
+        Ok(())
+    };
+    within("end of all snapshots", SOON, gone).await
+}
+
+fn snapshot(name: &str, claim: &str) -> String {
+    format!(
+        "apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata:
+  name: {name}
+spec:
+  volumeSnapshotClassName: snapshots
+  source:
+    persistentVolumeClaimName: {claim}
+"
+    )
+}
+
+fn restore(name: &str, class: &str, snapshot: &str) -> String {
+    let source =
+        format!("dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {snapshot}}}");
+    with(&claim(name, class), &[&source])
+}
