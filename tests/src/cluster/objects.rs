@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Value>> {
 /// The API server does not know the kind.
 pub async fn api(client: &Client, object: &Value, namespace: &str) -> anyhow::Result<Api<DynamicObject>> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or_else(|| ("", text("apiVersion")));
     let kind = GroupVersionKind::gvk(group, version, text("kind"));
     let (resource, capabilities) =
         pinned_kind(client, &kind).await.with_context(|| format!("the API server has no {kind:?}"))?;

@@ -7,20 +7,33 @@ use anyhow::{Context, ensure};
 /// Where the kernel shows its control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the runtimes' design, and loop
-/// devices of volumes that were still staged.
+/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the runtimes' design, and the
+/// loop devices of volumes that were still staged, the newest first, as the kubelet's is of the driver's.
 ///
 /// # Errors
 /// There is a process in a group, or a device is in use.
-pub(super) fn remove(dir: &Path, stand: &str) -> anyhow::Result<()> {
+pub(super) fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
     for group in groups(stand) {
         remove_group(&group).with_context(|| format!("cannot remove {}", group.display()))?;
     }
-    for (device, _) in loops(&dir.display().to_string())? {
-        let status = std::process::Command::new("losetup").arg("--detach").arg(&device).status()?;
-        ensure!(status.success(), "cannot detach {device}");
+    for device in devices.iter().rev() {
+        let attached = Path::new("/sys/block").join(device).join("loop/backing_file").exists();
+        let detach =
+            || std::process::Command::new("losetup").args(["--detach", &format!("/dev/{device}")]).stderr(std::process::Stdio::null()).status();
+        ensure!(!attached || detach()?.success(), "cannot detach {device}");
     }
     Ok(())
+}
+
+/// The names of the loop devices of files below a directory, as long as its mounts are there, the oldest first.
+///
+/// # Errors
+/// The kernel does not say.
+pub(super) fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
+    let needle = dir.display().to_string();
+    let mut devices: Vec<_> = loops(&needle)?.into_iter().map(|(device, _)| device).collect();
+    devices.sort_by_key(|device| (device.len(), device.clone()));
+    Ok(devices)
 }
 
 /// Loop devices of files below a directory, and these files.
@@ -29,7 +42,7 @@ fn loops(needle: &str) -> anyhow::Result<Vec<(String, String)>> {
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
         let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
         if file.starts_with(needle) {
-            found.push((format!("/dev/{}", device.file_name().display()), file.trim_end().to_owned()));
+            found.push((device.file_name().display().to_string(), file.trim_end().to_owned()));
         }
     }
     Ok(found)
