@@ -18,8 +18,12 @@ pub(super) fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
     }
     for device in devices.iter().rev() {
         let attached = Path::new("/sys/block").join(device).join("loop/backing_file").exists();
-        let detach =
-            || std::process::Command::new("losetup").args(["--detach", &format!("/dev/{device}")]).stderr(std::process::Stdio::null()).status();
+        let detach = || {
+            std::process::Command::new("losetup")
+                .args(["--detach", &format!("/dev/{device}")])
+                .stderr(std::process::Stdio::null())
+                .status()
+        };
         ensure!(!attached || detach()?.success(), "cannot detach {device}");
     }
     Ok(())

@@ -1,11 +1,14 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
+mod examples;
 mod look;
 mod pods;
 mod resize;
+mod scarce;
 pub mod scene;
 mod sets;
+mod shares;
 mod snapshots;
 mod texts;
 mod traces;
@@ -60,6 +63,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "grow-online", alone: false, run: |scene| resize::online(scene).boxed() },
     Row { name: "grow-offline", alone: false, run: |scene| resize::offline(scene).boxed() },
     Row { name: "attributes", alone: false, run: |scene| resize::attributes(scene).boxed() },
+    Row { name: "two-drivers", alone: false, run: |scene| scarce::two(scene).boxed() },
+    Row { name: "capacity", alone: false, run: |scene| scarce::room(scene).boxed() },
+    Row { name: "limits", alone: false, run: |scene| scarce::limits(scene).boxed() },
+    Row { name: "static", alone: false, run: |scene| shares::by_hand(scene).boxed() },
+    Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
 ];
 
 /// The rows of these names, or all without one.

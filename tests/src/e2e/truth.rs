@@ -11,8 +11,8 @@ use proto::csi::ListVolumesRequest;
 use proto::csi::controller_client::ControllerClient;
 use serde_json::Value;
 
-use crate::cluster::Cluster;
 use crate::cluster::objects::{list, within};
+use crate::cluster::{Cluster, SHARES};
 use crate::stand::channel;
 
 /// How long it may take until all agree.
@@ -60,7 +60,8 @@ pub async fn gone(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
 async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     let mut held = BTreeSet::new();
     for node in &cluster.nodes {
-        for driver in &node.drivers {
+        // One without a controller has no list, and its volumes are not ours.
+        for driver in node.drivers.iter().filter(|driver| driver.name != SHARES) {
             let socket = driver.socket.to_str().context("a socket's path is no text")?;
             let mut client = ControllerClient::new(channel(socket).await?);
             let answer = client.list_volumes(ListVolumesRequest::default()).await?.into_inner();
@@ -75,6 +76,7 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
 async fn claimed(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     let volumes = list(&Api::<PersistentVolume>::all(cluster.client.clone())).await?;
     let csi = volumes.into_iter().filter_map(|volume| volume.spec?.csi);
+    let csi = csi.filter(|csi| csi.driver != SHARES);
     Ok(csi.map(|csi| (csi.driver, csi.volume_handle)).collect())
 }
 
