@@ -1,8 +1,9 @@
 //! Claims and pods: written, read, deleted and made again, raw, ephemeral, gone.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
+use serde_json::json;
 
 use super::scene::{Scene, claim, pod};
 use super::texts::{READ, READ_RAW, STAY, WRITE, WRITE_RAW, raw_claim, raw_pod};
@@ -25,9 +26,21 @@ pub(super) async fn written_and_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
     let mounts = traces.mounts(home)?;
     ensure!(mounts.len() >= 2, "at {node} there is only {mounts:?}");
     ensure!(traces.attachments(scene.cluster).await?.len() == 1, "it is not attached once");
+    shown(scene, &traces).await?;
     scene.delete::<Pod>("writer").await?;
     scene.delete::<PersistentVolumeClaim>("data").await?;
     traces.gone(scene.cluster).await
+}
+
+/// An operator sees which claim a volume is for.
+async fn shown(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
+    let all = scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes"]).await?;
+    let ours = all.iter().find(|one| one.get("id") == Some(&json!(traces.handle)));
+    let ours = ours.with_context(|| format!("csi-cloud does not show {}", traces.handle))?;
+    let of = |key: &str| ours.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let said = [of("claim_namespace"), of("claim_name"), of("persistent_volume")];
+    ensure!(said == [scene.namespace(), "data", &traces.name], "csi-cloud shows {ours}");
+    Ok(())
 }
 
 /// A pod that was deleted and made again finds its data, at the volume's node.

@@ -16,18 +16,20 @@ const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
 
 /// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at once or late, and
-/// outlive it and its source.
+/// outlive it and its source. Bound late, the pod must be tied to the home: the scheduler knows nothing of snapshots.
 pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let home = scene.ready(&["writer"]).await?;
+    let node = home.first().context("a pod without a node")?;
     scene.apply(&snapshot("today", "data")).await?;
     until(scene, Thing(SNAPSHOT, "VolumeSnapshot", "today"), "/status/readyToUse", |ready| ready == true)
         .await?;
     for class in ["now", "late"] {
         let name = &format!("of-{class}");
         scene.apply(&restore(name, class, "today")).await?;
-        scene.apply(&pod(name, name, STAY, READ)).await?;
+        let reader = pod(name, name, STAY, READ);
+        scene.apply(&if class == "late" { at(&reader, node) } else { reader }).await?;
         let nodes = scene.ready(&[name]).await?;
         ensure!(nodes == home, "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}");
     }
@@ -101,7 +103,11 @@ spec:
     let nodes = scene.ready(&["again"]).await?;
     ensure!(nodes == ["n3"], "the group is at n3, the pod of what was restored at {nodes:?}");
     forget(scene, GROUP, "VolumeGroupSnapshot", "shop").await?;
-    no_snapshots(scene).await
+    no_snapshots(scene).await?;
+    let stored = scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await?;
+    let group = stored.iter().find(|one| one.get("kind") == Some(&json!("group")));
+    ensure!(group.is_none(), "our store has {group:?}");
+    Ok(())
 }
 
 /// The snapshots of the group's two members, when all are ready.
@@ -133,7 +139,7 @@ async fn forget(scene: &Scene<'_>, version: &str, kind: &str, name: &str) -> any
     within(&format!("end of {kind} {name}"), SOON, gone).await
 }
 
-/// Waits until nothing is left of the namespace's snapshots, neither in Kubernetes nor at the drivers.
+/// Waits until nothing is left of the namespace's snapshots, neither in Kubernetes nor at the drivers or in our store.
 async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
     let contents = kinds(scene, SNAPSHOT, "VolumeSnapshotContent").await?;
     let gone = || async {
@@ -144,8 +150,14 @@ async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
         ensure!(!left.iter().any(|one| ours(&one)), "there are contents");
         let handles: Vec<_> =
             left.iter().filter_map(|one| one.data.pointer("/status/snapshotHandle")?.as_str()).collect();
+        for stored in scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await? {
+            let id = stored.get("id").and_then(Value::as_str).unwrap_or_default();
+            let snapshot = stored.get("kind") == Some(&json!("snapshot"));
+            ensure!(!snapshot || handles.contains(&id), "our store has {stored}");
+        }
         for driver in scene.cluster.nodes.iter().flat_map(|node| &node.drivers) {
-            for entry in std::fs::read_dir(driver.state.join("snapshots"))? {
+            // One without a controller has none.
+            for entry in std::fs::read_dir(driver.state.join("snapshots")).into_iter().flatten() {
                 let name = entry?.file_name().to_string_lossy().into_owned();
                 ensure!(handles.contains(&name.as_str()), "{} has the snapshot {name}", driver.name);
             }
