@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use super::look::{SOON, without_node};
 use super::scene::{Scene, claim, pod};
-use super::texts::{READ, WRITE, at, sized, with};
+use super::texts::{READ, WRITE, at, rather, sized, with};
 use super::traces::Traces;
 use crate::cluster::cloud::NAMESPACE;
 use crate::cluster::objects::{list, within};
@@ -63,11 +63,9 @@ pub(super) async fn room(scene: &Scene<'_>) -> anyhow::Result<()> {
         room_is(scene, node, "256Mi").await?;
     }
     let large = |name: &str| sized(&claim(name, "second"), "200Mi");
-    let rather_n1 = "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, \
-        preference: {matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [n1]}]}}]}}";
     for (name, wanted) in [("one", "n1"), ("two", "n2")] {
         scene.apply(&large(name)).await?;
-        scene.apply(&with(&pod(name, name, WRITE, READ), &[rather_n1])).await?;
+        scene.apply(&rather(&pod(name, name, WRITE, READ), "n1")).await?;
         let nodes = scene.ready(&[name]).await?;
         ensure!(nodes == [wanted], "there is room at {wanted} for {name}, and it is at {nodes:?}");
         room_is(scene, wanted, "56Mi").await?;

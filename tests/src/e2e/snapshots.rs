@@ -8,28 +8,29 @@ use serde_json::{Value, json};
 
 use super::look::{SOON, Thing, until};
 use super::scene::{Scene, claim, pod};
-use super::texts::{READ, STAY, WRITE, at, with};
+use super::texts::{READ, STAY, WRITE, at, rather, with};
 use super::traces::Traces;
+use crate::cluster::NODES;
 use crate::cluster::objects::{self, within};
 
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
 
 /// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at once or late, and
-/// outlive it and its source. Bound late, the pod must be tied to the home: the scheduler knows nothing of snapshots.
+/// outlive it and its source. That also if the scheduler would have the pod elsewhere, as it knows nothing of snapshots.
 pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let home = scene.ready(&["writer"]).await?;
-    let node = home.first().context("a pod without a node")?;
+    let elsewhere =
+        NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
     scene.apply(&snapshot("today", "data")).await?;
     until(scene, Thing(SNAPSHOT, "VolumeSnapshot", "today"), "/status/readyToUse", |ready| ready == true)
         .await?;
     for class in ["now", "late"] {
         let name = &format!("of-{class}");
         scene.apply(&restore(name, class, "today")).await?;
-        let reader = pod(name, name, STAY, READ);
-        scene.apply(&if class == "late" { at(&reader, node) } else { reader }).await?;
+        scene.apply(&rather(&pod(name, name, STAY, READ), elsewhere.name)).await?;
         let nodes = scene.ready(&[name]).await?;
         ensure!(nodes == home, "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}");
     }
@@ -41,20 +42,25 @@ pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     no_snapshots(scene).await
 }
 
-/// A clone has what its source had, at the source's node.
+/// Clones have what their source had, at its node, bound at once or late.
 pub(super) async fn cloned(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let home = scene.ready(&["writer"]).await?;
-    let source = ["dataSource: {kind: PersistentVolumeClaim, name: data}"];
-    scene.apply(&with(&claim("copy", "now"), &source)).await?;
-    scene.apply(&pod("reader", "copy", STAY, READ)).await?;
-    let nodes = scene.ready(&["reader"]).await?;
-    ensure!(nodes == home, "the source is at {home:?}, the clone's pod at {nodes:?}");
-    let (source, copy) = (Traces::of(scene, "data").await?, Traces::of(scene, "copy").await?);
-    ensure!(source.handle != copy.handle, "the clone is the source");
-    let has = copy.record(scene.cluster)?;
-    ensure!(has.pointer("/source/Volume") == Some(&json!(source.handle)), "the driver has {has}");
+    let elsewhere =
+        NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
+    let source = Traces::of(scene, "data").await?;
+    let line = ["dataSource: {kind: PersistentVolumeClaim, name: data}"];
+    for class in ["now", "late"] {
+        scene.apply(&with(&claim(class, class), &line)).await?;
+        scene.apply(&rather(&pod(class, class, STAY, READ), elsewhere.name)).await?;
+        let nodes = scene.ready(&[class]).await?;
+        ensure!(nodes == home, "the source is at {home:?}, the clone's pod at {nodes:?}");
+        let copy = Traces::of(scene, class).await?;
+        ensure!(source.handle != copy.handle, "the clone is the source");
+        let has = copy.record(scene.cluster)?;
+        ensure!(has.pointer("/source/Volume") == Some(&json!(source.handle)), "the driver has {has}");
+    }
     Ok(())
 }
 

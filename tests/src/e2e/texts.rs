@@ -23,6 +23,16 @@ pub(super) fn at(pod: &str, node: &str) -> String {
     with(pod, &[&format!("nodeSelector: {{kubernetes.io/hostname: {node}}}")])
 }
 
+/// A pod that would rather run at a node, which the scheduler grants if it can.
+pub(super) fn rather(pod: &str, node: &str) -> String {
+    let preferred = format!("{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}");
+    let affinity = format!(
+        "affinity: {{nodeAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: \
+         [{{weight: 100, preference: {{matchExpressions: [{preferred}]}}}}]}}}}"
+    );
+    with(pod, &[&affinity])
+}
+
 /// A claim for a raw volume.
 pub(super) fn raw_claim(name: &str, class: &str) -> String {
     with(&super::scene::claim(name, class), &["volumeMode: Block"])
