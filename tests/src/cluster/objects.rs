@@ -120,3 +120,16 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_told_apart_and_empty_ones_left_out() {
+        let objects = parse("---\n# nothing\n---\nmetadata: {name: a}\n---\nmetadata: {name: b}\n").unwrap();
+        let names: Vec<_> = objects.iter().map(|object| name(object).unwrap()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(name(&serde_json::json!({"metadata": {}})).is_err());
+    }
+}

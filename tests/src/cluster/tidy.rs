@@ -109,3 +109,23 @@ pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
     ensure!(left.is_empty(), "the stand left behind:\n{}", left.join("\n"));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_the_directory_in_its_command_line() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        assert!(left(dir.path())?.is_empty());
+        let file = dir.path().join("x");
+        std::fs::File::create(&file)?;
+        let mut child = std::process::Command::new("tail").arg("-f").arg(&file).spawn()?;
+        let found = left(dir.path())?;
+        child.kill()?;
+        child.wait()?;
+        assert!(found.iter().any(|line| line.contains("tail -f")), "{found:?}");
+        assert!(left(dir.path())?.is_empty());
+        Ok(())
+    }
+}

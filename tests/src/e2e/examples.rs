@@ -8,9 +8,9 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::look::{Thing, until};
+use super::pods::STAY;
 use super::scene::{Scene, pod};
 use super::shares;
-use super::texts::STAY;
 use crate::cluster::image::IMAGE;
 use crate::cluster::objects;
 use crate::cluster::{DRIVER, NODES, SHARES};

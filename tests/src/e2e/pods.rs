@@ -5,9 +5,16 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use serde_json::json;
 
-use super::scene::{Scene, claim, pod};
-use super::texts::{READ, READ_RAW, STAY, WRITE, WRITE_RAW, raw_claim, raw_pod};
+use super::scene::{Scene, claim, pod, pod_with};
+use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod};
 use super::traces::Traces;
+
+/// Writes a file once, and stays.
+pub(super) const WRITE: &str = "echo written at $(hostname) > /data/file && sync && exec sleep 2147483647";
+/// Only stays.
+pub(super) const STAY: &str = "exec sleep 2147483647";
+/// The file is there.
+pub(super) const READ: &str = "grep -q written /data/file";
 
 /// A claim's pod writes and reads its file where it was scheduled, and nothing is left when both are deleted.
 pub(super) async fn written_and_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
@@ -72,19 +79,10 @@ pub(super) async fn raw(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 /// A volume that a pod brings along is there as long as the pod.
 pub(super) async fn ephemeral(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let text = pod("brief", "data", WRITE, READ).replace(
-        "persistentVolumeClaim:
-        claimName: data",
-        "ephemeral:
-        volumeClaimTemplate:
-          spec:
-            accessModes: [ReadWriteOnce]
-            storageClassName: late
-            resources:
-              requests:
-                storage: 16Mi",
-    );
-    scene.apply(&text).await?;
+    let volumes = "[{name: data, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], \
+                    storageClassName: late, resources: {requests: {storage: 16Mi}}}}}}]";
+    let mounts = "volumeMounts: [{name: data, mountPath: /data}]";
+    scene.apply(&pod_with("brief", mounts, volumes, WRITE, READ)).await?;
     scene.ready(&["brief"]).await?;
     let traces = Traces::of(scene, "brief-data").await?;
     scene.delete::<Pod>("brief").await?;

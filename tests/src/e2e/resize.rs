@@ -5,8 +5,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::Value;
 
 use super::look::{self, reads, running, until};
+use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod};
-use super::texts::{READ, READ_RAW, WRITE, WRITE_RAW, raw_claim, raw_pod, sized, with};
+use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod, sized, with};
 use super::traces::Traces;
 use crate::cluster::objects;
 

@@ -9,8 +9,9 @@ use kube::Api;
 use tokio::sync::Mutex;
 
 use super::look::{SOON, without_node};
-use super::scene::{Scene, claim, pod};
-use super::texts::{READ, WRITE, at, rather, sized, with};
+use super::pods::{READ, WRITE};
+use super::scene::{Scene, claim, pod, pod_with};
+use super::texts::{at, rather, sized};
 use super::traces::Traces;
 use crate::cluster::cloud::NAMESPACE;
 use crate::cluster::objects::{list, within};
@@ -46,13 +47,11 @@ pub(super) async fn two(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 /// A pod with two claims, which writes to both.
 fn of_both() -> String {
-    let script = WRITE.replace("> /data/file", "> /data/file && echo written > /more/file");
-    let pod = pod("both", "first", &script, &format!("{READ} && {}", READ.replace("/data", "/more")));
-    let mounts = "volumeMounts:
-        - name: more
-          mountPath: /more";
-    let more = ["  - {name: more, persistentVolumeClaim: {claimName: second}}"];
-    with(&pod.replace("volumeMounts:", mounts), &more)
+    let mounts = "volumeMounts: [{name: one, mountPath: /data}, {name: two, mountPath: /two}]";
+    let volumes = "[{name: one, persistentVolumeClaim: {claimName: first}}, \
+                    {name: two, persistentVolumeClaim: {claimName: second}}]";
+    let write = "echo written > /data/file && cp /data/file /two/file && exec sleep 2147483647";
+    pod_with("both", mounts, volumes, write, "cmp /data/file /two/file")
 }
 
 /// Kubernetes knows how much room is at each node with the driver; a pod whose volume does not fit where it would rather

@@ -6,9 +6,10 @@ use kube::api::{DeleteParams, DynamicObject};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use super::look::{SOON, Thing, until};
+use super::look::SOON;
+use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
-use super::texts::{READ, STAY, WRITE, at, rather, with};
+use super::texts::{at, rather, with};
 use super::traces::Traces;
 use crate::cluster::NODES;
 use crate::cluster::objects::{self, within};
@@ -25,8 +26,7 @@ pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     let elsewhere =
         NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
     scene.apply(&snapshot("today", "data")).await?;
-    until(scene, Thing(SNAPSHOT, "VolumeSnapshot", "today"), "/status/readyToUse", |ready| ready == true)
-        .await?;
+    scene.becomes(SNAPSHOT, "VolumeSnapshot", "today", "/status/readyToUse", &json!(true)).await?;
     for class in ["now", "late"] {
         let name = &format!("of-{class}");
         scene.apply(&restore(name, class, "today")).await?;
@@ -100,8 +100,7 @@ spec:
 ",
         )
         .await?;
-    until(scene, Thing(GROUP, "VolumeGroupSnapshot", "shop"), "/status/readyToUse", |ready| ready == true)
-        .await?;
+    scene.becomes(GROUP, "VolumeGroupSnapshot", "shop", "/status/readyToUse", &json!(true)).await?;
     let members = ready_members(scene).await?;
     let member = members.first().context("a group without members")?;
     scene.apply(&restore("again", "now", member)).await?;

@@ -2,12 +2,8 @@
 //!
 //! The texts of `scene` end inside `spec`, so that a line more is one field more.
 
-/// Only stays.
-pub(super) const STAY: &str = "exec sleep 2147483647";
-/// Writes a file at `/data` once, and stays.
-pub(super) const WRITE: &str = "echo written at $(hostname) > /data/file && sync && exec sleep 2147483647";
-/// The file is there.
-pub(super) const READ: &str = "grep -q written /data/file";
+use super::scene::{claim_of, pod_with};
+
 /// Writes into the raw volume at `/dev/disk` once, and stays.
 pub(super) const WRITE_RAW: &str = "echo raw at $(hostname) | dd of=/dev/disk bs=512 count=1 conv=sync,notrunc && sync && exec sleep 2147483647";
 /// That is there.
@@ -35,13 +31,13 @@ pub(super) fn rather(pod: &str, node: &str) -> String {
 
 /// A claim for a raw volume.
 pub(super) fn raw_claim(name: &str, class: &str) -> String {
-    with(&super::scene::claim(name, class), &["volumeMode: Block"])
+    claim_of(name, class, "16Mi", "  volumeMode: Block")
 }
 
 /// A pod that has a claim's raw volume at `/dev/disk`.
 pub(super) fn raw_pod(name: &str, claim: &str, script: &str, ready: &str) -> String {
-    let pod = super::scene::pod(name, claim, script, ready);
-    pod.replace("volumeMounts:", "volumeDevices:").replace("mountPath: /data", "devicePath: /dev/disk")
+    let volumes = format!("[{{name: disk, persistentVolumeClaim: {{claimName: {claim}}}}}]");
+    pod_with(name, "volumeDevices: [{name: disk, devicePath: /dev/disk}]", &volumes, script, ready)
 }
 
 /// A claim of another size than 16Mi.
