@@ -14,7 +14,9 @@ use crate::accept::Limits;
 use crate::cli::Serve;
 use crate::policy::Policy;
 
+mod kubernetes;
 mod store_at;
+pub use kubernetes::{ApiAt, Kubernetes, Publish, Where};
 pub use store_at::{StoreAt, StoreAtError};
 
 /// The admin socket below the fronts' directory. No driver and no node can have a name with an underscore in
@@ -44,6 +46,8 @@ pub struct Config {
     pub admin: PathBuf,
     /// Where `/livez`, `/readyz` and `/metrics` are served, if they are.
     pub http: Option<SocketAddr>,
+    /// What is done with Kubernetes, if there is one.
+    pub kubernetes: Option<Kubernetes>,
     /// Certificates.
     pub tls: Files,
     /// What one remote address may take.
@@ -79,6 +83,8 @@ impl Config {
         let store = file.required(missing, flags.store.or(store));
         let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
+        let publish = (flags.kubernetes, flags.publish_csinode);
+        let kubernetes = Kubernetes::read(&mut file, directory.as_deref(), publish);
         let node_fronts = file.yes_no("node_fronts");
         let node_fronts = flags.node_fronts || node_fronts.unwrap_or(false);
         if node_fronts && fronts.is_none() {
@@ -106,6 +112,7 @@ impl Config {
             store,
             admin,
             http,
+            kubernetes,
             tls,
             limits,
             common,
