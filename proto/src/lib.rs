@@ -24,5 +24,6 @@ pub mod publish;
 pub mod rpc;
 pub mod socket;
 pub mod stop;
+pub mod topology;
 pub mod upstream;
 pub mod wire;
