@@ -99,6 +99,7 @@ key = "/etc/edge-csi-tls/tls.key"
 # All that there is to say: deploy/edge.toml. Where the cloud is, as the edges reach it from outside:
 cloud = {{ toJson .Values.address }}
 fronts = "/fronts"
+state = "/var/lib/edge-csi"
 
 [tls]
 ca = "/etc/edge-csi-tls/ca.crt"
