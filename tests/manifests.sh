@@ -22,6 +22,10 @@ printf 'package main\n\nfunc main() {}\n' > "$work/main.go"
 deploy/image.sh "$work/csi-cloud" csi-cloud:test "$work/one.tar" >/dev/null
 (umask 077 && touch -d 2001-01-01 "$work/csi-cloud" && TZ=Asia/Tokyo deploy/image.sh "$work/csi-cloud" csi-cloud:test "$work/two.tar" >/dev/null)
 cmp "$work/one.tar" "$work/two.tar"
+if tar --utc -tvf "$work/one.tar" | grep -v ' 1970-01-01 00:00 '; then
+    echo "manifests: these have the time at which the image was made" >&2
+    exit 1
+fi
 
 # Tools that look at the Dockerfile and at scripts, where they are installed.
 if command -v hadolint >/dev/null; then hadolint deploy/Dockerfile; fi
