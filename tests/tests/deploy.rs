@@ -3,6 +3,8 @@
 //! Configurations are read as the programs read them, and every metric that csi-cloud has is on the dashboard and in
 //! the guide, which name no other. Whether the manifests are whole is for `tests/go/manifests`.
 
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -99,24 +101,27 @@ fn every_configuration_can_be_read() {
     assert!(read > 3, "{read}");
 }
 
+/// The flags of either program's `serve`, whatever other commands it has.
+#[derive(Parser)]
+struct Only<F: clap::Args> {
+    #[command(flatten)]
+    flags: F,
+}
+
+fn flags<F: clap::Args>(file: &Path) -> F {
+    Only::try_parse_from([Path::new("serve"), Path::new("--config"), file])
+        .unwrap_or_else(|e| panic!("{e}"))
+        .flags
+}
+
 fn cloud_config(file: &Path) {
-    let args = ["csi-cloud", "serve", "--config", file.to_str().unwrap()];
-    let cloud::cli::Command::Serve(flags) = cloud::cli::Cli::try_parse_from(args).unwrap().command else {
-        panic!("no serve")
-    };
-    if let Err(problems) = cloud::config::Config::load(*flags) {
+    if let Err(problems) = cloud::config::Config::load(flags(file)) {
         panic!("{problems}");
     }
 }
 
 fn edge_config(file: &Path) {
-    let args = ["csi-edge", "serve", "--config", file.to_str().unwrap()];
-    let flags = match edge::cli::Cli::try_parse_from(args).unwrap().command {
-        edge::cli::Command::Serve(flags) => flags,
-        #[expect(unreachable_patterns, reason = "there may be other commands")]
-        _ => panic!("no serve"),
-    };
-    if let Err(problems) = edge::config::Config::load(flags) {
+    if let Err(problems) = edge::config::Config::load(flags(file)) {
         panic!("{problems}");
     }
 }
