@@ -8,7 +8,7 @@ use proto::config::Flags;
 use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
 
-use crate::config::StoreAt;
+use crate::config::{Publish, StoreAt, Where};
 
 pub mod admin;
 
@@ -76,6 +76,12 @@ pub struct Serve {
     /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
+    /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
+    #[arg(long, value_name = "WHERE")]
+    pub kubernetes: Option<Where>,
+    /// Publish CSINode entries and labels of nodes: on, off, or auto for nodes whose kubelet does not [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub publish_csinode: Option<Publish>,
     /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
     #[arg(long)]
     pub node_fronts: bool,

@@ -13,7 +13,9 @@ use crate::accept::Limits;
 use crate::cli::Serve;
 use crate::policy::Policy;
 
+mod kubernetes;
 mod store_at;
+pub use kubernetes::{ApiAt, Kubernetes, Publish, Where};
 pub use store_at::{StoreAt, StoreAtError};
 
 /// The admin socket below the fronts' directory. No driver and no node can have a name with an underscore in
@@ -41,6 +43,8 @@ pub struct Config {
     pub admin: PathBuf,
     /// Where `/livez`, `/readyz` and `/metrics` are served, if they are.
     pub http: Option<SocketAddr>,
+    /// What is done with Kubernetes, if there is one.
+    pub kubernetes: Option<Kubernetes>,
     /// Certificates.
     pub tls: Files,
     /// What one remote address may take.
@@ -78,6 +82,8 @@ impl Config {
             ));
         }
         let http = file.parsed("http", str::parse::<SocketAddr>);
+        let publish = (flags.kubernetes, flags.publish_csinode);
+        let kubernetes = Kubernetes::read(&mut file, directory.as_deref(), publish);
         let node_fronts = file.yes_no("node_fronts");
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let (tls, common) = file.common(flags.common, dead_after);
@@ -100,6 +106,7 @@ impl Config {
             store,
             admin,
             http,
+            kubernetes,
             tls,
             limits,
             common,

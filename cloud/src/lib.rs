@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::accept::Door;
 use crate::admin::Insight;
 use crate::calls::Calls;
-use crate::config::Config;
+use crate::config::{Config, StoreAt};
 use crate::front::Front;
 use crate::http::Health;
 use crate::links::Links;
@@ -37,6 +37,7 @@ mod entry;
 pub mod find;
 pub mod front;
 pub mod http;
+pub mod kube;
 pub mod learn;
 pub mod links;
 pub mod local;
@@ -84,10 +85,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         watching.spawn("http", http::serve(listener, health.clone(), watching.clone()));
     }
     let calls = Arc::new(Calls::default());
-    // A large store takes seconds, in which it is said that this process lives.
-    let (at, metrics, group) = (config.store.clone(), calls.clone(), keeping.clone());
-    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &group);
-    let store = tokio::task::spawn_blocking(opening).await.context("the store was not opened")??;
+    let store = open(config.store, &calls, &keeping).await?;
     let links = Arc::new(Links::new(store.clone(), edges.clone()).scoped(&config.policies));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
@@ -108,7 +106,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         fronts.spawn("node fronts", nodes.keep(fronts.clone()));
     }
     let policies = config.policies;
-    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
+    let kubernetes = config.kubernetes.as_ref().map(|_| Arc::default());
+    let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
+    let insight = Arc::new(insight);
+    kube::start(config.kubernetes, insight.clone(), &watching).await?;
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
@@ -121,4 +122,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     watching.finish(GOODBYE).await;
     keeping.finish(GOODBYE).await;
     Ok(())
+}
+
+/// Opens the store. A large one takes seconds, in which it is said that this process lives.
+async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
+    let (metrics, tasks) = (calls.clone(), tasks.clone());
+    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &tasks);
+    Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
 }
