@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proto::config::Common;
+use proto::identity::DriverName;
 use proto::link::tls::{Credentials, Role};
 use proto::socket::Socket;
 use proto::stop::{self, Tasks};
@@ -16,6 +17,7 @@ use crate::admin::Insight;
 use crate::calls::Calls;
 use crate::config::{Config, StoreAt};
 use crate::front::Front;
+use crate::holder::listen::Holders;
 use crate::http::Health;
 use crate::links::Links;
 use crate::node_fronts::NodeFronts;
@@ -36,6 +38,7 @@ pub mod elect;
 mod entry;
 pub mod find;
 pub mod front;
+pub mod holder;
 pub mod http;
 pub mod kube;
 pub mod learn;
@@ -66,13 +69,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
-    let making = || format!("the directory of the fronts, {}, cannot be made", config.fronts.display());
-    std::fs::create_dir_all(&config.fronts).with_context(making)?;
-    let mut sockets = Vec::new();
-    for driver in config.drivers {
-        let socket = Socket::bind(&config.fronts.join(format!("{driver}.sock")))?;
-        sockets.push((driver, socket));
-    }
+    let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, admin::MODE)?;
     // Fronts stop first and the links after them, so that calls in flight are answered. Who watches, watches that.
     let (fronts, edges) = (Tasks::default(), Tasks::default());
@@ -101,10 +98,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         by_driver.insert(driver, front.clone());
         fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
-    if config.node_fronts {
-        let nodes = NodeFronts::new(&config.fronts, by_driver.clone());
+    if let Some(directory) = config.fronts.as_deref().filter(|_| config.node_fronts) {
+        let nodes = NodeFronts::new(directory, by_driver.clone());
         fronts.spawn("node fronts", nodes.keep(fronts.clone()));
     }
+    let holders = Holders::new(by_driver.clone(), fronts.clone());
+    holders.listen(&config.holders, &credentials).await?;
     let policies = config.policies;
     let kubernetes = config.kubernetes.as_ref().map(|_| Arc::default());
     let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
@@ -129,4 +128,15 @@ async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<
     let (metrics, tasks) = (calls.clone(), tasks.clone());
     let opening = move || Store::open(metrics.metrics.measured(at.open()?), &tasks);
     Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
+}
+
+/// The drivers, with the sockets of their fronts if there are to be any.
+fn bind(config: &Config) -> anyhow::Result<Vec<(DriverName, Option<Socket>)>> {
+    let Some(directory) = &config.fronts else {
+        return Ok(config.drivers.iter().map(|driver| (driver.clone(), None)).collect());
+    };
+    let making = || format!("the directory of the fronts, {}, cannot be made", directory.display());
+    std::fs::create_dir_all(directory).with_context(making)?;
+    let socket = |driver: &DriverName| Socket::bind(&directory.join(format!("{driver}.sock")));
+    config.drivers.iter().map(|driver| Ok((driver.clone(), Some(socket(driver)?)))).collect()
 }

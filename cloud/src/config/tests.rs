@@ -16,7 +16,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
         Command::Serve(flags) => Config::load(*flags),
-        Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
+        Command::Front(_) | Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
     }
 }
 
@@ -69,6 +69,21 @@ fn all_that_is_wrong_is_named_at_once() {
     ] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
+}
+
+#[test]
+fn fronts_may_be_left_out_where_holders_bring_the_calls() {
+    let text = "holders = [\"unix:/h.sock\", \"https://0.0.0.0:7444\"]\nadmin = \"/a.sock\"\n";
+    let file = WHOLE.replace("fronts = \"/run/x\"\n", text);
+    let config = load(&file, &[]).unwrap();
+    let holders: Vec<_> = config.holders.iter().map(ToString::to_string).collect();
+    assert_eq!(holders, ["unix:/h.sock", "https://0.0.0.0:7444"]);
+    assert_eq!(config.fronts, None);
+    let problems =
+        load(&file.replace("admin = \"/a.sock\"\n", ""), &["--node-fronts"]).unwrap_err().to_string();
+    assert!(problems.contains("admin (--admin)") && problems.contains("node_fronts"), "{problems}");
+    let beside = format!("{WHOLE}\n").replace("default_node", "holders = [\"unix:/h\"]\ndefault_node");
+    assert_eq!(load(&beside, &[]).unwrap().fronts, Some("/run/x".into()), "beside its own");
 }
 
 #[test]
