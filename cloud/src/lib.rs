@@ -123,6 +123,13 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Opens the store. A large one takes seconds, in which it is said that this process lives.
+async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
+    let (metrics, tasks) = (calls.clone(), tasks.clone());
+    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &tasks);
+    Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
+}
+
 /// The drivers, with the sockets of their fronts if there are to be any.
 fn bind(config: &Config) -> anyhow::Result<Vec<(DriverName, Option<Socket>)>> {
     let Some(directory) = &config.fronts else {
@@ -132,11 +139,4 @@ fn bind(config: &Config) -> anyhow::Result<Vec<(DriverName, Option<Socket>)>> {
     std::fs::create_dir_all(directory).with_context(making)?;
     let socket = |driver: &DriverName| Socket::bind(&directory.join(format!("{driver}.sock")));
     config.drivers.iter().map(|driver| Ok((driver.clone(), Some(socket(driver)?)))).collect()
-}
-
-/// Opens the store. A large one takes seconds, in which it is said that this process lives.
-async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
-    let (metrics, tasks) = (calls.clone(), tasks.clone());
-    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &tasks);
-    Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
 }
