@@ -100,7 +100,11 @@ pub async fn run(cluster: &Cluster, rows: Vec<&'static Row>, ended: impl Fn(&Out
         outcomes.push(outcome);
     }
     let begun = Instant::now();
-    let error = truth::agreed(cluster).await.err();
+    let agreed = async {
+        truth::agreed(cluster).await?;
+        traces::none(cluster).await
+    };
+    let error = agreed.await.err();
     let checked = Outcome { name: "all agree", took: begun.elapsed(), error };
     ended(&checked);
     outcomes.push(checked);

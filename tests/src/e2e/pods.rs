@@ -3,6 +3,7 @@
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
+use kube::api::DeleteParams;
 use serde_json::json;
 
 use super::scene::{Scene, claim, pod, pod_with};
@@ -50,12 +51,13 @@ async fn shown(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pod that was deleted and made again finds its data, at the volume's node.
+/// A pod that was killed and made again finds its data, at the volume's node.
 pub(super) async fn made_again(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("first", "data", WRITE, READ)).await?;
     let first = scene.ready(&["first"]).await?;
-    scene.delete::<Pod>("first").await?;
+    // As `kubectl delete --force` does: the next one comes while the kubelet still ends this one.
+    scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
     scene.apply(&pod("second", "data", STAY, READ)).await?;
     let second = scene.ready(&["second"]).await?;
     ensure!(first == second, "the volume is at {first:?}, the pod at {second:?}");

@@ -105,9 +105,32 @@ impl Traces {
     /// # Errors
     /// The kernel does not say.
     pub(super) fn mounts(&self, node: &Node) -> anyhow::Result<Vec<String>> {
-        let path = format!("/proc/{}/mountinfo", node.space.pid());
-        let table = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let about = |line: &&str| line.contains(&self.handle) || line.contains(&self.name);
-        Ok(table.lines().filter(about).map(str::to_owned).collect())
+        mounted(node, |line| line.contains(&self.handle) || line.contains(&self.name))
     }
+}
+
+fn mounted(node: &Node, about: impl Fn(&str) -> bool) -> anyhow::Result<Vec<String>> {
+    let path = format!("/proc/{}/mountinfo", node.space.pid());
+    let table = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(table.lines().filter(|line| about(line)).map(str::to_owned).collect())
+}
+
+/// Waits until no volume of any driver is attached or mounted, when there is none any more.
+///
+/// # Errors
+/// One is; the error says where.
+pub(super) async fn none(cluster: &Cluster) -> anyhow::Result<()> {
+    let none = || async {
+        let attached = list(&Api::<VolumeAttachment>::all(cluster.client.clone())).await?;
+        let attached: Vec<_> = attached.into_iter().filter_map(|one| one.metadata.name).collect();
+        ensure!(attached.is_empty(), "the attachments {attached:?} are there");
+        for node in &cluster.nodes {
+            let ours =
+                |line: &str| ["kubernetes.io~csi", "kubernetes.io/csi"].iter().any(|dir| line.contains(dir));
+            let mounts = mounted(node, ours)?;
+            ensure!(mounts.is_empty(), "at {}: {}", node.name, mounts.join("; "));
+        }
+        Ok(())
+    };
+    within("end of all attachments and mounts", SOON, none).await
 }
