@@ -27,6 +27,7 @@ use crate::store::Store;
 pub mod accept;
 pub mod admin;
 pub mod ask;
+mod beside;
 pub mod ca;
 pub mod calls;
 pub mod capabilities;

@@ -8,7 +8,7 @@ use proto::identity::NodeName;
 use proto::wire::Malformed;
 
 use crate::store::{At, Claim};
-use crate::{parameters, topology};
+use crate::{beside, parameters, topology};
 
 /// What a request holds besides what is for the driver.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Ours {
     pub(crate) claim: Option<Box<Claim>>,
 }
 
-/// A request for the driver at a node, and what in it is ours.
+/// A request for the driver at a node, and what in it is ours. A volume is asked for beside its source.
 ///
 /// # Errors
 /// The request is malformed.
@@ -36,7 +36,11 @@ pub(crate) fn out_of(method: &str, request: &Bytes, at: Option<&At>) -> Result<(
             });
             let (request, parameters) = parameters::out_of_create_volume(request)?;
             ours.parameters = parameters;
-            if added { topology::out_of_create_volume(&request)? } else { request }
+            match at {
+                Some(_) if added => topology::out_of_create_volume(&request)?,
+                Some(at) => beside::its_source(&request, at)?,
+                None => request,
+            }
         }
         "CreateSnapshot" if added => topology::out_of_create_snapshot(request)?,
         "GetCapacity" => {

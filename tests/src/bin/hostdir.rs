@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
+use futures_util::FutureExt as _;
 use proto::socket::Socket;
-use tests::hostdir::{HostDir, Settings, private};
+use tests::hostdir::{HostDir, Settings, Shares, private};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,12 @@ struct Args {
     /// The most volumes that may be published to the node; any number if it is 0.
     #[arg(long, default_value_t = 0)]
     attach_limit: u32,
+    /// The most bytes that its volumes may have altogether; what the file system has if it is 0.
+    #[arg(long, default_value_t = 0)]
+    capacity: i64,
+    /// Has no controller and only mounts directories below the state, as volumes' attributes `server` and `share` say.
+    #[arg(long)]
+    shares: bool,
     /// Mounts in a mount namespace of its own, which ends with the process.
     #[arg(long)]
     private_mounts: bool,
@@ -50,15 +57,25 @@ fn main() -> ExitCode {
 
 async fn run(args: Args) -> anyhow::Result<()> {
     let path = PathBuf::from(args.endpoint.trim_start_matches("unix://"));
-    let settings = Settings { name: args.name, node_id: args.node_id, attach_limit: args.attach_limit };
-    let driver = HostDir::open(&args.state, settings)
-        .with_context(|| format!("cannot open the state {}", args.state.display()))?;
+    let settings = Settings {
+        name: args.name,
+        node_id: args.node_id,
+        attach_limit: args.attach_limit,
+        capacity: args.capacity,
+    };
+    let stop = CancellationToken::new();
+    let stopped = stop.clone().cancelled_owned();
     // Before `ready`, so that a signal right after it finds its handler.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let socket = Socket::bind(&path)?;
+    let serving = if args.shares {
+        let driver = Shares::of(&args.state, settings);
+        driver.serve(Socket::bind(&path)?, stopped).boxed()
+    } else {
+        let driver = HostDir::open(&args.state, settings)
+            .with_context(|| format!("cannot open the state {}", args.state.display()))?;
+        driver.serve(Socket::bind(&path)?, stopped).boxed()
+    };
     println!("ready");
-    let stop = CancellationToken::new();
-    let serving = driver.serve(socket, stop.clone().cancelled_owned());
     tokio::pin!(serving);
     let failed = || format!("cannot serve {}", path.display());
     tokio::select! {

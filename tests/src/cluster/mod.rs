@@ -37,11 +37,16 @@ use self::program::Program;
 pub const DRIVER: &str = "hostdir.edge-csi.io";
 /// The driver that only some nodes have.
 pub const SECOND: &str = "second.edge-csi.io";
+/// The driver of one node that only mounts shares of a site: it has no controller, and no front in the cloud.
+pub const SHARES: &str = "shares.edge-csi.io";
+/// What drivers get besides what all get: the second has little room and takes few volumes.
+pub const OPTIONS: [(&str, &[&str]); 2] =
+    [(SECOND, &["--attach-limit=2", "--capacity=268435456"]), (SHARES, &["--shares"])];
 /// The nodes: one over QUIC, two with a second driver.
 pub const NODES: [Plan; 3] = [
     Plan { name: "n1", scheme: "wss", drivers: &[DRIVER, SECOND] },
     Plan { name: "n2", scheme: "wss", drivers: &[DRIVER, SECOND] },
-    Plan { name: "n3", scheme: "quic", drivers: &[DRIVER] },
+    Plan { name: "n3", scheme: "quic", drivers: &[DRIVER, SHARES] },
 ];
 /// How long all nodes may take until they are ready and have their drivers.
 const READY: Duration = Duration::from_secs(180);

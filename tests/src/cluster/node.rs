@@ -174,12 +174,14 @@ async fn driver(
 ) -> anyhow::Result<Driver> {
     let logs = at.ground.logs();
     let (socket, state) = (at.path(&format!("plugins/{name}.sock")), at.path(&format!("state-{name}")));
-    let args = [
+    let mut args = vec![
         format!("--endpoint=unix://{}", socket.display()),
         format!("--node-id={}", at.node),
         format!("--state={}", state.display()),
         format!("--name={name}"),
     ];
+    let more = super::OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
+    args.extend(more.map(|option| (*option).to_owned()));
     let launch = Launch::new(at.ground.ours("hostdir"), args);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;
     let serves = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
@@ -241,6 +243,8 @@ async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access) -> anyhow:
         "makeIPTablesUtilChains": false,
         "podLogsDir": at.text("logs"),
         "volumePluginDir": at.text("volumeplugins"),
+        // How soon it sees that a pod's volume is to grow, by default after a minute or so.
+        "syncFrequency": "10s",
         // A volume is mounted, and detached, only once the kubelet has reported it; that is with its status, by default
         // every 10 s.
         "nodeStatusUpdateFrequency": "1s",

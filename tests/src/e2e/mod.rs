@@ -1,15 +1,23 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
-mod copies;
 mod edges;
+mod examples;
 mod faults;
 mod figures;
+mod look;
 mod manifests;
 mod outages;
+mod places;
 mod pods;
+mod resize;
+mod scarce;
 pub mod scene;
 mod sets;
+mod shares;
+mod snapshots;
+mod texts;
+mod traces;
 pub mod truth;
 
 use std::time::Duration;
@@ -55,14 +63,22 @@ const EVENTS: usize = 40;
 pub const ROWS: &[Row] = &[
     Row { name: "pod", alone: false, run: |scene| pods::written_and_gone(scene).boxed() },
     Row { name: "pod-again", alone: false, run: |scene| pods::made_again(scene).boxed() },
-    Row { name: "block", alone: false, run: |scene| pods::raw_block(scene).boxed() },
-    Row { name: "immediate", alone: false, run: |scene| pods::bound_first(scene).boxed() },
-    Row { name: "two-drivers", alone: false, run: |scene| pods::two_drivers(scene).boxed() },
+    Row { name: "block", alone: false, run: |scene| pods::raw(scene).boxed() },
     Row { name: "ephemeral", alone: false, run: |scene| pods::ephemeral(scene).boxed() },
-    Row { name: "stateful-set", alone: false, run: |scene| sets::three_nodes(scene).boxed() },
-    Row { name: "snapshot", alone: false, run: |scene| copies::snapshot_and_restore(scene).boxed() },
-    Row { name: "clone", alone: false, run: |scene| copies::cloned(scene).boxed() },
-    Row { name: "expand", alone: false, run: |scene| copies::expanded(scene).boxed() },
+    Row { name: "stateful-set", alone: false, run: |scene| places::spread(scene).boxed() },
+    Row { name: "immediate", alone: false, run: |scene| places::binding(scene).boxed() },
+    Row { name: "topologies", alone: false, run: |scene| places::allowed(scene).boxed() },
+    Row { name: "snapshot", alone: false, run: |scene| snapshots::restored(scene).boxed() },
+    Row { name: "clone", alone: false, run: |scene| snapshots::cloned(scene).boxed() },
+    Row { name: "group-snapshot", alone: false, run: |scene| snapshots::grouped(scene).boxed() },
+    Row { name: "expand-online", alone: false, run: |scene| resize::online(scene).boxed() },
+    Row { name: "expand-offline", alone: false, run: |scene| resize::offline(scene).boxed() },
+    Row { name: "attributes", alone: false, run: |scene| resize::attributes(scene).boxed() },
+    Row { name: "two-drivers", alone: false, run: |scene| scarce::two(scene).boxed() },
+    Row { name: "capacity", alone: false, run: |scene| scarce::room(scene).boxed() },
+    Row { name: "limits", alone: false, run: |scene| scarce::limits(scene).boxed() },
+    Row { name: "static", alone: false, run: |scene| shares::by_hand(scene).boxed() },
+    Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
@@ -110,7 +126,11 @@ pub async fn run(cluster: &Cluster, rows: Vec<&'static Row>, ended: impl Fn(&Out
         outcomes.push(outcome);
     }
     let begun = Instant::now();
-    let error = truth::agreed(cluster).await.err();
+    let agreed = async {
+        truth::agreed(cluster).await?;
+        traces::none(cluster).await
+    };
+    let error = agreed.await.err();
     let checked = Outcome { name: "all agree", took: begun.elapsed(), error };
     ended(&checked);
     outcomes.push(checked);

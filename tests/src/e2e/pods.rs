@@ -1,10 +1,14 @@
-//! Claims and pods: written, read, killed, made again, gone.
+//! Claims and pods: written, read, deleted and made again, raw, ephemeral, gone.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::json;
 
-use super::scene::{Scene, claim, claim_of, pod, pod_with};
+use super::scene::{Scene, claim, pod, pod_with};
+use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod};
+use super::traces::Traces;
 
 /// Writes a file once, and stays.
 pub(super) const WRITE: &str = "echo written at $(hostname) > /data/file && sync && exec sleep 2147483647";
@@ -18,67 +22,72 @@ pub(super) async fn written_and_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let nodes = scene.ready(&["writer"]).await?;
-    let volume = scene.bound("data").await?;
+    let traces = Traces::of(scene, "data").await?;
     let volumes = Api::<PersistentVolume>::all(scene.cluster.client.clone());
-    let found = volumes.get(&volume).await?;
+    let found = volumes.get(&traces.name).await?;
     let affinity = serde_json::to_string(&found.spec.and_then(|spec| spec.node_affinity))?;
     let node = nodes.first().map_or("", String::as_str);
     ensure!(affinity.contains(&format!("\"{node}\"")), "the pod is at {node}, its volume at {affinity}");
+    let home = traces.home(scene.cluster)?;
+    ensure!(home.name == node, "the pod is at {node}, its volume at {}", home.name);
+    // Staged and published: what is looked for in the end is there now.
+    let mounts = traces.mounts(home)?;
+    ensure!(mounts.len() >= 2, "at {node} there is only {mounts:?}");
+    ensure!(traces.attachments(scene.cluster).await?.len() == 1, "it is not attached once");
+    shown(scene, &traces).await?;
     scene.delete::<Pod>("writer").await?;
-    scene.delete::<PersistentVolumeClaim>("data").await
+    scene.delete::<PersistentVolumeClaim>("data").await?;
+    traces.gone(scene.cluster).await
 }
 
-/// A pod that was deleted and made again finds its data, at the volume's node.
+/// An operator sees which claim a volume is for.
+async fn shown(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
+    let all = scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes"]).await?;
+    let ours = all.iter().find(|one| one.get("id") == Some(&json!(traces.handle)));
+    let ours = ours.with_context(|| format!("csi-cloud does not show {}", traces.handle))?;
+    let of = |key: &str| ours.get(key).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let said = [of("claim_namespace"), of("claim_name"), of("persistent_volume")];
+    ensure!(said == [scene.namespace(), "data", &traces.name], "csi-cloud shows {ours}");
+    Ok(())
+}
+
+/// A pod that was killed and made again finds its data, at the volume's node.
 pub(super) async fn made_again(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("first", "data", WRITE, READ)).await?;
     let first = scene.ready(&["first"]).await?;
-    scene.delete::<Pod>("first").await?;
+    // As `kubectl delete --force` does: the next one comes while the kubelet still ends this one.
+    scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
     scene.apply(&pod("second", "data", STAY, READ)).await?;
     let second = scene.ready(&["second"]).await?;
     ensure!(first == second, "the volume is at {first:?}, the pod at {second:?}");
     Ok(())
 }
 
-/// A raw block volume: what is written to the device is read from it.
-pub(super) async fn raw_block(scene: &Scene<'_>) -> anyhow::Result<()> {
-    scene.apply(&claim_of("disk", "late", "16Mi", "  volumeMode: Block")).await?;
-    let device = "volumeDevices: [{name: disk, devicePath: /dev/xvda}]";
-    let volumes = "[{name: disk, persistentVolumeClaim: {claimName: disk}}]";
-    let write = "echo written | dd of=/dev/xvda conv=sync && exec sleep 2147483647";
-    scene.apply(&pod_with("block", device, volumes, write, "head -c 7 /dev/xvda | grep -q written")).await?;
-    scene.ready(&["block"]).await?;
-    scene.delete::<Pod>("block").await
+/// A raw volume is a device in a pod, keeps what is written to it, and leaves neither mount nor loop device.
+pub(super) async fn raw(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&raw_claim("disk", "late")).await?;
+    scene.apply(&raw_pod("first", "disk", WRITE_RAW, READ_RAW)).await?;
+    let first = scene.ready(&["first"]).await?;
+    let traces = Traces::of(scene, "disk").await?;
+    scene.delete::<Pod>("first").await?;
+    scene.apply(&raw_pod("second", "disk", STAY, READ_RAW)).await?;
+    let second = scene.ready(&["second"]).await?;
+    ensure!(first == second, "the volume is at {first:?}, the pod at {second:?}");
+    scene.delete::<Pod>("second").await?;
+    scene.delete::<PersistentVolumeClaim>("disk").await?;
+    traces.gone(scene.cluster).await
 }
 
-/// An Immediate claim is bound before there is a pod, and the pod goes where the volume is.
-pub(super) async fn bound_first(scene: &Scene<'_>) -> anyhow::Result<()> {
-    scene.apply(&claim("data", "now")).await?;
-    scene.bound("data").await?;
-    scene.apply(&pod("writer", "data", WRITE, READ)).await?;
-    scene.ready(&["writer"]).await.map(drop)
-}
-
-/// Volumes of two drivers in one pod, one of which only some nodes have.
-pub(super) async fn two_drivers(scene: &Scene<'_>) -> anyhow::Result<()> {
-    scene.apply(&(claim("one", "late") + &claim("two", "second"))).await?;
-    let mounts = "volumeMounts: [{name: one, mountPath: /data}, {name: two, mountPath: /two}]";
-    let volumes = "[{name: one, persistentVolumeClaim: {claimName: one}}, \
-                    {name: two, persistentVolumeClaim: {claimName: two}}]";
-    let write = "echo written > /data/file && cp /data/file /two/file && exec sleep 2147483647";
-    scene.apply(&pod_with("both", mounts, volumes, write, "cmp /data/file /two/file")).await?;
-    let nodes = scene.ready(&["both"]).await?;
-    ensure!(nodes != ["n3"], "n3 has no second driver");
-    Ok(())
-}
-
-/// A generic ephemeral volume comes and goes with its pod.
+/// A volume that a pod brings along is there as long as the pod.
 pub(super) async fn ephemeral(scene: &Scene<'_>) -> anyhow::Result<()> {
     let volumes = "[{name: data, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], \
                     storageClassName: late, resources: {requests: {storage: 16Mi}}}}}}]";
     let mounts = "volumeMounts: [{name: data, mountPath: /data}]";
-    scene.apply(&pod_with("short", mounts, volumes, WRITE, READ)).await?;
-    scene.ready(&["short"]).await?;
-    scene.delete::<Pod>("short").await?;
-    scene.gone::<PersistentVolumeClaim>("short-data").await
+    scene.apply(&pod_with("brief", mounts, volumes, WRITE, READ)).await?;
+    scene.ready(&["brief"]).await?;
+    let traces = Traces::of(scene, "brief-data").await?;
+    scene.delete::<Pod>("brief").await?;
+    scene.gone::<PersistentVolumeClaim>("brief-data").await?;
+    traces.gone(scene.cluster).await
 }

@@ -11,9 +11,9 @@ use proto::csi::ListVolumesRequest;
 use proto::csi::controller_client::ControllerClient;
 use serde_json::Value;
 
-use crate::cluster::Cluster;
 use crate::cluster::node::Node;
 use crate::cluster::objects::{list, within};
+use crate::cluster::{Cluster, SHARES};
 use crate::stand::channel;
 
 /// How long it may take until all agree.
@@ -61,7 +61,8 @@ pub async fn gone(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
 async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     let mut held = BTreeSet::new();
     for node in &cluster.nodes {
-        for driver in &node.drivers {
+        // One without a controller has no list, and its volumes are not ours.
+        for driver in node.drivers.iter().filter(|driver| driver.name != SHARES) {
             let ids = held_at(node, driver.name).await?;
             held.extend(ids.into_iter().map(|id| (driver.name.to_owned(), id)));
         }
@@ -85,6 +86,7 @@ pub async fn held_at(node: &Node, driver: &str) -> anyhow::Result<BTreeSet<Strin
 async fn claimed(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     let volumes = list(&Api::<PersistentVolume>::all(cluster.client.clone())).await?;
     let csi = volumes.into_iter().filter_map(|volume| volume.spec?.csi);
+    let csi = csi.filter(|csi| csi.driver != SHARES);
     Ok(csi.map(|csi| (csi.driver, csi.volume_handle)).collect())
 }
 

@@ -11,7 +11,6 @@ use tonic::{Request, Response, Status, async_trait};
 use super::HostDir;
 use super::check;
 use super::core::Core;
-use super::data;
 use super::record::{Attached, Volume};
 
 impl Core {
@@ -130,7 +129,7 @@ impl Core {
             check::capabilities(q.volume_capabilities)?;
         }
         let here = q.accessible_topology.is_none_or(|topology| check::here(&topology.segments, self.node()));
-        let available = if here { data::room(&self.state)?.available } else { 0 };
+        let available = if here { self.available()? } else { 0 };
         Ok(GetCapacityResponse {
             available_capacity: available,
             maximum_volume_size: Some(available),

@@ -132,19 +132,3 @@ pub(super) fn room(path: &Path) -> Result<Room, Status> {
         readonly: stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
     })
 }
-
-/// Refuses a volume of `size` bytes, `more` of them new, for which `state` has no room.
-pub(super) fn check_room(state: &Path, size: i64, more: i64) -> Result<(), Status> {
-    let room = room(state)?;
-    if size > room.total {
-        let total = room.total;
-        return Err(Status::out_of_range(format!("{size} bytes are more than the storage has: {total}")));
-    }
-    if more > room.available {
-        let available = room.available;
-        return Err(Status::resource_exhausted(format!(
-            "{more} more bytes, and only {available} are available"
-        )));
-    }
-    Ok(())
-}

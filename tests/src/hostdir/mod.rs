@@ -20,7 +20,9 @@ mod mounts;
 mod node;
 pub mod private;
 mod record;
+mod room;
 mod serve;
+mod shares;
 mod snapshots;
 mod stage;
 mod store;
@@ -38,6 +40,7 @@ use tonic::{Request, Response, Status};
 
 use self::core::Core;
 pub use self::core::Settings;
+pub use self::shares::Shares;
 
 /// The key of the one topology segment; its value is the node id.
 pub const TOPOLOGY_KEY: &str = "topology.hostdir.edge-csi.io/node";
@@ -63,9 +66,7 @@ impl HostDir {
         work: impl FnOnce(&Core) -> Result<A, Status> + Send + 'static,
     ) -> Result<A, Status> {
         let core = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || work(&core))
-            .await
-            .map_err(|error| Status::internal(format!("the operation broke off: {error}")))?
+        serve::blocking(move || work(&core)).await
     }
 
     /// Answers one unary call by a blocking function.

@@ -1,4 +1,4 @@
-//! The way from the socket to the five services. tonic's own router would bring a web framework along.
+//! The way from the socket to the services. tonic's own router would bring a web framework along.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -8,8 +8,8 @@ use futures_util::stream;
 use http::{Request, Response};
 use proto::csi::controller_server::ControllerServer;
 use proto::csi::group_controller_server::GroupControllerServer;
-use proto::csi::identity_server::IdentityServer;
-use proto::csi::node_server::NodeServer;
+use proto::csi::identity_server::{Identity, IdentityServer};
+use proto::csi::node_server::{Node, NodeServer};
 use proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use proto::socket::Socket;
 use tonic::Status;
@@ -29,32 +29,58 @@ impl HostDir {
         socket: Socket,
         stop: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        let incoming = stream::unfold(socket, |socket| async move {
-            let accepted = socket.listener.accept().await.map(|(stream, _)| stream);
-            Some((accepted, socket))
-        });
         let routes = Routes {
             identity: IdentityServer::new(self.clone()),
-            controller: ControllerServer::new(self.clone()),
-            group: GroupControllerServer::new(self.clone()),
-            metadata: SnapshotMetadataServer::new(self.clone()),
+            controller: Some(Controllers {
+                controller: ControllerServer::new(self.clone()),
+                group: GroupControllerServer::new(self.clone()),
+                metadata: SnapshotMetadataServer::new(self.clone()),
+            }),
             node: NodeServer::new(self),
         };
-        Server::builder().serve_with_incoming_shutdown(routes, Box::pin(incoming), stop).await
+        until(routes, socket, stop).await
     }
 }
 
-/// The generated services.
+/// Answers what is routed on `socket` until `stop` ends and the calls in progress are answered.
+pub(super) async fn until<D: Identity + Node + Clone>(
+    routes: Routes<D>,
+    socket: Socket,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let incoming = stream::unfold(socket, |socket| async move {
+        let accepted = socket.listener.accept().await.map(|(stream, _)| stream);
+        Some((accepted, socket))
+    });
+    Server::builder().serve_with_incoming_shutdown(routes, Box::pin(incoming), stop).await
+}
+
+/// Runs blocking work to its end, even if the caller does not wait for it.
+pub(super) async fn blocking<A: Send + 'static>(
+    work: impl FnOnce() -> Result<A, Status> + Send + 'static,
+) -> Result<A, Status> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Status::internal(format!("the operation broke off: {error}")))?
+}
+
+/// The generated services: those that every driver has, and those of a driver with a controller.
 #[derive(Clone)]
-struct Routes {
-    identity: IdentityServer<HostDir>,
+pub(super) struct Routes<D> {
+    pub(super) identity: IdentityServer<D>,
+    pub(super) node: NodeServer<D>,
+    pub(super) controller: Option<Controllers>,
+}
+
+/// Services of a controller.
+#[derive(Clone)]
+pub(super) struct Controllers {
     controller: ControllerServer<HostDir>,
     group: GroupControllerServer<HostDir>,
     metadata: SnapshotMetadataServer<HostDir>,
-    node: NodeServer<HostDir>,
 }
 
-impl Service<Request<Body>> for Routes {
+impl<D: Identity + Node + Clone> Service<Request<Body>> for Routes<D> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
@@ -65,12 +91,13 @@ impl Service<Request<Body>> for Routes {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let path = request.uri().path();
-        match path.strip_prefix("/csi.v1.").and_then(|rest| rest.split_once('/')) {
-            Some(("Identity", _)) => self.identity.call(request),
-            Some(("Controller", _)) => self.controller.call(request),
-            Some(("GroupController", _)) => self.group.call(request),
-            Some(("SnapshotMetadata", _)) => self.metadata.call(request),
-            Some(("Node", _)) => self.node.call(request),
+        let service = path.strip_prefix("/csi.v1.").and_then(|rest| rest.split_once('/'));
+        match (service.map(|(service, _)| service), &mut self.controller) {
+            (Some("Identity"), _) => self.identity.call(request),
+            (Some("Node"), _) => self.node.call(request),
+            (Some("Controller"), Some(all)) => all.controller.call(request),
+            (Some("GroupController"), Some(all)) => all.group.call(request),
+            (Some("SnapshotMetadata"), Some(all)) => all.metadata.call(request),
             _ => {
                 let refused = Status::unimplemented(format!("there is no {path}")).into_http();
                 Box::pin(async { Ok(refused) })

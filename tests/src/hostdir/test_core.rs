@@ -17,7 +17,12 @@ use super::core::{Core, Settings};
 pub(super) const MIB: i64 = 1 << 20;
 
 pub(super) fn open(state: &Path) -> Core {
-    let settings = Settings { name: "hostdir".to_owned(), node_id: "n".to_owned(), attach_limit: 1 };
+    with_capacity(state, 0)
+}
+
+fn with_capacity(state: &Path, capacity: i64) -> Core {
+    let settings =
+        Settings { name: "hostdir".to_owned(), node_id: "n".to_owned(), attach_limit: 1, capacity };
     Core::open(state, settings).unwrap()
 }
 
@@ -241,4 +246,27 @@ async fn metadata_comes_in_batches_and_from_the_real_extents() {
         assert_eq!(answers.len(), 1, "the capacity is told also if nothing changed");
         assert!(answers[0].block_metadata == found);
     }
+}
+
+#[test]
+fn a_driver_with_a_capacity_promises_no_more() {
+    let state = tempfile::tempdir().unwrap();
+    let core = with_capacity(state.path(), 20 * MIB);
+    assert_eq!(core.available().unwrap(), 20 * MIB);
+    let first = create(&core, request("first", false));
+    assert_eq!(core.available().unwrap(), 12 * MIB);
+    create(&core, request("second", true));
+    assert_eq!(code(core.create_volume(request("third", false))), Code::ResourceExhausted);
+    let larger = CapacityRange { required_bytes: 13 * MIB, limit_bytes: 0 };
+    let grow = ControllerExpandVolumeRequest {
+        volume_id: first.clone(),
+        capacity_range: Some(larger),
+        ..Default::default()
+    };
+    assert_eq!(code(core.expand_volume(grow)), Code::ResourceExhausted);
+    let huge = CapacityRange { required_bytes: 21 * MIB, limit_bytes: 0 };
+    let huge = CreateVolumeRequest { capacity_range: Some(huge), ..request("huge", false) };
+    assert_eq!(code(core.create_volume(huge)), Code::OutOfRange);
+    core.delete_volume(DeleteVolumeRequest { volume_id: first, ..Default::default() }).unwrap();
+    create(&core, request("third", false));
 }

@@ -50,7 +50,7 @@ impl Core {
         }
         let least = filling.as_ref().map_or(0, |filling| filling.size);
         let capacity = check::size(range, block, least)?;
-        data::check_room(&self.state, capacity, capacity)?;
+        self.check_room(capacity, capacity)?;
         let id = Uuid::new_v4().to_string();
         let draft = self.volumes.draft(&id)?;
         let path = data::path(&draft.dir, block);
@@ -135,7 +135,7 @@ impl Core {
         // Never less than it has: what has grown cannot shrink.
         let capacity = check::size(range, volume.block, volume.capacity)?;
         if capacity > volume.capacity {
-            data::check_room(&self.state, capacity, capacity - volume.capacity)?;
+            self.check_room(capacity, capacity - volume.capacity)?;
             if volume.block {
                 data::resize(&self.data(&volume), capacity)?;
             }

@@ -1,0 +1,118 @@
+//! The driver that only two of the nodes have, beside another one, with little room and few volumes at each.
+//!
+//! These rows would take each other's room, so they take turns.
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
+use kube::Api;
+use tokio::sync::Mutex;
+
+use super::look::{SOON, without_node};
+use super::pods::{READ, WRITE};
+use super::scene::{Scene, claim, pod, pod_with};
+use super::texts::{at, rather, sized};
+use super::traces::Traces;
+use crate::cluster::cloud::NAMESPACE;
+use crate::cluster::objects::{list, within};
+use crate::cluster::{DRIVER, SECOND};
+
+/// Held by the row whose turn it is.
+static TURN: Mutex<()> = Mutex::const_new(());
+/// What the scheduler says of nodes without room for a volume.
+const NO_ROOM: &str = "did not have enough free storage";
+
+/// A pod has a volume of each of its node's two drivers; a claim of the driver that a node has not gets a volume at
+/// another node, and none at this one.
+pub(super) async fn two(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
+    scene
+        .apply(&[claim("first", "late"), claim("second", "second"), claim("third", "second")].join("---\n"))
+        .await?;
+    scene.apply(&at(&of_both(), "n1")).await?;
+    scene.apply(&at(&pod("stuck", "third", WRITE, READ), "n3")).await?;
+    scene.ready(&["both"]).await?;
+    for (name, driver) in [("first", DRIVER), ("second", SECOND)] {
+        let traces = Traces::of(scene, name).await?;
+        let home = traces.home(scene.cluster)?.name;
+        ensure!((traces.driver.as_str(), home) == (driver, "n1"), "{name} is {} at {home}", traces.driver);
+    }
+    without_node(scene, "stuck", NO_ROOM).await?;
+    scene.delete::<Pod>("stuck").await?;
+    scene.apply(&pod("free", "third", WRITE, READ)).await?;
+    let nodes = scene.ready(&["free"]).await?;
+    ensure!(nodes != ["n3"], "the pod is where its driver is not");
+    Ok(())
+}
+
+/// A pod with two claims, which writes to both.
+fn of_both() -> String {
+    let mounts = "volumeMounts: [{name: one, mountPath: /data}, {name: two, mountPath: /two}]";
+    let volumes = "[{name: one, persistentVolumeClaim: {claimName: first}}, \
+                    {name: two, persistentVolumeClaim: {claimName: second}}]";
+    let write = "echo written > /data/file && cp /data/file /two/file && exec sleep 2147483647";
+    pod_with("both", mounts, volumes, write, "cmp /data/file /two/file")
+}
+
+/// Kubernetes knows how much room is at each node with the driver; a pod whose volume does not fit where it would rather
+/// be goes where it does, and waits if it fits nowhere.
+pub(super) async fn room(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
+    for node in ["n1", "n2"] {
+        room_is(scene, node, "256Mi").await?;
+    }
+    let large = |name: &str| sized(&claim(name, "second"), "200Mi");
+    for (name, wanted) in [("one", "n1"), ("two", "n2")] {
+        scene.apply(&large(name)).await?;
+        scene.apply(&rather(&pod(name, name, WRITE, READ), "n1")).await?;
+        let nodes = scene.ready(&[name]).await?;
+        ensure!(nodes == [wanted], "there is room at {wanted} for {name}, and it is at {nodes:?}");
+        room_is(scene, wanted, "56Mi").await?;
+    }
+    scene.apply(&large("three")).await?;
+    scene.apply(&pod("three", "three", WRITE, READ)).await?;
+    without_node(scene, "three", NO_ROOM).await?;
+    // The room of one that goes is there for the one that waits.
+    scene.delete::<Pod>("one").await?;
+    scene.delete::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("one").await?;
+    let nodes = scene.ready(&["three"]).await?;
+    ensure!(nodes == ["n1"], "there is room at n1, and the pod is at {nodes:?}");
+    Ok(())
+}
+
+/// Waits until Kubernetes knows of so much room at a node.
+async fn room_is(scene: &Scene<'_>, node: &str, wanted: &str) -> anyhow::Result<()> {
+    let all = Api::<CSIStorageCapacity>::namespaced(scene.cluster.client.clone(), NAMESPACE);
+    let asked = || async {
+        let of = |one: &CSIStorageCapacity| {
+            let labels = one.node_topology.as_ref().and_then(|topology| topology.match_labels.as_ref());
+            one.storage_class_name == "second"
+                && labels.is_some_and(|labels| labels.values().any(|value| value == node))
+        };
+        let found = list(&all).await?.into_iter().find(of).context("no CSIStorageCapacity")?;
+        let room = found.capacity.map(|room| room.0).unwrap_or_default();
+        ensure!(room == wanted, "it is {room}");
+        Ok(())
+    };
+    within(&format!("room of {wanted} at {node}"), SOON, asked).await
+}
+
+/// The most volumes that the driver takes are what CSINode says; a pod with one more waits until another one goes.
+pub(super) async fn limits(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let _turn = TURN.lock().await;
+    let node = Api::<CSINode>::all(scene.cluster.client.clone()).get("n2").await?;
+    let driver = node.spec.drivers.into_iter().find(|driver| driver.name == SECOND);
+    let count = driver.and_then(|driver| driver.allocatable).and_then(|most| most.count);
+    ensure!(count == Some(2), "CSINode says {count:?}");
+    for name in ["one", "two"] {
+        scene.apply(&claim(name, "second")).await?;
+        scene.apply(&at(&pod(name, name, WRITE, READ), "n2")).await?;
+    }
+    scene.ready(&["one", "two"]).await?;
+    scene.apply(&claim("three", "second")).await?;
+    scene.apply(&at(&pod("three", "three", WRITE, READ), "n2")).await?;
+    without_node(scene, "three", "exceed max volume count").await?;
+    scene.delete::<Pod>("one").await?;
+    scene.ready(&["two", "three"]).await?;
+    Ok(())
+}

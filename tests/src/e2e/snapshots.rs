@@ -1,0 +1,193 @@
+//! Snapshots, restored volumes and clones, which live where their source does; and snapshots of several volumes at once.
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, DynamicObject};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::look::SOON;
+use super::pods::{READ, STAY, WRITE};
+use super::scene::{Scene, claim, pod};
+use super::texts::{at, rather, with};
+use super::traces::Traces;
+use crate::cluster::NODES;
+use crate::cluster::objects::{self, within};
+
+const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
+const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
+
+/// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at once or late, and
+/// outlive it and its source. That also if the scheduler would have the pod elsewhere, as it knows nothing of snapshots.
+pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&claim("data", "late")).await?;
+    scene.apply(&pod("writer", "data", WRITE, READ)).await?;
+    let home = scene.ready(&["writer"]).await?;
+    let elsewhere =
+        NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
+    scene.apply(&snapshot("today", "data")).await?;
+    scene.becomes(SNAPSHOT, "VolumeSnapshot", "today", "/status/readyToUse", &json!(true)).await?;
+    for class in ["now", "late"] {
+        let name = &format!("of-{class}");
+        scene.apply(&restore(name, class, "today")).await?;
+        scene.apply(&rather(&pod(name, name, STAY, READ), elsewhere.name)).await?;
+        let nodes = scene.ready(&[name]).await?;
+        ensure!(nodes == home, "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}");
+    }
+    // First the snapshot, then the source: what was made of them stays.
+    forget(scene, SNAPSHOT, "VolumeSnapshot", "today").await?;
+    scene.delete::<Pod>("writer").await?;
+    scene.delete::<PersistentVolumeClaim>("data").await?;
+    scene.ready(&["of-now", "of-late"]).await?;
+    no_snapshots(scene).await
+}
+
+/// Clones have what their source had, at its node, bound at once or late.
+pub(super) async fn cloned(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&claim("data", "late")).await?;
+    scene.apply(&pod("writer", "data", WRITE, READ)).await?;
+    let home = scene.ready(&["writer"]).await?;
+    let elsewhere =
+        NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
+    let source = Traces::of(scene, "data").await?;
+    let line = ["dataSource: {kind: PersistentVolumeClaim, name: data}"];
+    for class in ["now", "late"] {
+        scene.apply(&with(&claim(class, class), &line)).await?;
+        scene.apply(&rather(&pod(class, class, STAY, READ), elsewhere.name)).await?;
+        let nodes = scene.ready(&[class]).await?;
+        ensure!(nodes == home, "the source is at {home:?}, the clone's pod at {nodes:?}");
+        let copy = Traces::of(scene, class).await?;
+        ensure!(source.handle != copy.handle, "the clone is the source");
+        let has = copy.record(scene.cluster)?;
+        ensure!(has.pointer("/source/Volume") == Some(&json!(source.handle)), "the driver has {has}");
+    }
+    Ok(())
+}
+
+/// The volumes of a pod are snapshotted together, and one is made of a member.
+pub(super) async fn grouped(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let class = "apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata:
+  name: shops
+driver: hostdir.edge-csi.io
+deletionPolicy: Delete
+";
+    scene.apply(class).await?;
+    let done = of_shop(scene).await;
+    objects::delete(&scene.cluster.client, "default", class).await?;
+    done
+}
+
+async fn of_shop(scene: &Scene<'_>) -> anyhow::Result<()> {
+    for name in ["goods", "orders"] {
+        let labelled = format!("  name: {name}\n  labels: {{app: shop}}");
+        scene.apply(&claim(name, "late").replace(&format!("  name: {name}"), &labelled)).await?;
+        scene.apply(&at(&pod(name, name, WRITE, READ), "n3")).await?;
+    }
+    scene.ready(&["goods", "orders"]).await?;
+    scene
+        .apply(
+            "apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata:
+  name: shop
+spec:
+  volumeGroupSnapshotClassName: shops
+  source:
+    selector:
+      matchLabels: {app: shop}
+",
+        )
+        .await?;
+    scene.becomes(GROUP, "VolumeGroupSnapshot", "shop", "/status/readyToUse", &json!(true)).await?;
+    let members = ready_members(scene).await?;
+    let member = members.first().context("a group without members")?;
+    scene.apply(&restore("again", "now", member)).await?;
+    scene.apply(&pod("again", "again", STAY, READ)).await?;
+    let nodes = scene.ready(&["again"]).await?;
+    ensure!(nodes == ["n3"], "the group is at n3, the pod of what was restored at {nodes:?}");
+    forget(scene, GROUP, "VolumeGroupSnapshot", "shop").await?;
+    no_snapshots(scene).await?;
+    let stored = scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await?;
+    let group = stored.iter().find(|one| one.get("kind") == Some(&json!("group")));
+    ensure!(group.is_none(), "our store has {group:?}");
+    Ok(())
+}
+
+/// The snapshots of the group's two members, when all are ready.
+async fn ready_members(scene: &Scene<'_>) -> anyhow::Result<Vec<String>> {
+    let api = kinds(scene, SNAPSHOT, "VolumeSnapshot").await?;
+    let asked = || async {
+        let found = objects::list(&api).await?;
+        let ready = |one: &&DynamicObject| one.data.pointer("/status/readyToUse") == Some(&Value::Bool(true));
+        let names: Vec<_> = found.iter().filter(ready).map(ResourceExt::name_any).collect();
+        ensure!(names.len() == 2, "of {} snapshots, {names:?} are ready", found.len());
+        Ok(names)
+    };
+    within("the snapshots of a group", SOON, asked).await
+}
+
+async fn kinds(scene: &Scene<'_>, version: &str, kind: &str) -> anyhow::Result<Api<DynamicObject>> {
+    let object = json!({"apiVersion": version, "kind": kind});
+    objects::api(&scene.cluster.client, &object, scene.namespace()).await
+}
+
+/// Deletes an object of a kind without a type, and waits until it is gone.
+async fn forget(scene: &Scene<'_>, version: &str, kind: &str, name: &str) -> anyhow::Result<()> {
+    let api = kinds(scene, version, kind).await?;
+    api.delete(name, &DeleteParams::default()).await?;
+    let gone = || async {
+        ensure!(api.get_opt(name).await?.is_none(), "it is there");
+        Ok(())
+    };
+    within(&format!("end of {kind} {name}"), SOON, gone).await
+}
+
+/// Waits until nothing is left of the namespace's snapshots, neither in Kubernetes nor at the drivers or in our store.
+async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let contents = kinds(scene, SNAPSHOT, "VolumeSnapshotContent").await?;
+    let gone = || async {
+        let left = objects::list(&contents).await?;
+        let ours = |one: &&DynamicObject| {
+            one.data.pointer("/spec/volumeSnapshotRef/namespace") == Some(&json!(scene.namespace()))
+        };
+        ensure!(!left.iter().any(|one| ours(&one)), "there are contents");
+        let handles: Vec<_> =
+            left.iter().filter_map(|one| one.data.pointer("/status/snapshotHandle")?.as_str()).collect();
+        for stored in scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await? {
+            let id = stored.get("id").and_then(Value::as_str).unwrap_or_default();
+            let snapshot = stored.get("kind") == Some(&json!("snapshot"));
+            ensure!(!snapshot || handles.contains(&id), "our store has {stored}");
+        }
+        for driver in scene.cluster.nodes.iter().flat_map(|node| &node.drivers) {
+            // One without a controller has none.
+            for entry in std::fs::read_dir(driver.state.join("snapshots")).into_iter().flatten() {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                ensure!(handles.contains(&name.as_str()), "{} has the snapshot {name}", driver.name);
+            }
+        }
+        Ok(())
+    };
+    within("end of all snapshots", SOON, gone).await
+}
+
+fn snapshot(name: &str, claim: &str) -> String {
+    format!(
+        "apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata:
+  name: {name}
+spec:
+  volumeSnapshotClassName: snapshots
+  source:
+    persistentVolumeClaimName: {claim}
+"
+    )
+}
+
+fn restore(name: &str, class: &str, snapshot: &str) -> String {
+    let source =
+        format!("dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {snapshot}}}");
+    with(&claim(name, class), &[&source])
+}

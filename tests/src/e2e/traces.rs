@@ -1,0 +1,136 @@
+//! What a volume leaves behind in Kubernetes, at drivers, in our store and in the nodes' mount tables, to see that it is
+//! gone from everywhere.
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::Api;
+use serde_json::Value;
+
+use super::look::{SOON, text, volume};
+use super::scene::Scene;
+use crate::cluster::Cluster;
+use crate::cluster::node::{Driver, Node};
+use crate::cluster::objects::{list, within};
+
+/// A volume by all its names.
+pub(super) struct Traces {
+    /// The persistent volume's name.
+    pub(super) name: String,
+    /// The driver's.
+    pub(super) driver: String,
+    /// The driver's id of it.
+    pub(super) handle: String,
+}
+
+impl Traces {
+    /// Of a claim, when it is bound.
+    ///
+    /// # Errors
+    /// It is not bound in time, or not to a CSI volume.
+    pub(super) async fn of(scene: &Scene<'_>, claim: &str) -> anyhow::Result<Self> {
+        let name = scene.bound(claim).await?;
+        let found = super::look::until(scene, volume(&name), "/spec/csi", Value::is_object).await?;
+        let (driver, handle) = (
+            text(&found, "/spec/csi/driver")?.to_owned(),
+            text(&found, "/spec/csi/volumeHandle")?.to_owned(),
+        );
+        Ok(Self { name, driver, handle })
+    }
+
+    /// The node at which the driver has it, as the driver's own files say.
+    ///
+    /// # Errors
+    /// None has it.
+    pub(super) fn home<'a>(&self, cluster: &'a Cluster) -> anyhow::Result<&'a Node> {
+        let has = |node: &&Node| node.drivers.iter().any(|driver| self.kept(driver).is_some());
+        cluster.nodes.iter().find(has).with_context(|| format!("no node has the volume {}", self.handle))
+    }
+
+    /// What the driver has written down of it.
+    ///
+    /// # Errors
+    /// It has nothing.
+    pub(super) fn record(&self, cluster: &Cluster) -> anyhow::Result<Value> {
+        let drivers = cluster.nodes.iter().flat_map(|node| &node.drivers);
+        let kept = drivers.filter_map(|driver| self.kept(driver)).next();
+        kept.with_context(|| format!("no driver has the volume {}", self.handle))
+    }
+
+    fn kept(&self, driver: &Driver) -> Option<Value> {
+        let path = driver.state.join("volumes").join(&self.handle).join("record.json");
+        let ours = driver.name == self.driver;
+        let bytes = ours.then(|| std::fs::read(path).ok()).flatten()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Waits until the volume has left no trace.
+    ///
+    /// # Errors
+    /// It has in time; the error says where.
+    pub(super) async fn gone(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        within(&format!("end of all traces of {}", self.name), SOON, || self.is_gone(cluster)).await
+    }
+
+    async fn is_gone(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        let volumes = Api::<PersistentVolume>::all(cluster.client.clone());
+        ensure!(volumes.get_opt(&self.name).await?.is_none(), "the persistent volume is there");
+        let attached = self.attachments(cluster).await?;
+        ensure!(attached.is_empty(), "the attachments {attached:?} are there");
+        ensure!(self.home(cluster).is_err(), "its driver has it");
+        for stored in cluster.cloud.shows(&cluster.ground, &["volumes"]).await? {
+            ensure!(stored.get("id") != Some(&Value::from(self.handle.as_str())), "our store has {stored}");
+        }
+        for node in &cluster.nodes {
+            let mounts = self.mounts(node)?;
+            ensure!(mounts.is_empty(), "at {}: {}", node.name, mounts.join("; "));
+        }
+        Ok(())
+    }
+
+    /// The names of its attachments.
+    ///
+    /// # Errors
+    /// The API server does not say.
+    pub(super) async fn attachments(&self, cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+        let all = list(&Api::<VolumeAttachment>::all(cluster.client.clone())).await?;
+        let of = |one: &VolumeAttachment| {
+            one.spec.source.persistent_volume_name.as_deref() == Some(self.name.as_str())
+        };
+        Ok(all.into_iter().filter(of).filter_map(|one| one.metadata.name).collect())
+    }
+
+    /// The lines of a node's mount table that are about it.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub(super) fn mounts(&self, node: &Node) -> anyhow::Result<Vec<String>> {
+        mounted(node, |line| line.contains(&self.handle) || line.contains(&self.name))
+    }
+}
+
+fn mounted(node: &Node, about: impl Fn(&str) -> bool) -> anyhow::Result<Vec<String>> {
+    let path = format!("/proc/{}/mountinfo", node.space.pid());
+    let table = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(table.lines().filter(|line| about(line)).map(str::to_owned).collect())
+}
+
+/// Waits until no volume of any driver is attached or mounted, when there is none any more.
+///
+/// # Errors
+/// One is; the error says where.
+pub(super) async fn none(cluster: &Cluster) -> anyhow::Result<()> {
+    let none = || async {
+        let attached = list(&Api::<VolumeAttachment>::all(cluster.client.clone())).await?;
+        let attached: Vec<_> = attached.into_iter().filter_map(|one| one.metadata.name).collect();
+        ensure!(attached.is_empty(), "the attachments {attached:?} are there");
+        for node in &cluster.nodes {
+            let ours =
+                |line: &str| ["kubernetes.io~csi", "kubernetes.io/csi"].iter().any(|dir| line.contains(dir));
+            let mounts = mounted(node, ours)?;
+            ensure!(mounts.is_empty(), "at {}: {}", node.name, mounts.join("; "));
+        }
+        Ok(())
+    };
+    within("end of all attachments and mounts", SOON, none).await
+}
