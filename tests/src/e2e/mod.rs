@@ -79,6 +79,8 @@ pub const ROWS: &[Row] = &[
     Row { name: "limits", alone: false, run: |scene| scarce::limits(scene).boxed() },
     Row { name: "static", alone: false, run: |scene| shares::by_hand(scene).boxed() },
     Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
+    // Alone, as the examples of another row have the names of those of deploy/.
+    Row { name: "manifests", alone: true, run: |scene| manifests::accepted(scene).boxed() },
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
@@ -90,7 +92,6 @@ pub const ROWS: &[Row] = &[
     Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
-    Row { name: "manifests", alone: false, run: |scene| manifests::accepted(scene).boxed() },
 ];
 
 /// Minutes long, on an idle machine; only if asked for.
