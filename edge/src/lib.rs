@@ -20,6 +20,7 @@ pub mod calls;
 pub mod cli;
 pub mod config;
 pub mod dial;
+pub mod direct;
 pub mod drivers;
 pub mod front;
 pub mod share;
