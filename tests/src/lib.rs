@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod chaos;
 pub mod demo;
+pub mod direct;
 pub mod hostdir;
 pub mod net;
 pub mod process;

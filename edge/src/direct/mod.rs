@@ -4,6 +4,7 @@
 //! the runtime finds it by the contract's file. What the runtime can be asked for is in `runtime`.
 
 pub mod published;
+pub mod runtime;
 
 /// A file's name for what these bytes name together: 32 hexadecimal digits that no other has.
 pub(crate) fn name(parts: &[&[u8]]) -> String {

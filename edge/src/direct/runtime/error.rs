@@ -1,0 +1,170 @@
+//! Why a runtime did not do what it was asked for, and the code that each is told with.
+//!
+//! A code decides what the kubelet does next: it goes on with a pod whose volume could not be grown only after
+//! FAILED_PRECONDITION, and takes numbers only from an OK.
+
+use std::io;
+use std::path::PathBuf;
+
+use tonic::Code;
+
+use super::Answer;
+use super::http::Failure;
+use super::offline::Offline;
+use super::sandbox::Sandbox;
+
+/// Why a runtime did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No entry names the volume.
+    #[error("volume {volume} is not handed over to a runtime at {target}", target = target.display())]
+    NotHandedOver {
+        /// The volume's id.
+        volume: String,
+        /// Its target.
+        target: PathBuf,
+    },
+    /// No sandbox that lives says that it has it.
+    #[error(
+        "no live sandbox is known to have volume {volume} ({stale} that had it are gone); ask again when its pod runs"
+    )]
+    NoSandbox {
+        /// The volume's id.
+        volume: String,
+        /// How many sandboxes had it.
+        stale: usize,
+    },
+    /// It is handed over, so it cannot be grown from outside, and no sandbox that lives could do it.
+    #[error(
+        "volume {volume} is handed over and no live sandbox is known to have it: its file system grows when it is \
+         staged the next time, before a runtime gets it"
+    )]
+    HandedOver {
+        /// The volume's id.
+        volume: String,
+    },
+    /// The runtime cannot do it.
+    #[error("runtime {runtime} cannot {what} a direct volume: {why}")]
+    Cannot {
+        /// The runtime.
+        runtime: &'static str,
+        /// What it was asked for.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// The shim did not answer.
+    #[error("the shim of sandbox {sandbox} ({runtime}) was asked to {what} volume {volume}")]
+    Silent {
+        /// The runtime.
+        runtime: &'static str,
+        /// The sandbox.
+        sandbox: Sandbox,
+        /// What it was asked for.
+        what: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What happened.
+        #[source]
+        source: Failure,
+    },
+    /// The shim answered something else.
+    #[error("the shim of sandbox {sandbox} ({runtime}) was asked to {what} volume {volume}")]
+    Answered {
+        /// The runtime.
+        runtime: &'static str,
+        /// The sandbox.
+        sandbox: Sandbox,
+        /// What it was asked for.
+        what: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What it answered.
+        #[source]
+        source: Answer,
+    },
+    /// The file system was not grown.
+    #[error("the file system of volume {volume} was not grown")]
+    Offline {
+        /// The volume's id.
+        volume: String,
+        /// Why.
+        #[source]
+        source: Offline,
+    },
+    /// The driver has not made the device large enough.
+    #[error(
+        "the device of volume {volume} has {bytes} bytes, and {required} are asked for: the driver has not grown it yet"
+    )]
+    TooSmall {
+        /// The volume's id.
+        volume: String,
+        /// What it has.
+        bytes: u64,
+        /// What was asked for.
+        required: u64,
+    },
+    /// The runtime said that it was done, and it was not.
+    #[error(
+        "runtime {runtime} says that volume {volume} was grown to {size} bytes, and its guest sees {bytes}"
+    )]
+    NotGrown {
+        /// The runtime.
+        runtime: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What the guest sees.
+        bytes: u64,
+        /// What the device has.
+        size: u64,
+    },
+    /// The recorded device is another one by now.
+    #[error("{device} is not the device of volume {volume} any more; it has to be published again", device = device.display())]
+    AnotherDevice {
+        /// The volume's id.
+        volume: String,
+        /// The path.
+        device: PathBuf,
+    },
+    /// Something at this host cannot be read.
+    #[error("{path} cannot be read, of volume {volume}", path = path.display())]
+    Read {
+        /// The volume's id.
+        volume: String,
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The gRPC code of this failure.
+    pub fn code(&self) -> Code {
+        match self {
+            // CSI: "A volume corresponding to the specified volume_id does not exist" at this path.
+            Self::NotHandedOver { .. } => Code::NotFound,
+            Self::Cannot { .. } => Code::Unimplemented,
+            // CSI, NodeExpandVolume: "currently published on a node but the plugin does not have ONLINE expansion
+            // capability". The kubelet goes on with the pod after this one, and after no other.
+            Self::HandedOver { .. } | Self::Offline { source: Offline::NeedsMount { .. }, .. } => {
+                Code::FailedPrecondition
+            }
+            Self::Silent { source: Failure::Late(_), .. }
+            | Self::Offline { source: Offline::Late(_), .. } => Code::DeadlineExceeded,
+            // It is known how it ended, and asking again may or may not help.
+            Self::Answered { .. }
+            | Self::NotGrown { .. }
+            | Self::AnotherDevice { .. }
+            | Self::Offline { source: Offline::AnotherFileSystem { .. } | Offline::Failed { .. }, .. } => {
+                Code::Internal
+            }
+            Self::NoSandbox { .. }
+            | Self::Silent { .. }
+            | Self::Offline { .. }
+            | Self::TooSmall { .. }
+            | Self::Read { .. } => Code::Unavailable,
+        }
+    }
+}

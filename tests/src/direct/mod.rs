@@ -1,0 +1,3 @@
+//! Stand-ins for the runtimes of direct volumes: what the tests of `edge::direct` talk to.
+
+pub mod shim;
