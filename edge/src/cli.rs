@@ -7,6 +7,8 @@ use proto::config::Flags;
 use proto::identity::DriverName;
 use proto::link::endpoint::Endpoint;
 
+use crate::direct::cli::Direct;
+
 /// Carries CSI calls from the cloud out against the drivers of this node.
 ///
 /// csi-edge dials csi-cloud, so it needs no open port. It shows a certificate that names this node, and
@@ -32,6 +34,9 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,
 pub enum Command {
     /// Link to the cloud and serve until told to stop (SIGTERM, SIGINT).
     Serve(Serve),
+    /// Look after the volumes that are handed to VMs directly.
+    #[command(subcommand)]
+    Direct(Direct),
 }
 
 /// What `serve` takes. A flag overrides the file.

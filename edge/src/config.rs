@@ -100,7 +100,7 @@ mod tests {
         proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
         let path = path.to_str().unwrap().to_owned();
         let args = ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
-        let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command;
+        let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else { panic!("not serve") };
         Config::load(flags).map(|mut config| {
             config.tls.ca = config.tls.ca.strip_prefix(dir.path()).unwrap_or(&config.tls.ca).to_owned();
             config

@@ -3,6 +3,10 @@
 //! The driver is asked for a block device, at a path of ours; it is formatted if it is blank, and never mounted here;
 //! the runtime finds it by the contract's file. What the runtime can be asked for is in `runtime`.
 
+pub mod cdi;
+pub mod cli;
+pub mod look;
+pub mod nri;
 pub mod published;
 pub mod runtime;
 

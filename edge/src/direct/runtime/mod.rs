@@ -5,7 +5,9 @@
 //! no number comes from this host's side, where the target is an empty directory. The backends are pure: they say
 //! what is asked and what an answer means, and this file talks.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -164,6 +166,20 @@ impl Runtimes {
     /// Where the entry of a target is, if there is one.
     pub fn entry(&self, target: &Path) -> PathBuf {
         self.entries.join(URL_SAFE.encode(target.as_os_str().as_encoded_bytes()))
+    }
+
+    /// The targets of all entries, whoever has written them; a name that is none is passed over.
+    ///
+    /// # Errors
+    /// The file system's; no directory has no entries.
+    pub fn targets(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match std::fs::read_dir(&self.entries) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+        let decoded = names.iter().filter_map(|name| URL_SAFE.decode(name.as_encoded_bytes()).ok());
+        Ok(decoded.map(|bytes| OsString::from_vec(bytes).into()).collect())
     }
 
     /// Who has the volume.
@@ -343,7 +359,7 @@ fn refused(reply: &Reply) -> Answer {
 }
 
 /// A text from outside, without what moves a terminal's cursor, in one line.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     let text = text.trim();
     let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(escaped).collect()
