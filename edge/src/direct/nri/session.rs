@@ -196,3 +196,6 @@ fn leave(path: &Path) -> std::io::Result<()> {
 fn bytes(message: &impl prost::Message) -> Bytes {
     message.encode_to_vec().into()
 }
+
+#[cfg(test)]
+mod tests;
