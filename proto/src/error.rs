@@ -7,6 +7,7 @@
 use http::Response;
 use tonic::{Code, Status};
 
+use crate::direct::Contradiction;
 use crate::forward::Body;
 use crate::frame::FrameError;
 use crate::identity::{DriverName, NodeName};
@@ -226,6 +227,52 @@ pub enum Error {
         "the call came late, on a link that a newer one has replaced; it was not passed on to the driver"
     )]
     LinkReplaced,
+    /// What is asked of a direct volume cannot be.
+    #[error("{method} is refused; nothing was done")]
+    DirectAsked {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What contradicts what.
+        #[source]
+        source: Contradiction,
+    },
+    /// A direct volume cannot be handed over as things are; nothing was done.
+    #[error("volume {volume} cannot be handed over directly: {why}; nothing was done")]
+    DirectRefused {
+        /// The volume's id.
+        volume: String,
+        /// What stands against it, and what to do.
+        why: String,
+    },
+    /// A direct volume is published with other words than before.
+    #[error("volume {volume} is published at {target} already, and differently; unpublish it first")]
+    DirectDiffers {
+        /// The volume's id.
+        volume: String,
+        /// Where it is published.
+        target: String,
+    },
+    /// A direct volume has not been handed over, or taken back, and some of it may be done.
+    #[error("volume {volume} is not {wanted} yet")]
+    DirectNotYet {
+        /// The volume's id.
+        volume: String,
+        /// What it is to be.
+        wanted: &'static str,
+        /// What stands against it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The runtime that a direct volume was handed to cannot do it.
+    #[error("{method} cannot be done for volume {volume}, which is handed over directly: {why}")]
+    DirectCannot {
+        /// The RPC's method name.
+        method: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What is missing.
+        why: String,
+    },
     /// This process is going away.
     #[error("{0} is stopping; send the call again")]
     Stopping(&'static str),
@@ -255,13 +302,20 @@ impl Error {
             Self::UnknownMethod(_)
             | Self::NotImplemented { .. }
             | Self::NodeOnly(_)
+            | Self::DirectCannot { .. }
             | Self::BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => {
                 Code::Unimplemented
             }
             // The caller itself broke its request off: nobody reads this.
             Self::BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Code::Cancelled,
             // Nothing was sent anywhere, and sending it again would not help.
-            Self::BadRequest { .. } | Self::Missing(..) | Self::SeveralHomes { .. } => Code::InvalidArgument,
+            Self::BadRequest { .. }
+            | Self::Missing(..)
+            | Self::SeveralHomes { .. }
+            | Self::DirectAsked { .. } => Code::InvalidArgument,
+            Self::DirectRefused { .. } => Code::FailedPrecondition,
+            // CSI: "already been published ... but is incompatible".
+            Self::DirectDiffers { .. } => Code::AlreadyExists,
             Self::DeadlinePassed(_) => Code::DeadlineExceeded,
             // CSI: an operation is pending for the volume.
             Self::Pending { .. } => Code::Aborted,
@@ -286,6 +340,8 @@ impl Error {
             | Self::NoCapacity { .. }
             | Self::BadAnswer { .. }
             | Self::Full(_)
+            // Not final: the kubelet must unpublish what may be published at the driver.
+            | Self::DirectNotYet { .. }
             | Self::Stopping(_) => Code::Unavailable,
         }
     }

@@ -3,7 +3,11 @@
 //! The driver is asked for a block device, at a path of ours; it is formatted if it is blank, and never mounted here;
 //! the runtime finds it by the contract's file. What the runtime can be asked for is in `runtime`.
 
+pub mod format;
+pub mod journal;
+pub mod probe;
 pub mod published;
+mod tool;
 
 /// A file's name for what these bytes name together: 32 hexadecimal digits that no other has.
 pub(crate) fn name(parts: &[&[u8]]) -> String {
