@@ -20,6 +20,8 @@ pub struct Config {
     pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
     pub fronts: Option<PathBuf>,
+    /// The directory of what is to be known after a restart without the cloud; without one nothing is kept.
+    pub state: Option<PathBuf>,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
@@ -41,7 +43,8 @@ impl Config {
         let listed = file.one_or_list("cloud", str::parse::<Endpoint>);
         let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
         file.required("cloud (--cloud)", cloud.first());
-        let fronts = file.path("fronts");
+        let (fronts, state) = (file.path("fronts"), file.path("state"));
+        let (fronts, state) = (flags.fronts.or(fronts), flags.state.or(state));
         let link = file
             .section("link", |link| [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]);
         let [dead_after, return_after] = link.unwrap_or_default();
@@ -60,7 +63,7 @@ impl Config {
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
-        Ok(Self { cloud, return_after, fronts: flags.fronts.or(fronts), tls, drivers, common })
+        Ok(Self { cloud, return_after, fronts, state, tls, drivers, common })
     }
 }
 

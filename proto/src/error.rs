@@ -116,6 +116,12 @@ pub enum Error {
         "nothing is known of driver {0} yet: no node with it has ever linked; is csi-edge running there?"
     )]
     NotLearned(DriverName),
+    /// Whether the node's own callers are to see our topology is the operator's word, which only the cloud has.
+    #[error(
+        "csi-edge was never told how far the volumes of driver {0} reach (scope), so it cannot say where they are \
+         accessible from; it knows when it has linked to csi-cloud once, and then for good if it has --state"
+    )]
+    ScopeUnknown(DriverName),
     /// What may not be forgotten could not be kept.
     #[error(
         "it could not be made durable, so it was not answered; send it again when the store can be written"
@@ -332,6 +338,7 @@ impl Error {
             | Self::DriverBroke { .. }
             | Self::NoSuchDriver(_)
             | Self::NotLearned(_)
+            | Self::ScopeUnknown(_)
             | Self::NotDurable { .. }
             | Self::Claimed { .. }
             | Self::Removed { .. }

@@ -25,5 +25,6 @@ pub mod publish;
 pub mod rpc;
 pub mod socket;
 pub mod stop;
+pub mod topology;
 pub mod upstream;
 pub mod wire;

@@ -2,7 +2,9 @@
 
 pub mod bench;
 pub mod chaos;
+pub mod cluster;
 pub mod demo;
+pub mod e2e;
 pub mod hostdir;
 pub mod net;
 pub mod process;
