@@ -53,6 +53,9 @@ pub struct Serve {
     /// A directory for what csi-edge must know after a restart without the cloud; on a disk that outlives a reboot
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+    /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub direct_volumes: Option<PathBuf>,
 }
 
 /// A driver and its socket.

@@ -71,7 +71,11 @@ pub struct Device {
 pub fn number(path: &Path) -> Result<u64, DeviceError> {
     let shown = || path.display().to_string();
     let meta = std::fs::metadata(path).map_err(|source| DeviceError::Absent { path: shown(), source })?;
-    if meta.file_type().is_block_device() { Ok(meta.rdev()) } else { Err(DeviceError::NoBlockDevice(shown())) }
+    if meta.file_type().is_block_device() {
+        Ok(meta.rdev())
+    } else {
+        Err(DeviceError::NoBlockDevice(shown()))
+    }
 }
 
 impl Host {
@@ -160,7 +164,8 @@ mod tests {
         std::fs::create_dir_all(&at).unwrap();
         let event = |text: &str| {
             let path = at.join("uevent");
-            proto::publish::publish(&path, text.as_bytes(), 0o600, proto::publish::Existing::Replace).unwrap();
+            proto::publish::publish(&path, text.as_bytes(), 0o600, proto::publish::Existing::Replace)
+                .unwrap();
             host.named(rustix::fs::makedev(7, 3))
         };
         assert_eq!(event("MAJOR=7\nMINOR=3\nDEVNAME=loop3\nDEVTYPE=disk\n").as_deref(), Some("loop3"));

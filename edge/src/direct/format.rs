@@ -199,7 +199,7 @@ async fn make(
     info!(device = %device.display(), file_system = file_system.as_str(), uuid, again, "formatting");
     mkfs(device, file_system, (&uuid, &mark), wanted.mkfs, again).await?;
     steps("after mkfs")?;
-    sync(device)?;
+    sync(device).await?;
     let made = probe(device).await?.signature;
     let expected = Signature { kind: file_system.as_str().into(), uuid: uuid.clone(), label: mark };
     if made.as_ref() != Some(&expected) {
@@ -216,7 +216,7 @@ async fn make(
         FileSystem::Xfs => tool::succeed("xfs_admin", ["-L", "--"], device, SHORT).await?,
     }
     steps("after the label went")?;
-    sync(device)?;
+    sync(device).await?;
     Ok(Ready { file_system, uuid })
 }
 
@@ -246,8 +246,11 @@ async fn mkfs(
     tool::succeed(tool, args, device, LONG).await
 }
 
-fn sync(device: &Path) -> Result<(), FormatError> {
-    File::options().write(true).open(device).and_then(|file| file.sync_all()).map_err(FormatError::Sync)
+async fn sync(device: &Path) -> Result<(), FormatError> {
+    let path = device.to_owned();
+    let sync = move || File::options().write(true).open(path)?.sync_all();
+    let synced = tokio::task::spawn_blocking(sync).await.map_err(io::Error::other);
+    synced.and_then(|synced| synced).map_err(FormatError::Sync)
 }
 
 /// Mends what is safe to mend in a file system that was used before. XFS replays its log when it is mounted.

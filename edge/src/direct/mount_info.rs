@@ -135,7 +135,10 @@ impl Root {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(failed("cannot read", &path))?,
         };
-        serde_json::from_slice(&text).map(Some).map_err(io::Error::other).map_err(failed("cannot read", &path))
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(io::Error::other)
+            .map_err(failed("cannot read", &path))
     }
 
     /// Refuses a mount source at which there is something else than this volume's.

@@ -57,7 +57,10 @@ pub struct Seen {
 /// # Errors
 /// It is not known what is there; it may not be taken for blank.
 pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
-    let (size, zero) = edges(device).map_err(ProbeError::Unreadable)?;
+    let path = device.to_owned();
+    // A device may take its time, and nobody else's calls may wait for it.
+    let edges = tokio::task::spawn_blocking(move || edges(&path)).await.map_err(io::Error::other);
+    let (size, zero) = edges.and_then(|edges| edges).map_err(ProbeError::Unreadable)?;
     if size == 0 {
         return Err(ProbeError::Empty);
     }

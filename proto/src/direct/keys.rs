@@ -55,6 +55,12 @@ pub enum Contradiction {
          leave {KEY} out, or use volumeMode Filesystem"
     )]
     Block,
+    /// A mount option that a guest cannot have.
+    #[error("{0}")]
+    MountOption(String),
+    /// A group that is no number.
+    #[error("volume_mount_group is {0:?}, which is no group's id")]
+    Group(String),
     /// No file system that we format.
     #[error("file system {0:?} is none that can be had directly; there are ext4 and xfs")]
     FileSystem(String),

@@ -143,12 +143,9 @@ async fn torn(keep: impl Fn(usize) -> bool) -> Volume {
     volume.cut_at("after mkfs", FileSystem::Ext4).await;
     let mut bytes = volume.bytes();
     let blank = [0; BLOCK];
-    let mut written = 0;
-    for block in bytes.chunks_mut(BLOCK).filter(|block| **block != blank) {
-        if !keep(written) {
-            block.fill(0);
-        }
-        written += 1;
+    let written = bytes.chunks_mut(BLOCK).filter(|block| **block != blank);
+    for (_, block) in written.enumerate().filter(|(at, _)| !keep(*at)) {
+        block.fill(0);
     }
     volume.write(&bytes);
     volume

@@ -114,7 +114,8 @@ fn what_others_have_written_is_neither_replaced_nor_removed() {
 #[test]
 fn what_somebody_left_half_done_is_not_run_over_unless_it_is_empty() {
     let (_dir, root) = root();
-    for (name, file, taken) in [("/a", None, false), ("/b", Some("sandbox1"), true), ("/c", Some(FILE), true)] {
+    for (name, file, taken) in [("/a", None, false), ("/b", Some("sandbox1"), true), ("/c", Some(FILE), true)]
+    {
         let source = Path::new(name);
         let entry = root.entry(source).unwrap();
         std::fs::create_dir_all(&entry).unwrap();
