@@ -2,12 +2,13 @@
 
 CARGO ?= cargo
 GO_BIN := tests/go/bin
+CRD_MODULE := github.com/kubernetes-csi/external-snapshotter/client/v8
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity sim mutants chaos release bench badnet scale tools
+.PHONY: help build demo test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 build: ## Build csi-cloud, csi-edge and the tests' drivers (debug)
 	$(CARGO) build --workspace --locked
@@ -44,6 +45,15 @@ mutants: ## Put faults into a copy of our code and see whether the simulation fi
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
 	target/debug/chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
+stand: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig
+	target/debug/cluster up
+
+stand-down: ## End it
+	target/debug/cluster down
+
+e2e: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it
+	target/debug/e2e $(foreach row,$(ROWS),--row $(row))
+
 # The programs by themselves, at last: what the tests' own crates switch on in a shared build is not in them.
 release:
 	$(CARGO) build --locked --release -p tests --bins
@@ -60,6 +70,15 @@ scale: release ## Thousands of idle edges: memory, CPU, and how fast they come b
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
+
+# Kubernetes and its sidecars: minutes when cold, nothing when warm. The kinds of snapshots are beside their types.
+$(GO_BIN)/kubernetes.done: $(wildcard tests/go/kubernetes/go.* tests/go/kubernetes/*.go tests/go/kubernetes/*/*.go)
+	@command -v go >/dev/null || { echo "a Kubernetes needs Go; get it from your distribution or go.dev" >&2; exit 1; }
+	@mkdir -p $(GO_BIN)/crd
+	cd tests/go/kubernetes && go build -trimpath -p 2 -o ../bin/ tool
+	cp -f "$$(cd tests/go/kubernetes && go list -m -f '{{.Dir}}' $(CRD_MODULE))"/config/crd/*snapshot.storage.k8s.io_*.yaml $(GO_BIN)/crd/
+	@chmod u+w $(GO_BIN)/crd/*
+	@touch $@
 
 # Without Go there is nothing to build, and the tiers that need it say so.
 $(GO_BIN)/.done: $(wildcard tests/go/go.* tests/go/*.go tests/go/mockdriver/*)

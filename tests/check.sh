@@ -39,4 +39,11 @@ elif [ "${CI:-}" = true ]; then
 else
     echo "tier skipped: go vet: Go is not installed"
 fi
+
+step manifests
+if command -v go >/dev/null; then
+    sh tests/manifests.sh >/dev/null
+else
+    echo "tier skipped: manifests: Go is not installed"
+fi
 echo "check: all good"

@@ -51,8 +51,9 @@ pub mod policy;
 pub mod route;
 pub mod said;
 pub mod store;
-pub mod topology;
 mod unsettled;
+
+pub use proto::topology;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -87,7 +88,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (at, metrics, group) = (config.store.clone(), calls.clone(), keeping.clone());
     let opening = move || Store::open(metrics.metrics.measured(at.open()?), &group);
     let store = tokio::task::spawn_blocking(opening).await.context("the store was not opened")??;
-    let links = Arc::new(Links::new(store.clone(), edges.clone()));
+    let links = Arc::new(Links::new(store.clone(), edges.clone()).scoped(&config.policies));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {

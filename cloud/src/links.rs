@@ -2,7 +2,7 @@
 //!
 //! HTTP/2 on a link starts with its first call, since most edges are idle most of the time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_channel::mpsc;
 use proto::error::{Error, chain};
-use proto::identity::NodeName;
+use proto::identity::{DriverName, NodeName};
 use proto::link::{Io, Kind, LinkError};
 use proto::stop::Tasks;
 use proto::upstream::{self, MAX_PASSING, Upstream};
@@ -18,9 +18,12 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, onesh
 use tokio::time::Instant;
 
 use self::drive::backoff_cap;
+use self::scopes::Scopes;
+use crate::policy::Policy;
 use crate::store::Store;
 
 mod drive;
+mod scopes;
 
 /// Calls on their way on one link; more are refused, since each holds its request in memory.
 const MAX_CALLS: usize = 2048;
@@ -44,6 +47,8 @@ pub struct Links {
     linking: watch::Sender<()>,
     /// The backoff that edges were told last; it grows with the largest fleet seen.
     backoff_cap: watch::Sender<Duration>,
+    /// What edges are told of their drivers.
+    scopes: Scopes,
     /// How many links were made so far.
     made: AtomicU64,
 }
@@ -80,7 +85,14 @@ impl Links {
         let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
         let (by_node, waiting, lost, linking) = Default::default();
         let (begun, made) = (Instant::now(), AtomicU64::new(0));
-        Self { by_node, waiting, lost, begun, store, tasks, draining, linking, backoff_cap, made }
+        let scopes = Scopes::default();
+        Self { by_node, waiting, lost, begun, store, tasks, draining, linking, backoff_cap, scopes, made }
+    }
+
+    /// The same with the operator's word on how far the volumes of these drivers reach.
+    #[must_use]
+    pub fn scoped(self, policies: &BTreeMap<DriverName, Policy>) -> Self {
+        Self { scopes: Scopes::new(policies), ..self }
     }
 
     /// The tasks of all links; what asks nodes by itself is one of them.

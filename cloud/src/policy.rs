@@ -7,18 +7,10 @@ use std::time::Duration;
 
 use proto::config::{HOUR, Reader};
 use proto::identity::NodeName;
+pub use proto::topology::Scope;
 
 /// How long a node may be away if nothing is said, in seconds.
 const GRACE: u16 = 10;
-
-/// From where a driver's volumes can be managed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Only at the node where they live: LVM, ZFS, directories.
-    Node,
-    /// From any node that has the driver: NFS, iSCSI, Ceph.
-    Shared,
-}
 
 /// Where a volume is made that names no topology and has no source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,15 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::error::{BadRequest, Error};
 use proto::forward::{self, Answer, Body, CALL_ID, Call};
 use proto::frame;
-use proto::identity::DriverName;
-use proto::rpc;
+use proto::identity::{DriverName, NodeName};
+use proto::rpc::{self, Rpc};
 use proto::stop::Tasks;
+use proto::topology;
 use proto::upstream::MAX_PASSING;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -26,7 +28,9 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::drivers::Driver;
+use crate::scopes::Scopes;
 use crate::share::{Asked, Begin, Outcome, Share, Ticket};
+use crate::topology::Ours;
 
 /// Calls in flight at one driver; more are refused, since each holds its request and its answer in memory.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -34,6 +38,7 @@ const MAX_IN_FLIGHT: usize = 1024;
 /// The calls of all drivers of this node.
 pub struct Calls {
     drivers: BTreeMap<DriverName, Slot>,
+    scopes: Scopes,
     tasks: Tasks,
 }
 
@@ -44,10 +49,19 @@ pub struct Came {
     pub id: Option<Uuid>,
     /// Whether the link that it came on is no longer the one in use.
     pub replaced: Replaced,
+    /// This node, if the request came in by its own front, whose callers see our topology.
+    pub front_of: Option<NodeName>,
 }
 
 /// Set when a newer link is used instead. Not a token, whose clone for each call takes a lock.
 pub type Replaced = Arc<AtomicBool>;
+
+/// The body of a request on its way in.
+pub trait Incomplete: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
+
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> Incomplete for B {}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 struct Slot {
     driver: Arc<Driver>,
@@ -65,7 +79,19 @@ impl Calls {
             room: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
         };
-        Self { drivers: drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect(), tasks }
+        let drivers = drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect();
+        Self { drivers, scopes: Scopes::default(), tasks }
+    }
+
+    /// The same with what is known of how far the drivers' volumes reach.
+    #[must_use]
+    pub fn scoped(self, scopes: Scopes) -> Self {
+        Self { scopes, ..self }
+    }
+
+    /// How far the drivers' volumes reach.
+    pub fn scopes(&self) -> &Scopes {
+        &self.scopes
     }
 
     /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is set when the
@@ -78,15 +104,15 @@ impl Calls {
         let driver =
             request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
         let id = request.headers().get(CALL_ID).and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok());
-        self.answer(&driver, Came { id, replaced }, request).await
+        self.answer(&driver, Came { id, replaced, front_of: None }, request).await
     }
 
     /// Answers a request for a driver.
-    pub async fn answer(
+    pub async fn answer<B: Incomplete>(
         &self,
         driver: &str,
         came: Came,
-        request: Request<Incoming>,
+        request: Request<B>,
     ) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let rpc = request.uri().path().to_owned();
@@ -98,11 +124,11 @@ impl Calls {
         }))
     }
 
-    async fn run(
+    async fn run<B: Incomplete>(
         &self,
         driver: &str,
-        Came { id, replaced }: Came,
-        request: Request<Incoming>,
+        Came { id, replaced, front_of }: Came,
+        request: Request<B>,
     ) -> Result<Response<Body>, Arc<Error>> {
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path();
@@ -117,7 +143,7 @@ impl Calls {
         let bad = |source: BadRequest| Error::BadRequest { method, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
         let work = async {
-            let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
+            let mut body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
             let key = row.map(|rpc| rpc.key(&message)).transpose().map_err(|e| bad(e.into()))?;
             if replaced.load(Ordering::Relaxed) {
@@ -125,17 +151,46 @@ impl Calls {
                 return Err(Error::LinkReplaced.into());
             }
             parts.headers.remove(CALL_ID);
+            let ours = row.zip(front_of).and_then(|(rpc, node)| self.ours(rpc, node, &slot.driver));
+            if let Some(ours) = &ours {
+                body = ours.out_of(&message)?;
+            }
             let call = Call::new(parts, body.clone());
-            match row.zip(key) {
-                Some((rpc, _)) if rpc.streaming => slot.stream(call, deadline).await.map_err(Arc::new),
+            let answer = match row.zip(key) {
+                Some((rpc, _)) if rpc.streaming => {
+                    return slot.stream(call, deadline).await.map_err(Arc::new);
+                }
                 Some((rpc, key)) => {
                     let asked = Asked { rpc, body, subjects: rpc.subjects(&key), id };
-                    slot.share(asked, call, deadline, &self.tasks).await.map(Answer::response)
+                    slot.share(asked, call, deadline, &self.tasks).await?
                 }
-                None => slot.dispatch(call, deadline, None, &self.tasks).await.map(Answer::response),
-            }
+                None => slot.dispatch(call, deadline, None, &self.tasks).await?,
+            };
+            Ok(match ours {
+                Some(ours) => ours.shown(answer)?.response(),
+                None => answer.response(),
+            })
         };
         forward::until(deadline, std::pin::pin!(work)).await
+    }
+
+    /// Asks a driver on behalf of a call that is not passed on as it came; it runs as any other does, to its end.
+    pub async fn ask(&self, driver: &str, call: Call) -> Outcome {
+        let slot = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
+        let (_, slot) = slot.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))?;
+        let path = call.path.path();
+        let rpc = rpc::find(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
+        let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+        let message = frame::message(&call.body).map_err(|e| bad(e.into()))?;
+        let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
+        let asked = Asked { rpc, body: call.body.clone(), subjects: rpc.subjects(&key), id: None };
+        slot.share(asked, call, None, &self.tasks).await
+    }
+
+    /// What is to be done about topology in a call of the node's own front, if anything.
+    fn ours<'a>(&'a self, rpc: &'static Rpc, node: NodeName, driver: &'a Driver) -> Option<Ours<'a>> {
+        let Rpc { method, .. } = rpc;
+        topology::concerns(method).then_some(Ours { driver, scopes: &self.scopes, node, method })
     }
 }
 

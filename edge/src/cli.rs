@@ -25,7 +25,8 @@ const EXAMPLE: &str = "\
 Example:
   csi-edge serve --cloud quic://cloud.example:7443 --cloud wss://cloud.example:7443 \\
     --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
-    --ca ca.crt --cert node-1.crt --key node-1.key --fronts /run/edge-csi
+    --ca ca.crt --cert node-1.crt --key node-1.key --fronts /run/edge-csi \\
+    --state /var/lib/edge-csi
 
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,info.";
 
@@ -54,6 +55,12 @@ pub struct Serve {
     /// A directory for this node's own CSI sockets, one NAME.sock for each driver
     #[arg(long, value_name = "DIR")]
     pub fronts: Option<PathBuf>,
+    /// A directory for what csi-edge must know after a restart without the cloud; on a disk that outlives a reboot
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub direct_volumes: Option<PathBuf>,
 }
 
 /// A driver and its socket.

@@ -10,6 +10,7 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 
 use crate::cli::{DriverAt, Serve};
+use crate::direct::mount_info;
 
 /// All that csi-edge runs on.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub struct Config {
     pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
     pub fronts: Option<PathBuf>,
+    /// The directory of what is to be known after a restart without the cloud; without one nothing is kept.
+    pub state: Option<PathBuf>,
+    /// Where VM runtimes look for direct volumes.
+    pub direct_volumes: PathBuf,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
@@ -41,7 +46,11 @@ impl Config {
         let listed = file.one_or_list("cloud", str::parse::<Endpoint>);
         let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
         file.required("cloud (--cloud)", cloud.first());
-        let fronts = file.path("fronts");
+        let (fronts, state) = (file.path("fronts"), file.path("state"));
+        let (fronts, state) = (flags.fronts.or(fronts), flags.state.or(state));
+        let direct_volumes = file.path("direct_volumes");
+        let direct_volumes =
+            flags.direct_volumes.or(direct_volumes).unwrap_or_else(|| mount_info::ROOT.into());
         let link = file
             .section("link", |link| [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]);
         let [dead_after, return_after] = link.unwrap_or_default();
@@ -60,7 +69,7 @@ impl Config {
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
-        Ok(Self { cloud, return_after, fronts: flags.fronts.or(fronts), tls, drivers, common })
+        Ok(Self { cloud, return_after, fronts, state, direct_volumes, tls, drivers, common })
     }
 }
 

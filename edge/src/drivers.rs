@@ -22,6 +22,7 @@ use proto::identity::DriverName;
 use proto::link::{Connect, Io};
 use proto::rpc::{Key, RPCS};
 use proto::stop::Tasks;
+use proto::topology;
 use proto::upstream::{self, Received, Upstream};
 use proto::{csi, frame};
 use tokio::net::UnixStream;
@@ -194,6 +195,16 @@ impl Driver {
             State::Here(_, hello) => hello.as_ref().clone(),
             State::Away(_) => hello::Driver { name: self.name.clone(), answers: Default::default() },
         }
+    }
+}
+
+impl Driver {
+    /// Whether it has topology of its own; none while it cannot be asked.
+    pub(crate) fn has_own_topology(&self) -> Option<bool> {
+        let state = self.state.borrow();
+        let State::Here(_, hello) = &*state else { return None };
+        let said = |method| hello.answers.get(method).map_or(&[][..], |answer| &answer.0);
+        Some(topology::own(said("GetPluginCapabilities"), said("NodeGetInfo")))
     }
 }
 

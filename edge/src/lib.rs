@@ -14,7 +14,9 @@ use tokio::time::Instant;
 use crate::calls::Calls;
 use crate::config::Config;
 use crate::dial::Dial;
+use crate::direct::{Direct, Places};
 use crate::drivers::Drivers;
+use crate::scopes::Scopes;
 
 pub mod calls;
 pub mod cli;
@@ -23,7 +25,9 @@ pub mod dial;
 pub mod direct;
 pub mod drivers;
 pub mod front;
+pub mod scopes;
 pub mod share;
+mod topology;
 
 /// Serves until the process is asked to stop; then the cloud and the kubelet are told to begin no call here, and
 /// those in flight are finished, for as long as the configured grace.
@@ -36,13 +40,19 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     // What brings calls stops first, and what carries them out after it.
     let (doors, work) = (Tasks::default(), Tasks::default());
     let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
-    let calls = Arc::new(Calls::new(drivers.all(), work.clone()));
+    let scopes = config.state.as_deref().map(Scopes::open).transpose()?.unwrap_or_default();
+    let calls = Arc::new(Calls::new(drivers.all(), work.clone()).scoped(scopes));
+    let places = Places { state: config.state, root: config.direct_volumes, ..Places::default() };
+    let direct = Arc::new(Direct::new(calls.clone(), places, work.clone()));
+    // Before anybody can ask: what the runtime is told must be true.
+    direct.reconcile().await;
     if let Some(fronts) = &config.fronts {
         let making = || format!("the directory of the fronts, {}, cannot be made", fronts.display());
         std::fs::create_dir_all(fronts).with_context(making)?;
         for driver in drivers.all() {
             let socket = Socket::bind(&fronts.join(format!("{}.sock", driver.name)))?;
-            doors.spawn("front", front::serve(driver.name.clone(), calls.clone(), socket, doors.clone()));
+            let (name, node) = (driver.name.clone(), node.clone());
+            doors.spawn("front", front::serve(name, node, direct.clone(), socket, doors.clone()));
         }
     }
     drivers.keep(&work);

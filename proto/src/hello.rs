@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::identity::{DriverName, NodeName};
+use crate::topology::Scope;
 
 /// The protocol that this version speaks; `docs/wire.md` describes it.
 pub const PROTOCOL: u32 = 1;
@@ -26,7 +27,7 @@ pub const MAX_BYTES: usize = 256 * 1024;
 pub enum Message {
     /// Edge to cloud, first on a link.
     Hello(Hello),
-    /// Cloud to edge: the link is up.
+    /// Cloud to edge: the link is up. Again when something in it has changed.
     Welcome(Welcome),
     /// Cloud to edge: the link will be closed, and why.
     Refused(Refused),
@@ -62,9 +63,13 @@ pub struct Welcome {
     /// The version of csi-cloud, for the log.
     pub version: String,
     /// The longest that the edge should wait before it dials again, in ms, so that a small fleet is back soon
-    /// and a large one does not come all at once. A welcome that comes later than the first changes only this.
+    /// and a large one does not come all at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_cap_ms: Option<u32>,
+    /// How far the volumes of the edge's drivers reach, as far as that is known: the edge shows the node's own
+    /// callers our topology where the scope is `node` and the driver has none. What is left out stays as it was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scopes: BTreeMap<DriverName, Scope>,
 }
 
 /// The cloud does not take the link.
@@ -194,8 +199,19 @@ mod tests {
     #[test]
     fn a_welcome_of_before_the_backoff_cap_has_none() {
         let older = br#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#;
-        let expected = Welcome { protocol: 1, version: "0.1.0".into(), backoff_cap_ms: None };
+        let expected =
+            Welcome { protocol: 1, version: "0.1.0".into(), backoff_cap_ms: None, scopes: BTreeMap::new() };
         assert_eq!(Message::decode(older).unwrap(), Message::Welcome(expected));
+    }
+
+    #[test]
+    fn scopes_on_the_wire_are_words() {
+        let text = r#"{"welcome":{"protocol":1,"version":"0.1.0","scopes":{"a.example":"node","b.example":"shared"}}}"#;
+        let scopes = [("a.example", Scope::Node), ("b.example", Scope::Shared)];
+        let scopes = scopes.into_iter().map(|(name, scope)| (name.parse().unwrap(), scope)).collect();
+        let welcome = Welcome { protocol: 1, version: "0.1.0".into(), backoff_cap_ms: None, scopes };
+        assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(welcome.clone()));
+        assert_eq!(Message::Welcome(welcome).encode().unwrap(), text);
     }
 
     #[test]

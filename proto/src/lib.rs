@@ -12,6 +12,7 @@ pub mod csi {
 
 mod batch;
 pub mod config;
+pub mod direct;
 pub mod error;
 pub mod forward;
 pub mod frame;
@@ -24,5 +25,6 @@ pub mod publish;
 pub mod rpc;
 pub mod socket;
 pub mod stop;
+pub mod topology;
 pub mod upstream;
 pub mod wire;

@@ -128,7 +128,12 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
         let Event::Message(Message::Welcome(welcome)) = link.next().await else { panic!("not welcome") };
         assert_eq!(welcome.backoff_cap_ms, Some(2000), "what a small fleet is told");
         // Only the cloud welcomes.
-        let welcome = Welcome { protocol: PROTOCOL, version: "0.1.0".into(), backoff_cap_ms: None };
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            version: "0.1.0".into(),
+            backoff_cap_ms: None,
+            scopes: Default::default(),
+        };
         link.send(&Message::Welcome(welcome)).await?;
         let reason = "an edge may only tell of its drivers and that it leaves";
         match timeout(START, link.next()).await? {

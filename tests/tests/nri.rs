@@ -110,7 +110,7 @@ impl Node {
     }
 
     fn entry(&self, name: &str) -> PathBuf {
-        self.plugin.runtimes.entry(Path::new(&target(name)))
+        self.plugin.runtimes.entry(Path::new(&target(name))).unwrap()
     }
 }
 

@@ -1,5 +1,6 @@
 //! One link's life at the cloud: hello and welcome, what the edge says and what calls want of it, its end.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +10,25 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use proto::error::chain;
 use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
-use proto::identity::NodeName;
+use proto::identity::{DriverName, NodeName};
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{Handle, Links, Peer, Want};
 use crate::learn;
+use crate::policy::Scope;
 
 /// What others want of a link.
 struct Asked {
     wanted: mpsc::Receiver<Want>,
     cap: watch::Receiver<Duration>,
+    scopes: watch::Receiver<BTreeMap<DriverName, Scope>>,
 }
 
 /// What an edge said.
 enum Heard {
-    Nothing,
+    Drivers,
     Leaving,
     Broken(String),
     Closed(LinkError),
@@ -57,9 +60,9 @@ impl Links {
         if let Err(error) = learn::drivers(&self.store, &node, hello.drivers).await {
             return refuse(&node, link, &chain(&error)).await;
         }
-        let mut cap = self.backoff_cap.subscribe();
-        let told = *cap.borrow_and_update();
-        if let Err(error) = link.send(&welcome(told)).await {
+        self.scopes.look(&self.store);
+        let (cap, scopes) = (self.backoff_cap.subscribe(), self.scopes.changes());
+        if let Err(error) = link.send(&self.welcome(&node)).await {
             return warn!(%node, error = %chain(&error), "a link ended at its welcome");
         }
         // Two are wanted at a time, one of each kind. Not tokio's channel, which takes 1.1 KiB of each idle link.
@@ -67,7 +70,7 @@ impl Links {
         let tasks = self.tasks.group();
         let handle = Arc::new(Handle { peer, ..Handle::new(want, tasks) });
         self.enter(&node, &handle);
-        self.drive(&node, link, &handle, Asked { wanted, cap }).await;
+        self.drive(&node, link, &handle, Asked { wanted, cap, scopes }).await;
         handle.tasks.stop();
         self.remove(&node, &handle);
         handle.tasks.ended().await;
@@ -109,7 +112,7 @@ impl Links {
         loop {
             let send = tokio::select! {
                 event = link.next() => match self.hear(node, event).await {
-                    Heard::Nothing => None,
+                    Heard::Drivers => Some(self.welcome(node)),
                     Heard::Leaving => {
                         leaving = true;
                         self.remove(node, handle);
@@ -129,7 +132,8 @@ impl Links {
                     None
                 }
                 Some(()) = opening.next() => None,
-                Ok(()) = asked.cap.changed() => Some(welcome(*asked.cap.borrow_and_update())),
+                Ok(()) = asked.cap.changed() => Some(self.welcome(node)),
+                Ok(()) = asked.scopes.changed() => Some(self.welcome(node)),
                 () = self.drained(), if !told_to_go => {
                     told_to_go = true;
                     Some(Message::Leave)
@@ -157,7 +161,10 @@ impl Links {
             Event::Message(Message::Drivers(drivers)) => {
                 info!(%node, "drivers changed");
                 match learn::drivers(&self.store, node, drivers).await {
-                    Ok(()) => Heard::Nothing,
+                    Ok(()) => {
+                        self.scopes.look(&self.store);
+                        Heard::Drivers
+                    }
                     Err(error) => Heard::Broken(chain(&error)),
                 }
             }
@@ -172,15 +179,16 @@ impl Links {
             Event::Closed(error) => Heard::Closed(error),
         }
     }
-}
 
-fn welcome(cap: Duration) -> Message {
-    let backoff_cap_ms = u32::try_from(cap.as_millis()).ok();
-    Message::Welcome(Welcome {
-        protocol: PROTOCOL,
-        version: env!("CARGO_PKG_VERSION").into(),
-        backoff_cap_ms,
-    })
+    /// What a node is told at first, and again when something of it has changed.
+    fn welcome(&self, node: &NodeName) -> Message {
+        Message::Welcome(Welcome {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            backoff_cap_ms: u32::try_from(self.backoff_cap.borrow().as_millis()).ok(),
+            scopes: self.scopes.at(node, &self.store),
+        })
+    }
 }
 
 /// The longest that an edge should wait before it dials again: about 1,000 links can be made in a second. In

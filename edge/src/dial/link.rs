@@ -54,7 +54,9 @@ impl Dial {
         let answer = tokio::time::timeout(HANDSHAKE, link.next()).await.map_err(|_| LinkError::TimedOut)?;
         match answer {
             Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
-                Ok(Greeted { link, changed, backoff_cap: cap(&welcome) })
+                let backoff_cap = cap(&welcome);
+                self.calls.scopes().take(welcome.scopes).await;
+                Ok(Greeted { link, changed, backoff_cap })
             }
             Event::Message(Message::Welcome(Welcome { protocol, .. })) => Err(LinkError::Transport(format!(
                 "the cloud speaks link protocol {protocol} and this csi-edge speaks {PROTOCOL}"
@@ -153,6 +155,7 @@ impl Serving {
             }
             Event::Message(Message::Welcome(again)) => {
                 let _ = self.tell.send(Heard::BackoffCap(cap(&again))).await;
+                self.dial.calls.scopes().take(again.scopes).await;
             }
             Event::Message(Message::Refused(refused)) => return Err(LinkError::Closed(refused.reason)),
             Event::Message(_) => debug!("a control message that this version has no use for"),

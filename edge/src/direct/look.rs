@@ -141,12 +141,9 @@ impl Volume {
         };
         self.guest = Some(match runtimes.stats(&record).await {
             Ok(stats) => said(stats),
-            Err(error) => Guest {
-                bytes: None,
-                inodes: None,
-                abnormal: None,
-                silent: Some(format!("{:?}: {}", error.code(), proto::error::chain(&error))),
-            },
+            Err(error) => {
+                Guest { bytes: None, inodes: None, abnormal: None, silent: Some(proto::error::chain(&error)) }
+            }
         });
         Ok(())
     }

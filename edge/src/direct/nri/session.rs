@@ -21,6 +21,7 @@ use super::guard::{self, Handlers, Verdict};
 use super::mux::{BadFrame, Frame, Mux, PLUGIN, RUNTIME};
 use super::ttrpc::{BadMessage, Message, Request, Response, Status};
 use super::{Plugin, Refusal};
+use crate::direct::mount_info::FILE;
 use crate::direct::published::{self, Published};
 use crate::direct::runtime::sandbox::Sandbox;
 
@@ -166,14 +167,14 @@ impl Plugin {
     /// Leaves the sandbox's id where Kata's Go runtime leaves it, for runtimes that do not.
     fn record(&self, pod: &PodSandbox, verdict: &Verdict) -> Result<(), Refusal> {
         for target in &verdict.targets {
-            let entry = self.runtimes.entry(target);
             let failed = |why: String| {
                 let target = target.display();
                 Refusal(Code::FailedPrecondition, format!("the direct volume at {target} {why}"))
             };
-            if !entry.join(crate::direct::runtime::sandbox::MOUNT_INFO).is_file() {
-                return Err(failed("is not handed over; `csi-edge direct reconcile` does it again".into()));
-            }
+            let entry = self.runtimes.entry(target).filter(|entry| entry.join(FILE).is_file());
+            let again =
+                "is not handed over; `csi-edge direct reconcile`, or a restart of csi-edge, does it again";
+            let entry = entry.ok_or_else(|| failed(again.into()))?;
             let Some(sandbox) = Sandbox::parse(&pod.id) else {
                 return Err(failed(format!("cannot go to a sandbox with the id {:?}", pod.id)));
             };

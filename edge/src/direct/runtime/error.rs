@@ -6,7 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use tonic::Code;
+use proto::error::Fault;
 
 use super::Answer;
 use super::http::Failure;
@@ -140,31 +140,33 @@ pub enum Error {
 }
 
 impl Error {
-    /// The gRPC code of this failure.
-    pub fn code(&self) -> Code {
+    /// What kind of failure it is, which decides its gRPC code.
+    pub fn fault(&self) -> Fault {
         match self {
-            // CSI: "A volume corresponding to the specified volume_id does not exist" at this path.
-            Self::NotHandedOver { .. } => Code::NotFound,
-            Self::Cannot { .. } => Code::Unimplemented,
-            // CSI, NodeExpandVolume: "currently published on a node but the plugin does not have ONLINE expansion
-            // capability". The kubelet goes on with the pod after this one, and after no other.
+            Self::NotHandedOver { .. } => Fault::NotThere,
+            Self::Cannot { .. } => Fault::Cannot,
+            // The kubelet goes on with the pod after this one, and after no other.
             Self::HandedOver { .. } | Self::Offline { source: Offline::NeedsMount { .. }, .. } => {
-                Code::FailedPrecondition
+                Fault::HandedOver
             }
-            Self::Silent { source: Failure::Late(_), .. }
-            | Self::Offline { source: Offline::Late(_), .. } => Code::DeadlineExceeded,
+            Self::Silent { source: Failure::Late(_), .. } => Fault::Late,
             // It is known how it ended, and asking again may or may not help.
             Self::Answered { .. }
             | Self::NotGrown { .. }
             | Self::AnotherDevice { .. }
-            | Self::Offline { source: Offline::AnotherFileSystem { .. } | Offline::Failed { .. }, .. } => {
-                Code::Internal
+            | Self::Offline { source: Offline::AnotherFileSystem { .. } | Offline::Tool(_), .. } => {
+                Fault::Failed
             }
             Self::NoSandbox { .. }
             | Self::Silent { .. }
             | Self::Offline { .. }
             | Self::TooSmall { .. }
-            | Self::Read { .. } => Code::Unavailable,
+            | Self::Read { .. } => Fault::Away,
         }
+    }
+
+    /// The failure of a call of this method.
+    pub fn of_call(self, method: &'static str) -> proto::error::Error {
+        proto::error::Error::Direct { method, fault: self.fault(), source: self.into() }
     }
 }

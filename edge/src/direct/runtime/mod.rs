@@ -6,25 +6,30 @@
 //! what is asked and what an answer means, and this file talks.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::http::{Method, StatusCode};
-use base64::Engine;
+use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 
 pub use self::error::Error;
 use self::http::{Failure, Reply, exchange};
 use self::kata_go::KataGo;
 use self::kata_rs::KataRs;
+use self::offline::OnDisk;
 use self::reference::Reference;
 use self::sandbox::Sandbox;
 use self::stats::{NoStats, Stats};
+use super::device::Host;
+use super::mount_info;
 use super::published::{Kind, Published};
 
-pub mod device;
+mod calls;
 pub mod error;
 pub mod http;
 pub mod kata_go;
@@ -114,7 +119,7 @@ pub struct Roots {
 impl Default for Roots {
     fn default() -> Self {
         Self {
-            entries: "/run/kata-containers/shared/direct-volumes".into(),
+            entries: mount_info::ROOT.into(),
             kata_go: "/run/vc/sbs".into(),
             kata_rs: "/run/kata".into(),
             reference: "/run/edge-csi/sandboxes".into(),
@@ -163,9 +168,9 @@ impl Runtimes {
         Self { entries, all, patience }
     }
 
-    /// Where the entry of a target is, if there is one.
-    pub fn entry(&self, target: &Path) -> PathBuf {
-        self.entries.join(URL_SAFE.encode(target.as_os_str().as_encoded_bytes()))
+    /// Where the entry of a target is, if there is one; nowhere for a target that is too long to have one.
+    pub fn entry(&self, target: &Path) -> Option<PathBuf> {
+        mount_info::entry_name(target).ok().map(|name| self.entries.join(name))
     }
 
     /// The targets of all entries, whoever has written them; a name that is none is passed over.
@@ -187,7 +192,7 @@ impl Runtimes {
     /// # Errors
     /// Its entry cannot be read, so that it is not known.
     pub async fn holder(&self, volume: &Published) -> Result<Holder<'_>, Error> {
-        let entry = self.entry(&volume.target);
+        let Some(entry) = self.entry(&volume.target) else { return Ok(Holder::NotHandedOver) };
         let recorded = match sandbox::recorded(&entry) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holder::NotHandedOver),
             Err(source) => return Err(unread(volume, &entry, source)),
@@ -248,6 +253,10 @@ impl Runtimes {
         if size < required {
             return Err(Error::TooSmall { volume: volume.volume_id.clone(), bytes: size, required });
         }
+        // As when it was grown before it was handed over, and the kubelet asks after that. It never becomes smaller.
+        if let Some(bytes) = filled(volume, size).await? {
+            return Ok(bytes);
+        }
         match self.holder(volume).await? {
             Holder::Live { runtime, sandbox } => {
                 let talk = Talk { volume, runtime, sandbox: &sandbox, what: "grow" };
@@ -257,7 +266,8 @@ impl Runtimes {
             }
             Holder::Nobody { .. } => Err(Error::HandedOver { volume: volume.volume_id.clone() }),
             Holder::NotHandedOver => {
-                let grown = offline::grow(&volume.device, &volume.fstype, &volume.uuid).await;
+                let grown =
+                    offline::grow(&Host::default(), &volume.device, &volume.fstype, &volume.uuid).await;
                 grown.map_err(|source| Error::Offline { volume: volume.volume_id.clone(), source })
             }
         }
@@ -317,17 +327,34 @@ impl Talk<'_> {
     }
 }
 
-/// The bytes of the volume's device, if it still is that device.
+/// The bytes of the volume's device, if it still is that device: names like `/dev/loop3` are given to others in time.
 async fn size(volume: &Published) -> Result<u64, Error> {
     let (device, number) = (volume.device.clone(), volume.number);
     // Opening a device may wait for it.
     let looking = tokio::task::spawn_blocking(move || {
-        Ok(if device::is_still(&device, number)? { Some(device::size(&device)?) } else { None })
+        // 0 is the number of no device.
+        let same = number == 0 || std::fs::metadata(&device)?.rdev() == number;
+        Ok(if same { Some(device_size(&device)?) } else { None })
     });
     let size = looking.await.map_err(io::Error::from).flatten();
     let size = size.map_err(|source| unread(volume, &volume.device, source))?;
     let another = || Error::AnotherDevice { volume: volume.volume_id.clone(), device: volume.device.clone() };
     size.ok_or_else(another)
+}
+
+/// The bytes of the volume's file system if it fills its device; none if it does not, or is not known to.
+async fn filled(volume: &Published, size: u64) -> Result<Option<u64>, Error> {
+    let device = volume.device.clone();
+    let looking = tokio::task::spawn_blocking(move || OnDisk::at(&device)).await;
+    let found = looking.map_err(io::Error::from).flatten();
+    let found = found.map_err(|source| unread(volume, &volume.device, source))?;
+    let fills = |found: &OnDisk| found.is(&volume.fstype, &volume.uuid) && found.fills(size);
+    Ok(found.filter(fills).map(|found| found.bytes))
+}
+
+/// How many bytes a block device, or a file in its place, has.
+fn device_size(device: &Path) -> io::Result<u64> {
+    File::open(device)?.seek(SeekFrom::End(0))
 }
 
 fn path(volume: &Published) -> Result<&str, Error> {

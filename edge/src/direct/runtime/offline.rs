@@ -4,20 +4,18 @@
 //! handed over), to the very file system that was made there (by its UUID), and while no process has it open.
 //! The tools themselves refuse a device that is mounted, in whatever mount namespace.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
-use tokio::process::Command;
+use crate::direct::device::{DeviceError, Host};
+use crate::direct::tool::{self, LONG, ToolError};
 
-use super::device;
-
-/// How long one tool may take; it goes on after that, and holds the device against a second one.
-const PATIENCE: Duration = Duration::from_secs(3600);
-/// Where a file system of the ext family begins to describe itself, and for how long.
-const SUPERBLOCK: (u64, usize) = (1024, 1024);
-/// What says that it is one.
-const MAGIC: u16 = 0xef53;
+/// As much of a device says what is on it: ext4 begins to describe itself at 1024, XFS at 0.
+const HEAD: usize = 2048;
+const EXT: usize = 1024;
+const EXT_MAGIC: u64 = 0xef53;
+const XFS_MAGIC: u64 = 0x5846_5342;
 
 /// Why a file system was not grown.
 #[derive(Debug, thiserror::Error)]
@@ -39,119 +37,131 @@ pub enum Offline {
         uuid: String,
     },
     /// Somebody uses it.
-    #[error("process {process} has the device open; nothing was done to it")]
-    Open {
-        /// Its id.
-        process: u32,
-    },
+    #[error("nothing was done to it")]
+    InUse(#[from] DeviceError),
     /// A tool did not do it.
-    #[error("{tool} ended with {status}: {said}")]
-    Failed {
-        /// The program.
-        tool: &'static str,
-        /// Its exit status.
-        status: std::process::ExitStatus,
-        /// The end of what it said.
-        said: String,
-    },
-    /// A tool takes very long.
-    #[error("{0} has run for {PATIENCE:?} and runs on; ask again later")]
-    Late(&'static str),
-    /// A tool cannot be run.
-    #[error("{0} cannot be run; install e2fsprogs")]
-    NoTool(&'static str, #[source] io::Error),
+    #[error("it is not grown, or not wholly; the next attempt mends it and goes on")]
+    Tool(#[from] ToolError),
     /// The device cannot be read.
     #[error("the device cannot be read")]
     Read(#[source] io::Error),
 }
 
-/// What an ext file system says of itself.
+/// What a file system says of itself on its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ext {
+pub struct OnDisk {
+    /// `ext4` or `xfs`.
+    pub fstype: &'static str,
     /// Its UUID, in lower case with hyphens.
     pub uuid: String,
     /// How many bytes of the device it takes.
     pub bytes: u64,
+    block: u64,
 }
 
-impl Ext {
-    /// Reads a superblock; nothing if it is none.
-    pub fn parse(superblock: &[u8]) -> Option<Self> {
-        let word = |at: usize| {
-            superblock
-                .get(at..at + 4)?
-                .try_into()
-                .ok()
-                .map(|word: [u8; 4]| u64::from(u32::from_le_bytes(word)))
+impl OnDisk {
+    /// Reads the head of a device; nothing if it is of neither.
+    pub fn parse(head: &[u8]) -> Option<Self> {
+        let little = |at: usize, length: usize| {
+            let bytes = head.get(EXT + at..EXT + at + length)?;
+            Some(bytes.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte)))
         };
-        let magic = superblock.get(0x38..0x3a)?.try_into().ok().map(u16::from_le_bytes)?;
-        let (low, shift, features, high) = (word(0x04)?, word(0x18)?, word(0x60)?, word(0x150)?);
-        let uuid = uuid::Uuid::from_slice(superblock.get(0x68..0x78)?).ok()?;
-        // Blocks are of 1 KiB to 64 KiB; the upper half of their number counts with the feature "64bit" alone.
-        let high = if features & 0x80 == 0 { 0 } else { high };
-        let block = (magic == MAGIC && shift <= 6).then(|| 1024_u64 << shift)?;
-        let bytes = (high << 32 | low).checked_mul(block)?;
-        Some(Self { uuid: uuid.hyphenated().to_string(), bytes })
+        let big = |at: usize, length: usize| {
+            Some(
+                head.get(at..at + length)?.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte)),
+            )
+        };
+        let (fstype, uuid, blocks, block) = if big(0, 4)? == XFS_MAGIC {
+            ("xfs", head.get(32..48)?, big(8, 8)?, big(4, 4)?)
+        } else if little(0x38, 2)? == EXT_MAGIC {
+            // The upper half of the number of blocks counts with the feature "64bit" alone.
+            let high = if little(0x60, 4)? & 0x80 == 0 { 0 } else { little(0x150, 4)? };
+            let shift = little(0x18, 4).filter(|shift| *shift <= 6)?;
+            ("ext4", head.get(EXT + 0x68..EXT + 0x78)?, high << 32 | little(0x04, 4)?, 1024 << shift)
+        } else {
+            return None;
+        };
+        let uuid = uuid::Uuid::from_slice(uuid).ok()?.hyphenated().to_string();
+        Some(Self { fstype, uuid, bytes: blocks.checked_mul(block)?, block })
     }
 
-    fn at(device: &Path) -> io::Result<Option<Self>> {
-        let mut file = std::fs::File::open(device)?;
-        file.seek(SeekFrom::Start(SUPERBLOCK.0))?;
-        let mut superblock = vec![0; SUPERBLOCK.1];
-        match file.read_exact(&mut superblock) {
-            Ok(()) => Ok(Self::parse(&superblock)),
+    /// What a device has, as far as the host sees it. Of a device that a guest writes to that may be old.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn at(device: &Path) -> io::Result<Option<Self>> {
+        let mut head = vec![0; HEAD];
+        match std::fs::File::open(device)?.read_exact(&mut head) {
+            Ok(()) => Ok(Self::parse(&head)),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
         }
     }
+
+    /// Whether it is the one with this UUID.
+    pub fn is(&self, fstype: &str, uuid: &str) -> bool {
+        self.fstype == fstype && self.uuid.eq_ignore_ascii_case(uuid)
+    }
+
+    /// Whether not one more block has room on a device of this size.
+    pub fn fills(&self, size: u64) -> bool {
+        size < self.bytes.saturating_add(self.block)
+    }
 }
 
 /// Makes the file system with this UUID as large as its device; the bytes that it then has. A file system that fills
-/// its device already is checked and left.
+/// its device already is left as it is.
 ///
 /// # Errors
 /// It is not as large as its device; what is on it is as good as before, or `e2fsck` makes it so the next time.
-pub async fn grow(device: &Path, fstype: &str, uuid: &str) -> Result<u64, Offline> {
+pub async fn grow(host: &Host, device: &Path, fstype: &str, uuid: &str) -> Result<u64, Offline> {
+    let another = || Offline::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
+    let (size, found) = looked(host, device).await?;
+    let found = found.filter(|found| found.is(fstype, uuid)).ok_or_else(another)?;
+    if found.fills(size) {
+        return Ok(found.bytes);
+    }
     if fstype != "ext4" {
         return Err(Offline::NeedsMount { fstype: fstype.to_owned() });
     }
-    let another = || Offline::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
-    let found = Ext::at(device).map_err(Offline::Read)?.ok_or_else(another)?;
-    if !found.uuid.eq_ignore_ascii_case(uuid) {
-        return Err(another());
-    }
-    let path = device.to_owned();
-    let looking = tokio::task::spawn_blocking(move || device::opened_by(&path, Path::new("/proc"))).await;
-    if let Some(process) = looking.map_err(io::Error::from).flatten().map_err(Offline::Read)? {
-        return Err(Offline::Open { process });
-    }
+    let output = tool::run("e2fsck", ["-f", "-p"], device, LONG).await?;
     // 1: it mended what a guest that died left behind.
-    run("e2fsck", &["-f", "-p"], device, &[0, 1]).await?;
-    run("resize2fs", &[], device, &[0]).await?;
-    Ok(Ext::at(device).map_err(Offline::Read)?.ok_or_else(another)?.bytes)
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        return Err(tool::failed("e2fsck", &output).into());
+    }
+    tool::succeed("resize2fs", [""; 0], device, LONG).await?;
+    Ok(looked(host, device).await?.1.ok_or_else(another)?.bytes)
 }
 
-async fn run(tool: &'static str, flags: &[&str], device: &Path, good: &[i32]) -> Result<(), Offline> {
-    let mut command = Command::new(tool);
-    // Not killed when the call is given up: half-way is no place to stop.
-    let running =
-        command.args(flags).arg(device).env("LC_ALL", "C").stdin(std::process::Stdio::null()).output();
-    let ended = tokio::time::timeout(PATIENCE, running).await.map_err(|_| Offline::Late(tool))?;
-    let output = ended.map_err(|source| Offline::NoTool(tool, source))?;
-    if output.status.code().is_some_and(|code| good.contains(&code)) {
-        return Ok(());
+/// Sees to it, before a volume is handed over, that its file system fills a device that has grown since. A file system
+/// that only a guest can grow is left to the guest.
+///
+/// # Errors
+/// As for [`grow`].
+pub async fn fill(host: &Host, device: &Path, fstype: &str, uuid: &str) -> Result<(), Offline> {
+    match grow(host, device, fstype, uuid).await {
+        Ok(_) | Err(Offline::NeedsMount { .. }) => Ok(()),
+        Err(error) => Err(error),
     }
-    let said = [output.stdout, output.stderr].concat();
-    let tail = said.get(said.len().saturating_sub(400)..).unwrap_or_default();
-    let said = super::printable(&String::from_utf8_lossy(tail));
-    Err(Offline::Failed { tool, status: output.status, said })
+}
+
+/// The device's size and what is on it, if nobody uses it.
+async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<OnDisk>), Offline> {
+    let (host, device) = (host.clone(), device.to_owned());
+    // Opening a device may wait for it.
+    let looking = tokio::task::spawn_blocking(move || {
+        let number = std::fs::metadata(&device).map_err(Offline::Read)?.rdev();
+        host.is_free(&device, number)?;
+        let size = super::device_size(&device).map_err(Offline::Read)?;
+        Ok((size, OnDisk::at(&device).map_err(Offline::Read)?))
+    });
+    looking.await.map_err(|error| Offline::Read(error.into())).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::fs::File;
     use std::process::Command;
 
     const UUID: &str = "5f0c4b1e-6f5d-4f0a-9d3e-0123456789ab";
@@ -169,9 +179,16 @@ mod tests {
     #[tokio::test]
     async fn ext4_is_grown_to_its_device_and_says_how_large_it_is() {
         let file = ext4(16 * MIB);
-        assert_eq!(grow(file.path(), "ext4", UUID).await.unwrap(), 16 * MIB, "nothing to do");
+        assert_eq!(
+            grow(&Host::default(), file.path(), "ext4", UUID).await.unwrap(),
+            16 * MIB,
+            "nothing to do"
+        );
         file.as_file().set_len(64 * MIB).unwrap();
-        assert_eq!(grow(file.path(), "ext4", &UUID.to_uppercase()).await.unwrap(), 64 * MIB);
+        assert_eq!(
+            grow(&Host::default(), file.path(), "ext4", &UUID.to_uppercase()).await.unwrap(),
+            64 * MIB
+        );
         let checked = Command::new("e2fsck").args(["-f", "-n"]).arg(file.path()).output().unwrap();
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     }
@@ -181,18 +198,30 @@ mod tests {
         let file = ext4(16 * MIB);
         file.as_file().set_len(32 * MIB).unwrap();
         let before = std::fs::read(file.path()).unwrap();
-        let other = grow(file.path(), "ext4", "00000000-0000-0000-0000-000000000001").await.unwrap_err();
+        let other = grow(&Host::default(), file.path(), "ext4", "00000000-0000-0000-0000-000000000001")
+            .await
+            .unwrap_err();
         assert!(matches!(other, Offline::AnotherFileSystem { .. }), "{other}");
-        let xfs = grow(file.path(), "xfs", UUID).await.unwrap_err();
-        assert!(matches!(xfs, Offline::NeedsMount { .. }), "{xfs}");
-        let written = File::options().append(true).open(file.path()).unwrap();
-        let mut holder =
-            Command::new("cat").stdin(std::process::Stdio::piped()).stdout(written).spawn().unwrap();
-        let open = grow(file.path(), "ext4", UUID).await.unwrap_err();
-        assert!(matches!(open, Offline::Open { process } if process == holder.id()), "{open}");
-        drop(holder.stdin.take());
-        holder.wait().unwrap();
+        let xfs = grow(&Host::default(), file.path(), "xfs", UUID).await.unwrap_err();
+        assert!(matches!(xfs, Offline::AnotherFileSystem { .. }), "{xfs}");
         assert!(before == std::fs::read(file.path()).unwrap(), "it was written to");
+    }
+
+    #[tokio::test]
+    async fn xfs_is_left_to_a_guest_until_it_fills_its_device() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut head = vec![0; 4096];
+        // As mkfs.xfs begins: magic, size of a block, their number, and the UUID.
+        head[..16].copy_from_slice(b"XFSB\0\0\x10\0\0\0\0\0\0\0\x10\0");
+        head[32..48].copy_from_slice(uuid::Uuid::parse_str(UUID).unwrap().as_bytes());
+        io::Write::write_all(&mut file.as_file(), &head).unwrap();
+        let host = Host::default();
+        file.as_file().set_len(16 * MIB).unwrap();
+        assert_eq!(grow(&host, file.path(), "xfs", UUID).await.unwrap(), 16 * MIB);
+        file.as_file().set_len(17 * MIB).unwrap();
+        let xfs = grow(&host, file.path(), "xfs", UUID).await.unwrap_err();
+        assert!(matches!(xfs, Offline::NeedsMount { .. }), "{xfs}");
+        fill(&host, file.path(), "xfs", UUID).await.unwrap();
     }
 
     #[tokio::test]
@@ -200,18 +229,23 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         for bytes in [0, 1500, 4096] {
             file.as_file().set_len(bytes).unwrap();
-            let error = grow(file.path(), "ext4", UUID).await.unwrap_err();
+            let error = grow(&Host::default(), file.path(), "ext4", UUID).await.unwrap_err();
             assert!(matches!(error, Offline::AnotherFileSystem { .. }), "{error}");
         }
     }
 
     proptest! {
         #[test]
-        fn a_superblock_may_be_anything(mut bytes in proptest::collection::vec(any::<u8>(), 0..1100), magic: bool) {
-            if let Some(place) = bytes.get_mut(0x38..0x3a).filter(|_| magic) {
-                place.copy_from_slice(&MAGIC.to_le_bytes());
+        fn the_head_of_a_device_may_be_anything(mut head in proptest::collection::vec(any::<u8>(), 0..2100), magic in 0..3) {
+            let magic: (usize, &[u8]) = match magic {
+                0 => (0, b"XFSB"),
+                1 => (EXT + 0x38, b"\x53\xef"),
+                _ => (0, b""),
+            };
+            if let Some(place) = head.get_mut(magic.0..magic.0 + magic.1.len()) {
+                place.copy_from_slice(magic.1);
             }
-            let _ = Ext::parse(&bytes);
+            let _ = OnDisk::parse(&head);
         }
     }
 }

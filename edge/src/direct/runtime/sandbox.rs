@@ -5,13 +5,13 @@
 //! a path only if it is made as the runtimes make theirs.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use tokio::net::UnixStream;
 
-/// The contract's file, in the directory of an entry.
-pub const MOUNT_INFO: &str = "mountInfo.json";
+use crate::direct::mount_info::FILE;
+
 /// The most ids that are looked at, the newest: a pod that restarts for ever leaves no more work than this.
 const MAX_IDS: usize = 64;
 /// The longest id; runtimes have 64 hexadecimal digits.
@@ -51,7 +51,7 @@ pub fn recorded(entry: &Path) -> io::Result<Vec<Sandbox>> {
     for file in std::fs::read_dir(entry)? {
         let file = file?;
         let name = file.file_name();
-        let Some(sandbox) = name.to_str().filter(|name| *name != MOUNT_INFO).and_then(Sandbox::parse) else {
+        let Some(sandbox) = name.to_str().filter(|name| *name != FILE).and_then(Sandbox::parse) else {
             continue;
         };
         // Gone since, or without a time: it counts as the oldest.
@@ -64,7 +64,7 @@ pub fn recorded(entry: &Path) -> io::Result<Vec<Sandbox>> {
 }
 
 /// Whether somebody listens at this socket.
-pub async fn listens(socket: &PathBuf) -> bool {
+pub async fn listens(socket: &Path) -> bool {
     UnixStream::connect(socket).await.is_ok()
 }
 

@@ -1,17 +1,29 @@
 //! The topology that a node-scope driver without one of its own gets from us: each node is a segment.
 //!
-//! The cloud's callers see it in every answer, so that the scheduler keeps a pod at its volume's node; the
-//! driver never sees it. All else passes byte for byte, also fields that are newer than we are.
+//! Callers see it in every answer, in the cloud and at the node, so that the scheduler keeps a pod at its volume's
+//! node; the driver never sees it. All else passes byte for byte, also fields that are newer than we are.
 
 use bytes::Bytes;
 use prost::Message;
-use proto::csi;
-use proto::csi::plugin_capability::{self, Service, service};
-use proto::identity::NodeName;
-use proto::wire::{self, Edit, Malformed};
+use serde::{Deserialize, Serialize};
+
+use crate::csi;
+use crate::csi::plugin_capability::{self, Service, service};
+use crate::identity::NodeName;
+use crate::wire::{self, Edit, Malformed};
 
 /// The segment that names a node when its driver has no topology of its own.
 pub const NODE_SEGMENT: &str = "topology.edge-csi.io/node";
+
+/// From where a driver's volumes can be managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Only at the node where they live: LVM, ZFS, directories.
+    Node,
+    /// From any node that has the driver: NFS, iSCSI, Ceph.
+    Shared,
+}
 
 // Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
 const RESPONSE_VOLUME: u32 = 1;
@@ -26,6 +38,7 @@ const REQUISITE: u32 = 1;
 const PREFERRED: u32 = 2;
 const SEGMENTS: u32 = 1;
 const CAPABILITIES: u32 = 1;
+const LIST_ENTRIES: u32 = 1;
 
 /// Whether a driver at a node has topology of its own: it says that its volumes are not accessible everywhere,
 /// and where its node is. Answers that are no protobuf say neither.
@@ -35,7 +48,7 @@ pub fn own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
 }
 
 /// Whether an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
-pub(crate) fn constrained(plugin_capabilities: &[u8]) -> bool {
+pub fn constrained(plugin_capabilities: &[u8]) -> bool {
     let answer = csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
     answer.capabilities.iter().any(|capability| *capability == constraints())
 }
@@ -127,6 +140,56 @@ pub fn out_of_create_snapshot(request: &Bytes) -> Result<Bytes, Malformed> {
 /// The request is malformed.
 pub fn out_of_capacity(request: &Bytes) -> Result<Bytes, Malformed> {
     wire::edit(request, &[CAPACITY_TOPOLOGY], out_of_topology).map(|edited| or(edited, request))
+}
+
+/// Whether a request of this method, or its answer, may hold where something is accessible from.
+pub fn concerns(method: &str) -> bool {
+    matches!(
+        method,
+        "GetPluginCapabilities"
+            | "NodeGetInfo"
+            | "CreateVolume"
+            | "CreateSnapshot"
+            | "GetCapacity"
+            | "ListVolumes"
+            | "ListSnapshots"
+    )
+}
+
+/// A request of any method as the driver gets it: without our segment.
+///
+/// # Errors
+/// The request is malformed.
+pub fn out_of_request(method: &str, request: &Bytes) -> Result<Bytes, Malformed> {
+    match method {
+        "CreateVolume" => out_of_create_volume(request),
+        "CreateSnapshot" => out_of_create_snapshot(request),
+        "GetCapacity" => out_of_capacity(request),
+        _ => Ok(request.clone()),
+    }
+}
+
+/// A driver's whole answer to any method as callers see it who see our topology.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn into_answer(method: &str, answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    type Into = fn(&Bytes, &NodeName) -> Result<Bytes, Malformed>;
+    let entries = |into: Into| {
+        let edited = wire::edit(answer, &[LIST_ENTRIES], |entry| {
+            into(&Bytes::copy_from_slice(entry), node).map(|entry| Edit::Replace(entry.into()))
+        });
+        edited.map(|edited| or(edited, answer))
+    };
+    match method {
+        "GetPluginCapabilities" => into_plugin_capabilities(answer),
+        "NodeGetInfo" => into_node_info(answer, node),
+        "CreateVolume" => into_created_volume(answer, node),
+        "CreateSnapshot" => into_created_snapshot(answer, node),
+        "ListVolumes" => entries(into_created_volume),
+        "ListSnapshots" => entries(into_created_snapshot),
+        _ => Ok(answer.clone()),
+    }
 }
 
 /// CSI: a requirement has requisite or preferred topologies, so one that we leave without is none.

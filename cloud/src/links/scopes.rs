@@ -1,0 +1,109 @@
+//! How far the volumes of drivers reach, as edges are told: they show a node's own callers our topology by it.
+//!
+//! A scope that is not known yet is not told, because an edge keeps for good what it hears.
+
+use std::collections::BTreeMap;
+
+use proto::identity::{DriverName, NodeName};
+use tokio::sync::watch;
+
+use crate::policy::{Policy, Scope};
+use crate::store::{At, OfDriver, Store};
+
+/// The scopes of all drivers.
+#[derive(Default)]
+pub(super) struct Scopes {
+    /// The operator's word.
+    words: BTreeMap<DriverName, Scope>,
+    /// Those of all drivers that any node has, to see when one changes.
+    known: watch::Sender<BTreeMap<DriverName, Scope>>,
+}
+
+impl Scopes {
+    pub(super) fn new(policies: &BTreeMap<DriverName, Policy>) -> Self {
+        let word = |(driver, policy): (&DriverName, &Policy)| Some((driver.clone(), policy.scope?));
+        Self { words: policies.iter().filter_map(word).collect(), known: watch::Sender::default() }
+    }
+
+    /// Those of the drivers that a node has.
+    pub(super) fn at(&self, node: &NodeName, store: &Store) -> BTreeMap<DriverName, Scope> {
+        self.among(store, |driver| driver.at(node).is_some())
+    }
+
+    /// Looks whether what a node said has changed a scope for all.
+    pub(super) fn look(&self, store: &Store) {
+        let now = self.among(store, |_| true);
+        self.known.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+    }
+
+    /// Changes whenever one of them does.
+    pub(super) fn changes(&self) -> watch::Receiver<BTreeMap<DriverName, Scope>> {
+        self.known.subscribe()
+    }
+
+    fn among(&self, store: &Store, wanted: impl Fn(&OfDriver) -> bool) -> BTreeMap<DriverName, Scope> {
+        store.read(|state| {
+            let drivers = state.drivers().into_iter().filter(|(_, driver)| wanted(driver));
+            drivers.filter_map(|(name, driver)| Some((name.clone(), self.scope(name, driver)?))).collect()
+        })
+    }
+
+    /// None if the operator said nothing, and no node's driver has either.
+    fn scope(&self, name: &DriverName, driver: &OfDriver) -> Option<Scope> {
+        let inferred = || driver.nodes().values().any(At::has_spoken).then(|| driver.said().scope());
+        self.words.get(name).copied().or_else(inferred)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use proto::csi;
+    use proto::hello::{Answer, Driver};
+    use proto::stop::Tasks;
+
+    use super::*;
+    use crate::learn;
+    use crate::store::Memory;
+
+    fn driver(name: &str, constrained: bool) -> Driver {
+        let mut answer = csi::GetPluginCapabilitiesResponse::default().encode_to_vec().into();
+        if constrained {
+            answer = crate::topology::into_plugin_capabilities(&answer).unwrap();
+        }
+        let info = csi::GetPluginInfoResponse { name: name.into(), ..Default::default() };
+        let answers = [("GetPluginInfo", info.encode_to_vec().into()), ("GetPluginCapabilities", answer)];
+        let answers = answers.into_iter().map(|(method, answer)| (method.to_owned(), Answer(answer)));
+        Driver { name: name.parse().unwrap(), answers: answers.collect() }
+    }
+
+    #[tokio::test]
+    async fn a_scope_is_the_operators_word_or_what_a_driver_said_and_else_not_told() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let (word, inferred): (DriverName, DriverName) =
+            ("word.example".parse().unwrap(), "inferred.example".parse().unwrap());
+        let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
+        let scopes = Scopes::new(&[(word.clone(), policy)].into());
+        let mut changes = scopes.changes();
+        let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
+        let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
+        learn::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")]).await.unwrap();
+        assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
+        learn::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
+        scopes.look(&store);
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
+        assert_eq!(scopes.at(&n1, &store), expected.into());
+        assert!(scopes.at(&n2, &store).is_empty(), "another node's drivers are none of its business");
+        // What one node's driver says holds at all.
+        learn::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
+        scopes.look(&store);
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Node));
+    }
+}

@@ -1,0 +1,113 @@
+{{- /*
+The manifests of deploy/kustomize are the only ones; here they are read, patched as kustomize patches them, and given
+the values.
+*/ -}}
+
+{{- /* A file's documents, in the release's namespace. */ -}}
+{{- define "edge-csi.file" -}}
+{{- $text := .root.Files.Get .path -}}
+{{- if not $text }}{{ fail (printf "the chart has no %s" .path) }}{{ end -}}
+{{- $text | replace "namespace: edge-csi\n" (printf "namespace: %s\n" .root.Release.Namespace) -}}
+{{- end -}}
+
+{{- /* The JSON patches of a component over a workload: only what they have, `add` to lists and `replace`. */ -}}
+{{- define "edge-csi.patch" -}}
+{{- $spec := .workload.spec.template.spec -}}
+{{- range .patches -}}
+  {{- $value := .value -}}
+  {{- $path := trimPrefix "/spec/template/spec/" .path -}}
+  {{- if or (eq $path "containers/-") (eq $path "volumes/-") -}}
+    {{- $list := trimSuffix "/-" $path -}}
+    {{- $_ := set $spec $list (append (get $spec $list) $value) -}}
+  {{- else if regexMatch "^containers/[0-9]+/[a-zA-Z]+(/-)?$" $path -}}
+    {{- $parts := splitList "/" $path -}}
+    {{- $container := index $spec.containers (index $parts 1 | int) -}}
+    {{- $key := index $parts 2 -}}
+    {{- if hasSuffix "/-" $path -}}
+      {{- $_ := set $container $key (append (get $container $key) $value) -}}
+    {{- else -}}
+      {{- $_ := set $container $key $value -}}
+    {{- end -}}
+  {{- else -}}
+    {{- fail (printf "the chart cannot patch %s" .path) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A workload of the base with the components' patches, the images and what all pods get. */ -}}
+{{- define "edge-csi.workload" -}}
+{{- $root := .root -}}
+{{- /* Refuses drivers that are not there. */ -}}
+{{- $names := include "edge-csi.names" $root -}}
+{{- $workload := include "edge-csi.file" (dict "root" $root "path" (printf "base/%s.yaml" .half)) | fromYaml -}}
+{{- $components := $root.Values.drivers -}}
+{{- if and $root.Values.direct (eq .half "edge") -}}{{- $components = append $components "direct" -}}{{- end -}}
+{{- range $components -}}
+  {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/%s.yaml" . $.half)) | fromYamlArray -}}
+  {{- include "edge-csi.patch" (dict "workload" $workload "patches" $patches) -}}
+{{- end -}}
+{{- $spec := $workload.spec.template.spec -}}
+{{- $images := $root.Values.images -}}
+{{- $edge := ternary $images.edgeDirect $images.edge $root.Values.direct -}}
+{{- $ours := dict "csi-cloud" (printf "%s:%v" $images.cloud.repository $images.cloud.tag) "csi-edge" (printf "%s:%v" $edge.repository $edge.tag) -}}
+{{- range $spec.containers -}}
+  {{- $_ := set . "image" (get $ours .image | default (get $images.others .image) | default .image) -}}
+{{- end -}}
+{{- $first := first $spec.containers -}}
+{{- with .resources }}{{ $_ := set $first "resources" . }}{{ end -}}
+{{- with $root.Values.imagePullSecrets }}{{ $_ := set $spec "imagePullSecrets" . }}{{ end -}}
+{{- /* A changed configuration starts the pods again, as the names with hashes do that kustomize makes. */ -}}
+{{- $_ := set $workload.spec.template.metadata.annotations "checksum/config" (include (printf "edge-csi.%s.toml" .half) $root | sha256sum) -}}
+{{- toYaml $workload -}}
+{{- end -}}
+
+{{- /* The CSI names of the drivers that were chosen, sorted. */ -}}
+{{- define "edge-csi.names" -}}
+{{- $names := list -}}
+{{- range .Values.drivers -}}
+  {{- $patches := $.Files.Get (printf "components/%s/cloud.yaml" .) | fromYamlArray -}}
+  {{- if not $patches }}{{ fail (printf "there is no driver %q; there are hostpath, nfs and lvm" .) }}{{ end -}}
+  {{- $names = append $names (trimPrefix "--driver=" (first $patches).value) -}}
+{{- end -}}
+{{- toJson (sortAlpha $names) -}}
+{{- end -}}
+
+{{- define "edge-csi.cloud.toml" -}}
+{{- $names := include "edge-csi.names" . | fromJsonArray -}}
+# All that there is to say: deploy/cloud.toml.
+listen = ["wss://0.0.0.0:7443", "quic://0.0.0.0:7443"]
+drivers = {{ toJson $names }}
+fronts = "/run/holder/fronts"
+admin = "/run/edge-csi/_admin.sock"
+store = "file:/var/lib/edge-csi/cloud.redb"
+http = "0.0.0.0:9808"
+
+[tls]
+ca = "/etc/edge-csi-tls/ca.crt"
+cert = "/etc/edge-csi-tls/tls.crt"
+key = "/etc/edge-csi-tls/tls.key"
+{{- range $name := $names }}
+
+[driver.{{ $name | quote }}]
+{{- range $key, $value := get $.Values.settings $name }}
+{{ $key }} = {{ toJson $value }}
+{{- end }}
+{{- end }}
+{{ end -}}
+
+{{- define "edge-csi.edge.toml" -}}
+# All that there is to say: deploy/edge.toml. Where the cloud is, as the edges reach it from outside:
+cloud = {{ toJson .Values.address }}
+fronts = "/fronts"
+
+[tls]
+ca = "/etc/edge-csi-tls/ca.crt"
+cert = "/etc/edge-csi-tls/edge.crt"
+key = "/etc/edge-csi-tls/edge.key"
+{{- range include "edge-csi.names" . | fromJsonArray }}
+
+[[drivers]]
+name = {{ . | quote }}
+socket = "/drivers/{{ . }}.sock"
+{{- end }}
+{{ end -}}

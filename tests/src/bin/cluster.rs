@@ -1,0 +1,133 @@
+//! `make stand`: a whole Kubernetes that stays up for a person to play with; `make stand-down` ends it.
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Parser, Subcommand};
+use proto::publish::{Existing, publish};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tests::cluster::Cluster;
+use tests::cluster::objects::within;
+use tokio::process::Command;
+
+/// A whole Kubernetes on this machine, with three edge nodes.
+#[derive(Parser)]
+struct Args {
+    /// Where the running stand is remembered.
+    #[arg(long, default_value = "run/stand")]
+    at: PathBuf,
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Start it and leave it up.
+    Up,
+    /// End it.
+    Down,
+    /// Start it and end it with this program.
+    Run,
+}
+
+/// How long a stand may take to start, and to end.
+const START: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    proto::program::run(|| {
+        let runtime = proto::program::runtime(2)?;
+        runtime.block_on(async {
+            match args.command {
+                Action::Up => up(&args.at).await,
+                Action::Down => down(&args.at).await,
+                Action::Run => run(&args.at).await,
+            }
+        })
+    })
+}
+
+/// The process id of the stand's program, if it runs.
+fn running(at: &std::path::Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(at.join("pid")).ok()?;
+    Pid::from_raw(text.trim().parse().ok()?).filter(|pid| test_kill_process(*pid).is_ok())
+}
+
+async fn up(at: &std::path::Path) -> anyhow::Result<()> {
+    ensure!(running(at).is_none(), "a stand is up already; `make stand-down` ends it");
+    std::fs::create_dir_all(at)?;
+    let _ = std::fs::remove_file(at.join("hint"));
+    let log = std::fs::File::create(at.join("log"))?;
+    let mut command = Command::new("setsid");
+    command.arg(std::env::current_exe()?).arg("--at").arg(at).arg("run");
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let mut child = command.spawn().context("setsid cannot be started")?;
+    let mut shown = 0;
+    let ready = || {
+        let log = std::fs::read_to_string(at.join("log")).unwrap_or_default();
+        eprint!("{}", log.get(shown..).unwrap_or_default());
+        shown = log.len();
+        let ended = child.try_wait();
+        async move {
+            if let Ok(Some(status)) = ended {
+                return Ok(Err(status));
+            }
+            std::fs::read_to_string(at.join("hint")).map(Ok).context("it is not up")
+        }
+    };
+    match within("the stand", START, ready).await? {
+        Ok(hint) => println!("{hint}"),
+        Err(status) => bail!("it ended with {status}; see {}", at.join("log").display()),
+    }
+    Ok(())
+}
+
+async fn down(at: &std::path::Path) -> anyhow::Result<()> {
+    let pid = running(at).context("no stand is up")?;
+    kill_process(pid, Signal::TERM)?;
+    let ended = || async {
+        ensure!(test_kill_process(pid).is_err(), "it still runs");
+        Ok(())
+    };
+    within("the stand's end", START, ended).await?;
+    let log = std::fs::read_to_string(at.join("log")).unwrap_or_default();
+    let last = log.lines().last().unwrap_or_default();
+    ensure!(last.ends_with("nothing is left"), "{last}; see {}", at.join("log").display());
+    println!("the stand has ended, nothing is left");
+    Ok(())
+}
+
+async fn run(at: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(at)?;
+    let pid = std::process::id().to_string();
+    publish(&at.join("pid"), pid.as_bytes(), 0o644, Existing::Replace)?;
+    // Before anything is started, so that a signal while it starts ends what was.
+    let stop = proto::stop::signal();
+    tokio::pin!(stop);
+    let cluster = tokio::select! {
+        cluster = Cluster::up() => cluster?,
+        _ = &mut stop => bail!("told to stop before it was up"),
+    };
+    publish(&at.join("hint"), hint(&cluster).as_bytes(), 0o644, Existing::Replace)?;
+    stop.await?;
+    std::fs::remove_file(at.join("hint"))?;
+    std::fs::remove_file(at.join("pid"))?;
+    cluster.down().await?;
+    eprintln!("nothing is left");
+    Ok(())
+}
+
+fn hint(cluster: &Cluster) -> String {
+    let (config, dir) = (cluster.control.kubeconfig.display(), cluster.ground.dir().display());
+    let cloud = cluster.ground.ours("csi-cloud");
+    format!(
+        "export KUBECONFIG={config}\n\
+         kubectl get nodes,csinodes,storageclasses   # a pod here has the image {}\n\
+         {} volumes --admin {dir}/fronts/_admin.sock\n\
+         logs: {dir}/logs; end it with: make stand-down",
+        tests::cluster::image::IMAGE,
+        cloud.display(),
+    )
+}

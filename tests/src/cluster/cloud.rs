@@ -1,0 +1,178 @@
+//! The cloud half as its pod has it: csi-cloud and, for each driver's front, the four sidecars, all with the token of
+//! one service account that our manifests give its rights; and the snapshot-controller, with an account of its own.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::process::Command;
+
+use super::access::Access;
+use super::ground::{Ground, ports};
+use super::program::{Launch, Program};
+use crate::stand::START;
+
+/// The namespace of the cloud half.
+pub const NAMESPACE: &str = "edge-csi";
+/// How long a token of the stand is good, in seconds.
+const TOKEN: i64 = 86_400;
+
+/// csi-cloud with its sidecars.
+pub struct Cloud {
+    /// csi-cloud.
+    pub program: Program,
+    /// Where edges can dial: WebSocket, QUIC.
+    pub urls: [String; 2],
+    /// Four for each driver.
+    pub sidecars: Vec<Program>,
+    /// The snapshot-controller.
+    pub snapshots: Program,
+    admin: String,
+}
+
+impl Cloud {
+    /// Starts csi-cloud with a front for each driver, and waits until it is ready. The sidecars wait for the drivers.
+    ///
+    /// # Errors
+    /// It does not get ready; the error holds the end of its log.
+    pub(super) async fn start(
+        ground: &Ground,
+        access: &Access,
+        client: &Client,
+        drivers: &[&str],
+    ) -> anyhow::Result<Self> {
+        admin(ground, &["ca", "init", "--host", "127.0.0.1", "--dir", &ground.at("pki")]).await?;
+        let kubeconfig = account(access, client, NAMESPACE, "csi-cloud").await?;
+        let [wss, quic] = ports()?;
+        let urls = [format!("wss://127.0.0.1:{wss}"), format!("quic://127.0.0.1:{quic}")];
+        let launch = serve(ground, &urls, drivers).with("KUBECONFIG", kubeconfig.display().to_string());
+        let program = Program::keep("csi-cloud", &ground.logs(), launch).await?;
+        let ready = || async {
+            ensure!(program.log().lines().any(|line| line == "ready"), "it is not ready");
+            Ok(())
+        };
+        program.until("word that it is ready", START, ready).await?;
+        let mut sidecars = Vec::new();
+        for driver in drivers {
+            for (name, launch) in sidecars_of(ground, &kubeconfig, driver) {
+                sidecars.push(Program::keep(&format!("{name}-{driver}"), &ground.logs(), launch).await?);
+            }
+        }
+        let kubeconfig = account(access, client, "kube-system", "snapshot-controller").await?;
+        let args = [format!("--kubeconfig={}", kubeconfig.display()), groups()];
+        let launch = Launch::new(ground.tool("snapshot-controller"), args);
+        let snapshots = Program::keep("snapshot-controller", &ground.logs(), launch).await?;
+        Ok(Self { program, urls, sidecars, snapshots, admin: ground.at("fronts/_admin.sock") })
+    }
+
+    /// All of it, the first to stop first.
+    pub fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.sidecars.iter().chain([&self.snapshots, &self.program])
+    }
+
+    /// A sidecar, by its program and its driver.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn sidecar(&self, program: &str, driver: &str) -> anyhow::Result<&Program> {
+        let name = format!("{program}-{driver}");
+        self.sidecars
+            .iter()
+            .find(|sidecar| sidecar.name() == name)
+            .with_context(|| format!("there is no {name}"))
+    }
+
+    /// What a command of csi-cloud prints in JSON.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn shows(&self, ground: &Ground, args: &[&str]) -> anyhow::Result<Vec<serde_json::Value>> {
+        let said = admin(ground, &[args, &["--admin", &self.admin, "-o", "json"]].concat()).await?;
+        serde_json::from_str(&said).with_context(|| format!("csi-cloud {} says {said}", args.join(" ")))
+    }
+}
+
+/// Runs a command of csi-cloud to its end and gives back what it printed.
+///
+/// # Errors
+/// It failed; the error holds what it wrote to stderr.
+pub(super) async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(ground.ours("csi-cloud"));
+    let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(START, output).await.context("csi-cloud does not end")??;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "csi-cloud {} failed: {error}", args.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn serve(ground: &Ground, urls: &[String], drivers: &[&str]) -> Launch {
+    let pki = ground.at("pki");
+    let mut args = vec![
+        "serve".to_owned(),
+        format!("--fronts={}", ground.at("fronts")),
+        format!("--store=file:{}", ground.at("cloud.redb")),
+        format!("--ca={pki}/ca.crt"),
+        format!("--cert={pki}/cloud.crt"),
+        format!("--key={pki}/cloud.key"),
+    ];
+    args.extend(urls.iter().map(|url| format!("--listen={url}")));
+    args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
+    Launch::new(ground.ours("csi-cloud"), args)
+}
+
+fn groups() -> String {
+    "--feature-gates=CSIVolumeGroupSnapshot=true".to_owned()
+}
+
+/// With what facts/sidecars.md recommends for edges that are often away: long deadlines, short waits.
+fn sidecars_of(ground: &Ground, kubeconfig: &Path, driver: &str) -> [(&'static str, Launch); 4] {
+    let common = [
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--csi-address={}", ground.at(&format!("fronts/{driver}.sock"))),
+        "--timeout=60s".to_owned(),
+        "--retry-interval-start=1s".to_owned(),
+        "--retry-interval-max=30s".to_owned(),
+        "--kube-api-qps=50".to_owned(),
+        "--kube-api-burst=100".to_owned(),
+        "--v=4".to_owned(),
+    ];
+    let launch = |name: &str, more: &[&str]| {
+        let args = common.iter().map(String::as_str).chain(more.iter().copied());
+        Launch::new(ground.tool(name), args).with("NAMESPACE", NAMESPACE).with("POD_NAME", "csi-cloud-0")
+    };
+    let provisioner = [
+        "--strict-topology",
+        "--extra-create-metadata",
+        "--feature-gates=Topology=true",
+        "--enable-capacity",
+        // There is no pod of the stand's csi-cloud that could own them.
+        "--capacity-ownerref-level=-1",
+        "--capacity-poll-interval=15s",
+    ];
+    [
+        ("csi-provisioner", launch("csi-provisioner", &provisioner)),
+        ("csi-attacher", launch("csi-attacher", &[])),
+        ("csi-resizer", launch("csi-resizer", &[])),
+        ("csi-snapshotter", launch("csi-snapshotter", &["--extra-create-metadata", &groups()])),
+    ]
+}
+
+/// The kubeconfig of a service account.
+async fn account(
+    access: &Access,
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<std::path::PathBuf> {
+    let api = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
+    let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN), ..Default::default() };
+    let request = TokenRequest { spec: Some(spec), ..Default::default() };
+    let issued = api.create_token_request(name, &PostParams::default(), &request).await;
+    let issued = issued.with_context(|| format!("no token for the service account {namespace}/{name}"))?;
+    let token = issued.status.and_then(|status| status.token).context("a token request without an answer")?;
+    access.account(name, &token)
+}

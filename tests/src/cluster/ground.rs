@@ -1,0 +1,127 @@
+//! What the whole cluster stands on: its directory, the programs it is made of, and free ports.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+/// What Debian's packages and `make stand` must have put here.
+const TOOLS: [&str; 10] = [
+    "csi-attacher",
+    "csi-provisioner",
+    "csi-resizer",
+    "csi-snapshotter",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "registrar",
+    "snapshot-controller",
+];
+const PACKAGES: [(&str, &str); 6] = [
+    ("/usr/bin/etcd", "etcd-server"),
+    ("/usr/bin/containerd", "containerd"),
+    ("/usr/sbin/runc", "runc"),
+    ("/usr/lib/cni/loopback", "containernetworking-plugins"),
+    ("/bin/busybox", "busybox-static"),
+    ("/usr/bin/setpriv", "util-linux"),
+];
+
+/// See the module.
+pub struct Ground {
+    dir: PathBuf,
+    ours: PathBuf,
+    /// The checkout, with deploy/ and the tools of tests/go.
+    source: PathBuf,
+}
+
+impl Ground {
+    /// Looks for all programs. Ours are those beside the one that runs.
+    ///
+    /// # Errors
+    /// Something is missing; the error says all of it and how to get it.
+    pub fn new(dir: &Path) -> anyhow::Result<Self> {
+        let me = std::env::current_exe()?;
+        let ours = me.parent().context("this program has no directory")?.to_owned();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no checkout")?.to_owned();
+        let ground = Self { dir: dir.to_owned(), ours, source };
+        let packages = PACKAGES.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, name)| *name);
+        let packages: Vec<_> = packages.collect();
+        ensure!(packages.is_empty(), "install Debian's packages {}", packages.join(" "));
+        let tools: Vec<_> = TOOLS.iter().filter(|name| !ground.tool(name).exists()).copied().collect();
+        ensure!(tools.is_empty(), "{} are not built; run `make stand` or `make e2e`", tools.join(" "));
+        std::fs::create_dir_all(ground.logs())?;
+        Ok(ground)
+    }
+
+    /// Everything is below here.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path in the directory, as text.
+    pub fn at(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// Where the programs log.
+    pub fn logs(&self) -> PathBuf {
+        self.dir.join("logs")
+    }
+
+    /// A name that no other stand on this machine has.
+    pub fn name(&self) -> String {
+        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// A program of Kubernetes or of its sidecars.
+    pub fn tool(&self, name: &str) -> PathBuf {
+        self.source.join("tests/go/bin").join(name)
+    }
+
+    /// A program of ours.
+    pub fn ours(&self, name: &str) -> PathBuf {
+        self.ours.join(name)
+    }
+
+    /// Reads a file of the checkout.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn source(&self, name: &str) -> anyhow::Result<String> {
+        let path = self.source.join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// The files of a directory of the checkout, read, in the order of their names.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn sources(&self, dir: &str) -> anyhow::Result<Vec<String>> {
+        let path = self.source.join(dir);
+        let entries = std::fs::read_dir(&path);
+        let entries = entries.with_context(|| format!("cannot read {}", path.display()))?;
+        let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        files.sort();
+        let read = |file: &PathBuf| {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+        };
+        files.iter().map(read).collect()
+    }
+}
+
+/// Ports of loopback that nobody has just now, each another one. Somebody may take one before it is used; then its
+/// program says so and ends.
+///
+/// # Errors
+/// There are none.
+pub(super) fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
+    let mut held = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind("127.0.0.1:0").context("no free port")?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}

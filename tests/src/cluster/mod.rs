@@ -1,0 +1,226 @@
+//! A whole Kubernetes on this machine: a control plane, our cloud half with the unmodified sidecars, and edge nodes with
+//! kubelets and containers. No mock of Kubernetes is in it.
+//!
+//! Everything listens on loopback and lives below one directory; several stands do not disturb each other.
+
+mod access;
+pub mod cloud;
+pub mod control;
+pub mod ground;
+pub mod image;
+pub mod node;
+pub mod objects;
+pub mod program;
+pub mod space;
+pub mod tidy;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::{Api, Client};
+use proto::stop::Tasks;
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tracing::warn;
+
+use self::cloud::Cloud;
+use self::control::Control;
+use self::ground::Ground;
+use self::node::{Node, Plan};
+use self::program::Program;
+
+/// The driver that every node has.
+pub const DRIVER: &str = "hostdir.edge-csi.io";
+/// The driver that only some nodes have.
+pub const SECOND: &str = "second.edge-csi.io";
+/// The nodes: one over QUIC, two with a second driver.
+pub const NODES: [Plan; 3] = [
+    Plan { name: "n1", scheme: "wss", drivers: &[DRIVER, SECOND] },
+    Plan { name: "n2", scheme: "wss", drivers: &[DRIVER, SECOND] },
+    Plan { name: "n3", scheme: "quic", drivers: &[DRIVER] },
+];
+/// How long all nodes may take until they are ready and have their drivers.
+const READY: Duration = Duration::from_secs(180);
+/// How long the kernel may take to end a node's processes.
+const STOP: Duration = Duration::from_secs(20);
+/// How often programs that are kept are looked after.
+const TENDED: Duration = Duration::from_millis(200);
+
+/// What is applied before our cloud half starts, from deploy/ and beside this file.
+const MANIFESTS: [&str; 4] = [
+    "deploy/kustomize/base/namespace.yaml",
+    "deploy/kustomize/base/rbac.yaml",
+    "tests/src/cluster/manifests/snapshot-controller.yaml",
+    "tests/src/cluster/manifests/drivers.yaml",
+];
+
+/// See the module.
+pub struct Cluster {
+    /// Where everything is.
+    pub ground: Ground,
+    /// Kubernetes' own part.
+    pub control: Control,
+    /// Our part in the cloud.
+    pub cloud: Arc<Cloud>,
+    /// The edge nodes, as in [`NODES`].
+    pub nodes: Vec<Node>,
+    /// The administrator's client.
+    pub client: Client,
+    tasks: Tasks,
+    dir: TempDir,
+}
+
+/// Tells how far the start is, each time with the seconds since it began.
+struct Progress(Instant);
+
+impl Progress {
+    fn say(&self, what: &str) {
+        eprintln!("stand {:6.1} s  {what}", self.0.elapsed().as_secs_f64());
+    }
+}
+
+impl Cluster {
+    /// Starts everything, and waits until all nodes are ready and have their drivers.
+    ///
+    /// # Errors
+    /// Something is missing on the machine, or does not get ready; the error holds the end of its log.
+    pub async fn up() -> anyhow::Result<Self> {
+        let progress = Progress(Instant::now());
+        // A short path: a socket's has at most 107 bytes.
+        let dir = tempfile::Builder::new().prefix("ecs-").tempdir()?;
+        let ground = Ground::new(dir.path())?;
+        progress.say(&format!("in {}", dir.path().display()));
+        let (control, access, client) = Control::start(&ground).await?;
+        progress.say("the API server is ready");
+        for text in ground.sources("tests/go/bin/crd")? {
+            objects::apply(&client, "default", &text).await?;
+        }
+        established(&client).await?;
+        for file in MANIFESTS {
+            objects::apply(&client, "default", &ground.source(file)?).await?;
+        }
+        let (cloud, image) = tokio::try_join!(
+            Cloud::start(&ground, &access, &client, &[DRIVER, SECOND]),
+            image::make(ground.dir())
+        )?;
+        let cloud = Arc::new(cloud);
+        progress.say("csi-cloud is ready");
+        let starting = NODES.iter().map(|plan| {
+            let url = &cloud.urls[usize::from(plan.scheme == "quic")];
+            Node::start(plan, &ground, &access, url, &image)
+        });
+        let nodes = futures_util::future::try_join_all(starting).await?;
+        progress.say("containerd, csi-edge and hostdir run at each node");
+        let tasks = Tasks::default();
+        tasks.spawn_until_stop("tend", tend(cloud.clone()));
+        let cluster = Self { ground, control, cloud, nodes, client, tasks, dir };
+        cluster.ready().await?;
+        progress.say("all nodes are ready and have their drivers");
+        Ok(cluster)
+    }
+
+    /// Waits until all nodes are ready and their kubelets have registered the drivers.
+    ///
+    /// # Errors
+    /// They are not in time; the error holds the ends of the kubelets' logs.
+    pub async fn ready(&self) -> anyhow::Result<()> {
+        let asked = objects::within("the nodes", READY, || self.nodes_ready()).await;
+        let tails = || self.nodes.iter().map(|node| node.kubelet.log_tail()).collect::<Vec<_>>().join("\n");
+        asked.with_context(|| format!("the kubelets' logs end:\n{}", tails()))
+    }
+
+    async fn nodes_ready(&self) -> anyhow::Result<()> {
+        for plan in &NODES {
+            let node = Api::<KubeNode>::all(self.client.clone()).get(plan.name).await?;
+            let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+            let is_ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+            ensure!(is_ready, "{} is not ready", plan.name);
+            let csi = Api::<CSINode>::all(self.client.clone()).get(plan.name).await?;
+            for driver in plan.drivers {
+                let has = csi.spec.drivers.iter().any(|one| one.name == *driver);
+                ensure!(has, "{} has not registered {driver}", plan.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// A node by its name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn node(&self, name: &str) -> anyhow::Result<&Node> {
+        self.nodes.iter().find(|node| node.name == name).with_context(|| format!("there is no node {name}"))
+    }
+
+    /// All programs, the first to stop first.
+    pub fn programs(&self) -> Vec<&Program> {
+        let nodes = self.nodes.iter().flat_map(Node::programs);
+        nodes.chain(self.cloud.programs()).chain(self.control.programs()).collect()
+    }
+
+    /// The ends of all logs.
+    pub fn log_tails(&self) -> String {
+        let tail = |program: &&Program| format!("--- {}\n{}", program.name(), program.log_tail());
+        self.programs().iter().map(tail).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Stops everything in order, removes it, and looks whether something is left.
+    ///
+    /// # Errors
+    /// Something is left behind, or could not be removed.
+    pub async fn down(self) -> anyhow::Result<()> {
+        let (dir, name) = (self.ground.dir().to_owned(), self.ground.name());
+        self.tasks.finish(Duration::from_secs(5)).await;
+        let nodes = self.nodes.iter().map(|node| stop(node.programs()));
+        futures_util::future::join_all(nodes).await;
+        let sidecars = self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
+        futures_util::future::join_all(sidecars).await;
+        stop([&self.cloud.program].into_iter().chain(self.control.programs()).collect()).await;
+        let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
+        for space in spaces.into_iter().filter_map(Arc::into_inner) {
+            space.end().await?;
+        }
+        objects::within("what is left of the nodes", STOP, || async { tidy::remove(&dir, &name) }).await?;
+        self.dir.close().context("the stand's directory cannot be removed")?;
+        tidy::check(&dir)
+    }
+}
+
+async fn stop(programs: Vec<&Program>) {
+    for program in programs {
+        if program.is_running().await
+            && let Err(error) = program.stop().await
+        {
+            warn!("{error:#}");
+        }
+    }
+}
+
+/// Starts programs again that are kept, as a kubelet does with the containers of csi-cloud's pod.
+async fn tend(cloud: Arc<Cloud>) {
+    loop {
+        for program in cloud.programs() {
+            if let Err(error) = program.tend().await {
+                warn!("{error:#}");
+            }
+        }
+        tokio::time::sleep(TENDED).await;
+    }
+}
+
+/// Waits until the API server serves the snapshots' kinds.
+async fn established(client: &Client) -> anyhow::Result<()> {
+    let kinds = [
+        ("snapshot.storage.k8s.io/v1", "VolumeSnapshot"),
+        ("groupsnapshot.storage.k8s.io/v1", "VolumeGroupSnapshot"),
+    ];
+    for (version, kind) in kinds {
+        let object = serde_json::json!({"apiVersion": version, "kind": kind});
+        let ask = || async { objects::api(client, &object, "default").await.map(drop) };
+        objects::within(kind, Duration::from_secs(30), ask).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! An edge node: containerd, kubelet, csi-edge, and for each driver a hostdir and a registrar, in namespaces of the
+//! node's own. Its way to the cloud goes through a relay that a test can cut.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use proto::publish::{Existing, publish};
+use serde_json::json;
+
+use super::access::Access;
+use super::ground::{Ground, ports};
+use super::image::IMAGE;
+use super::program::{Launch, Program};
+use super::space::Space;
+use crate::relay::Relay;
+
+/// How long a program of a node may take until it is ready.
+const READY: Duration = Duration::from_secs(60);
+
+/// What a node is to be.
+pub struct Plan {
+    /// Its Kubernetes name.
+    pub name: &'static str,
+    /// How it reaches the cloud: `wss` or `quic`.
+    pub scheme: &'static str,
+    /// The drivers that it has.
+    pub drivers: &'static [&'static str],
+}
+
+/// A driver at a node.
+pub struct Driver {
+    /// Its CSI name.
+    pub name: &'static str,
+    /// hostdir under that name.
+    pub program: Program,
+    /// Tells the kubelet about it.
+    pub registrar: Program,
+    /// Where hostdir listens.
+    pub socket: PathBuf,
+    /// Where hostdir keeps its volumes.
+    pub state: PathBuf,
+}
+
+/// See the module.
+pub struct Node {
+    /// Its Kubernetes name.
+    pub name: &'static str,
+    /// Its namespaces.
+    pub space: Arc<Space>,
+    /// The container runtime.
+    pub containerd: Program,
+    /// The kubelet.
+    pub kubelet: Program,
+    /// csi-edge.
+    pub edge: Program,
+    /// Its drivers, in the order of the plan.
+    pub drivers: Vec<Driver>,
+    /// Between csi-edge and csi-cloud.
+    pub relay: Relay,
+}
+
+impl Node {
+    /// Starts all of a node. The kubelet is started last and not waited for.
+    ///
+    /// # Errors
+    /// Something does not start; the error holds the end of its log.
+    pub(super) async fn start(
+        plan: &Plan,
+        ground: &Ground,
+        access: &Access,
+        cloud: &str,
+        image: &std::path::Path,
+    ) -> anyhow::Result<Self> {
+        let at = Place { ground, node: plan.name };
+        for dir in ["cni", "containerd", "plugins", "fronts", "kubelet/plugins_registry", "logs"] {
+            std::fs::create_dir_all(at.path(dir))?;
+        }
+        let space = Arc::new(Space::new().await?);
+        let containerd = containerd(&at, &space, image).await?;
+        let mut drivers = Vec::new();
+        for name in plan.drivers {
+            drivers.push(driver(&at, &space, name).await?);
+        }
+        let relay = Relay::to(cloud).await?;
+        let edge = edge(&at, &space, plan, relay.url()).await?;
+        let kubelet = kubelet(&at, &space, access).await?;
+        Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay })
+    }
+
+    /// All programs of it, the first to stop first.
+    pub fn programs(&self) -> Vec<&Program> {
+        let registrars = self.drivers.iter().map(|driver| &driver.registrar);
+        let drivers = self.drivers.iter().map(|driver| &driver.program);
+        [&self.kubelet]
+            .into_iter()
+            .chain(registrars)
+            .chain([&self.edge])
+            .chain(drivers)
+            .chain([&self.containerd])
+            .collect()
+    }
+}
+
+/// Paths of a node.
+struct Place<'a> {
+    ground: &'a Ground,
+    node: &'a str,
+}
+
+impl Place<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.ground.dir().join(self.node).join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn log(&self, name: &str) -> String {
+        format!("{}-{name}", self.node)
+    }
+
+    fn write(&self, name: &str, text: &str) -> anyhow::Result<String> {
+        publish(&self.path(name), text.as_bytes(), 0o600, Existing::Replace)?;
+        Ok(self.text(name))
+    }
+}
+
+async fn containerd(at: &Place<'_>, space: &Arc<Space>, image: &std::path::Path) -> anyhow::Result<Program> {
+    // Without a network a node is never Ready.
+    at.write(
+        "cni/10-loopback.conflist",
+        r#"{"cniVersion": "0.4.0", "name": "loopback", "plugins": [{"type": "loopback"}]}"#,
+    )?;
+    let (dir, cni, socket) = (at.text("containerd"), at.text("cni"), at.text("containerd.sock"));
+    let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
+    let text = format!(
+        "version = 2\nroot = \"{dir}/root\"\nstate = \"{dir}/state\"\n\
+         [grpc]\naddress = \"{socket}\"\n\
+         [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{dir}/opt\"\n\
+         [{cri}]\nsandbox_image = \"{IMAGE}\"\nrestrict_oom_score_adj = true\n\
+         stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n\
+         [{cri}.cni]\nbin_dir = \"/usr/lib/cni\"\nconf_dir = \"{cni}\"\n\
+         [{cri}.containerd]\nsnapshotter = \"native\"\ndefault_runtime_name = \"runc\"\n\
+         [{cri}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
+    );
+    let config = at.write("containerd.toml", &text)?;
+    let launch = Launch::new("/usr/bin/containerd", ["--config", &config]);
+    let program = Program::within(space, &at.log("containerd"), &at.ground.logs(), launch).await?;
+    let answers = || async { space.run("ctr", &["--address", &socket, "version"]).await.map(drop) };
+    program.until("answer", READY, answers).await?;
+    let image = image.to_str().context("the directory's path is no text")?;
+    let args = ["--address", &socket, "-n", "k8s.io", "image", "import", "--snapshotter", "native", image];
+    space.run("ctr", &args).await?;
+    Ok(program)
+}
+
+async fn driver(at: &Place<'_>, space: &Arc<Space>, name: &'static str) -> anyhow::Result<Driver> {
+    let logs = at.ground.logs();
+    let (socket, state) = (at.path(&format!("plugins/{name}.sock")), at.path(&format!("state-{name}")));
+    let args = [
+        format!("--endpoint=unix://{}", socket.display()),
+        format!("--node-id={}", at.node),
+        format!("--state={}", state.display()),
+        format!("--name={name}"),
+    ];
+    let launch = Launch::new(at.ground.ours("hostdir"), args);
+    let program = Program::within(space, &at.log(name), &logs, launch).await?;
+    let serves = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
+    program.until("socket", READY, serves).await?;
+    let args = [
+        format!("-driver={name}"),
+        format!("-endpoint={}", at.text(&format!("fronts/{name}.sock"))),
+        format!("-listen={}", at.text(&format!("kubelet/plugins_registry/{name}-reg.sock"))),
+    ];
+    let launch = Launch::new(at.ground.tool("registrar"), args);
+    let registrar = Program::within(space, &at.log(&format!("registrar-{name}")), &logs, launch).await?;
+    Ok(Driver { name, program, registrar, socket, state })
+}
+
+async fn edge(at: &Place<'_>, space: &Arc<Space>, plan: &Plan, url: &str) -> anyhow::Result<Program> {
+    let pki = at.ground.at("pki");
+    super::cloud::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
+    let mut args = vec![
+        "serve".to_owned(),
+        format!("--fronts={}", at.text("fronts")),
+        format!("--cloud={url}"),
+        format!("--ca={pki}/ca.crt"),
+        format!("--cert={pki}/{}.crt", plan.name),
+        format!("--key={pki}/{}.key", plan.name),
+    ];
+    let socket = |name| at.text(&format!("plugins/{name}.sock"));
+    args.extend(plan.drivers.iter().map(|name| format!("--driver={name}={}", socket(name))));
+    let launch = Launch::new(at.ground.ours("csi-edge"), args);
+    let program = Program::within(space, &at.log("csi-edge"), &at.ground.logs(), launch).await?;
+    let linked = || async {
+        ensure!(program.log().lines().any(|line| line.starts_with("linked ")), "it is not linked");
+        Ok(())
+    };
+    program.until("link", READY, linked).await?;
+    Ok(program)
+}
+
+async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access) -> anyhow::Result<Program> {
+    let [port] = ports()?;
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "failCgroupV1": false,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup(at.ground, at.node),
+        "cgroupsPerQOS": false,
+        "enforceNodeAllocatable": [],
+        "containerRuntimeEndpoint": format!("unix://{}", at.text("containerd.sock")),
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "address": "127.0.0.1",
+        "port": port,
+        "healthzPort": 0,
+        "readOnlyPort": 0,
+        "failSwapOn": false,
+        "evictionHard": {},
+        "imageGCHighThresholdPercent": 100,
+        "localStorageCapacityIsolation": false,
+        "makeIPTablesUtilChains": false,
+        "podLogsDir": at.text("logs"),
+        "volumePluginDir": at.text("volumeplugins"),
+        "kubeAPIQPS": 50,
+        "kubeAPIBurst": 100,
+    });
+    let config = at.write("kubelet.json", &serde_json::to_string_pretty(&config)?)?;
+    let user = format!("system:node:{}", at.node);
+    let kubeconfig = access.user(&format!("kubelet-{}", at.node), &user, Some("system:nodes"))?;
+    let args = [
+        format!("--config={config}"),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--root-dir={}", at.text("kubelet")),
+        format!("--hostname-override={}", at.node),
+        format!("--cert-dir={}", at.text("kubelet-pki")),
+    ];
+    let launch = Launch::new(at.ground.tool("kubelet"), args);
+    Program::within(space, &at.log("kubelet"), &at.ground.logs(), launch).await
+}
+
+/// The control group below which a node's containers are.
+pub(super) fn cgroup(ground: &Ground, node: &str) -> String {
+    format!("/{}-{node}", ground.name())
+}

@@ -1,0 +1,302 @@
+//! A program of the cluster as a handle: it can be killed, stopped and started again, also as another binary, by
+//! several tests at once. Its output goes to one log. It is killed when we are, however we end.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::space::Space;
+
+/// How long a program may take to end when told to.
+const STOP: Duration = Duration::from_secs(20);
+/// How much of a log an error shows, in bytes.
+const TAIL: usize = 2500;
+
+/// What is run: a program, its arguments and what is added to its environment.
+#[derive(Clone)]
+pub struct Launch {
+    /// The program's file.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Further variables of its environment.
+    pub env: Vec<(String, String)>,
+}
+
+impl Launch {
+    /// A program with arguments.
+    pub fn new(program: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), env: Vec::new() }
+    }
+
+    /// The same with a variable in its environment.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+}
+
+/// See the module.
+pub struct Program {
+    name: String,
+    log: PathBuf,
+    /// At which node it runs; beside us, without one.
+    space: Option<std::sync::Arc<Space>>,
+    /// Started again when it ends by itself, as a kubelet does with containers.
+    kept: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    launch: Launch,
+    child: Option<Child>,
+    /// It is meant to run.
+    wanted: bool,
+    /// How often it ended by itself and was started again.
+    restarts: u32,
+    ended: Option<Instant>,
+}
+
+impl Program {
+    /// Starts a program that logs to `NAME.log` in `logs`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn start(name: &str, logs: &Path, launch: Launch) -> anyhow::Result<Self> {
+        Self::at(name, logs, None, false, launch).await
+    }
+
+    /// Starts a program that is started again whenever it ends by itself ([`Program::tend`]).
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn keep(name: &str, logs: &Path, launch: Launch) -> anyhow::Result<Self> {
+        Self::at(name, logs, None, true, launch).await
+    }
+
+    /// Starts a program at a node.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn within(
+        space: &std::sync::Arc<Space>,
+        name: &str,
+        logs: &Path,
+        launch: Launch,
+    ) -> anyhow::Result<Self> {
+        Self::at(name, logs, Some(space.clone()), false, launch).await
+    }
+
+    async fn at(
+        name: &str,
+        logs: &Path,
+        space: Option<std::sync::Arc<Space>>,
+        kept: bool,
+        launch: Launch,
+    ) -> anyhow::Result<Self> {
+        let state = Mutex::new(State { launch, child: None, wanted: false, restarts: 0, ended: None });
+        let log = logs.join(format!("{name}.log"));
+        let program = Self { name: name.to_owned(), log, space, kept, state };
+        program.run().await?;
+        Ok(program)
+    }
+
+    /// Its name, by which its log is found.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it, if it does not run.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn run(&self) -> anyhow::Result<()> {
+        let mut state = self.state.lock().await;
+        if state.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            return Ok(());
+        }
+        state.child = Some(self.spawn(&state.launch)?);
+        state.wanted = true;
+        state.ended = None;
+        Ok(())
+    }
+
+    fn spawn(&self, launch: &Launch) -> anyhow::Result<Child> {
+        let log = std::fs::File::options().create(true).append(true).open(&self.log)?;
+        let mut command = match &self.space {
+            Some(space) => space.command(),
+            None => Command::new("setpriv"),
+        };
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program).args(&launch.args);
+        command.envs(launch.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        command.spawn().with_context(|| format!("{} cannot be started", self.name))
+    }
+
+    /// From the next start on it is another binary, with the same arguments.
+    pub async fn replace(&self, program: &Path) {
+        self.state.lock().await.launch.program = program.to_owned();
+    }
+
+    /// From the next start on it has other arguments.
+    pub async fn reargue(&self, change: impl FnOnce(&mut Vec<String>)) {
+        change(&mut self.state.lock().await.launch.args);
+    }
+
+    /// Starts it again if it is to be kept and has ended by itself a second ago.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn tend(&self) -> anyhow::Result<()> {
+        let mut state = self.state.lock().await;
+        let ended = state.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+        if !(self.kept && state.wanted && ended) {
+            return Ok(());
+        }
+        let since = *state.ended.get_or_insert_with(Instant::now);
+        if since.elapsed() < Duration::from_secs(1) {
+            return Ok(());
+        }
+        state.child = Some(self.spawn(&state.launch)?);
+        state.restarts += 1;
+        state.ended = None;
+        Ok(())
+    }
+
+    /// How often it ended by itself and was started again.
+    pub async fn restarts(&self) -> u32 {
+        self.state.lock().await.restarts
+    }
+
+    /// The process id as we see it, while it runs.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub async fn pid(&self) -> anyhow::Result<Pid> {
+        let state = self.state.lock().await;
+        self.pid_of(&state)
+    }
+
+    fn pid_of(&self, state: &State) -> anyhow::Result<Pid> {
+        let child = state.child.as_ref().and_then(Child::id);
+        let child = child.with_context(|| format!("{} has ended", self.name))?;
+        let id = match self.space {
+            Some(_) => super::space::only_child(child).with_context(|| format!("of {}", self.name))?,
+            None => child,
+        };
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        pid.with_context(|| format!("{} has no process id", self.name))
+    }
+
+    /// Whether it runs.
+    pub async fn is_running(&self) -> bool {
+        let mut state = self.state.lock().await;
+        state.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Kills it with SIGKILL and waits for that.
+    ///
+    /// # Errors
+    /// It had ended, or the system's.
+    pub async fn kill(&self) -> anyhow::Result<()> {
+        self.end(Signal::KILL).await
+    }
+
+    /// Asks it to end with SIGTERM and waits for that; kills it if that takes too long.
+    ///
+    /// # Errors
+    /// It had ended, or had to be killed.
+    pub async fn stop(&self) -> anyhow::Result<()> {
+        self.end(Signal::TERM).await
+    }
+
+    /// Stops it and starts it again.
+    ///
+    /// # Errors
+    /// As for [`Program::stop`] and [`Program::run`].
+    pub async fn restart(&self) -> anyhow::Result<()> {
+        self.stop().await?;
+        self.run().await
+    }
+
+    async fn end(&self, signal: Signal) -> anyhow::Result<()> {
+        let mut state = self.state.lock().await;
+        state.wanted = false;
+        let pid = self.pid_of(&state)?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))?;
+        let mut child = state.child.take().with_context(|| format!("{} has ended", self.name))?;
+        if tokio::time::timeout(STOP, child.wait()).await.is_ok() {
+            return Ok(());
+        }
+        let _ = kill_process(pid, Signal::KILL);
+        let _ = child.kill().await;
+        bail!("{} did not end within {STOP:?} and was killed; its log ends:\n{}", self.name, self.log_tail())
+    }
+
+    /// Lets it stand still, or go on.
+    ///
+    /// # Errors
+    /// It had ended.
+    pub async fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        kill_process(self.pid().await?, signal).with_context(|| format!("cannot signal {}", self.name))
+    }
+
+    /// What it has resident, in bytes.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub async fn resident(&self) -> anyhow::Result<u64> {
+        let pid = self.pid().await?.as_raw_nonzero();
+        let status = tokio::fs::read_to_string(format!("/proc/{pid}/status")).await?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        Ok(kib.with_context(|| format!("/proc does not say how much {} has", self.name))? * 1024)
+    }
+
+    /// The end of its log.
+    pub fn log_tail(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(TAIL)..).unwrap_or_default();
+        String::from_utf8_lossy(tail).into_owned()
+    }
+
+    /// Its whole log.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until something is so, as long as it runs.
+    ///
+    /// # Errors
+    /// The program ended, or it is not so in time; the error holds the end of its log.
+    pub async fn until<F>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut ask: impl FnMut() -> F,
+    ) -> anyhow::Result<()>
+    where
+        F: Future<Output = anyhow::Result<()>>,
+    {
+        let deadline = Instant::now() + limit;
+        while let Err(error) = ask().await {
+            let log = || format!("its log ends:\n{}", self.log_tail());
+            ensure!(self.is_running().await, "{} ended before {what}: {error:#}; {}", self.name, log());
+            ensure!(
+                Instant::now() < deadline,
+                "{}: no {what} within {limit:?}: {error:#}; {}",
+                self.name,
+                log()
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! A node's own mount and process namespace. What is mounted in it and whatever runs in it, containers too, is gone
+//! when its holder is, which ends with us, however we end. So nothing is left behind.
+
+use std::process::Stdio;
+
+use anyhow::{Context, ensure};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::stand::START;
+
+/// Its process 1 reaps what is orphaned, and ends when our end of its stdin is closed. `/run` and `/var/log` are the
+/// node's own: containerd's shims and the kubelet have fixed paths there.
+const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount -t tmpfs node /var/log \
+    && echo ready && exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
+
+/// See the module.
+pub struct Space {
+    /// Ends when its stdin does.
+    holder: Child,
+    /// Process 1, as we see it.
+    pid: u32,
+}
+
+impl Space {
+    /// A new namespace.
+    ///
+    /// # Errors
+    /// We are not root, or the machine has no `unshare`.
+    pub async fn new() -> anyhow::Result<Self> {
+        ensure!(rustix::process::geteuid().is_root(), "a node's namespaces need root");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
+        command.args(["--propagation", "private", "sh", "-c", HOLD]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut holder = command.spawn().context("`unshare` of util-linux cannot be started")?;
+        let parent = holder.id().context("`unshare` ended at once")?;
+        let mut lines = BufReader::new(holder.stdout.take().context("`unshare` has no stdout")?).lines();
+        let ready = tokio::time::timeout(START, lines.next_line()).await;
+        let ready = ready.context("the namespace does not get ready")??;
+        ensure!(ready.is_some(), "no namespaces for a node: are they allowed here?");
+        Ok(Self { holder, pid: only_child(parent)? })
+    }
+
+    /// Process 1 of it, as we see it; `/proc/PID/root` is the node's view of files.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Goes inside and then runs what is given as arguments, of which the first are for `setpriv`.
+    pub(super) fn command(&self) -> Command {
+        let of = |kind: &str| format!("/proc/{}/ns/{kind}", self.pid);
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount={}", of("mnt"))).arg(format!("--pid={}", of("pid")));
+        command.args(["--", "setpriv"]);
+        command
+    }
+
+    /// Runs something inside to its end and gives back what it printed.
+    ///
+    /// # Errors
+    /// It failed; the error holds what it wrote to stderr.
+    pub async fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<String> {
+        let mut command = self.command();
+        command.args(["--pdeathsig", "KILL", "--", program]).args(args);
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = tokio::time::timeout(START, output).await;
+        let output = output.with_context(|| format!("{program} does not end"))??;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{program} {} failed: {error}", args.join(" "));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Ends everything inside, and waits for that.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn end(mut self) -> anyhow::Result<()> {
+        self.holder.kill().await.context("cannot end a node's namespace")
+    }
+}
+
+/// The child of a process that has one.
+///
+/// # Errors
+/// It has none, or has ended.
+pub(super) fn only_child(parent: u32) -> anyhow::Result<u32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let children = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let child = children.split_whitespace().next().and_then(|child| child.parse().ok());
+    child.with_context(|| format!("process {parent} has no child"))
+}

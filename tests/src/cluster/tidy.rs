@@ -1,0 +1,94 @@
+//! Looks for what a stand may leave on the machine: processes, mounts, loop devices, control groups.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+/// Where the kernel shows its control groups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the runtimes' design, and loop
+/// devices of volumes that were still staged.
+///
+/// # Errors
+/// There is a process in a group, or a device is in use.
+pub(super) fn remove(dir: &Path, stand: &str) -> anyhow::Result<()> {
+    for group in groups(stand) {
+        remove_group(&group).with_context(|| format!("cannot remove {}", group.display()))?;
+    }
+    for (device, _) in loops(&dir.display().to_string())? {
+        let status = std::process::Command::new("losetup").arg("--detach").arg(&device).status()?;
+        ensure!(status.success(), "cannot detach {device}");
+    }
+    Ok(())
+}
+
+/// Loop devices of files below a directory, and these files.
+fn loops(needle: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
+        let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        if file.starts_with(needle) {
+            found.push((format!("/dev/{}", device.file_name().display()), file.trim_end().to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+fn remove_group(group: &Path) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(group)?.filter_map(Result::ok) {
+        if entry.file_type()?.is_dir() {
+            remove_group(&entry.path())?;
+        }
+    }
+    Ok(std::fs::remove_dir(group)?)
+}
+
+fn groups(stand: &str) -> Vec<PathBuf> {
+    let controllers = std::fs::read_dir(CGROUPS).into_iter().flatten().filter_map(Result::ok);
+    let below = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    let ours = format!("{stand}-");
+    let all = controllers.flat_map(|controller| below(controller.path()));
+    all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Everything of a stand that is still on the machine, a line each. Programs are known by the stand's directory in their
+/// command line.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn left(dir: &Path) -> anyhow::Result<Vec<String>> {
+    let needle = dir.display().to_string();
+    let mut left = processes(&needle)?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    left.extend(table.lines().filter(|line| line.contains(&needle)).map(|line| format!("mount {line}")));
+    left.extend(loops(&needle)?.iter().map(|(device, file)| format!("loop device {device} of {file}")));
+    let stand = dir.file_name().unwrap_or_default().to_string_lossy();
+    left.extend(groups(&stand).iter().map(|group| format!("control group {}", group.display())));
+    Ok(left)
+}
+
+fn processes(needle: &str) -> anyhow::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.filter_map(Result::ok) {
+        let pid = entry.file_name().to_string_lossy().parse::<u32>();
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if pid.is_ok_and(|pid| pid != std::process::id()) && line.contains(needle) {
+            found.push(format!("process {} {line}", entry.file_name().display()));
+        }
+    }
+    Ok(found)
+}
+
+/// Fails if something of a stand is still there.
+///
+/// # Errors
+/// Something is; the error says what.
+pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
+    let left = left(dir)?;
+    ensure!(left.is_empty(), "the stand left behind:\n{}", left.join("\n"));
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! A row's namespace: what is applied in it, and the states to wait for.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod};
+use kube::Api;
+use kube::api::DeleteParams;
+use serde::de::DeserializeOwned;
+
+use crate::cluster::Cluster;
+use crate::cluster::objects::{self, within};
+
+/// How long something of Kubernetes may take: a pod until it is ready, an object until it is gone.
+const SOON: Duration = Duration::from_secs(90);
+
+/// See the module.
+pub struct Scene<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    namespace: String,
+}
+
+impl<'a> Scene<'a> {
+    /// Makes the namespace.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub async fn begin(cluster: &'a Cluster, name: &str) -> anyhow::Result<Self> {
+        let scene = Self { cluster, namespace: name.to_owned() };
+        scene.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}")).await?;
+        Ok(scene)
+    }
+
+    /// Deletes the namespace and waits until it is gone.
+    ///
+    /// # Errors
+    /// It does not go.
+    pub async fn end(&self) -> anyhow::Result<()> {
+        let namespaces = Api::<Namespace>::all(self.cluster.client.clone());
+        namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
+        let gone = || async {
+            let found = namespaces.get_opt(&self.namespace).await?;
+            let why = found.and_then(|found| found.status).and_then(|status| status.conditions);
+            ensure!(why.is_none(), "{why:?}");
+            ensure!(namespaces.get_opt(&self.namespace).await?.is_none(), "it is there");
+            Ok(())
+        };
+        within(&format!("end of the namespace {}", self.namespace), SOON, gone).await
+    }
+
+    /// Objects of a type in the namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.cluster.client.clone(), &self.namespace)
+    }
+
+    /// Applies a YAML text.
+    ///
+    /// # Errors
+    /// The API server refuses an object.
+    pub async fn apply(&self, text: &str) -> anyhow::Result<()> {
+        objects::apply(&self.cluster.client, &self.namespace, text).await
+    }
+
+    /// Waits until pods are ready and gives back at which nodes they are.
+    ///
+    /// # Errors
+    /// One is not in time; the error holds its status.
+    pub async fn ready(&self, pods: &[&str]) -> anyhow::Result<Vec<String>> {
+        let mut nodes = Vec::new();
+        for name in pods {
+            nodes.push(within(&format!("pod {name}"), SOON, || self.is_ready(name)).await?);
+        }
+        Ok(nodes)
+    }
+
+    async fn is_ready(&self, name: &str) -> anyhow::Result<String> {
+        let pod = self.api::<Pod>().get(name).await?;
+        let status = pod.status.unwrap_or_default();
+        let conditions = status.conditions.iter().flatten();
+        let is_ready = conditions.clone().any(|one| one.type_ == "Ready" && one.status == "True");
+        let phase = status.phase.as_deref().unwrap_or_default();
+        ensure!(is_ready, "{phase} {:?}", status.container_statuses);
+        pod.spec.and_then(|spec| spec.node_name).context("a ready pod without a node")
+    }
+
+    /// Waits until a claim is bound and gives back its persistent volume's name.
+    ///
+    /// # Errors
+    /// It is not in time; the error holds its phase.
+    pub async fn bound(&self, claim: &str) -> anyhow::Result<String> {
+        let bound = || async {
+            let found = self.api::<PersistentVolumeClaim>().get(claim).await?;
+            let phase = found.status.and_then(|status| status.phase).unwrap_or_default();
+            ensure!(phase == "Bound", "it is {phase}");
+            found.spec.and_then(|spec| spec.volume_name).context("a bound claim without a volume")
+        };
+        within(&format!("claim {claim}"), SOON, bound).await
+    }
+
+    /// Deletes an object and waits until it is gone.
+    ///
+    /// # Errors
+    /// It does not go in time.
+    pub async fn delete<K>(&self, name: &str) -> anyhow::Result<()>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        self.api::<K>().delete(name, &DeleteParams::default()).await?;
+        self.gone::<K>(name).await
+    }
+
+    /// Waits until an object is gone.
+    ///
+    /// # Errors
+    /// It does not go in time.
+    pub async fn gone<K>(&self, name: &str) -> anyhow::Result<()>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        let gone = || async {
+            let found = self.api::<K>().get_opt(name).await?;
+            let kept = found.as_ref().and_then(|found| found.meta().finalizers.clone());
+            ensure!(found.is_none(), "it is there, with finalizers {kept:?}");
+            Ok(())
+        };
+        within(&format!("end of {name}"), SOON, gone).await
+    }
+
+    /// The events in the namespace, a line each.
+    ///
+    /// # Errors
+    /// The API server does not say.
+    pub async fn told(&self) -> anyhow::Result<String> {
+        let line = |event: Event| {
+            let (about, reason) = (event.involved_object, event.reason.unwrap_or_default());
+            let (kind, name) = (about.kind.unwrap_or_default(), about.name.unwrap_or_default());
+            format!("  {kind} {name}: {reason}: {}", event.message.unwrap_or_default())
+        };
+        let events = objects::list(&self.api::<Event>()).await?;
+        Ok(events.into_iter().map(line).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// A claim as a user writes it.
+pub fn claim(name: &str, class: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: {name}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: {class}
+  resources:
+    requests:
+      storage: 16Mi
+"
+    )
+}
+
+/// A pod with a claim's volume at `/data`, which runs a script and is ready as long as a command succeeds.
+pub fn pod(name: &str, claim: &str, script: &str, ready: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+spec:
+  hostNetwork: true
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: box
+      image: {image}
+      imagePullPolicy: Never
+      command: [sh, -c, '{script}']
+      readinessProbe:
+        exec:
+          command: [sh, -c, '{ready}']
+        periodSeconds: 1
+      volumeMounts:
+        - name: data
+          mountPath: /data
+  volumes:
+    - name: data
+      persistentVolumeClaim:
+        claimName: {claim}
+",
+        image = crate::cluster::image::IMAGE
+    )
+}

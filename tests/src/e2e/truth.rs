@@ -1,0 +1,93 @@
+//! What the drivers hold = what persistent volumes say = what our store says. Kubernetes clears up behind its users, so
+//! this is waited for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use proto::csi::ListVolumesRequest;
+use proto::csi::controller_client::ControllerClient;
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::cluster::objects::{list, within};
+use crate::stand::channel;
+
+/// How long it may take until all agree.
+const SOON: Duration = Duration::from_secs(90);
+
+/// A volume: its driver and its id.
+type Volume = (String, String);
+
+/// Waits until all agree on all volumes, and no create's outcome is open.
+///
+/// # Errors
+/// They do not in time; the error says who has what.
+pub async fn agreed(cluster: &Cluster) -> anyhow::Result<()> {
+    within("agreement of drivers, persistent volumes and our store", SOON, || agree(cluster)).await
+}
+
+async fn agree(cluster: &Cluster) -> anyhow::Result<()> {
+    let (held, claimed, stored) = (held(cluster).await?, claimed(cluster).await?, stored(cluster).await?);
+    ensure!(held == stored, "the drivers hold {held:?}, our store says {stored:?}");
+    ensure!(held == claimed, "the drivers hold {held:?}, persistent volumes say {claimed:?}");
+    let open = cluster.cloud.shows(&cluster.ground, &["intents"]).await?;
+    ensure!(open.is_empty(), "creates of unknown outcome: {open:?}");
+    Ok(())
+}
+
+/// Waits until nothing of a namespace is left: no persistent volume, and no volume in our store.
+///
+/// # Errors
+/// Something is left; the error says what.
+pub async fn gone(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+    let gone = || async {
+        for volume in list(&Api::<PersistentVolume>::all(cluster.client.clone())).await? {
+            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            let ours = claim.is_some_and(|claim| claim.namespace.as_deref() == Some(namespace));
+            ensure!(!ours, "{:?} is {:?}", volume.metadata.name, volume.status);
+        }
+        for volume in cluster.cloud.shows(&cluster.ground, &["volumes"]).await? {
+            ensure!(text(&volume, "claim_namespace") != namespace, "our store has {volume}");
+        }
+        Ok(())
+    };
+    within(&format!("end of all of {namespace}"), SOON, gone).await
+}
+
+async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
+    let mut held = BTreeSet::new();
+    for node in &cluster.nodes {
+        for driver in &node.drivers {
+            let socket = driver.socket.to_str().context("a socket's path is no text")?;
+            let mut client = ControllerClient::new(channel(socket).await?);
+            let answer = client.list_volumes(ListVolumesRequest::default()).await?.into_inner();
+            ensure!(answer.next_token.is_empty(), "{} lists in pages", driver.name);
+            let volumes = answer.entries.into_iter().filter_map(|entry| entry.volume);
+            held.extend(volumes.map(|volume| (driver.name.to_owned(), volume.volume_id)));
+        }
+    }
+    Ok(held)
+}
+
+async fn claimed(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
+    let volumes = list(&Api::<PersistentVolume>::all(cluster.client.clone())).await?;
+    let csi = volumes.into_iter().filter_map(|volume| volume.spec?.csi);
+    Ok(csi.map(|csi| (csi.driver, csi.volume_handle)).collect())
+}
+
+async fn stored(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
+    let volumes = cluster.cloud.shows(&cluster.ground, &["volumes"]).await?;
+    let odd = volumes.iter().find(|volume| text(volume, "state") != "ok");
+    ensure!(odd.is_none(), "our store has {odd:?}");
+    Ok(volumes
+        .iter()
+        .map(|volume| (text(volume, "driver").to_owned(), text(volume, "id").to_owned()))
+        .collect())
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,143 @@
+//! A driver without topology of its own has ours at its node's front, so that the kubelet there publishes it.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use prost::Message;
+use proto::csi;
+use proto::publish::{Existing, publish};
+use proto::topology::{self, NODE_SEGMENT};
+use tests::process::Process;
+use tests::raw::{RawAnswer, RawClient};
+use tests::stand::{Cloud, START, Stand, until};
+use tests::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
+use tests::world::{DRIVER, NODE, controller, create, created};
+use tonic::Code;
+
+const INFO: &str = "/csi.v1.Node/NodeGetInfo";
+const CAPABILITIES: &str = "/csi.v1.Identity/GetPluginCapabilities";
+
+/// A node whose cloud comes and goes.
+struct Site {
+    stand: Stand,
+    driver: TestDriver,
+    _serving: Running,
+    url: String,
+}
+
+impl Site {
+    async fn new() -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let driver = TestDriver::new(DRIVER, NODE);
+        let serving = driver.serve(Path::new(&stand.at("driver.sock")))?;
+        let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &[]).await?;
+        let url = cloud.urls.first().context("no listener")?.clone();
+        // Its address is known now; it comes back when the test wishes, and knows nothing.
+        cloud.process.kill().await?;
+        std::fs::remove_file(stand.at("cloud.redb"))?;
+        Ok(Self { stand, driver, _serving: serving, url })
+    }
+
+    /// The driver says nothing of where its volumes are accessible from.
+    fn without_topology(&self) {
+        let info = csi::NodeGetInfoResponse { node_id: "its-own-id".into(), ..Default::default() };
+        self.driver.inject("NodeGetInfo", Fault::raw(info.encode_to_vec()), Times::All);
+        self.driver.inject("GetPluginCapabilities", Fault::raw(Vec::new()), Times::All);
+    }
+
+    async fn cloud(&self, scope: &str) -> anyhow::Result<Cloud> {
+        let config = self.stand.at("scope.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
+        publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Replace)?;
+        self.stand.cloud(&[&self.url], &[DRIVER], &["--config", &config]).await
+    }
+
+    async fn edge(&mut self) -> anyhow::Result<Process> {
+        let (socket, state) = (self.stand.at("driver.sock"), self.stand.at("state"));
+        let url = self.url.clone();
+        let more = ["--cloud", &url, "--state", &state];
+        let edge = self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
+        edge.logged("driver connected").await?;
+        Ok(edge)
+    }
+
+    async fn ask(&self, path: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
+        RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await?.call(path, request).await
+    }
+
+    /// The segments that the node's front tells of, and whether it says that volumes are not accessible everywhere.
+    async fn shown(&self) -> anyhow::Result<(Vec<(String, String)>, bool)> {
+        let info = self.ask(INFO, &[]).await?;
+        let info = csi::NodeGetInfoResponse::decode(info.message().context(info.status().to_string())?)?;
+        let segments = info.accessible_topology.unwrap_or_default().segments.into_iter().collect();
+        let answer = self.ask(CAPABILITIES, &[]).await?;
+        let said = answer.message().context(answer.status().to_string())?;
+        Ok((segments, topology::constrained(&said)))
+    }
+}
+
+fn ours() -> (Vec<(String, String)>, bool) {
+    (vec![(NODE_SEGMENT.to_owned(), NODE.to_owned())], true)
+}
+
+#[tokio::test]
+async fn the_kubelet_sees_our_topology_also_after_a_restart_without_the_cloud() -> anyhow::Result<()> {
+    let mut site = Site::new().await?;
+    site.without_topology();
+    let edge = site.edge().await?;
+    for path in [INFO, CAPABILITIES] {
+        let status = site.ask(path, &[]).await?.status();
+        assert_eq!(status.code(), Code::Unavailable, "{path}: {status}");
+        assert!(status.message().contains("(scope)"), "{status}");
+    }
+    let cloud = site.cloud("node").await?;
+    until("the edge is told the scope", || async {
+        ensure!(site.shown().await? == ours(), "not yet");
+        Ok(())
+    })
+    .await?;
+    // What the cloud learns is what the driver says, not what we make of it.
+    cloud.process.kill().await?;
+    edge.kill().await?;
+    let edge = site.edge().await?;
+    assert_eq!(site.shown().await?, ours(), "it was forgotten");
+
+    site.driver.forget_calls();
+    let mut request = csi::CreateVolumeRequest::decode(create("v").as_slice())?;
+    let segments = [(NODE_SEGMENT.to_owned(), NODE.to_owned())].into();
+    let requisite = vec![csi::Topology { segments }];
+    request.accessibility_requirements = Some(csi::TopologyRequirement { requisite, preferred: vec![] });
+    let made = csi::Volume { volume_id: "v-1".into(), ..Default::default() };
+    let made = csi::CreateVolumeResponse { volume: Some(made) }.encode_to_vec();
+    site.driver.inject("CreateVolume", Fault::raw(made), Times::Next(1));
+    let answer = site.ask(&controller("CreateVolume"), &request.encode_to_vec()).await?;
+    let at = created(&answer)?.accessible_topology;
+    assert_eq!(at.len(), 1);
+    assert_eq!(at[0].segments.get(NODE_SEGMENT).map(String::as_str), Some(NODE));
+    let got = site.driver.calls_of("CreateVolume");
+    let got = csi::CreateVolumeRequest::decode(got.first().context("no call")?.message.clone())?;
+    assert!(got.accessibility_requirements.is_none(), "the driver saw our segment");
+
+    // The operator changes the word.
+    let cloud = site.cloud("shared").await?;
+    until("the edge is told the other scope", || async {
+        ensure!(site.shown().await? == (Vec::new(), false), "not yet");
+        Ok(())
+    })
+    .await?;
+    edge.stop(START).await?;
+    cloud.process.stop(START).await
+}
+
+#[tokio::test]
+async fn a_driver_with_topology_of_its_own_shows_that_and_waits_for_no_cloud() -> anyhow::Result<()> {
+    let mut site = Site::new().await?;
+    let edge = site.edge().await?;
+    let own = (vec![(TOPOLOGY_KEY.to_owned(), NODE.to_owned())], true);
+    assert_eq!(site.shown().await?, own);
+    let cloud = site.cloud("node").await?;
+    edge.logged("the cloud says how far").await?;
+    assert_eq!(site.shown().await?, own);
+    edge.stop(START).await?;
+    cloud.process.stop(START).await
+}
