@@ -1,0 +1,6 @@
+//! What the tests of direct volumes need: guests that read the contract as runtimes do, and a scene of real programs
+//! with a driver of block volumes.
+
+pub mod contract;
+pub mod guest;
+pub mod scene;
