@@ -38,8 +38,10 @@ pub mod probe;
 mod publish;
 pub mod published;
 mod reconcile;
+mod spdk;
 mod tool;
 mod unpublish;
+mod vfio;
 
 use asked::{Direction, Work};
 use device::Host;
