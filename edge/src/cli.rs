@@ -61,6 +61,9 @@ pub struct Serve {
     /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it is not given
     #[arg(long, value_name = "DIR")]
     pub direct_volumes: Option<PathBuf>,
+    /// Where VM runtimes that serve csi-edge's own contract have their sandboxes; /run/edge-csi/sandboxes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub sandboxes: Option<PathBuf>,
 }
 
 /// A driver and its socket.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::calls::Calls;
 use crate::config::Config;
 use crate::dial::Dial;
+use crate::direct::alone::Alone;
 use crate::direct::{Direct, Places};
 use crate::drivers::Drivers;
 use crate::scopes::Scopes;
@@ -42,7 +43,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
     let scopes = config.state.as_deref().map(Scopes::open).transpose()?.unwrap_or_default();
     let calls = Arc::new(Calls::new(drivers.all(), work.clone()).scoped(scopes));
-    let places = Places { state: config.state, root: config.direct_volumes, ..Places::default() };
+    let _alone = config.state.as_deref().map(Alone::on).transpose()?;
+    let places = Places { state: config.state, roots: config.runtimes, ..Places::default() };
     let direct = Arc::new(Direct::new(calls.clone(), places, work.clone()));
     // Before anybody can ask: what the runtime is told must be true.
     direct.reconcile().await;

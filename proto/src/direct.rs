@@ -63,21 +63,21 @@ const MOUNT: u32 = 2;
 pub struct Places {
     /// The field of the volume's capability, or capabilities.
     pub capability: u32,
-    /// The field of the volume's context, or of parameters; none if the request has none.
-    pub context: Option<u32>,
+    /// The fields of the volume's context and of parameters; none if the request has none.
+    pub context: &'static [u32],
 }
 
 /// Where requests of this method have what is edited for the driver; none of other methods.
 pub fn places(method: &str) -> Option<Places> {
-    let (capability, context) = match method {
-        "CreateVolume" => (3, Some(4)),
-        "ControllerPublishVolume" => (3, Some(6)),
-        "ValidateVolumeCapabilities" => (3, Some(2)),
-        "GetCapacity" => (1, Some(2)),
-        "ControllerExpandVolume" => (4, None),
-        "NodeStageVolume" => (4, Some(6)),
-        "NodePublishVolume" => (5, Some(8)),
-        "NodeExpandVolume" => (5, None),
+    let (capability, context): (u32, &[u32]) = match method {
+        "CreateVolume" => (3, &[4]),
+        "ControllerPublishVolume" => (3, &[6]),
+        "ValidateVolumeCapabilities" => (3, &[2, 4]),
+        "GetCapacity" => (1, &[2]),
+        "ControllerExpandVolume" => (4, &[]),
+        "NodeStageVolume" => (4, &[6]),
+        "NodePublishVolume" => (5, &[8]),
+        "NodeExpandVolume" => (5, &[]),
         _ => return None,
     };
     Some(Places { capability, context })
@@ -91,7 +91,7 @@ pub fn asked(request: &[u8], places: Places) -> Result<BTreeMap<String, String>,
     let mut asked = BTreeMap::new();
     for field in wire::fields(request) {
         let field = field?;
-        let Some(entry) = field.content.filter(|_| Some(field.number) == places.context) else { continue };
+        let Some(entry) = field.content.filter(|_| places.context.contains(&field.number)) else { continue };
         let (key, value) = wire::read_entry(entry)?;
         if keys::is_ours(key) {
             asked.insert(key.to_owned(), value.to_owned());
@@ -113,7 +113,7 @@ pub fn for_driver(request: &[u8], places: Places) -> Result<Vec<u8>, Malformed> 
                 wire::append(&mut edited, &[places.capability], &as_block(capability)?);
             }
             Some(entry)
-                if Some(field.number) == places.context && keys::is_ours(wire::read_entry(entry)?.0) => {}
+                if places.context.contains(&field.number) && keys::is_ours(wire::read_entry(entry)?.0) => {}
             _ => edited.extend_from_slice(field.raw),
         }
     }
@@ -132,6 +132,28 @@ fn as_block(capability: &[u8]) -> Result<Vec<u8>, Malformed> {
     }
     wire::append(&mut edited, &[BLOCK], &[]);
     Ok(edited)
+}
+
+/// ValidateVolumeCapabilities' answer as its caller sees it: what is confirmed is what was asked.
+///
+/// # Errors
+/// The answer or the request is malformed.
+pub fn into_validated(answer: &[u8], request: &[u8]) -> Result<Vec<u8>, Malformed> {
+    // ValidateVolumeCapabilitiesResponse.confirmed, and the fields in it that are in the request too.
+    const CONFIRMED: u32 = 1;
+    const PAIRS: [(u32, u32); 3] = [(2, 1), (3, 2), (4, 3)];
+    let confirm = |_: &[u8]| {
+        let mut confirmed = Vec::new();
+        for field in wire::fields(request) {
+            let field = field?;
+            let pair = PAIRS.iter().find(|(asked, _)| *asked == field.number);
+            if let Some(((_, number), content)) = pair.zip(field.content) {
+                wire::append(&mut confirmed, &[*number], content);
+            }
+        }
+        Ok(wire::Edit::Replace(confirmed))
+    };
+    Ok(wire::edit(answer, &[CONFIRMED], confirm)?.unwrap_or_else(|| answer.to_vec()))
 }
 
 /// CreateVolume's answer with what the class said put into the volume's context, which Kubernetes keeps.

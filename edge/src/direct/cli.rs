@@ -8,12 +8,18 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use proto::stop::Tasks;
+use serde::Serialize;
 
+use super::Places;
+use super::alone::Alone;
+use super::look::Standing;
 use super::nri::guard::Handlers;
 use super::nri::{self, Plugin};
 use super::published;
 use super::runtime::{PATIENCE, Roots, Runtimes};
 use super::{cdi, look};
+use crate::calls::Calls;
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -31,6 +37,15 @@ pub enum Direct {
     Inspect {
         /// The volume's id, or the target where it is published
         volume: String,
+        /// Where to look
+        #[command(flatten)]
+        at: At,
+        /// How to show it
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Hand over again what was lost, as csi-edge does when it starts, and say what came of it. Not while csi-edge runs.
+    Reconcile {
         /// Where to look
         #[command(flatten)]
         at: At,
@@ -103,10 +118,12 @@ pub enum Form {
 
 impl At {
     fn runtimes(&self) -> Runtimes {
+        Runtimes::new(self.roots(), PATIENCE)
+    }
+
+    fn roots(&self) -> Roots {
         let (kata_go, kata_rs) = (self.kata_go.clone(), self.kata_rs.clone());
-        let roots =
-            Roots { entries: self.entries.clone(), kata_go, kata_rs, reference: self.sandboxes.clone() };
-        Runtimes::new(roots, PATIENCE)
+        Roots { entries: self.entries.clone(), kata_go, kata_rs, reference: self.sandboxes.clone() }
     }
 }
 
@@ -120,11 +137,22 @@ fn two_digits(text: &str) -> Result<String, String> {
 /// # Errors
 /// What it is about cannot be read or written; the text says what and why.
 pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
+    let (Direct::List { at, .. }
+    | Direct::Inspect { at, .. }
+    | Direct::Reconcile { at, .. }
+    | Direct::Nri(Nri { at, .. })
+    | Direct::Cdi { at, .. }) = &command;
+    // Of a wrong path it would be said that there is nothing.
+    anyhow::ensure!(
+        at.state.is_dir(),
+        "{} is no directory; where has csi-edge its state?",
+        at.state.display()
+    );
     match command {
         Direct::List { at, output } => {
             let volumes = look::all(&at.state, &at.runtimes()).await?;
             match output {
-                Form::Json => json(out, &volumes),
+                Form::Json => json(out, volumes.as_slice()),
                 Form::Table => Ok(look::table(out, &volumes)?),
             }
         }
@@ -141,10 +169,11 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
                 volume.ask(&at.state, &runtimes).await?;
             }
             match output {
-                Form::Json => json(out, &found),
+                Form::Json => json(out, found.as_slice()),
                 Form::Table => Ok(look::details(out, &found)?),
             }
         }
+        Direct::Reconcile { at, output } => reconcile(&at, output, out).await,
         Direct::Nri(Nri { at, socket, index, vm, typed }) => {
             let mut handlers = Handlers { vm: vm.into_iter().collect(), typed: typed.into_iter().collect() };
             // Who takes typed mounts runs VMs.
@@ -167,7 +196,54 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
     }
 }
 
-fn json(out: &mut impl Write, volumes: &[look::Volume]) -> anyhow::Result<()> {
+/// What became of a volume.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Change {
+    volume_id: String,
+    driver: String,
+    target: PathBuf,
+    before: Standing,
+    after: Standing,
+    did: &'static str,
+}
+
+async fn reconcile(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+    let _alone = Alone::on(&at.state)?;
+    let (runtimes, tasks) = (at.runtimes(), Tasks::default());
+    let before = look::all(&at.state, &runtimes).await?;
+    let places = Places { state: Some(at.state.clone()), roots: at.roots(), ..Places::default() };
+    // No driver is asked, so none is known.
+    let calls = Arc::new(Calls::new(&[], tasks.clone()));
+    super::Direct::new(calls, places, tasks).reconcile().await;
+    let after = look::all(&at.state, &runtimes).await?;
+    let ours = before.into_iter().filter(|volume| volume.standing != Standing::Foreign);
+    let changes: Vec<_> = ours.map(|volume| change(volume, &after)).collect();
+    if output == Form::Json {
+        return json(out, changes.as_slice());
+    }
+    for Change { volume_id, target, did, .. } in &changes {
+        writeln!(out, "{}: {did} ({})", look::printable(volume_id), target.display())?;
+    }
+    Ok(writeln!(out, "{} direct volumes", changes.len())?)
+}
+
+fn change(volume: look::Volume, after: &[look::Volume]) -> Change {
+    let look::Volume { volume_id, driver, target, standing: before, .. } = volume;
+    let now = after.iter().find(|now| now.target == target).map_or(before, |now| now.standing);
+    let did = match (before, now) {
+        (Standing::Lost, Standing::Published) => "handed over again",
+        (Standing::Published, Standing::Lost) => "taken back, its device is not there; publish it again",
+        (Standing::Lost, Standing::Lost) => "cannot be handed over; the log says why, publish it again",
+        (Standing::Begun, _) => {
+            "its publication was interrupted; the kubelet ends or takes back what was begun"
+        }
+        _ => "as it should be",
+    };
+    Change { volume_id, driver, target, before, after: now, did }
+}
+
+fn json(out: &mut impl Write, volumes: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, volumes)?;
     Ok(writeln!(out)?)
 }

@@ -227,6 +227,6 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
 }
 
 /// A cell without what would move the terminal's cursor: ids come from drivers.
-fn printable(cell: &str) -> String {
+pub(super) fn printable(cell: &str) -> String {
     if cell.is_empty() { "-".into() } else { super::runtime::printable(cell) }
 }

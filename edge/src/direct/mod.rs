@@ -26,6 +26,7 @@ use tracing::{info, warn};
 use crate::calls::{Calls, Came};
 use crate::share::Outcome;
 
+pub mod alone;
 mod asked;
 mod block;
 pub mod cdi;
@@ -43,9 +44,11 @@ mod publish;
 pub mod published;
 mod reconcile;
 pub mod runtime;
+mod spdk;
 pub mod staged;
 mod tool;
 mod unpublish;
+mod vfio;
 
 use asked::{Direction, Work};
 use device::Host;
@@ -53,22 +56,14 @@ use mount_info::Root;
 use runtime::{Roots, Runtimes};
 
 /// Where direct volumes are kept and handed over.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Places {
     /// The directory of what may not be forgotten; without one no volume is handed over.
     pub state: Option<PathBuf>,
-    /// Where runtimes look for volumes.
-    pub root: PathBuf,
     /// The kernel's files.
     pub host: Host,
-    /// Where runtimes have their sandboxes.
+    /// Where runtimes look for volumes, and have their sandboxes.
     pub roots: Roots,
-}
-
-impl Default for Places {
-    fn default() -> Self {
-        Self { state: None, root: mount_info::ROOT.into(), host: Host::default(), roots: Roots::default() }
-    }
 }
 
 /// The node's calls, of which those for direct volumes are carried out here and all others are passed on.
@@ -104,9 +99,10 @@ impl Drop for Busy {
 impl Direct {
     /// The calls of a node; what is begun runs in `tasks`.
     pub fn new(calls: Arc<Calls>, places: Places, tasks: Tasks) -> Self {
-        let Places { state, root, host, roots } = places;
-        let runtimes = Runtimes::new(Roots { entries: root.clone(), ..roots }, runtime::PATIENCE);
-        Self { calls, state, root: Root::new(root), host, runtimes, busy: Arc::default(), tasks }
+        let Places { state, host, roots } = places;
+        let root = Root::new(roots.entries.clone());
+        let runtimes = Runtimes::new(roots, runtime::PATIENCE);
+        Self { calls, state, root, host, runtimes, busy: Arc::default(), tasks }
     }
 
     /// Answers a request that came in by this node's front of a driver.

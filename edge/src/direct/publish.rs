@@ -16,7 +16,7 @@ use super::journal::Journal;
 use super::mount_info::MountInfo;
 use super::published::{self, Kind, Published, State};
 use super::runtime::offline;
-use super::{Asking, Direct, block, device, done, name, not_yet, place};
+use super::{Asking, Direct, block, device, done, name, not_yet, place, spdk, vfio};
 use crate::share::Outcome;
 
 const HANDED_OVER: &str = "handed over directly";
@@ -24,8 +24,12 @@ const HANDED_OVER: &str = "handed over directly";
 impl Direct {
     pub(super) async fn publish(&self, asking: &Asking<'_>, publish: Publish) -> Outcome {
         let (record, before) = self.planned(asking, &publish)?;
-        if let Some(before) = before.filter(|before| self.is_as_it_was(before)) {
-            return self.again(&before, &record);
+        if let Some(before) = &before {
+            if self.is_as_it_was(before) {
+                return self.again(before, &record);
+            }
+            // What was cut short while it was handed over is the host's again, or the driver would not find it.
+            self.give_back(before)?;
         }
         let state = self.state(&publish.volume_id)?;
         let not_yet = not_yet::<std::io::Error>(&publish.volume_id, HANDED_OVER);
@@ -124,18 +128,55 @@ impl Direct {
     async fn hand_over(&self, mut record: Published, publish: &Publish) -> Result<(), Arc<Error>> {
         let volume = record.volume_id.clone();
         let state = self.state(&volume)?;
+        match record.kind {
+            Kind::Block | Kind::Vfio => self.take_device(&mut record, publish).await?,
+            Kind::Spdk => {
+                let socket = spdk::socket(&record.private_path);
+                record.device = socket.map_err(not_yet(&volume, HANDED_OVER))?;
+                record.fstype = publish.mount.file_system.unwrap_or_default().as_str().into();
+            }
+        }
+        if record.kind == Kind::Vfio {
+            let pci = vfio::controller(&self.host, record.number).map_err(not_yet(&volume, HANDED_OVER))?;
+            record.device.clone_from(&pci.device);
+            // So that it is found and given back, whatever happens now.
+            record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
+            pci.hand_over(&self.host, &vfio::kernel).map_err(not_yet(&volume, HANDED_OVER))?;
+        }
+        record.state = State::Published;
+        record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
+        self.show(&record)
+    }
+
+    /// Finds the block device that the driver has published, and sees to its file system.
+    async fn take_device(&self, record: &mut Published, publish: &Publish) -> Result<(), Arc<Error>> {
+        let volume = record.volume_id.clone();
         let device = block::device(&self.host, &record.private_path).await;
         let device = device.map_err(not_yet(&volume, HANDED_OVER))?;
-        let ready = self.ready(&record, publish).await.map_err(not_yet(&volume, HANDED_OVER))?;
+        let ready = self.ready(record, publish).await.map_err(not_yet(&volume, HANDED_OVER))?;
         // It may have grown while nobody had it; once it is handed over, only the guest can grow it.
         let file_system = ready.file_system.as_str();
         let filled = offline::fill(&self.host, &record.private_path, file_system, &ready.uuid).await;
         filled.map_err(not_yet(&volume, HANDED_OVER))?;
         (record.device, record.number) = (device.path, device.number);
         (record.fstype, record.uuid) = (ready.file_system.as_str().to_owned(), ready.uuid);
-        record.state = State::Published;
-        record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
-        self.show(&record)
+        Ok(())
+    }
+
+    /// Gives the host back what a VM was given as a PCI device, if it was.
+    pub(super) fn give_back(&self, record: &Published) -> Result<(), Arc<Error>> {
+        // After a boot the kernel has given its devices to their own drivers.
+        if record.kind != Kind::Vfio
+            || record.device.as_os_str().is_empty()
+            || record.boot != self.host.boot()
+        {
+            return Ok(());
+        }
+        let given = vfio::handed_over(&self.host, &record.device).and_then(|pci| match pci {
+            Some(pci) => pci.give_back(&self.host, &vfio::kernel),
+            None => Ok(()),
+        });
+        given.map_err(not_yet(&record.volume_id, "given back to the host"))
     }
 
     async fn ready(&self, record: &Published, publish: &Publish) -> Result<Ready, FormatError> {
@@ -165,8 +206,8 @@ impl Direct {
 pub(super) fn info(record: &Published) -> MountInfo {
     let volume_type = match record.kind {
         Kind::Block => block::TYPE,
-        Kind::Vfio => "vfiovol",
-        Kind::Spdk => "spdkvol",
+        Kind::Vfio => vfio::TYPE,
+        Kind::Spdk => spdk::TYPE,
     };
     MountInfo {
         volume_type: volume_type.into(),

@@ -17,6 +17,7 @@ impl Direct {
         let Published { volume_id, driver, target, .. } = record;
         let removed = self.root.remove(target, driver, volume_id);
         removed.map_err(not_yet(volume_id, TAKEN_BACK))?;
+        self.give_back(record)?;
         let answer = self.ask_to_unpublish(asking, record).await?;
         if answer.failure().is_some() {
             return Ok(answer);

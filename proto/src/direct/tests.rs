@@ -203,3 +203,29 @@ fn what_the_class_says_goes_into_the_volumes_context() {
         [("own", "1"), (KEY, "kata")].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     );
 }
+
+#[test]
+fn what_is_confirmed_is_what_was_asked() {
+    let request = csi::ValidateVolumeCapabilitiesRequest {
+        volume_id: "v".into(),
+        volume_capabilities: vec![capability(Mode::SingleNodeSingleWriter, "xfs")],
+        volume_context: [(KEY.to_owned(), "kata".to_owned())].into(),
+        ..Default::default()
+    };
+    let message = request.encode_to_vec();
+    let sent = for_driver(&message, places("ValidateVolumeCapabilities").unwrap()).unwrap();
+    let sent = csi::ValidateVolumeCapabilitiesRequest::decode(&*sent).unwrap();
+    let confirmed = csi::validate_volume_capabilities_response::Confirmed {
+        volume_capabilities: sent.volume_capabilities,
+        ..Default::default()
+    };
+    let answer =
+        csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() };
+    let shown = into_validated(&answer.encode_to_vec(), &message).unwrap();
+    let shown = csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
+    assert!(shown.volume_capabilities == request.volume_capabilities);
+    assert_eq!(shown.volume_context, request.volume_context);
+    let refused =
+        csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }.encode_to_vec();
+    assert_eq!(into_validated(&refused, &message).unwrap(), refused);
+}
