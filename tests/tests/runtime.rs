@@ -47,11 +47,11 @@ fn shim(scene: &Scene, target: &Path, grows: bool) -> anyhow::Result<Shim> {
 }
 
 /// csi-edge's own command, and what it wrote as JSON.
-fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Value> {
-    let mut command: Command = scene.stand.program("csi-edge")?.into_std();
+async fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Value> {
+    let mut command = scene.stand.program("csi-edge")?;
     command.arg("direct").args(words).arg("--state").arg(scene.stand.at("edge-state"));
     command.arg("--entries").arg(scene.root()).arg("--sandboxes").arg(scene.sandboxes());
-    let output = command.args(["-o", "json"]).output()?;
+    let output = command.args(["-o", "json"]).output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(serde_json::from_slice(&output.stdout)?)
 }
@@ -68,11 +68,11 @@ async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
     let guest = shim(&scene, &target, true)?;
     assert_eq!(scene.stats(&volume, &target).await?, (300 << 20, 10 << 20));
 
-    let listed = command(&scene, &["list"])?;
+    let listed = command(&scene, &["list"]).await?;
     assert_eq!((&listed[0]["standing"], &listed[0]["sandbox"]), (&"published".into(), &"sandbox-1".into()));
-    let seen = command(&scene, &["inspect", &volume.id])?;
-    assert_eq!(seen[0]["guest"]["bytes"], serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]));
-    assert!(command(&scene, &["inspect", "nothing"]).is_err());
+    let seen = command(&scene, &["inspect", &volume.id]).await?;
+    assert_eq!(seen[0]["guest"]["bytes"], serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]), "{seen}");
+    assert!(command(&scene, &["inspect", "nothing"]).await.is_err());
 
     // On line: the driver grows the device, and the guest its file system.
     scene.grow(&volume, 640).await?;
@@ -142,10 +142,10 @@ async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
     std::fs::remove_dir_all(&lost)?;
     let foreign = scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
     std::fs::create_dir(&foreign)?;
-    let busy = command(&scene, &["reconcile"]).unwrap_err().to_string();
+    let busy = command(&scene, &["reconcile"]).await.unwrap_err().to_string();
     assert!(busy.contains("works on"), "{busy}");
     scene.kill_edge().await?;
-    let did = command(&scene, &["reconcile"])?;
+    let did = command(&scene, &["reconcile"]).await?;
     assert_eq!(did[0]["did"], "handed over again", "{did}");
     assert_eq!(did.as_array().map(Vec::len), Some(1), "{did}");
     assert!(lost.join("mountInfo.json").is_file());
@@ -154,7 +154,7 @@ async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
     let all = look::all(&state, &Runtimes::new(roots, PATIENCE)).await?;
     let standings: Vec<_> = all.iter().map(|volume| volume.standing).collect();
     assert!(standings.contains(&Standing::Foreign) && standings.contains(&Standing::Published));
-    let did = command(&scene, &["reconcile"])?;
+    let did = command(&scene, &["reconcile"]).await?;
     assert_eq!(did[0]["did"], "as it should be", "{did}");
     std::fs::remove_dir(&foreign)?;
     scene.start_edge().await?;

@@ -27,10 +27,11 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        Self::with_device("disk")
+        Self::with("disk", Duration::from_secs(60))
     }
 
-    fn with_device(name: &str) -> Self {
+    /// A device of this name, and shims that may take so long.
+    fn with(name: &str, patience: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let roots = Roots {
@@ -39,7 +40,7 @@ impl Host {
             kata_rs: at("rs"),
             reference: at("reference"),
         };
-        let runtimes = Runtimes::new(roots.clone(), Duration::from_millis(100));
+        let runtimes = Runtimes::new(roots.clone(), patience);
         let device = at(name);
         File::create(&device).unwrap().set_len(64 * MIB).unwrap();
         Self { volume: volume(device), dir, roots, runtimes }
@@ -120,7 +121,7 @@ async fn a_guests_numbers_are_told_by_either_dialect_that_has_them() {
 #[tokio::test]
 async fn the_go_runtime_is_asked_by_a_path_that_survives_two_decodings() {
     for name in ["a disk", "100%", "a%2fb", "a+b&c=d"] {
-        let host = Host::with_device(name).handed_over(&["sandbox-1"]);
+        let host = Host::with(name, Duration::from_secs(60)).handed_over(&["sandbox-1"]);
         let shim = host.shim("sandbox-1", Dialect::Go, GUEST);
         let stats = host.runtimes.stats(&host.volume).await;
         assert!(stats.is_ok(), "{name}: {} {:?}", told(&stats.unwrap_err()), shim.asked());
@@ -152,7 +153,6 @@ async fn an_ok_of_runtime_rs_that_nobody_can_check_is_not_believed() {
 #[tokio::test]
 async fn a_shim_that_misbehaves_is_no_source_of_numbers() {
     let cases = [
-        (Manner::Hangs, Code::DeadlineExceeded, "did not answer within"),
         (Manner::Half, Code::Unavailable, "broke off"),
         (Manner::Closes, Code::Unavailable, "did not answer"),
         (Manner::Floods, Code::Unavailable, "longer than"),
@@ -160,19 +160,34 @@ async fn a_shim_that_misbehaves_is_no_source_of_numbers() {
     ];
     let host = Host::new().handed_over(&["sandbox-1"]);
     let shim = host.shim("sandbox-1", Dialect::Go, GROWS);
-    for (manner, code, text) in cases {
+    for (manner, expected, text) in cases {
         shim.behave(manner);
         let asked = [
             host.runtimes.stats(&host.volume).await.map(|_| 0),
             host.runtimes.expand(&host.volume, 64 * MIB).await,
         ];
         for error in asked.map(Result::unwrap_err) {
-            assert_eq!(code(&error), code, "{manner:?}: {}", told(&error));
+            assert_eq!(code(&error), expected, "{manner:?}: {}", told(&error));
             assert!(told(&error).contains(text), "{manner:?}: {}", told(&error));
         }
     }
+    assert_eq!(shim.asked(), [""; 0], "it was asked again");
     shim.behave(Manner::Well);
     assert!(host.runtimes.stats(&host.volume).await.is_ok(), "it was well again");
+}
+
+#[tokio::test]
+async fn a_shim_that_hangs_is_not_waited_for() {
+    let host = Host::with("disk", Duration::from_millis(20)).handed_over(&["sandbox-1"]);
+    let shim = host.shim("sandbox-1", Dialect::Go, GROWS);
+    shim.behave(Manner::Hangs);
+    for error in [
+        host.runtimes.stats(&host.volume).await.map(|_| 0).unwrap_err(),
+        host.runtimes.expand(&host.volume, 64 * MIB).await.unwrap_err(),
+    ] {
+        assert_eq!(code(&error), Code::DeadlineExceeded, "{}", told(&error));
+        assert!(told(&error).contains("did not answer within"), "{}", told(&error));
+    }
 }
 
 #[tokio::test]
