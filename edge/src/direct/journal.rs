@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use proto::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
-use super::name;
+use super::{name, place};
 
 /// What is known of a volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl Journal {
     /// The file system's; what was known before still is.
     pub fn write(&self, content: Content) -> io::Result<()> {
         if let Some(parent) = self.path.parent() {
-            std::fs::create_dir_all(parent)?;
+            place::make_private(parent)?;
         }
         let entry = Entry { driver: self.driver.clone(), volume_id: self.volume_id.clone(), content };
         publish(&self.path, &serde_json::to_vec_pretty(&entry)?, 0o600, Existing::Replace)

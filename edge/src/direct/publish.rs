@@ -3,12 +3,14 @@
 //! All that can refuse it for good is looked at before the driver is asked. After that no failure is final, because a
 //! kubelet unpublishes only what it was not told had failed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proto::direct::Kind as Wants;
 use proto::error::Error;
 use tonic::Code;
+use tracing::warn;
 
 use super::asked::{Publish, targeted};
 use super::format::{self, FormatError, Ready, Wanted};
@@ -23,6 +25,7 @@ const HANDED_OVER: &str = "handed over directly";
 
 impl Direct {
     pub(super) async fn publish(&self, asking: &Asking<'_>, publish: Publish) -> Outcome {
+        self.take_back_orphans(asking, &publish.volume_id).await?;
         let (record, before) = self.planned(asking, &publish)?;
         if let Some(before) = &before {
             if self.is_as_it_was(before) {
@@ -32,7 +35,7 @@ impl Direct {
             self.give_back(before)?;
         }
         let state = self.state(&publish.volume_id)?;
-        let not_yet = not_yet::<std::io::Error>(&publish.volume_id, HANDED_OVER);
+        let not_yet = not_yet::<io::Error>(&publish.volume_id, HANDED_OVER);
         // Before the driver is asked, so that whatever happens is taken back.
         record.keep(state).map_err(&not_yet)?;
         let parent = record.private_path.parent().unwrap_or_else(|| Path::new("/"));
@@ -48,6 +51,25 @@ impl Direct {
         }
         self.hand_over(record, &publish).await?;
         Ok(answer)
+    }
+
+    /// Takes back what was published for pods that are no more. A kubelet that was away when its pod went sees no mount
+    /// at the target, so it does not unpublish; it removes the pod's directories.
+    async fn take_back_orphans(&self, asking: &Asking<'_>, volume: &str) -> Result<(), Arc<Error>> {
+        let there = published::of(self.state(volume)?, asking.driver.as_str(), volume);
+        for record in there.map_err(not_yet(volume, HANDED_OVER))? {
+            let gone = record.target.parent().is_some_and(|parent| {
+                std::fs::symlink_metadata(parent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            });
+            if gone {
+                let target = record.target.display();
+                warn!(volume, %target, "the target's directory is gone; what was handed over there is taken back");
+                let answer = self.unpublish(asking, &record).await?;
+                let failed = answer.failure().map(|status| status.to_string());
+                failed.map_or(Ok(()), |status| Err(not_yet(volume, HANDED_OVER)(status)))?;
+            }
+        }
+        Ok(())
     }
 
     /// The record of what is to be, and the one that there is of the same target; or why it cannot be.
@@ -195,7 +217,7 @@ impl Direct {
 
     /// Tells the runtime, and makes the directory in whose place it mounts.
     pub(super) fn show(&self, record: &Published) -> Result<(), Arc<Error>> {
-        let not_yet = not_yet::<std::io::Error>(&record.volume_id, HANDED_OVER);
+        let not_yet = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
         place::make_target(&record.target).map_err(not_yet)?;
         let shown = self.root.publish(&record.target, &info(record));
         shown.map_err(super::not_yet(&record.volume_id, HANDED_OVER))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use proto::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
-use super::name;
+use super::{name, place};
 
 /// How a volume is handed to the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,8 +78,13 @@ fn directory(state: &Path) -> PathBuf {
 }
 
 fn path(state: &Path, driver: &str, volume_id: &str, target: &Path) -> PathBuf {
-    let target = target.as_os_str().as_encoded_bytes();
-    directory(state).join(format!("{}.json", name(&[driver.as_bytes(), volume_id.as_bytes(), target])))
+    let target = name(&[target.as_os_str().as_encoded_bytes()]);
+    directory(state).join(format!("{}{target}.json", prefix(driver, volume_id)))
+}
+
+/// How the names of a volume's records begin, so that a damaged one is in the way of its own volume only.
+fn prefix(driver: &str, volume_id: &str) -> String {
+    format!("{}-", name(&[driver.as_bytes(), volume_id.as_bytes()]))
 }
 
 impl Published {
@@ -88,7 +93,7 @@ impl Published {
     /// # Errors
     /// The file system's.
     pub fn keep(&self, state: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(directory(state))?;
+        place::make_private(&directory(state))?;
         let text = serde_json::to_vec_pretty(self)?;
         let path = path(state, &self.driver, &self.volume_id, &self.target);
         publish(&path, &text, 0o600, Existing::Replace)
@@ -113,16 +118,22 @@ impl Published {
 /// # Errors
 /// The directory or a record cannot be read: what is published is not known, so nothing may be taken for free.
 pub fn all(state: &Path) -> io::Result<Vec<Published>> {
+    beginning(state, "")
+}
+
+fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<Published>> {
     let entries = match std::fs::read_dir(directory(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let path = entry?.path();
+        let entry = entry?;
+        let file = entry.file_name();
+        let file = file.to_string_lossy();
         // What has another ending was being written when the power went.
-        if path.extension().is_some_and(|ending| ending == "json") {
-            paths.push(path);
+        if file.starts_with(prefix) && file.ends_with(".json") {
+            paths.push(entry.path());
         }
     }
     paths.sort();
@@ -140,7 +151,7 @@ fn read(path: &Path) -> io::Result<Published> {
 /// # Errors
 /// As for [`all`].
 pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Vec<Published>> {
-    let mut records = all(state)?;
+    let mut records = beginning(state, &prefix(driver, volume_id))?;
     records.retain(|record| record.driver == driver && record.volume_id == volume_id);
     Ok(records)
 }
@@ -196,5 +207,12 @@ pub(super) mod tests {
         // As it is written before it is renamed.
         std::fs::rename(&cut, cut.with_file_name(".x.new")).unwrap();
         assert_eq!(all(dir.path()).unwrap().len(), 1);
+        // A damaged record is in the way of its own volume, and of no other.
+        let (a, b) = (record("a"), record("b"));
+        b.keep(dir.path()).unwrap();
+        let damaged = path(dir.path(), &a.driver, &a.volume_id, &a.target);
+        publish(&damaged, b"{", 0o600, Existing::Replace).unwrap();
+        assert!(of(dir.path(), &a.driver, "a").is_err());
+        assert_eq!(of(dir.path(), &b.driver, "b").unwrap(), [b]);
     }
 }
