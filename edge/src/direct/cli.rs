@@ -189,7 +189,7 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
             let writing = || format!("{} cannot be written", file.display());
             match cdi::write(&dir, &records).with_context(writing)? {
                 0 => writeln!(out, "there is no device to name, so there is no {}", file.display())?,
-                n => writeln!(out, "{} names {n} devices of {}", file.display(), cdi::KIND)?,
+                n => writeln!(out, "{}: direct volumes as devices of {}: {n}", file.display(), cdi::KIND)?,
             }
             Ok(())
         }
