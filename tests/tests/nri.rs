@@ -1,6 +1,12 @@
 //! The NRI plugin against NRI's own library, as containerd and CRI-O link it (`tests/go/nri`): what a container is
 //! started with, by the OCI mounts that the library makes of the plugin's answer.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's own functions, which clippy takes for others"
+)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

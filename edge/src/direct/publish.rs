@@ -17,7 +17,7 @@ use super::format::{self, FormatError, Ready, Wanted};
 use super::journal::Journal;
 use super::mount_info::MountInfo;
 use super::published::{self, Kind, Published, State};
-use super::runtime::offline;
+use super::runtime::offline::{self, Growing};
 use super::{Asking, Direct, block, device, done, name, not_yet, place, spdk, vfio};
 use crate::share::Outcome;
 
@@ -175,10 +175,13 @@ impl Direct {
         let volume = record.volume_id.clone();
         let device = block::device(&self.host, &record.private_path).await;
         let device = device.map_err(not_yet(&volume, HANDED_OVER))?;
+        let growing = Growing::of(self.state(&volume)?);
+        let mended = offline::mend(&self.host, &growing, &record.private_path).await;
+        mended.map_err(not_yet(&volume, HANDED_OVER))?;
         let ready = self.ready(record, publish).await.map_err(not_yet(&volume, HANDED_OVER))?;
         // It may have grown while nobody had it; once it is handed over, only the guest can grow it.
-        let file_system = ready.file_system.as_str();
-        let filled = offline::fill(&self.host, &record.private_path, file_system, &ready.uuid).await;
+        let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
+        let filled = offline::fill(&self.host, &growing, &record.private_path, file_system).await;
         filled.map_err(not_yet(&volume, HANDED_OVER))?;
         (record.device, record.number) = (device.path, device.number);
         (record.fstype, record.uuid) = (ready.file_system.as_str().to_owned(), ready.uuid);

@@ -10,7 +10,6 @@ use proto::error::Fault;
 
 use super::Answer;
 use super::http::Failure;
-use super::offline::Offline;
 use super::sandbox::Sandbox;
 
 /// Why a runtime did not do what it was asked for.
@@ -36,8 +35,8 @@ pub enum Error {
     },
     /// It is handed over, so it cannot be grown from outside, and no sandbox that lives could do it.
     #[error(
-        "volume {volume} is handed over and no live sandbox is known to have it: its file system grows when it is \
-         staged the next time, before a runtime gets it"
+        "volume {volume} was handed over and no live sandbox is known to have it: its file system grows when it is \
+         published the next time, before a runtime gets it"
     )]
     HandedOver {
         /// The volume's id.
@@ -82,15 +81,6 @@ pub enum Error {
         /// What it answered.
         #[source]
         source: Answer,
-    },
-    /// The file system was not grown.
-    #[error("the file system of volume {volume} was not grown")]
-    Offline {
-        /// The volume's id.
-        volume: String,
-        /// Why.
-        #[source]
-        source: Offline,
     },
     /// The driver has not made the device large enough.
     #[error(
@@ -146,22 +136,13 @@ impl Error {
             Self::NotHandedOver { .. } => Fault::NotThere,
             Self::Cannot { .. } => Fault::Cannot,
             // The kubelet goes on with the pod after this one, and after no other.
-            Self::HandedOver { .. } | Self::Offline { source: Offline::NeedsMount { .. }, .. } => {
-                Fault::HandedOver
-            }
+            Self::HandedOver { .. } => Fault::HandedOver,
             Self::Silent { source: Failure::Late(_), .. } => Fault::Late,
             // It is known how it ended, and asking again may or may not help.
-            Self::Answered { .. }
-            | Self::NotGrown { .. }
-            | Self::AnotherDevice { .. }
-            | Self::Offline { source: Offline::AnotherFileSystem { .. } | Offline::Tool(_), .. } => {
-                Fault::Failed
+            Self::Answered { .. } | Self::NotGrown { .. } | Self::AnotherDevice { .. } => Fault::Failed,
+            Self::NoSandbox { .. } | Self::Silent { .. } | Self::TooSmall { .. } | Self::Read { .. } => {
+                Fault::Away
             }
-            Self::NoSandbox { .. }
-            | Self::Silent { .. }
-            | Self::Offline { .. }
-            | Self::TooSmall { .. }
-            | Self::Read { .. } => Fault::Away,
         }
     }
 

@@ -25,7 +25,6 @@ use self::offline::OnDisk;
 use self::reference::Reference;
 use self::sandbox::Sandbox;
 use self::stats::{NoStats, Stats};
-use super::device::Host;
 use super::mount_info;
 use super::published::{Kind, Published};
 
@@ -239,8 +238,8 @@ impl Runtimes {
         runtime.read_stats(&reply, size).map_err(|answer| talk.failed(answer))
     }
 
-    /// Makes the file system as large as its device, which the driver has grown before: by the sandbox that has it, or
-    /// here if it is not handed over. How many bytes there are then.
+    /// Has the sandbox that has it make the file system as large as its device, which the driver has grown before. How
+    /// many bytes there are then.
     ///
     /// # Errors
     /// It is not as large as that.
@@ -264,11 +263,10 @@ impl Runtimes {
                 runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
                 self.grown(volume, runtime, &sandbox, size).await
             }
-            Holder::Nobody { .. } => Err(Error::HandedOver { volume: volume.volume_id.clone() }),
-            Holder::NotHandedOver => {
-                let grown =
-                    offline::grow(&Host::default(), &volume.device, &volume.fstype, &volume.uuid).await;
-                grown.map_err(|source| Error::Offline { volume: volume.volume_id.clone(), source })
+            // Also without an entry: who removed it did not stop the guest. Nothing that was ever handed over is written
+            // to here; `offline` grows it before the next hand-over.
+            Holder::Nobody { .. } | Holder::NotHandedOver => {
+                Err(Error::HandedOver { volume: volume.volume_id.clone() })
             }
         }
     }

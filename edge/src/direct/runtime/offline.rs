@@ -4,9 +4,13 @@
 //! handed over), to the very file system that was made there (by its UUID), and while no process has it open.
 //! The tools themselves refuse a device that is mounted, in whatever mount namespace.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use proto::publish::{Existing, publish};
+use tracing::info;
 
 use crate::direct::device::{DeviceError, Host};
 use crate::direct::tool::{self, LONG, ToolError};
@@ -42,6 +46,9 @@ pub enum Offline {
     /// A tool did not do it.
     #[error("it is not grown, or not wholly; the next attempt mends it and goes on")]
     Tool(#[from] ToolError),
+    /// It cannot be noted what is being done.
+    #[error("the state directory cannot be used, so nothing is begun; is it whole?")]
+    Note(#[source] io::Error),
     /// The device cannot be read.
     #[error("the device cannot be read")]
     Read(#[source] io::Error),
@@ -57,6 +64,8 @@ pub struct OnDisk {
     /// How many bytes of the device it takes.
     pub bytes: u64,
     block: u64,
+    /// When it was mounted the last time, in s; 0 if that was never, or is not known.
+    mounted: u64,
 }
 
 impl OnDisk {
@@ -71,18 +80,24 @@ impl OnDisk {
                 head.get(at..at + length)?.iter().fold(0, |number: u64, byte| number << 8 | u64::from(*byte)),
             )
         };
-        let (fstype, uuid, blocks, block) = if big(0, 4)? == XFS_MAGIC {
-            ("xfs", head.get(32..48)?, big(8, 8)?, big(4, 4)?)
+        let (fstype, uuid, blocks, block, mounted) = if big(0, 4)? == XFS_MAGIC {
+            ("xfs", head.get(32..48)?, big(8, 8)?, big(4, 4)?, 0)
         } else if little(0x38, 2)? == EXT_MAGIC {
             // The upper half of the number of blocks counts with the feature "64bit" alone.
             let high = if little(0x60, 4)? & 0x80 == 0 { 0 } else { little(0x150, 4)? };
             let shift = little(0x18, 4).filter(|shift| *shift <= 6)?;
-            ("ext4", head.get(EXT + 0x68..EXT + 0x78)?, high << 32 | little(0x04, 4)?, 1024 << shift)
+            (
+                "ext4",
+                head.get(EXT + 0x68..EXT + 0x78)?,
+                high << 32 | little(0x04, 4)?,
+                1024 << shift,
+                little(0x2c, 4)?,
+            )
         } else {
             return None;
         };
         let uuid = uuid::Uuid::from_slice(uuid).ok()?.hyphenated().to_string();
-        Some(Self { fstype, uuid, bytes: blocks.checked_mul(block)?, block })
+        Some(Self { fstype, uuid, bytes: blocks.checked_mul(block)?, block, mounted })
     }
 
     /// What a device has, as far as the host sees it. Of a device that a guest writes to that may be old.
@@ -91,7 +106,7 @@ impl OnDisk {
     /// It cannot be read.
     pub fn at(device: &Path) -> io::Result<Option<Self>> {
         let mut head = vec![0; HEAD];
-        match std::fs::File::open(device)?.read_exact(&mut head) {
+        match File::open(device)?.read_exact(&mut head) {
             Ok(()) => Ok(Self::parse(&head)),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
             Err(error) => Err(error),
@@ -109,28 +124,98 @@ impl OnDisk {
     }
 }
 
+/// Where it is kept, below a state directory, which file systems are being grown: a file for each, by UUID, with the time
+/// when it was last mounted, because what was mounted since is another matter.
+///
+/// A power cut in the middle of it leaves what `e2fsck -p` does not dare to mend, and `e2fsck -y` mends wholly. That is
+/// run for nothing else: not for what a guest has left behind.
+#[derive(Clone, Debug)]
+pub struct Growing(PathBuf);
+
+impl Growing {
+    /// Below this state directory.
+    pub fn of(state: &Path) -> Self {
+        Self(state.join("direct").join("growing"))
+    }
+
+    fn begin(&self, found: &OnDisk) -> io::Result<()> {
+        std::fs::create_dir_all(&self.0)?;
+        let mounted = found.mounted.to_string();
+        publish(&self.0.join(&found.uuid), mounted.as_bytes(), 0o600, Existing::Replace)
+    }
+
+    fn was_begun(&self, found: &OnDisk) -> io::Result<bool> {
+        match std::fs::read_to_string(self.0.join(&found.uuid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            mounted => Ok(mounted? == found.mounted.to_string()),
+        }
+    }
+
+    fn end(&self, uuid: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.0.join(uuid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => File::open(&self.0)?.sync_all(),
+        }
+    }
+}
+
+/// Mends the file system on a device if its growth was begun here and not ended. Before anything else looks at it: to others
+/// it is damaged.
+///
+/// # Errors
+/// It is not mended; the next attempt is made with the same.
+pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), Offline> {
+    let (_, Some(found)) = looked(host, device).await? else { return Ok(()) };
+    // A UUID is ours to take for a file's name: it was made of 16 bytes.
+    if !growing.was_begun(&found).map_err(Offline::Note)? {
+        return Ok(());
+    }
+    info!(device = %device.display(), uuid = found.uuid, "its growth was interrupted, and is mended");
+    check(device, "-y").await
+}
+
 /// Makes the file system with this UUID as large as its device; the bytes that it then has. A file system that fills
 /// its device already is left as it is.
 ///
 /// # Errors
-/// It is not as large as its device; what is on it is as good as before, or `e2fsck` makes it so the next time.
-pub async fn grow(host: &Host, device: &Path, fstype: &str, uuid: &str) -> Result<u64, Offline> {
+/// It is not as large as its device; what is in it is as it was, and [`mend`] makes it whole.
+pub async fn grow(
+    host: &Host,
+    growing: &Growing,
+    device: &Path,
+    (fstype, uuid): (&str, &str),
+) -> Result<u64, Offline> {
     let another = || Offline::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
     let (size, found) = looked(host, device).await?;
     let found = found.filter(|found| found.is(fstype, uuid)).ok_or_else(another)?;
     if found.fills(size) {
+        growing.end(&found.uuid).map_err(Offline::Note)?;
         return Ok(found.bytes);
     }
     if fstype != "ext4" {
         return Err(Offline::NeedsMount { fstype: fstype.to_owned() });
     }
-    let output = tool::run("e2fsck", ["-f", "-p"], device, LONG).await?;
-    // 1: it mended what a guest that died left behind.
-    if !matches!(output.status.code(), Some(0 | 1)) {
-        return Err(tool::failed("e2fsck", &output).into());
-    }
+    // It is whole before it is noted, so what is found after that is of the growth.
+    check(device, "-p").await?;
+    growing.begin(&found).map_err(Offline::Note)?;
     tool::succeed("resize2fs", [""; 0], device, LONG).await?;
-    Ok(looked(host, device).await?.1.ok_or_else(another)?.bytes)
+    let path = device.to_owned();
+    let sync = move || File::options().write(true).open(path)?.sync_all();
+    tokio::task::spawn_blocking(sync).await.map_err(io::Error::from).flatten().map_err(Offline::Read)?;
+    let grown = looked(host, device).await?.1.ok_or_else(another)?.bytes;
+    growing.end(&found.uuid).map_err(Offline::Note)?;
+    Ok(grown)
+}
+
+async fn check(device: &Path, how: &str) -> Result<(), Offline> {
+    let output = tool::run("e2fsck", ["-f", how], device, LONG).await?;
+    // 1: it mended something.
+    if matches!(output.status.code(), Some(0 | 1)) {
+        Ok(())
+    } else {
+        Err(tool::failed("e2fsck", &output).into())
+    }
 }
 
 /// Sees to it, before a volume is handed over, that its file system fills a device that has grown since. A file system
@@ -138,8 +223,13 @@ pub async fn grow(host: &Host, device: &Path, fstype: &str, uuid: &str) -> Resul
 ///
 /// # Errors
 /// As for [`grow`].
-pub async fn fill(host: &Host, device: &Path, fstype: &str, uuid: &str) -> Result<(), Offline> {
-    match grow(host, device, fstype, uuid).await {
+pub async fn fill(
+    host: &Host,
+    growing: &Growing,
+    device: &Path,
+    file_system: (&str, &str),
+) -> Result<(), Offline> {
+    match grow(host, growing, device, file_system).await {
         Ok(_) | Err(Offline::NeedsMount { .. }) => Ok(()),
         Err(error) => Err(error),
     }
@@ -159,93 +249,4 @@ async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<OnDisk>), Off
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::process::Command;
-
-    const UUID: &str = "5f0c4b1e-6f5d-4f0a-9d3e-0123456789ab";
-    const MIB: u64 = 1 << 20;
-
-    fn ext4(bytes: u64) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(bytes).unwrap();
-        let made =
-            Command::new("mkfs.ext4").args(["-q", "-F", "-U", UUID]).arg(file.path()).status().unwrap();
-        assert!(made.success());
-        file
-    }
-
-    #[tokio::test]
-    async fn ext4_is_grown_to_its_device_and_says_how_large_it_is() {
-        let file = ext4(16 * MIB);
-        assert_eq!(
-            grow(&Host::default(), file.path(), "ext4", UUID).await.unwrap(),
-            16 * MIB,
-            "nothing to do"
-        );
-        file.as_file().set_len(64 * MIB).unwrap();
-        assert_eq!(
-            grow(&Host::default(), file.path(), "ext4", &UUID.to_uppercase()).await.unwrap(),
-            64 * MIB
-        );
-        let checked = Command::new("e2fsck").args(["-f", "-n"]).arg(file.path()).output().unwrap();
-        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
-    }
-
-    #[tokio::test]
-    async fn what_is_not_certainly_ours_and_free_is_left_alone() {
-        let file = ext4(16 * MIB);
-        file.as_file().set_len(32 * MIB).unwrap();
-        let before = std::fs::read(file.path()).unwrap();
-        let other = grow(&Host::default(), file.path(), "ext4", "00000000-0000-0000-0000-000000000001")
-            .await
-            .unwrap_err();
-        assert!(matches!(other, Offline::AnotherFileSystem { .. }), "{other}");
-        let xfs = grow(&Host::default(), file.path(), "xfs", UUID).await.unwrap_err();
-        assert!(matches!(xfs, Offline::AnotherFileSystem { .. }), "{xfs}");
-        assert!(before == std::fs::read(file.path()).unwrap(), "it was written to");
-    }
-
-    #[tokio::test]
-    async fn xfs_is_left_to_a_guest_until_it_fills_its_device() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let mut head = vec![0; 4096];
-        // As mkfs.xfs begins: magic, size of a block, their number, and the UUID.
-        head[..16].copy_from_slice(b"XFSB\0\0\x10\0\0\0\0\0\0\0\x10\0");
-        head[32..48].copy_from_slice(uuid::Uuid::parse_str(UUID).unwrap().as_bytes());
-        io::Write::write_all(&mut file.as_file(), &head).unwrap();
-        let host = Host::default();
-        file.as_file().set_len(16 * MIB).unwrap();
-        assert_eq!(grow(&host, file.path(), "xfs", UUID).await.unwrap(), 16 * MIB);
-        file.as_file().set_len(17 * MIB).unwrap();
-        let xfs = grow(&host, file.path(), "xfs", UUID).await.unwrap_err();
-        assert!(matches!(xfs, Offline::NeedsMount { .. }), "{xfs}");
-        fill(&host, file.path(), "xfs", UUID).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_blank_or_short_device_is_no_file_system() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for bytes in [0, 1500, 4096] {
-            file.as_file().set_len(bytes).unwrap();
-            let error = grow(&Host::default(), file.path(), "ext4", UUID).await.unwrap_err();
-            assert!(matches!(error, Offline::AnotherFileSystem { .. }), "{error}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn the_head_of_a_device_may_be_anything(mut head in proptest::collection::vec(any::<u8>(), 0..2100), magic in 0..3) {
-            let magic: (usize, &[u8]) = match magic {
-                0 => (0, b"XFSB"),
-                1 => (EXT + 0x38, b"\x53\xef"),
-                _ => (0, b""),
-            };
-            if let Some(place) = head.get_mut(magic.0..magic.0 + magic.1.len()) {
-                place.copy_from_slice(magic.1);
-            }
-            let _ = OnDisk::parse(&head);
-        }
-    }
-}
+mod tests;
