@@ -12,7 +12,7 @@ export CARGO_TARGET_DIR="$work/target"
 # Only what changed is written, so that little is built again.
 fresh() {
     git ls-files | while IFS= read -r file; do
-        cmp -s "$file" "$work/src/$file" || { mkdir -p "$work/src/$(dirname "$file")"; cp "$file" "$work/src/$file"; }
+        cmp -s "$file" "$work/src/$file" 2>/dev/null || { mkdir -p "$work/src/$(dirname "$file")"; cp -PT --remove-destination "$file" "$work/src/$file"; }
     done
 }
 build() { (cd "$work/src" && cargo build --quiet --locked -p tests --bin sim); }
@@ -29,8 +29,11 @@ for name in "$@"; do
     if "$work/target/debug/sim" --seeds "$seeds" --failures 1 >"$work/$name.log" 2>/dev/null; then
         echo "MISSED  $name"
         missed="$missed $name"
+    elif ! grep -q '^seed [0-9]*: ' "$work/$name.log"; then
+        echo "mutants: the simulation of $name did not come to an end; see $work/$name.log" >&2
+        exit 1
     else
-        echo "caught  $name: $(grep -m1 'make sim SEED=[0-9]*  ' "$work/$name.log" | sed 's/ *make sim //' | cut -c1-150)"
+        echo "caught  $name: $(grep -m1 '^seed [0-9]*: ' "$work/$name.log" | cut -c1-150)"
     fi
 done
 fresh

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use crate::calls::Calls;
 use crate::front::Front;
 use crate::http::{connection, taken};
+use crate::kube::Published;
 use crate::links::Links;
 use crate::policy::Policy;
 use crate::store::Store;
@@ -54,6 +55,8 @@ pub struct Insight {
     pub policies: BTreeMap<DriverName, Policy>,
     /// Their fronts.
     pub fronts: BTreeMap<DriverName, Arc<Front>>,
+    /// How things stand in Kubernetes, if there is one.
+    pub kubernetes: Option<Arc<Published>>,
 }
 
 impl Insight {

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use proto::identity::{NODE_URI, NodeName};
+use proto::identity::{FRONT_URI, FrontName, NODE_URI, NodeName};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::publish::{Existing, publish};
 use rcgen::{
@@ -68,9 +68,18 @@ impl Authority {
     /// # Errors
     /// The system gives no random numbers.
     pub fn node(&self, node: &NodeName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
+        self.client(node.as_str(), NODE_URI, days)
+    }
+
+    /// A front's certificate, and its key.
+    fn front(&self, front: &FrontName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
+        self.client(front.as_str(), FRONT_URI, days)
+    }
+
+    fn client(&self, name: &str, uri: &str, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, node.as_str());
-        params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{node}").try_into()?)];
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names = vec![SanType::URI(format!("{uri}{name}").try_into()?)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;
         Ok((valid(params, days).signed_by(&key, &self.0)?, key))
@@ -82,16 +91,27 @@ impl Authority {
 /// # Errors
 /// The CA cannot be read, or the node's files are there already or cannot be written.
 pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
-    let authority = Authority::open(dir)?;
-    if ["ca", "cloud"].contains(&node.as_str()) {
-        bail!(
-            "the files of a node named {node} would be the {node}'s own; give its certificate another --dir"
-        );
+    let made = Authority::open(dir)?.node(node, days)?;
+    keep_issued(dir, node.as_str(), &made, Role::Node)
+}
+
+/// Makes the certificate of a front, for `csi-cloud front`.
+///
+/// # Errors
+/// As for [`issue`].
+pub fn issue_front(dir: &Path, front: &FrontName, days: u16) -> anyhow::Result<()> {
+    let made = Authority::open(dir)?.front(front, days)?;
+    keep_issued(dir, front.as_str(), &made, Role::Front)
+}
+
+fn keep_issued(dir: &Path, name: &str, made: &(Certificate, KeyPair), role: Role) -> anyhow::Result<()> {
+    if ["ca", "cloud"].contains(&name) {
+        bail!("the files of one named {name} would be the {name}'s own; give its certificate another --dir");
     }
-    let (certificate, key) = authority.node(node, days)?;
-    keep(dir, node.as_str(), &certificate.pem(), &key)?;
+    let (certificate, key) = made;
+    keep(dir, name, &certificate.pem(), key)?;
     // Finds out a ca.crt that is not this key's, among others.
-    check(dir, node.as_str(), Role::Node)
+    check(dir, name, role)
 }
 
 fn ca(days: u16) -> CertificateParams {
@@ -139,6 +159,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &["cloud.example".into(), "10.0.0.1".into()], 1).unwrap();
         issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
+        issue_front(dir.path(), &"f1".parse().unwrap(), 1).unwrap();
+        Credentials::load(&Files::of(dir.path(), "f1"), Role::Front).unwrap();
+        for (name, role) in [("f1", Role::Node), ("n1", Role::Front)] {
+            let error = Credentials::load(&Files::of(dir.path(), name), role).err().unwrap();
+            assert!(proto::error::chain(&error).contains("names that begin with"), "{error}");
+        }
         let node = Credentials::load(&Files::of(dir.path(), "n1"), Role::Node).unwrap();
         assert_eq!(node.node().unwrap().as_str(), "n1");
         let mode = std::fs::metadata(dir.path().join("n1.key")).unwrap().permissions().mode() & 0o777;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use proto::config::Flags;
-use proto::identity::{DriverName, NodeName};
+use proto::holder::Place;
+use proto::identity::{DriverName, FrontName, NodeName};
 use proto::link::endpoint::Endpoint;
 
-use crate::config::StoreAt;
+use crate::config::{Publish, StoreAt, Where};
 
 pub mod admin;
 
@@ -31,6 +32,8 @@ Example:
   csi-cloud serve --listen wss://0.0.0.0:7443 --driver hostdir.edge-csi.io --fronts /run/edge-csi \\
     --store file:/var/lib/edge-csi/cloud.redb --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
 
+  csi-cloud front --fronts /run/csi --driver hostdir.edge-csi.io --to unix:/run/edge-csi/holders.sock
+
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug,info.";
 
 /// The commands.
@@ -38,6 +41,8 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug
 pub enum Command {
     /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
     Serve(Box<Serve>),
+    /// Hold the sidecars' sockets and their calls while the csi-cloud that serves is started again.
+    Front(Front),
     /// Make the certificates of both ends.
     #[command(subcommand)]
     Ca(Ca),
@@ -76,9 +81,46 @@ pub struct Serve {
     /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub http: Option<SocketAddr>,
+    /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
+    #[arg(long, value_name = "WHERE")]
+    pub kubernetes: Option<Where>,
+    /// Publish CSINode entries and labels of nodes: on, off, or auto for nodes whose kubelet does not [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub publish_csinode: Option<Publish>,
     /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
     #[arg(long)]
     pub node_fronts: bool,
+    /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given several times.
+    /// Then --fronts may be left out, and --admin says where the admin socket is
+    #[arg(long = "holders", value_name = "PLACE")]
+    pub holders: Vec<Place>,
+}
+
+/// What `front` takes.
+#[derive(Debug, Args)]
+pub struct Front {
+    /// The directory of the CSI sockets, one NAME.sock for each driver
+    #[arg(long, value_name = "DIR")]
+    pub fronts: PathBuf,
+    /// A driver to hold a CSI socket for; give it once for each
+    #[arg(long = "driver", value_name = "NAME", required = true)]
+    pub drivers: Vec<DriverName>,
+    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several the first that is
+    /// there
+    #[arg(long, value_name = "PLACE", required = true)]
+    pub to: Vec<Place>,
+    /// For https: the CA that both ends trust, PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub ca: Option<PathBuf>,
+    /// This front's certificate, PEM: `csi-cloud ca issue --front NAME` makes it
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    pub key: Option<PathBuf>,
+    /// How long calls in flight may still take when told to stop
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub grace: u16,
 }
 
 /// The commands that make certificates.
@@ -96,10 +138,14 @@ pub enum Ca {
         #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
         days: u16,
     },
-    /// Make a node's certificate: NODE.crt and NODE.key.
+    /// Make the certificate of a node, NODE.crt and NODE.key, or of a front.
     Issue {
         /// The node's name, as Kubernetes knows it
-        node: NodeName,
+        #[arg(required_unless_present = "front")]
+        node: Option<NodeName>,
+        /// Instead of a node's: that of a `csi-cloud front` on another host, by any name: NAME.crt and NAME.key
+        #[arg(long, value_name = "NAME", conflicts_with = "node")]
+        front: Option<FrontName>,
         /// Where ca.crt and ca.key are, and where the files go
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use proto::config::{Common, HOUR, Problems, Reader};
+use proto::holder::Place;
 use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
@@ -13,7 +14,9 @@ use crate::accept::Limits;
 use crate::cli::Serve;
 use crate::policy::Policy;
 
+mod kubernetes;
 mod store_at;
+pub use kubernetes::{ApiAt, Kubernetes, Publish, Where};
 pub use store_at::{StoreAt, StoreAtError};
 
 /// The admin socket below the fronts' directory. No driver and no node can have a name with an underscore in
@@ -27,8 +30,10 @@ pub struct Config {
     pub listen: Vec<Endpoint>,
     /// The drivers that have a front, each once; at least one.
     pub drivers: Vec<DriverName>,
-    /// The directory of the fronts' sockets.
-    pub fronts: PathBuf,
+    /// The directory of the fronts' sockets; none if all callers come by holders.
+    pub fronts: Option<PathBuf>,
+    /// Where holders of fronts' sockets bring their calls.
+    pub holders: Vec<Place>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
     /// Where calls go that name no node.
@@ -41,6 +46,8 @@ pub struct Config {
     pub admin: PathBuf,
     /// Where `/livez`, `/readyz` and `/metrics` are served, if they are.
     pub http: Option<SocketAddr>,
+    /// What is done with Kubernetes, if there is one.
+    pub kubernetes: Option<Kubernetes>,
     /// Certificates.
     pub tls: Files,
     /// What one remote address may take.
@@ -65,20 +72,24 @@ impl Config {
         let default_node = flags.default_node.or(default_node);
         let policies = policies(&mut file, &drivers, default_node.as_ref());
         let fronts = file.path("fronts");
-        let fronts = file.required("fronts (--fronts)", flags.fronts.or(fronts));
+        let fronts = flags.fronts.or(fronts);
+        let holders = over(flags.holders, file.list("holders", str::parse::<Place>));
+        if holders.is_empty() {
+            file.required("fronts (--fronts)", fronts.as_ref());
+        }
         let store = file.parsed("store", str::parse::<StoreAt>);
         let store = store.map(|store| store.below(directory.as_deref().unwrap_or_else(|| Path::new(""))));
         let missing = "store (--store), where csi-cloud keeps which volume lives where,";
         let store = file.required(missing, flags.store.or(store));
-        let admin = file.path("admin");
-        let admin = flags.admin.or(admin).or_else(|| fronts.as_ref().map(|fronts| fronts.join(ADMIN)));
-        if let Some(driver) = admin.as_deref().zip(fronts.as_deref()).and_then(|both| front(both, &drivers)) {
-            file.problem(format!(
-                "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
-            ));
-        }
+        let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
         let http = file.parsed("http", str::parse::<SocketAddr>);
+        let publish = (flags.kubernetes, flags.publish_csinode);
+        let kubernetes = Kubernetes::read(&mut file, directory.as_deref(), publish);
         let node_fronts = file.yes_no("node_fronts");
+        let node_fronts = flags.node_fronts || node_fronts.unwrap_or(false);
+        if node_fronts && fronts.is_none() {
+            file.problem("node_fronts (--node-fronts) are below fronts (--fronts), which is missing");
+        }
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let (tls, common) = file.common(flags.common, dead_after);
         let limits = file.section("limits", limits).unwrap_or_default();
@@ -86,25 +97,49 @@ impl Config {
         file.required("drivers (--driver)", drivers.first());
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
-        let (Some(fronts), Some(admin), Some(store), Some(tls)) = (fronts, admin, store, tls) else {
+        let (Some(admin), Some(store), Some(tls)) = (admin, store, tls) else {
             return Err(Problems(Vec::new()));
         };
-        let (http, node_fronts) = (flags.http.or(http), flags.node_fronts || node_fronts.unwrap_or(false));
+        let http = flags.http.or(http);
         Ok(Self {
             listen,
             drivers,
             fronts,
+            holders,
             node_fronts,
             default_node,
             policies,
             store,
             admin,
             http,
+            kubernetes,
             tls,
             limits,
             common,
         })
     }
+}
+
+/// The admin socket's path, which no front has.
+fn admin(
+    flag: Option<PathBuf>,
+    file: &mut Reader,
+    fronts: Option<&Path>,
+    drivers: &[DriverName],
+) -> Option<PathBuf> {
+    let named = file.path("admin");
+    let admin = flag.or(named).or_else(|| fronts.map(|fronts| fronts.join(ADMIN)));
+    if let Some(driver) = admin.as_deref().zip(fronts).and_then(|both| front(both, drivers)) {
+        file.problem(format!(
+            "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
+        ));
+    }
+    if admin.is_none() {
+        file.problem(
+            "admin (--admin) is missing; without fronts (--fronts) the admin socket has no other place",
+        );
+    }
+    admin
 }
 
 /// The driver whose front is at the path, if there is one.

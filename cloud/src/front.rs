@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::error::{BadRequest, Error};
-use proto::forward::{self, Answer, Body, Call};
+use proto::forward::{self, Answer, Body, CALL_ID, Call};
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{self, Key, Rpc};
 use proto::socket::Socket;
@@ -37,6 +38,11 @@ use crate::unsettled::Unsettled;
 /// Calls of one driver in flight; more are refused, since each holds its request and its answer in memory.
 pub(crate) const MAX_CALLS: usize = 1024;
 
+/// How long after its start csi-cloud has holders' calls wait for edges: those of a large fleet come back within 16 s.
+const EDGES: Duration = Duration::from_secs(30);
+/// Edges come in swarms; a call is looked at again so often at most.
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// One driver's front.
 pub struct Front {
     driver: DriverName,
@@ -53,7 +59,17 @@ pub struct Front {
     calls: Arc<Calls>,
 }
 
+/// By what a request came in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A socket of ours.
+    Socket,
+    /// A holder, which has given it its id.
+    Holder,
+}
+
 /// A call as it came in.
+#[derive(Clone)]
 pub(crate) struct Came {
     /// Its row in the table.
     pub(crate) rpc: &'static Rpc,
@@ -113,13 +129,15 @@ impl Front {
         &self.lists
     }
 
-    /// Serves the socket until told to stop; calls in flight are answered first.
-    pub async fn serve(self: Arc<Self>, socket: Socket, tasks: Tasks) {
+    /// Serves the socket, if it has one, until told to stop; calls in flight are answered first.
+    pub async fn serve(self: Arc<Self>, socket: Option<Socket>, tasks: Tasks) {
         let front = self.clone();
         tasks.spawn_until_stop("new nodes", async move {
             front.lists.learn_new(|| front.scope() == Scope::Node).await;
         });
-        self.answer_all(socket, tasks).await;
+        if let Some(socket) = socket {
+            self.answer_all(socket, tasks).await;
+        }
     }
 
     /// Answers what comes on a socket until told to stop.
@@ -129,21 +147,40 @@ impl Front {
 
     /// Answers one request.
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        Ok(self.answered(request, By::Socket).await.unwrap_or_else(|error| error.response()))
+    }
+
+    /// Answers one request that a holder brings. It may have been on its way through another csi-cloud before, when
+    /// the edges were linked to that one, so it waits for them if this one has just begun.
+    ///
+    /// # Errors
+    /// It was not carried out, or its outcome is not known.
+    pub(crate) async fn answer_held(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Error> {
+        self.answered(request, By::Holder).await
+    }
+
+    async fn answered(&self, request: Request<Incoming>, by: By) -> Result<Response<Body>, Error> {
         let begun = Instant::now();
         let path = request.uri().path().to_owned();
         let rpc = rpc::find(&path).ok_or_else(|| Error::UnknownMethod(path.clone()));
         let method = rpc.as_ref().map_or(UNKNOWN, |rpc| rpc.method);
         let ongoing = self.calls.clone().begin(method, &self.driver);
         let result = match rpc {
-            Ok(rpc) => self.call(rpc, request, ongoing.running()).await,
+            Ok(rpc) => self.call(rpc, request, ongoing.running(), by).await,
             Err(error) => Err(error),
         };
         ongoing.ended(result.as_ref().map_or_else(Error::code, calls::code));
         let (driver, ms) = (&self.driver, begun.elapsed().as_millis());
-        Ok(result.inspect(|_| debug!(rpc = path, %driver, ms, "answered")).unwrap_or_else(|error| {
-            warn!(rpc = path, %driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
-            error.response()
-        }))
+        match &result {
+            Ok(_) => debug!(rpc = path, %driver, ms, "answered"),
+            Err(error) => {
+                warn!(rpc = path, %driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
+            }
+        }
+        result
     }
 
     async fn call(
@@ -151,9 +188,14 @@ impl Front {
         rpc: &'static Rpc,
         request: Request<Incoming>,
         running: Arc<Running>,
+        by: By,
     ) -> Result<Response<Body>, Error> {
         let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        if by == By::Socket {
+            // A sidecar has no say in this.
+            parts.headers.remove(CALL_ID);
+        }
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
         let answered = async {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
@@ -165,9 +207,27 @@ impl Front {
             }
             running.is_about(&key);
             let call = Call::new(parts, body);
-            self.planned(Came { rpc, key, message, call, deadline, running }).await
+            let came = Came { rpc, key, message, call, deadline, running };
+            if by == By::Holder { self.awaited(came).await } else { self.planned(came).await }
         };
         forward::until(deadline, std::pin::pin!(answered)).await
+    }
+
+    /// Carries a call out, and as long as csi-cloud has just begun, again when another edge has linked.
+    async fn awaited(&self, came: Came) -> Result<Response<Body>, Error> {
+        let mut linking = self.links().linking();
+        while let Some(left) = EDGES.checked_sub(self.links().age()) {
+            linking.mark_unchanged();
+            let error = match self.planned(came.clone()).await {
+                Err(error) if error.awaits_link() => error,
+                other => return other,
+            };
+            if tokio::time::timeout(left, linking.changed()).await.is_err() {
+                return Err(error);
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        self.planned(came).await
     }
 
     async fn planned(&self, came: Came) -> Result<Response<Body>, Error> {
@@ -255,7 +315,7 @@ impl Front {
         let links = self.asker.links();
         let next = |state: &State, driver: &OfDriver| {
             let away = |node: &NodeName| {
-                if state.is_removed(node) { Some(std::time::Duration::MAX) } else { links.away(node) }
+                if state.is_removed(node) { Some(Duration::MAX) } else { links.away(node) }
             };
             elect(driver.elected(), driver.nodes().keys(), away, self.policy.grace).cloned()
         };

@@ -1,5 +1,6 @@
 //! What the cloud keeps of what edges and answers say. Each of these is one durable change.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::make::text;
-use crate::store::{At, Home, Node, Store, StoreError};
+use crate::store::{At, Home, Node, OfDriver, Store, StoreError};
 use crate::topology::NODE_SEGMENT;
 
 /// The moment of the wall clock at the first look at it; what passes since is counted by tokio, so that time does
@@ -35,12 +36,13 @@ pub fn after(time: Duration) -> u64 {
     u64::try_from((since + time).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Keeps what a node says of its drivers; a driver that has no answers right now keeps those it gave. Nothing is
-/// written if all of it is known.
+/// Keeps what a node says of its drivers; a driver that has no answers right now keeps those it gave, and of one that
+/// the node had and does not name any more it is kept since when that is so. Nothing is written if all of it is known.
 ///
 /// # Errors
 /// It could not be made durable.
 pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Result<(), StoreError> {
+    let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
     let news: Vec<_> = store.read(|state| {
         let known = |driver: &Driver| state.driver(&driver.name).and_then(|known| known.at(node));
         let news = drivers.into_iter().map(|driver| {
@@ -50,11 +52,20 @@ pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Re
         });
         news.filter(|(_, at, before)| before.as_ref() != Some(at)).collect()
     });
-    if news.is_empty() && store.read(|state| state.node(node).is_some()) {
+    let gone: Vec<DriverName> = store.read(|state| {
+        let gone = |(driver, of): &(&DriverName, &OfDriver)| {
+            !named.contains(*driver) && of.at(node).is_some_and(|at| at.gone.is_none())
+        };
+        state.drivers().into_iter().filter(gone).map(|(driver, _)| driver.clone()).collect()
+    });
+    if news.is_empty() && gone.is_empty() && store.read(|state| state.node(node).is_some()) {
         return Ok(());
     }
     for (driver, at, _) in &news {
         info!(%node, %driver, away = !at.has_spoken(), "learned of a driver");
+    }
+    for driver in &gone {
+        info!(%node, %driver, "the node does not have the driver any more");
     }
     let node = node.clone();
     let write = store.write(move |txn| {
@@ -65,12 +76,17 @@ pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Re
             let listed = txn.at(&driver, &node).map_or(0, |before| before.listed);
             txn.set_at(&driver, &node, Some(At { listed, ..at }));
         }
+        for driver in gone {
+            if let Some(at) = txn.at(&driver, &node).cloned() {
+                txn.set_at(&driver, &node, Some(At { gone: Some(now()), ..at }));
+            }
+        }
     });
     write.await
 }
 
 fn learned(node: &NodeName, driver: &Driver, before: Option<&At>) -> At {
-    let mut at = before.cloned().unwrap_or_default();
+    let mut at = At { gone: None, ..before.cloned().unwrap_or_default() };
     if !driver.answers.is_empty() {
         let mut answers: std::collections::BTreeMap<_, _> =
             driver.answers.iter().map(|(method, answer)| (method.clone(), answer.0.clone())).collect();
@@ -179,10 +195,32 @@ pub async fn found(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proto::stop::Tasks;
 
     use super::*;
     use crate::store::Memory;
+
+    fn hello(names: &[&str]) -> Vec<Driver> {
+        let driver = |name: &&str| Driver { name: name.parse().unwrap(), answers: BTreeMap::new() };
+        names.iter().map(driver).collect()
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_is_not_named_any_more_is_kept_and_marked_until_it_is_back() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let node = "n1".parse().unwrap();
+        let gone = |name: &str| {
+            let name = name.parse().unwrap();
+            store.read(|state| state.driver(&name).unwrap().at(&node).unwrap().gone.is_some())
+        };
+        drivers(&store, &node, hello(&["a.example", "b.example"])).await.unwrap();
+        drivers(&store, &node, hello(&["b.example"])).await.unwrap();
+        assert!(gone("a.example") && !gone("b.example"));
+        drivers(&store, &node, hello(&["a.example", "b.example"])).await.unwrap();
+        assert!(!gone("a.example"));
+    }
 
     #[tokio::test]
     async fn what_was_found_by_its_id_has_that_id_in_lists_when_it_is_attached() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proto::config::Common;
+use proto::identity::DriverName;
 use proto::link::tls::{Credentials, Role};
 use proto::socket::Socket;
 use proto::stop::{self, Tasks};
@@ -14,8 +15,9 @@ use tokio::net::TcpListener;
 use crate::accept::Door;
 use crate::admin::Insight;
 use crate::calls::Calls;
-use crate::config::Config;
+use crate::config::{Config, StoreAt};
 use crate::front::Front;
+use crate::holder::listen::Holders;
 use crate::http::Health;
 use crate::links::Links;
 use crate::node_fronts::NodeFronts;
@@ -37,7 +39,9 @@ pub mod elect;
 mod entry;
 pub mod find;
 pub mod front;
+pub mod holder;
 pub mod http;
+pub mod kube;
 pub mod learn;
 pub mod links;
 pub mod local;
@@ -66,13 +70,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
-    let making = || format!("the directory of the fronts, {}, cannot be made", config.fronts.display());
-    std::fs::create_dir_all(&config.fronts).with_context(making)?;
-    let mut sockets = Vec::new();
-    for driver in config.drivers {
-        let socket = Socket::bind(&config.fronts.join(format!("{driver}.sock")))?;
-        sockets.push((driver, socket));
-    }
+    let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, admin::MODE)?;
     // Fronts stop first and the links after them, so that calls in flight are answered. Who watches, watches that.
     let (fronts, edges) = (Tasks::default(), Tasks::default());
@@ -85,10 +83,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         watching.spawn("http", http::serve(listener, health.clone(), watching.clone()));
     }
     let calls = Arc::new(Calls::default());
-    // A large store takes seconds, in which it is said that this process lives.
-    let (at, metrics, group) = (config.store.clone(), calls.clone(), keeping.clone());
-    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &group);
-    let store = tokio::task::spawn_blocking(opening).await.context("the store was not opened")??;
+    let store = open(config.store, &calls, &keeping).await?;
     let links = Arc::new(Links::new(store.clone(), edges.clone()).scoped(&config.policies));
     let Common { grace, keep_alive, .. } = config.common;
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
@@ -104,12 +99,17 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         by_driver.insert(driver, front.clone());
         fronts.spawn("front", front.serve(socket, fronts.clone()));
     }
-    if config.node_fronts {
-        let nodes = NodeFronts::new(&config.fronts, by_driver.clone());
+    if let Some(directory) = config.fronts.as_deref().filter(|_| config.node_fronts) {
+        let nodes = NodeFronts::new(directory, by_driver.clone());
         fronts.spawn("node fronts", nodes.keep(fronts.clone()));
     }
+    let holders = Holders::new(by_driver.clone(), fronts.clone());
+    holders.listen(&config.holders, &credentials).await?;
     let policies = config.policies;
-    let insight = Arc::new(Insight { store, links: links.clone(), calls, policies, fronts: by_driver });
+    let kubernetes = config.kubernetes.as_ref().map(|_| Arc::default());
+    let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
+    let insight = Arc::new(insight);
+    kube::start(config.kubernetes, insight.clone(), &watching).await?;
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
@@ -122,4 +122,22 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     watching.finish(GOODBYE).await;
     keeping.finish(GOODBYE).await;
     Ok(())
+}
+
+/// Opens the store. A large one takes seconds, in which it is said that this process lives.
+async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
+    let (metrics, tasks) = (calls.clone(), tasks.clone());
+    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &tasks);
+    Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
+}
+
+/// The drivers, with the sockets of their fronts if there are to be any.
+fn bind(config: &Config) -> anyhow::Result<Vec<(DriverName, Option<Socket>)>> {
+    let Some(directory) = &config.fronts else {
+        return Ok(config.drivers.iter().map(|driver| (driver.clone(), None)).collect());
+    };
+    let making = || format!("the directory of the fronts, {}, cannot be made", directory.display());
+    std::fs::create_dir_all(directory).with_context(making)?;
+    let socket = |driver: &DriverName| Socket::bind(&directory.join(format!("{driver}.sock")));
+    config.drivers.iter().map(|driver| Ok((driver.clone(), Some(socket(driver)?)))).collect()
 }

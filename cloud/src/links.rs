@@ -100,6 +100,11 @@ impl Links {
         &self.tasks
     }
 
+    /// How long there could be links by now.
+    pub(crate) fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
     /// Changes whenever a node has a new link.
     pub(crate) fn linking(&self) -> watch::Receiver<()> {
         self.linking.subscribe()

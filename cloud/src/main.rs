@@ -21,7 +21,13 @@ fn main() -> ExitCode {
         }
         Command::Ask(ask) => proto::program::runtime(1)?.block_on(cloud::admin::show::run(ask)),
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
-        Command::Ca(Ca::Issue { node, dir, days }) => ca::issue(&dir, &node, days),
+        Command::Front(flags) => proto::program::runtime(1)?.block_on(cloud::holder::run(flags)),
+        Command::Ca(Ca::Issue { node, front, dir, days }) => match (node, front) {
+            (_, Some(front)) => ca::issue_front(&dir, &front, days),
+            (Some(node), None) => ca::issue(&dir, &node, days),
+            // One of them is required.
+            (None, None) => Ok(()),
+        },
         Command::Store(Keep::Check { store, output }) => {
             tool::check(&store, output, &mut io::stdout().lock())
         }

@@ -9,7 +9,7 @@ use proto::error::{Error, chain};
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Made};
 use tonic::Code;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::learn::now;
 use crate::store::{Claim, Home, Intent, Store, Txn};
@@ -165,6 +165,7 @@ fn keep(
     asked: Option<(Id, Asked)>,
 ) -> NodeName {
     let Made { id, entry, source } = made;
+    let is_new = txn.home(driver, &id).is_none();
     let mut home = home(txn.home(driver, &id).cloned(), node, entry, source);
     if let Some((name, asked)) = asked {
         if let Some(intent) = txn.intent(driver, &name).cloned() {
@@ -178,6 +179,10 @@ fn keep(
             (home.name, home.claim, home.parameters) =
                 (Some(text(&name).into()), asked.claim, asked.parameters);
         }
+    }
+    if let Some(claim) = home.claim.as_deref().filter(|_| is_new) {
+        let Claim { namespace, name, .. } = claim;
+        info!(%driver, %node, volume = text(&id), claim = format!("{namespace}/{name}"), "made");
     }
     let lives = home.node.clone();
     txn.set_home(driver, &id, Some(home));

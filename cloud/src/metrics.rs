@@ -64,6 +64,12 @@ struct InFlight {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AskedApi {
+    request: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Over {
     transport: &'static str,
 }
@@ -89,6 +95,8 @@ pub struct Metrics {
     commit_failures: Counter,
     commit_seconds: Histogram,
     commit_changes: Histogram,
+    api_requests: Family<AskedApi, Counter>,
+    api_seconds: Histogram,
 }
 
 /// What there is now.
@@ -137,6 +145,12 @@ impl Metrics {
     /// A list was answered without waiting any longer for a node.
     pub(crate) fn slow(&self, driver: &DriverName) {
         self.slow.get_or_create(&OfDriver { driver: Named(driver.clone()) }).inc();
+    }
+
+    /// The API server of Kubernetes was asked something.
+    pub(crate) fn asked(&self, request: &'static str, outcome: &'static str, time: Duration) {
+        self.api_requests.get_or_create(&AskedApi { request, outcome }).inc();
+        self.api_seconds.observe(time.as_secs_f64());
     }
 
     /// A store whose commits are measured.
@@ -216,6 +230,16 @@ impl Metrics {
             "Changes that shared a commit",
             self.commit_changes.clone(),
         );
+        registry.register(
+            "kubernetes_requests",
+            "Requests to Kubernetes, by what came of them",
+            self.api_requests.clone(),
+        );
+        registry.register(
+            "kubernetes_request_seconds",
+            "How long requests to Kubernetes took",
+            self.api_seconds.clone(),
+        );
     }
 }
 
@@ -241,6 +265,8 @@ impl Default for Metrics {
             commit_failures: Counter::default(),
             commit_seconds: Histogram::new(COMMIT),
             commit_changes: Histogram::new(CHANGES),
+            api_requests: Family::default(),
+            api_seconds: Histogram::new(CALL),
         };
         metrics.register();
         metrics
@@ -349,6 +375,7 @@ mod tests {
         metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
         metrics.slow(&driver);
         metrics.slow(&driver);
+        metrics.asked("CSIDriver apply", "conflict", Duration::from_millis(3));
         let mut store = metrics.measured(Box::new(Full));
         let change = Change::Node("n1".parse().unwrap(), None);
         store.commit(std::slice::from_ref(&change)).unwrap();
@@ -367,6 +394,8 @@ mod tests {
             r#"edge_csi_homes{driver="d.example"} 7"#,
             r#"edge_csi_intents_open{driver="d.example"} 1"#,
             r#"edge_csi_list_slow_nodes_total{driver="d.example"} 2"#,
+            r#"edge_csi_kubernetes_requests_total{request="CSIDriver apply",outcome="conflict"} 1"#,
+            "edge_csi_kubernetes_request_seconds_count 1",
             "edge_csi_store_queue 6",
             "edge_csi_store_commits_total 2",
             "edge_csi_store_commit_failures_total 1",

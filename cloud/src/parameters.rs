@@ -19,6 +19,8 @@ const CAPACITY_PARAMETERS: u32 = 2;
 const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
 const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 const VOLUME_NAME: &str = "csi.storage.k8s.io/pv/name";
+/// The longest name that Kubernetes gives to anything, in bytes. What is longer is from somebody else, and is not kept.
+const LONGEST: usize = 253;
 
 /// The PersistentVolumeClaim that a volume is made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +65,7 @@ pub fn claim(create_volume: &[u8]) -> Result<Option<Claim>, Malformed> {
             VOLUME_NAME => &mut volume,
             _ => continue,
         };
-        *found = Some(value.to_owned());
+        *found = Some(value.to_owned()).filter(|name| name.len() <= LONGEST);
     }
     Ok(name.zip(namespace).map(|(name, namespace)| Claim { namespace, name, volume }))
 }
@@ -136,6 +138,7 @@ mod tests {
         expected.volume = Some("pvc-1".into());
         assert_eq!(of(&[name, namespace, (VOLUME_NAME, "pvc-1")]), Some(expected));
         assert_eq!(of(&[name]), None);
+        assert_eq!(of(&[name, (CLAIM_NAMESPACE, &"n".repeat(LONGEST + 1))]), None);
         assert!(claim(b"\x22\xff").is_err());
     }
 }

@@ -60,7 +60,8 @@ impl Passage<'_> {
     pub async fn unary(&self, mut call: Call) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
-        call.headers.insert(CALL_ID, call_id());
+        // A holder of a front's socket gave it one already, and sends it again to the next csi-cloud.
+        call.headers.entry(CALL_ID).or_insert_with(call_id);
         // Only a byte stream of the link may have broken; a link that is there is tried once more.
         let mut once_more = true;
         loop {
@@ -129,7 +130,8 @@ impl Passage<'_> {
     }
 }
 
-fn call_id() -> HeaderValue {
+/// A new id for a caller's call.
+pub(crate) fn call_id() -> HeaderValue {
     let mut text = Uuid::encode_buffer();
     let text = Uuid::now_v7().hyphenated().encode_lower(&mut text);
     // Hexadecimal digits and hyphens are always a header value.

@@ -9,6 +9,8 @@ use proto::config::{HOUR, Reader};
 use proto::identity::NodeName;
 pub use proto::topology::Scope;
 
+use crate::kube::ObjectSettings;
+
 /// How long a node may be away if nothing is said, in seconds.
 const GRACE: u16 = 10;
 
@@ -35,13 +37,21 @@ pub struct Policy {
     /// How long a node may be away until another is elected for it (scope `shared`), and until its capacity
     /// counts as 0. One second to one hour.
     pub grace: Duration,
+    /// What its CSIDriver object says, in Kubernetes.
+    pub object: ObjectSettings,
 }
 
 impl Policy {
     /// The policy of a driver for which nothing is said.
     pub fn new(default_node: Option<&NodeName>) -> Self {
         let placement = default_node.cloned().map_or(Placement::Spread, Placement::Pinned);
-        Self { scope: None, placement, reschedule: false, grace: Duration::from_secs(GRACE.into()) }
+        Self {
+            scope: None,
+            placement,
+            reschedule: false,
+            grace: Duration::from_secs(GRACE.into()),
+            object: ObjectSettings::default(),
+        }
     }
 
     /// Takes a driver's section. What is contradictory in it is noted there.
@@ -77,7 +87,8 @@ impl Policy {
             (None, None) => default.placement,
         };
         let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
-        Self { scope, placement, reschedule: reschedule.unwrap_or(default.reschedule), grace }
+        let object = ObjectSettings::read(driver, section);
+        Self { scope, placement, reschedule: reschedule.unwrap_or(default.reschedule), grace, object }
     }
 }
 

@@ -77,6 +77,19 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A holder lost csi-cloud with the call on it, or there was none in time.
+    #[error(
+        "csi-cloud, which carries the call out, is away or went away; the outcome is not known, send it again \
+         when it runs"
+    )]
+    ServerLost {
+        /// What was met last.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A holder serves a driver that its csi-cloud does not.
+    #[error("csi-cloud serves no driver {0:?}; name it in its configuration (drivers, --driver)")]
+    NoFront(String),
     /// The driver at this node cannot be reached.
     #[error("driver {driver} cannot be reached at {socket}; is it running, and is this its socket?")]
     DriverAway {
@@ -339,6 +352,8 @@ impl Error {
             | Self::NoSuchDriver(_)
             | Self::NotLearned(_)
             | Self::ScopeUnknown(_)
+            | Self::ServerLost { .. }
+            | Self::NoFront(_)
             | Self::NotDurable { .. }
             | Self::Claimed { .. }
             | Self::Removed { .. }
@@ -351,6 +366,20 @@ impl Error {
             | Self::DirectNotYet { .. }
             | Self::Stopping(_) => Code::Unavailable,
         }
+    }
+
+    /// Whether an edge that links may end it: nothing was begun for want of one.
+    pub fn awaits_link(&self) -> bool {
+        matches!(
+            self,
+            Self::NotLinked { .. }
+                | Self::NoRoute { .. }
+                | Self::Reschedule { .. }
+                | Self::NotLearned(_)
+                | Self::NotAsked { .. }
+                | Self::NotListed { .. }
+                | Self::NoCapacity { .. }
+        )
     }
 
     /// The failure and all that caused it, in one line.

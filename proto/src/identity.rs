@@ -14,6 +14,9 @@ use webpki::EndEntityCert;
 /// A node certificate's subject alternative name is this and the node's name, as its only URI.
 pub const NODE_URI: &str = "edge-csi://node/";
 
+/// A front's certificate, of a program that holds the sidecars' sockets, has this and the front's name.
+pub const FRONT_URI: &str = "edge-csi://front/";
+
 /// Why a name is none, or a certificate names nobody.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -23,6 +26,9 @@ pub enum IdentityError {
          ends with a letter or digit"
     )]
     NodeName(String),
+    /// The same as for a node's name.
+    #[error("{0:?} is no name of a front; it is made like a node's: a-z, 0-9, '-' and '.', at most 253")]
+    FrontName(String),
     /// CSI: "63 characters or less, beginning and ending with an alphanumeric".
     #[error(
         "{0:?} is no CSI driver name; it has at most 63 characters: letters, digits, '-' and '.', and begins \
@@ -38,12 +44,22 @@ pub enum IdentityError {
          `csi-cloud ca issue NODE`?"
     )]
     Names(usize),
+    /// The certificate has not exactly one name of a front.
+    #[error(
+        "the certificate has {0} names that begin with {FRONT_URI} and a front's has one; was it made by \
+         `csi-cloud ca issue --front NAME`?"
+    )]
+    Fronts(usize),
 }
 
 /// The name of a node, as Kubernetes knows it: a DNS-1123 subdomain of at most 253 bytes. A copy shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
+
+/// The name of a front in its certificate, for the log: a DNS-1123 subdomain of at most 253 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontName(Arc<str>);
 
 /// The name of a CSI driver as its `GetPluginInfo` says it, at most 63 bytes. A copy shares the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,14 +70,15 @@ impl TryFrom<String> for NodeName {
     type Error = IdentityError;
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
-        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-        let good =
-            |part: &str| begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-');
-        if name.len() <= 253 && name.split('.').all(good) {
-            Ok(Self(name.into()))
-        } else {
-            Err(IdentityError::NodeName(name))
-        }
+        if is_subdomain(&name) { Ok(Self(name.into())) } else { Err(IdentityError::NodeName(name)) }
+    }
+}
+
+impl TryFrom<String> for FrontName {
+    type Error = IdentityError;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        if is_subdomain(&name) { Ok(Self(name.into())) } else { Err(IdentityError::FrontName(name)) }
     }
 }
 
@@ -74,6 +91,12 @@ impl TryFrom<String> for DriverName {
             begins_and_ends(&name, allowed) && name.bytes().all(|b| allowed(b) || b == b'-' || b == b'.');
         if good && name.len() <= 63 { Ok(Self(name.into())) } else { Err(IdentityError::DriverName(name)) }
     }
+}
+
+fn is_subdomain(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let good = |part: &str| begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-');
+    name.len() <= 253 && name.split('.').all(good)
 }
 
 fn begins_and_ends(text: &str, allowed: fn(u8) -> bool) -> bool {
@@ -110,20 +133,34 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(NodeName, DriverName);
+as_text!(NodeName, DriverName, FrontName);
 
 /// The node that a certificate, which TLS has verified, belongs to.
 ///
 /// # Errors
 /// It is no node's certificate, or has more than one name of ours.
 pub fn node_of(certificate: &CertificateDer<'_>) -> Result<NodeName, IdentityError> {
-    let certificate = EndEntityCert::try_from(certificate).map_err(IdentityError::Certificate)?;
-    let names: Vec<&str> =
-        certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(NODE_URI)).collect();
-    match names.as_slice() {
+    match names(certificate, NODE_URI)?.as_slice() {
         [name] => name.parse(),
         several => Err(IdentityError::Names(several.len())),
     }
+}
+
+/// The front that a certificate, which TLS has verified, belongs to.
+///
+/// # Errors
+/// It is no front's certificate, or has more than one name of ours.
+pub fn front_of(certificate: &CertificateDer<'_>) -> Result<FrontName, IdentityError> {
+    match names(certificate, FRONT_URI)?.as_slice() {
+        [name] => name.parse(),
+        several => Err(IdentityError::Fronts(several.len())),
+    }
+}
+
+fn names(certificate: &CertificateDer<'_>, begin: &str) -> Result<Vec<String>, IdentityError> {
+    let certificate = EndEntityCert::try_from(certificate).map_err(IdentityError::Certificate)?;
+    let names = certificate.valid_uri_names().filter_map(|uri| uri.strip_prefix(begin));
+    Ok(names.map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -162,6 +199,14 @@ mod tests {
         assert!(matches!(node_of(&two), Err(IdentityError::Names(2))));
         assert!(matches!(node_of(&certificate(&["edge-csi://node/../x"])), Err(IdentityError::NodeName(_))));
         assert!(matches!(node_of(&CertificateDer::from_slice(b"no")), Err(IdentityError::Certificate(_))));
+    }
+
+    #[test]
+    fn a_front_is_no_node_and_a_node_no_front() {
+        let (front, node) = (certificate(&["edge-csi://front/f1"]), certificate(&["edge-csi://node/n1"]));
+        assert_eq!(front_of(&front).unwrap().as_str(), "f1");
+        assert!(matches!(front_of(&node), Err(IdentityError::Fronts(0))));
+        assert!(matches!(node_of(&front), Err(IdentityError::Names(0))));
     }
 
     proptest! {

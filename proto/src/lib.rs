@@ -17,6 +17,7 @@ pub mod error;
 pub mod forward;
 pub mod frame;
 pub mod hello;
+pub mod holder;
 pub mod http2;
 pub mod identity;
 pub mod link;

@@ -25,16 +25,13 @@ fn named(text: &str) -> BTreeSet<&str> {
 
 /// What csi-cloud says that it has, as a query writes it: a counter with its `_total`, a histogram without a part.
 fn metrics() -> BTreeSet<String> {
-    let now = cloud::metrics::Now {
-        nodes: (0, 0),
-        links: Vec::new(),
-        link_ups: 0,
-        queue: 0,
-        drivers: Vec::new(),
-    };
+    let now =
+        cloud::metrics::Now { nodes: (0, 0), links: Vec::new(), link_ups: 0, queue: 0, drivers: Vec::new() };
     let text = cloud::metrics::Metrics::default().text(&now);
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    types.map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() }).collect()
+    types
+        .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
+        .collect()
 }
 
 /// The metric that a name in a query is of.

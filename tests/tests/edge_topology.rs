@@ -57,7 +57,13 @@ impl Site {
         let url = self.url.clone();
         let more = ["--cloud", &url, "--state", &state];
         let edge = self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
-        edge.logged("driver connected").await?;
+        // Its log still has what the one before it said, so that is no state to wait for.
+        until("the node's front reaches the driver", || async {
+            let info = self.ask("/csi.v1.Identity/GetPluginInfo", &[]).await?;
+            ensure!(info.code() == Code::Ok, "{}", info.status());
+            Ok(())
+        })
+        .await?;
         Ok(edge)
     }
 

@@ -198,8 +198,19 @@ fn node(node: &NodeShown) -> Vec<String> {
     ]
 }
 
-const DRIVERS: &[&str] =
-    &["NAME", "FRONT", "SCOPE", "PLACEMENT", "NODES", "LINKED", "HOMES", "OPEN", "CALLS", "NODES DIFFER"];
+const DRIVERS: &[&str] = &[
+    "NAME",
+    "FRONT",
+    "SCOPE",
+    "PLACEMENT",
+    "NODES",
+    "LINKED",
+    "HOMES",
+    "OPEN",
+    "CALLS",
+    "CSIDRIVER",
+    "NODES DIFFER",
+];
 
 /// Below the table is what each driver can do, since a column cannot hold it.
 async fn drivers(show: &Show) -> anyhow::Result<()> {
@@ -234,6 +245,7 @@ fn driver(driver: &DriverShown) -> Vec<String> {
         driver.homes.to_string(),
         driver.intents_open.to_string(),
         driver.calls.to_string(),
+        driver.csidriver.clone().unwrap_or_default(),
         driver.odd.join("; "),
     ]
 }

@@ -80,6 +80,9 @@ pub struct DriverShown {
     pub capabilities: Option<BTreeMap<String, Vec<String>>>,
     /// What some nodes can and others cannot.
     pub odd: Vec<String>,
+    /// How its CSIDriver object stands: `ours`, `not yet`, or why it is left as it is. None without Kubernetes.
+    #[serde(default)]
+    pub csidriver: Option<String>,
 }
 
 /// Asks for volumes.

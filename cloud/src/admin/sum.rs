@@ -62,6 +62,7 @@ impl Insight {
                 intents_open: of.map_or(0, OfDriver::open_intents),
                 calls,
                 capabilities: of.and_then(|of| can(of, scope)),
+                csidriver: self.kubernetes.as_ref().and_then(|published| published.csidriver(&name)),
                 odd: of.iter().flat_map(|of| of.said().odd()).map(ToString::to_string).collect(),
                 name,
             }

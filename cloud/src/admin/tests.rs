@@ -18,7 +18,7 @@ pub(crate) fn insight_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Insight 
     let store = Store::open(backend, tasks).unwrap();
     let links = Arc::new(Links::new(store.clone(), tasks.clone()));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
-    Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new() }
+    Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new(), kubernetes: None }
 }
 
 fn driver() -> DriverName {

@@ -16,7 +16,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
         Command::Serve(flags) => Config::load(*flags),
-        Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
+        Command::Front(_) | Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
     }
 }
 
@@ -69,6 +69,21 @@ fn all_that_is_wrong_is_named_at_once() {
     ] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
+}
+
+#[test]
+fn fronts_may_be_left_out_where_holders_bring_the_calls() {
+    let text = "holders = [\"unix:/h.sock\", \"https://0.0.0.0:7444\"]\nadmin = \"/a.sock\"\n";
+    let file = WHOLE.replace("fronts = \"/run/x\"\n", text);
+    let config = load(&file, &[]).unwrap();
+    let holders: Vec<_> = config.holders.iter().map(ToString::to_string).collect();
+    assert_eq!(holders, ["unix:/h.sock", "https://0.0.0.0:7444"]);
+    assert_eq!(config.fronts, None);
+    let problems =
+        load(&file.replace("admin = \"/a.sock\"\n", ""), &["--node-fronts"]).unwrap_err().to_string();
+    assert!(problems.contains("admin (--admin)") && problems.contains("node_fronts"), "{problems}");
+    let beside = format!("{WHOLE}\n").replace("default_node", "holders = [\"unix:/h\"]\ndefault_node");
+    assert_eq!(load(&beside, &[]).unwrap().fronts, Some("/run/x".into()), "beside its own");
 }
 
 #[test]
@@ -144,4 +159,50 @@ fn contradictions_are_named_at_once() {
 fn an_admin_socket_is_no_front() {
     let text = load(WHOLE, &["--admin", "/run/x/a.example.sock"]).unwrap_err().to_string();
     assert!(text.contains("admin") && text.contains("a.example"), "{text}");
+}
+
+#[test]
+fn without_a_word_there_is_no_kubernetes() {
+    let kubernetes = |sections: &str, flags: &[&str]| load(&with(sections), flags).unwrap().kubernetes;
+    assert_eq!(kubernetes("", &[]), None);
+    assert_eq!(kubernetes("", &["--publish-csinode", "on"]), None);
+    let of = |api: ApiAt, publish, s| Some(Kubernetes { api, publish, grace: Duration::from_secs(s) });
+    assert_eq!(kubernetes("[kubernetes]\n", &[]), of(ApiAt::InCluster, Publish::Auto, 60));
+    let file = "[kubernetes]\napi = \"/k\"\npublish_csinode = \"off\"\ngrace_s = 5\n";
+    assert_eq!(kubernetes(file, &[]), of(ApiAt::Kubeconfig("/k".into()), Publish::Off, 5));
+    assert_eq!(kubernetes(file, &["--kubernetes", "off"]), None);
+    let flags = ["--kubernetes", "in-cluster", "--publish-csinode", "on"];
+    assert_eq!(kubernetes(file, &flags), of(ApiAt::InCluster, Publish::On, 5));
+    let Some(Kubernetes { api: ApiAt::Kubeconfig(path), .. }) =
+        kubernetes("[kubernetes]\napi = \"k\"\n", &[])
+    else {
+        panic!("no kubeconfig")
+    };
+    assert!(path.is_absolute() && path.ends_with("k"), "relative to the file: {}", path.display());
+    let text =
+        load(&with("[kubernetes]\npublish_csinode = \"yes\"\ngrace_s = 0\n"), &[]).unwrap_err().to_string();
+    for expected in ["\"yes\" is none of \"on\"", "grace_s is a whole number from 1 to 3600"] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+}
+
+#[test]
+fn what_a_csidriver_object_says_is_the_operators_word() {
+    let file = with(
+        "[driver.\"a.example\"]\npod_info_on_mount = true\nfs_group_policy = \"File\"\n\
+         volume_lifecycle_modes = [\"Persistent\", \"Ephemeral\"]\nstorage_capacity = true\n\
+         [[driver.\"a.example\".token_requests]]\naudience = \"vault\"\nexpiration_s = 600\n",
+    );
+    let object = policy(&file, "a.example").object;
+    assert_eq!((object.pod_info_on_mount, object.fs_group_policy), (Some(true), Some("File")));
+    assert_eq!((object.volume_lifecycle_modes.len(), object.requires_republish), (2, None));
+    assert_eq!(object.token_requests[0].expiration_s, Some(600));
+    let file = with(
+        "[driver.\"a.example\"]\nfs_group_policy = \"all\"\nvolume_lifecycle_modes = [\"persistent\"]\n\
+         [[driver.\"a.example\".token_requests]]\nexpiration_s = 60\n",
+    );
+    let text = load(&file, &[]).unwrap_err().to_string();
+    for expected in ["\"all\" is none of", "\"persistent\" is none of", "expiration_s is at least 600"] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
 }

@@ -75,6 +75,7 @@ impl World {
             placement: self.placement.clone(),
             reschedule: false,
             grace: Duration::from_secs(10),
+            object: crate::kube::ObjectSettings::default(),
         };
         let facts = Facts {
             driver: state.driver(&driver()),

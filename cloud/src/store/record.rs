@@ -81,6 +81,9 @@ pub struct At {
     pub place: Box<[(String, String)]>,
     /// When it first gave a whole list of its volumes, in ms since 1970; zero if never.
     pub listed: u64,
+    /// Since when its node says nothing of it any more, in ms since 1970. What it said counts on: it may come back.
+    #[serde(default)]
+    pub gone: Option<u64>,
 }
 
 /// A node that ever linked.

@@ -19,7 +19,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::LinkError;
 use crate::error::chain;
-use crate::identity::{IdentityError, NodeName, node_of};
+use crate::identity::{IdentityError, NodeName, front_of, node_of};
 
 /// Where the certificates are; all PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -47,6 +47,8 @@ pub enum Role {
     Cloud,
     /// csi-edge: extended key usage clientAuth, and a node's name.
     Node,
+    /// `csi-cloud front`: extended key usage clientAuth, and a front's name.
+    Front,
 }
 
 /// Certificates and key of one end, checked.
@@ -87,8 +89,8 @@ pub enum TlsError {
         /// What rustls says.
         why: rustls::Error,
     },
-    /// A node's certificate that names no node.
-    #[error("the certificate in {} is no node's", path.display())]
+    /// A node's certificate that names no node, or a front's that names no front.
+    #[error("the certificate in {} is not made for this program", path.display())]
     Identity {
         /// The file.
         path: PathBuf,
@@ -153,16 +155,18 @@ impl Credentials {
             EndEntityCert::try_from(first).map_err(|e| wrong(format!("cannot be read: {e}")))?;
         let usage = match role {
             Role::Cloud => KeyUsage::server_auth(),
-            Role::Node => KeyUsage::client_auth(),
+            Role::Node | Role::Front => KeyUsage::client_auth(),
         };
         let algorithms = provider().signature_verification_algorithms;
         certificate
             .verify_for_usage(algorithms.all, &self.roots.roots, rest, UnixTime::now(), usage, None, None)
             .map_err(|error| wrong(explain_own(&error, ca, role)))?;
-        if role == Role::Node {
-            self.node().map_err(|source| TlsError::Identity { path: path.to_owned(), source })?;
-        }
-        Ok(())
+        let named = match role {
+            Role::Cloud => Ok(()),
+            Role::Node => self.node().map(drop),
+            Role::Front => front_of(first).map(drop),
+        };
+        named.map_err(|source| TlsError::Identity { path: path.to_owned(), source })
     }
 
     fn check_key(&self, files: &Files) -> Result<(), TlsError> {
@@ -209,6 +213,7 @@ fn explain_own(error: &webpki::Error, ca: &Path, role: Role) -> String {
     let issue = match role {
         Role::Cloud => "`csi-cloud ca init`",
         Role::Node => "`csi-cloud ca issue NODE`",
+        Role::Front => "`csi-cloud ca issue --front NAME`",
     };
     match error {
         webpki::Error::CertExpired { time, not_after } => {

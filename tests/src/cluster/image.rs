@@ -14,7 +14,7 @@ pub const IMAGE: &str = "stand.edge-csi.io/box:1";
 /// Where Debian has the static busybox.
 const BUSYBOX: &str = "/bin/busybox";
 /// What pods call.
-const APPLETS: [&str; 22] = [
+const APPLETS: [&str; 23] = [
     "awk",
     "cat",
     "cmp",
@@ -37,6 +37,7 @@ const APPLETS: [&str; 22] = [
     "sync",
     "test",
     "touch",
+    "true",
 ];
 
 /// Makes the archive in a directory.

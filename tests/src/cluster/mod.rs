@@ -179,11 +179,13 @@ impl Cluster {
         let sidecars = self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
         stop([&self.cloud.program].into_iter().chain(self.control.programs()).collect()).await;
+        let devices = tidy::devices(&dir)?;
         let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
         for space in spaces.into_iter().filter_map(Arc::into_inner) {
             space.end().await?;
         }
-        objects::within("what is left of the nodes", STOP, || async { tidy::remove(&dir, &name) }).await?;
+        objects::within("what is left of the nodes", STOP, || async { tidy::remove(&name, &devices) })
+            .await?;
         self.dir.close().context("the stand's directory cannot be removed")?;
         tidy::check(&dir)
     }

@@ -227,6 +227,9 @@ async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access) -> anyhow:
         "makeIPTablesUtilChains": false,
         "podLogsDir": at.text("logs"),
         "volumePluginDir": at.text("volumeplugins"),
+        // A volume is mounted, and detached, only once the kubelet has reported it; that is with its status, by default
+        // every 10 s.
+        "nodeStatusUpdateFrequency": "1s",
         "kubeAPIQPS": 50,
         "kubeAPIBurst": 100,
     });

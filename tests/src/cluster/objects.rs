@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Value>> {
 /// The API server does not know the kind.
 pub async fn api(client: &Client, object: &Value, namespace: &str) -> anyhow::Result<Api<DynamicObject>> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or_else(|| ("", text("apiVersion")));
     let kind = GroupVersionKind::gvk(group, version, text("kind"));
     let (resource, capabilities) =
         pinned_kind(client, &kind).await.with_context(|| format!("the API server has no {kind:?}"))?;
@@ -118,5 +118,18 @@ where
             Err(error) if Instant::now() >= deadline => bail!("{what}: not within {limit:?}: {error:#}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_told_apart_and_empty_ones_left_out() {
+        let objects = parse("---\n# nothing\n---\nmetadata: {name: a}\n---\nmetadata: {name: b}\n").unwrap();
+        let names: Vec<_> = objects.iter().map(|object| name(object).unwrap()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(name(&serde_json::json!({"metadata": {}})).is_err());
     }
 }

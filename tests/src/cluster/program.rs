@@ -125,6 +125,17 @@ impl Program {
         state.child = Some(self.spawn(&state.launch)?);
         state.wanted = true;
         state.ended = None;
+        self.entered(&mut state).await
+    }
+
+    /// At a node the program is the child of the one that went inside, and there a moment later.
+    async fn entered(&self, state: &mut State) -> anyhow::Result<()> {
+        let deadline = Instant::now() + STOP;
+        while self.space.is_some() && self.pid_of(state).is_err() && Instant::now() < deadline {
+            let ended = state.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            ensure!(!ended, "{} ended at once; its log ends:\n{}", self.name, self.log_tail());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         Ok(())
     }
 
@@ -297,6 +308,49 @@ impl Program {
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_is_stopped_replaced_and_started_again() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let program = Program::start("sleeper", dir.path(), Launch::new("sleep", ["1000"])).await?;
+        let first = program.pid().await?;
+        program.stop().await?;
+        assert!(!program.is_running().await && program.pid().await.is_err());
+        assert!(program.stop().await.is_err(), "it has ended");
+        program.replace(Path::new("false")).await;
+        program.run().await?;
+        let ended = || async { anyhow::bail!("never") };
+        let error = program.until("word", Duration::from_secs(10), ended).await.unwrap_err();
+        assert!(error.to_string().contains("ended before word"), "{error}");
+        program.replace(Path::new("sleep")).await;
+        program.run().await?;
+        assert_ne!(first, program.pid().await?);
+        program.kill().await
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_started_again_only_if_it_ended_by_itself() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let program = Program::keep("kept", dir.path(), Launch::new("sleep", ["1000"])).await?;
+        let first = program.pid().await?;
+        program.signal(Signal::KILL).await?;
+        crate::stand::until("another one", || async {
+            program.tend().await?;
+            ensure!(program.restarts().await == 1, "not yet");
+            Ok(())
+        })
+        .await?;
+        assert_ne!(first, program.pid().await?);
+        program.stop().await?;
+        program.tend().await?;
+        assert!(!program.is_running().await, "it was stopped");
         Ok(())
     }
 }

@@ -7,20 +7,37 @@ use anyhow::{Context, ensure};
 /// Where the kernel shows its control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the runtimes' design, and loop
-/// devices of volumes that were still staged.
+/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the runtimes' design, and the
+/// loop devices of volumes that were still staged, the newest first, as the kubelet's is of the driver's.
 ///
 /// # Errors
 /// There is a process in a group, or a device is in use.
-pub(super) fn remove(dir: &Path, stand: &str) -> anyhow::Result<()> {
+pub(super) fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
     for group in groups(stand) {
         remove_group(&group).with_context(|| format!("cannot remove {}", group.display()))?;
     }
-    for (device, _) in loops(&dir.display().to_string())? {
-        let status = std::process::Command::new("losetup").arg("--detach").arg(&device).status()?;
-        ensure!(status.success(), "cannot detach {device}");
+    for device in devices.iter().rev() {
+        let attached = Path::new("/sys/block").join(device).join("loop/backing_file").exists();
+        let detach = || {
+            std::process::Command::new("losetup")
+                .args(["--detach", &format!("/dev/{device}")])
+                .stderr(std::process::Stdio::null())
+                .status()
+        };
+        ensure!(!attached || detach()?.success(), "cannot detach {device}");
     }
     Ok(())
+}
+
+/// The names of the loop devices of files below a directory, as long as its mounts are there, the oldest first.
+///
+/// # Errors
+/// The kernel does not say.
+pub(super) fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
+    let needle = dir.display().to_string();
+    let mut devices: Vec<_> = loops(&needle)?.into_iter().map(|(device, _)| device).collect();
+    devices.sort_by_key(|device| (device.len(), device.clone()));
+    Ok(devices)
 }
 
 /// Loop devices of files below a directory, and these files.
@@ -29,7 +46,7 @@ fn loops(needle: &str) -> anyhow::Result<Vec<(String, String)>> {
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
         let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
         if file.starts_with(needle) {
-            found.push((format!("/dev/{}", device.file_name().display()), file.trim_end().to_owned()));
+            found.push((device.file_name().display().to_string(), file.trim_end().to_owned()));
         }
     }
     Ok(found)
@@ -91,4 +108,24 @@ pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
     let left = left(dir)?;
     ensure!(left.is_empty(), "the stand left behind:\n{}", left.join("\n"));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_the_directory_in_its_command_line() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        assert!(left(dir.path())?.is_empty());
+        let file = dir.path().join("x");
+        std::fs::File::create(&file)?;
+        let mut child = std::process::Command::new("tail").arg("-f").arg(&file).spawn()?;
+        let found = left(dir.path())?;
+        child.kill()?;
+        child.wait()?;
+        assert!(found.iter().any(|line| line.contains("tail -f")), "{found:?}");
+        assert!(left(dir.path())?.is_empty());
+        Ok(())
+    }
 }

@@ -1,8 +1,11 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
+mod copies;
+mod edges;
 mod pods;
 pub mod scene;
+mod sets;
 pub mod truth;
 
 use std::time::Duration;
@@ -43,6 +46,18 @@ const AT_ONCE: usize = 4;
 pub const ROWS: &[Row] = &[
     Row { name: "pod", alone: false, run: |scene| pods::written_and_gone(scene).boxed() },
     Row { name: "pod-again", alone: false, run: |scene| pods::made_again(scene).boxed() },
+    Row { name: "block", alone: false, run: |scene| pods::raw_block(scene).boxed() },
+    Row { name: "immediate", alone: false, run: |scene| pods::bound_first(scene).boxed() },
+    Row { name: "two-drivers", alone: false, run: |scene| pods::two_drivers(scene).boxed() },
+    Row { name: "ephemeral", alone: false, run: |scene| pods::ephemeral(scene).boxed() },
+    Row { name: "stateful-set", alone: false, run: |scene| sets::three_nodes(scene).boxed() },
+    Row { name: "snapshot", alone: false, run: |scene| copies::snapshot_and_restore(scene).boxed() },
+    Row { name: "clone", alone: false, run: |scene| copies::cloned(scene).boxed() },
+    Row { name: "expand", alone: false, run: |scene| copies::expanded(scene).boxed() },
+    Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
+    Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
+    Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
+    Row { name: "cloud-killed", alone: true, run: |scene| edges::cloud_killed(scene).boxed() },
 ];
 
 /// The rows of these names, or all without one.
@@ -98,7 +113,33 @@ async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
         Err(_) => scene.told().await.unwrap_or_else(|error| format!("no events: {error:#}")),
     };
     let cleared = scene.end().await.context("after the row");
-    done.with_context(|| format!("what Kubernetes tells of it:\n{told}"))?;
+    done.with_context(|| format!("Kubernetes tells of it:\n{told}\nwhat failed"))?;
     cleared?;
     if row.alone { truth::agreed(cluster).await } else { truth::gone(cluster, row.name).await }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::scene::{claim, pod};
+    use super::*;
+    use crate::cluster::objects::parse;
+
+    #[test]
+    fn rows_are_found_by_name_and_each_has_its_own() {
+        let names: BTreeSet<_> = ROWS.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), ROWS.len());
+        assert_eq!(chosen(&[]).unwrap().len(), ROWS.len());
+        assert_eq!(chosen(&["pod".into()]).unwrap()[0].name, "pod");
+        assert!(chosen(&["pods".into()]).is_err());
+    }
+
+    #[test]
+    fn what_users_write_is_yaml() {
+        let objects = parse(&(claim("c", "late") + &pod("p", "c", "exec sleep 1", "true"))).unwrap();
+        assert_eq!(objects[0]["spec"]["storageClassName"], "late");
+        assert_eq!(objects[1]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "c");
+        assert_eq!(objects[1]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"], "/data");
+    }
 }

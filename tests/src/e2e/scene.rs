@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Event, Namespace, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::DeleteParams;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::cluster::objects::{self, within};
@@ -87,6 +88,15 @@ impl<'a> Scene<'a> {
         pod.spec.and_then(|spec| spec.node_name).context("a ready pod without a node")
     }
 
+    /// How often a pod's containers were started again.
+    ///
+    /// # Errors
+    /// The pod is not there.
+    pub async fn restarts(&self, name: &str) -> anyhow::Result<i32> {
+        let status = self.api::<Pod>().get(name).await?.status.unwrap_or_default();
+        Ok(status.container_statuses.iter().flatten().map(|one| one.restart_count).sum())
+    }
+
     /// Waits until a claim is bound and gives back its persistent volume's name.
     ///
     /// # Errors
@@ -99,6 +109,29 @@ impl<'a> Scene<'a> {
             found.spec.and_then(|spec| spec.volume_name).context("a bound claim without a volume")
         };
         within(&format!("claim {claim}"), SOON, bound).await
+    }
+
+    /// Waits until a part of an object, by its JSON pointer, is this.
+    ///
+    /// # Errors
+    /// It is not in time; the error holds what it is.
+    pub async fn becomes(
+        &self,
+        version: &str,
+        kind: &str,
+        name: &str,
+        at: &str,
+        value: &Value,
+    ) -> anyhow::Result<()> {
+        let object = json!({"apiVersion": version, "kind": kind});
+        let api = objects::api(&self.cluster.client, &object, &self.namespace).await?;
+        let becomes = || async {
+            let found = serde_json::to_value(api.get(name).await?)?;
+            let is = found.pointer(at);
+            ensure!(is == Some(value), "it is {is:?}; the status is {:?}", found.get("status"));
+            Ok(())
+        };
+        within(&format!("{kind} {name}: {value} at {at}"), SOON, becomes).await
     }
 
     /// Deletes an object and waits until it is gone.
@@ -153,8 +186,14 @@ impl<'a> Scene<'a> {
 
 /// A claim as a user writes it.
 pub fn claim(name: &str, class: &str) -> String {
+    claim_of(name, class, "16Mi", "")
+}
+
+/// A claim of a size, with further lines of its spec.
+pub fn claim_of(name: &str, class: &str, size: &str, more: &str) -> String {
     format!(
-        "apiVersion: v1
+        "---
+apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
   name: {name}
@@ -163,39 +202,50 @@ spec:
   storageClassName: {class}
   resources:
     requests:
-      storage: 16Mi
+      storage: {size}
+{more}
 "
     )
 }
 
 /// A pod with a claim's volume at `/data`, which runs a script and is ready as long as a command succeeds.
 pub fn pod(name: &str, claim: &str, script: &str, ready: &str) -> String {
+    pod_with(
+        name,
+        "volumeMounts: [{name: data, mountPath: /data}]",
+        &format!("[{{name: data, persistentVolumeClaim: {{claimName: {claim}}}}}]"),
+        script,
+        ready,
+    )
+}
+
+/// A pod whose container has a line about its volumes, with these volumes.
+pub fn pod_with(name: &str, container: &str, volumes: &str, script: &str, ready: &str) -> String {
     format!(
-        "apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-spec:
-  hostNetwork: true
-  enableServiceLinks: false
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: box
-      image: {image}
-      imagePullPolicy: Never
-      command: [sh, -c, '{script}']
-      readinessProbe:
-        exec:
-          command: [sh, -c, '{ready}']
-        periodSeconds: 1
-      volumeMounts:
-        - name: data
-          mountPath: /data
-  volumes:
-    - name: data
-      persistentVolumeClaim:
-        claimName: {claim}
+        "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n{}",
+        pod_spec("  ", container, volumes, script, ready)
+    )
+}
+
+/// The spec of such a pod, indented.
+pub fn pod_spec(indent: &str, container: &str, volumes: &str, script: &str, ready: &str) -> String {
+    let text = format!(
+        "hostNetwork: true
+enableServiceLinks: false
+terminationGracePeriodSeconds: 1
+containers:
+  - name: box
+    image: {image}
+    imagePullPolicy: Never
+    command: [sh, -c, '{script}']
+    readinessProbe:
+      exec:
+        command: [sh, -c, '{ready}']
+      periodSeconds: 1
+    {container}
+volumes: {volumes}
 ",
         image = crate::cluster::image::IMAGE
-    )
+    );
+    text.lines().map(|line| format!("{indent}{line}\n")).collect()
 }

@@ -84,6 +84,8 @@ pub(super) struct AtValue {
     pub(super) place: Vec<SegmentValue>,
     #[prost(uint64, tag = "4")]
     pub(super) listed: u64,
+    #[prost(uint64, optional, tag = "5")]
+    pub(super) gone: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -163,6 +165,7 @@ impl From<&At> for AtValue {
             info: at.info.clone(),
             place: at.place.iter().map(segment).collect(),
             listed: at.listed,
+            gone: at.gone,
         }
     }
 }
@@ -174,6 +177,7 @@ impl From<AtValue> for At {
             info: at.info,
             place: at.place.into_iter().map(|segment| (segment.key, segment.value)).collect(),
             listed: at.listed,
+            gone: at.gone,
         }
     }
 }

@@ -21,6 +21,7 @@ fn grown(path: &Path) {
             info: Some(vec![1; 60].into()),
             place: [("topology.edge-csi.io/node".to_owned(), format!("node-{n}"))].into(),
             listed: 1,
+            gone: None,
         };
         Change::At("d.example".parse().unwrap(), format!("node-{n}").parse().unwrap(), Some(at))
     };

@@ -1,0 +1,156 @@
+//! At the csi-cloud that serves: takes the calls that holders of fronts' sockets bring.
+//!
+//! Told to stop, it lets go of them soon and marks them, since the holder sends them to the next csi-cloud with the
+//! same id, where they join what runs at the edge.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use proto::error::{Error, chain};
+use proto::forward::Body;
+use proto::holder::{AGAIN, Acceptor, MODE, Place};
+use proto::http2;
+use proto::identity::DriverName;
+use proto::link::Io;
+use proto::link::tls::Credentials;
+use proto::socket::Socket;
+use proto::stop::Tasks;
+use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::sync::Semaphore;
+use tonic::Code;
+use tracing::{debug, info, warn};
+
+use crate::front::Front;
+
+/// How long calls in flight may still be answered here when csi-cloud is told to stop.
+const SOON: Duration = Duration::from_millis(500);
+/// Handshakes at a time; there are few holders.
+const HANDSHAKES: usize = 32;
+
+/// Takes holders' calls for these fronts.
+#[derive(Clone)]
+pub(crate) struct Holders {
+    fronts: Arc<BTreeMap<DriverName, Arc<Front>>>,
+    tasks: Tasks,
+}
+
+impl Holders {
+    /// Their connections are part of `tasks`.
+    pub(crate) fn new(fronts: BTreeMap<DriverName, Arc<Front>>, tasks: Tasks) -> Self {
+        Self { fronts: Arc::new(fronts), tasks }
+    }
+
+    /// Listens at all places, and prints where.
+    ///
+    /// # Errors
+    /// A place cannot be listened on.
+    pub(crate) async fn listen(&self, places: &[Place], credentials: &Credentials) -> anyhow::Result<()> {
+        for place in places {
+            let cannot = || format!("cannot listen for holders on {place} (holders, --holders)");
+            let place = match place {
+                Place::Unix(path) => {
+                    let socket = Socket::bind_for(path, MODE).with_context(cannot)?;
+                    self.tasks.spawn("holders", self.clone().accept_unix(socket));
+                    place.clone()
+                }
+                Place::Https { host, port } => {
+                    let addr = lookup_host(format!("{host}:{port}")).await.with_context(cannot)?.next();
+                    let listener =
+                        TcpListener::bind(addr.with_context(cannot)?).await.with_context(cannot)?;
+                    let port = listener.local_addr().with_context(cannot)?.port();
+                    let acceptor = Acceptor::new(credentials)?;
+                    self.tasks.spawn_until_stop("holders", self.clone().accept_tls(listener, acceptor));
+                    Place::Https { host: host.clone(), port }
+                }
+            };
+            println!("holders {place}");
+        }
+        Ok(())
+    }
+
+    async fn accept_unix(self, socket: Socket) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = socket.listener.accept() => accepted,
+                () = self.tasks.stopped() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => self.serve("unix".into(), Box::new(stream)),
+                Err(error) => cannot_accept(&error).await,
+            }
+        }
+    }
+
+    async fn accept_tls(self, listener: TcpListener, acceptor: Acceptor) {
+        let room = Arc::new(Semaphore::new(HANDSHAKES));
+        loop {
+            let Ok(place) = room.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((tcp, _)) => {
+                    let (holders, acceptor) = (self.clone(), acceptor.clone());
+                    self.tasks.spawn_until_stop("handshake", async move {
+                        let _place = place;
+                        holders.greet(tcp, &acceptor).await;
+                    });
+                }
+                Err(error) => cannot_accept(&error).await,
+            }
+        }
+    }
+
+    async fn greet(&self, tcp: TcpStream, acceptor: &Acceptor) {
+        match acceptor.accept(tcp).await {
+            Ok((front, io)) => self.serve(front.to_string(), io),
+            Err(error) => warn!(error = chain(&error), "refused a holder"),
+        }
+    }
+
+    /// Serves a holder's connection in a task of its own.
+    fn serve(&self, front: String, io: Io) {
+        info!(front, "a holder of fronts is connected");
+        let (holders, tasks) = (self.clone(), self.tasks.clone());
+        let service = move |request| holders.clone().answer(request);
+        self.tasks.spawn("holder", async move {
+            tokio::select! {
+                served = http2::serve(io, service, tasks.stopped()) => {
+                    let reason = served.err().map(|error| chain(&error)).unwrap_or_default();
+                    debug!(front, reason, "a holder's connection ended");
+                }
+                () = tasks.given_up() => {}
+            }
+        });
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let driver = request.uri().authority().map(|authority| authority.as_str()).unwrap_or_default();
+        let front = self.fronts.iter().find(|(name, _)| name.as_str() == driver);
+        let Some((_, front)) = front else { return Ok(Error::NoFront(driver.to_owned()).response()) };
+        let soon = async {
+            self.tasks.stopped().await;
+            tokio::time::sleep(SOON).await;
+        };
+        let mut response = tokio::select! {
+            biased;
+            answered = front.clone().answer_held(request) => match answered {
+                Ok(response) => return Ok(response),
+                // What is not carried out for want of links, say, is a matter for the next csi-cloud.
+                Err(error) if error.code() == Code::Unavailable && front.links().is_drained() => error.response(),
+                Err(error) => return Ok(error.response()),
+            },
+            () = soon => Error::Stopping("csi-cloud").response(),
+        };
+        response.headers_mut().insert(AGAIN, HeaderValue::from_static("1"));
+        Ok(response)
+    }
+}
+
+/// Out of file descriptors, say: who is connected goes on.
+async fn cannot_accept(error: &std::io::Error) {
+    warn!(%error, "cannot accept a holder");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}

@@ -1,0 +1,207 @@
+//! The connection to the csi-cloud that serves, whichever that is now: made again as soon as it is lost, or as that
+//! csi-cloud says that it takes no more calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderMap, HeaderValue, header};
+use proto::error::chain;
+use proto::forward::{self, Answer, Call};
+use proto::frame;
+use proto::holder::{self, AGAIN, Place};
+use proto::identity::DriverName;
+use proto::link::LinkError;
+use proto::link::tls::Credentials;
+use proto::rpc::Rpc;
+use proto::stop::Tasks;
+use proto::upstream::{self, Upstream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, info, warn};
+
+use super::known::{self, Known};
+
+/// The first and the longest time between two attempts to reach csi-cloud.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// How long csi-cloud may be away before the log says so as of something that is not right.
+const NORMAL: Duration = Duration::from_secs(5);
+/// How long csi-cloud may take to say what a driver can do.
+const ASK: Duration = Duration::from_secs(5);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where calls are carried out.
+pub(super) struct Server {
+    places: Vec<Place>,
+    credentials: Option<Credentials>,
+    now: watch::Sender<Option<Arc<Connected>>>,
+}
+
+/// A connection to a csi-cloud.
+pub(super) struct Connected {
+    upstream: Upstream,
+    place: String,
+    /// Stopped when no more calls can be begun on it; those in flight may go on.
+    over: Tasks,
+}
+
+impl Server {
+    /// One that is at the first of these places at which it is found.
+    pub(super) fn new(places: Vec<Place>, credentials: Option<Credentials>) -> Self {
+        Self { places, credentials, now: watch::Sender::new(None) }
+    }
+
+    /// Keeps a connection until dropped, and learns what csi-cloud says of the drivers whenever there is a new one.
+    pub(super) async fn keep(self: Arc<Self>, known: Arc<Known>, drivers: Vec<DriverName>, tasks: Tasks) {
+        let mut waited = Instant::now();
+        loop {
+            let connected = Arc::new(self.connect(&tasks).await);
+            info!(server = connected.place, away = ?waited.elapsed(), "csi-cloud carries the calls out");
+            self.now.send_replace(Some(connected.clone()));
+            let (asked, known, drivers) = (connected.clone(), known.clone(), drivers.clone());
+            let asking = async move { asked.ask(&known, &drivers).await };
+            connected.over.spawn_until_stop("questions", asking);
+            connected.over.stopped().await;
+            waited = Instant::now();
+            self.now.send_if_modified(|now| now.take().is_some());
+            info!(server = connected.place, "csi-cloud takes no more calls; they are held until it is back");
+        }
+    }
+
+    /// The connection, if there is one.
+    pub(super) fn now(&self) -> Option<Arc<Connected>> {
+        self.now.borrow().clone().filter(|connected| !connected.over.is_stopped())
+    }
+
+    /// Waits for a connection.
+    pub(super) async fn next(&self) -> Arc<Connected> {
+        let mut now = self.now.subscribe();
+        loop {
+            if let Some(connected) = self.now() {
+                return connected;
+            }
+            if now.changed().await.is_err() {
+                // The sender is ours, so this cannot be.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Tries all places in turn until one takes the connection.
+    async fn connect(&self, tasks: &Tasks) -> Connected {
+        let (begun, mut told) = (Instant::now(), false);
+        let mut delays = backoff();
+        loop {
+            // A csi-cloud that is started again is not there for a while, as it should be.
+            let tell = !told && begun.elapsed() > NORMAL;
+            for place in &self.places {
+                match self.dial(place, tasks).await {
+                    Ok(connected) => return connected,
+                    Err(error) if tell => {
+                        warn!(%place, reason = %chain(&error), "cannot reach csi-cloud; calls are held")
+                    }
+                    Err(error) => debug!(%place, reason = %chain(&error), "csi-cloud is not there yet"),
+                }
+            }
+            told |= tell;
+            tokio::time::sleep(delays.next().unwrap_or(BACKOFF.1)).await;
+        }
+    }
+
+    async fn dial(&self, place: &Place, tasks: &Tasks) -> Result<Connected, LinkError> {
+        let io = holder::dial(place, self.credentials.as_ref()).await?;
+        let connecting = timeout(ASK, upstream::connect(io)).await.map_err(|_| LinkError::TimedOut)?;
+        let closed = |error: h2::Error| LinkError::Closed(chain(&error));
+        let (upstream, connection) = connecting.map_err(closed)?;
+        // Not told to stop by the others' end: calls in flight go on when no new ones are begun.
+        let over = tasks.child();
+        let ended = over.clone();
+        tasks.spawn_until_stop("connection", async move {
+            let _ = connection.await;
+            ended.stop();
+        });
+        Ok(Connected { upstream, place: place.to_string(), over })
+    }
+}
+
+/// Why a call that was sent has no answer.
+pub(super) enum Failed {
+    /// This csi-cloud went or goes away; the next one is to get the call.
+    Away(BoxError),
+    /// It broke off this call alone.
+    Broke(BoxError),
+}
+
+impl Connected {
+    /// Sends a call that has one answer.
+    pub(super) async fn send(
+        &self,
+        call: Call,
+        driver: &Authority,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, Failed> {
+        let answered = async {
+            let response = self.begin(call, driver, deadline).await?;
+            let again = response.headers().contains_key(AGAIN);
+            Ok((Answer::collect(response).await?, again))
+        };
+        match answered.await {
+            Ok((answer, false)) => Ok(answer),
+            Ok((_, true)) => {
+                self.over.stop();
+                Err(Failed::Away("it is stopping".into()))
+            }
+            Err(error) if self.is_lost(&error) => Err(Failed::Away(error)),
+            Err(error) => Err(Failed::Broke(error)),
+        }
+    }
+
+    /// Sends a call and gives back the head of its answer.
+    pub(super) async fn begin(
+        &self,
+        call: Call,
+        driver: &Authority,
+        deadline: Option<Instant>,
+    ) -> Result<http::Response<upstream::Received>, BoxError> {
+        forward::forward(&self.upstream, call, driver, deadline).await
+    }
+
+    /// Whether the error is the connection's and not that of one call; then no more calls are begun on it.
+    pub(super) fn is_lost(&self, error: &BoxError) -> bool {
+        let lost = error.downcast_ref::<h2::Error>().is_some_and(|h2| !h2.is_reset());
+        if lost {
+            self.over.stop();
+        }
+        lost
+    }
+
+    /// Learns what csi-cloud says of the drivers.
+    async fn ask(&self, known: &Known, drivers: &[DriverName]) {
+        for driver in drivers {
+            let Ok(authority) = Authority::try_from(driver.as_str()) else { continue };
+            for rpc in known::rpcs() {
+                let deadline = Instant::now() + ASK;
+                let asking = self.send(question(rpc), &authority, Some(deadline));
+                match tokio::time::timeout_at(deadline, asking).await {
+                    Ok(Ok(answer)) => known.keep(driver, rpc, &answer),
+                    Ok(Err(Failed::Broke(_))) | Err(_) => {}
+                    Ok(Err(Failed::Away(_))) => return,
+                }
+            }
+        }
+    }
+}
+
+fn question(rpc: &'static Rpc) -> Call {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    Call { headers, path: PathAndQuery::from_static(rpc.path), body: frame::frame(&[]) }
+}
+
+fn backoff() -> backon::ExponentialBackoff {
+    let (first, last) = BACKOFF;
+    backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(last).without_max_times().build()
+}

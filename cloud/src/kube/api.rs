@@ -1,0 +1,230 @@
+//! Requests to the API server: paced, each with an end, counted, and with errors that say what to do.
+//!
+//! An outage of any length is told once when it begins and once when it is over. Nothing but this module's own task
+//! ever waits here.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ::kube::Client;
+use ::kube::runtime::watcher;
+use anyhow::Context;
+use proto::error::chain;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::calls::Calls;
+use crate::config::ApiAt;
+
+/// Requests each second, when there is much to do.
+const RATE: f64 = 20.0;
+/// Requests that may come at once after a rest.
+const BURST: f64 = 40.0;
+/// How long a request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// Nobody answers, or not in time, or with a failure of its own.
+    #[error("the API server of Kubernetes does not answer; what is to be done there waits")]
+    Away(#[source] Option<Box<::kube::Error>>),
+    /// Our role lacks something.
+    #[error("the API server does not let us; does our ClusterRole have all that deploy/ gives it?")]
+    Forbidden(#[source] Box<::kube::Error>),
+    /// Another manager has a field, or the object has changed since it was read.
+    #[error("somebody else manages a part of it, or has just changed it")]
+    Conflict(#[source] Box<::kube::Error>),
+    /// There is no such object.
+    #[error("there is none")]
+    Missing,
+    /// The API server does not take it.
+    #[error("the API server refuses it")]
+    Refused(#[source] Box<::kube::Error>),
+}
+
+impl From<::kube::Error> for ApiError {
+    fn from(error: ::kube::Error) -> Self {
+        let code = match &error {
+            ::kube::Error::Api(status) => status.code,
+            _ => 0,
+        };
+        match code {
+            401 | 403 => Self::Forbidden(error.into()),
+            404 => Self::Missing,
+            409 => Self::Conflict(error.into()),
+            400..429 => Self::Refused(error.into()),
+            // Too many requests, its own failures, and all that is no answer.
+            _ => Self::Away(Some(error.into())),
+        }
+    }
+}
+
+impl ApiError {
+    /// What it is counted as.
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Away(_) => "away",
+            Self::Forbidden(_) => "forbidden",
+            Self::Conflict(_) => "conflict",
+            Self::Missing => "missing",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// The API server.
+pub(super) struct Server {
+    pub(super) client: Client,
+    pace: Mutex<Pace>,
+    calls: Arc<Calls>,
+    away: AtomicBool,
+    /// Told when it answers again.
+    back: Notify,
+}
+
+impl Server {
+    /// The server that an operator named. It is not asked yet.
+    ///
+    /// # Errors
+    /// What says where it is cannot be read, or not be used.
+    pub(super) async fn new(at: &ApiAt, calls: Arc<Calls>) -> anyhow::Result<Self> {
+        let mut config = match at {
+            ApiAt::InCluster => ::kube::Config::incluster()
+                .context("the API of Kubernetes cannot be found (kubernetes = in-cluster); is this a pod?")?,
+            ApiAt::Kubeconfig(path) => {
+                let cannot = || format!("the kubeconfig {} cannot be used (--kubernetes)", path.display());
+                let file = ::kube::config::Kubeconfig::read_from(path).with_context(cannot)?;
+                ::kube::Config::from_custom_kubeconfig(file, &::kube::config::KubeConfigOptions::default())
+                    .await
+                    .with_context(cannot)?
+            }
+        };
+        // Whoever asks here asks again by himself.
+        config.default_retry = false;
+        let client = Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
+        Ok(Self {
+            client,
+            pace: Mutex::new(Pace::new()),
+            calls,
+            away: AtomicBool::new(false),
+            back: Notify::new(),
+        })
+    }
+
+    /// Makes a request, when it is its turn. `what` is what it is counted as.
+    pub(super) async fn ask<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = Result<T, ::kube::Error>> + Send,
+    ) -> Result<T, ApiError> {
+        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
+        tokio::time::sleep(wait).await;
+        let begun = Instant::now();
+        let answered = tokio::time::timeout(PATIENCE, request).await;
+        let answered =
+            answered.map_err(|_| ApiError::Away(None)).and_then(|answer| answer.map_err(ApiError::from));
+        let outcome = answered.as_ref().err().map_or("ok", ApiError::outcome);
+        self.calls.metrics.asked(what, outcome, begun.elapsed());
+        match &answered {
+            Err(error @ ApiError::Away(_)) => self.missed(error),
+            _ => self.reached(),
+        }
+        answered
+    }
+
+    /// Takes it that a watch failed. What it says again and again is told once.
+    pub(super) fn watch_failed(&self, what: &'static str, error: watcher::Error) {
+        let (watcher::Error::InitialListFailed(failed) | watcher::Error::WatchStartFailed(failed)) = error
+        else {
+            // Watches end now and then, and are begun again.
+            debug!(what, error = chain(&error), "a watch ended");
+            return;
+        };
+        let error = ApiError::from(failed);
+        self.calls.metrics.asked(what, error.outcome(), Duration::ZERO);
+        match &error {
+            ApiError::Away(_) => self.missed(&error),
+            _ => warn!(what, error = chain(&error), "cannot be watched in Kubernetes"),
+        }
+    }
+
+    /// It answers.
+    pub(super) fn reached(&self) {
+        if self.away.swap(false, Ordering::Relaxed) {
+            info!("the API server of Kubernetes answers again");
+            self.back.notify_one();
+        }
+    }
+
+    /// Ends when it answers again after it did not.
+    pub(super) async fn back(&self) {
+        self.back.notified().await;
+    }
+
+    fn missed(&self, error: &ApiError) {
+        if !self.away.swap(true, Ordering::Relaxed) {
+            warn!(error = chain(error), "Kubernetes is away");
+        }
+    }
+}
+
+/// A bucket of turns that fills evenly.
+struct Pace {
+    turns: f64,
+    at: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { turns: BURST, at: Instant::now() }
+    }
+
+    /// Takes a turn; how long to wait for it.
+    fn turn(&mut self, now: Instant) -> Duration {
+        let filled = now.saturating_duration_since(self.at).as_secs_f64() * RATE;
+        (self.turns, self.at) = ((self.turns + filled).min(BURST) - 1.0, now);
+        Duration::from_secs_f64((-self.turns / RATE).max(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::kube::core::Status;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_burst_requests_come_evenly() {
+        let (mut pace, now) = (Pace::new(), Instant::now());
+        assert!((0..40).all(|_| pace.turn(now).is_zero()));
+        assert_eq!(pace.turn(now), Duration::from_millis(50));
+        assert_eq!(pace.turn(now), Duration::from_millis(100));
+        assert!(pace.turn(now + Duration::from_secs(60)).is_zero());
+    }
+
+    #[test]
+    fn an_answer_says_whether_to_wait_or_to_look() {
+        let of = |code: u16| {
+            let status = Status { code, ..Status::default() };
+            ApiError::from(::kube::Error::Api(Box::new(status))).outcome()
+        };
+        for (code, outcome) in [
+            (403, "forbidden"),
+            (401, "forbidden"),
+            (404, "missing"),
+            (409, "conflict"),
+            (422, "refused"),
+            (429, "away"),
+            (500, "away"),
+            (503, "away"),
+        ] {
+            assert_eq!(of(code), outcome, "{code}");
+        }
+        let lost = std::io::Error::other("x");
+        assert_eq!(ApiError::from(::kube::Error::ReadEvents(lost)).outcome(), "away");
+    }
+}
