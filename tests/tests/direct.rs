@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use proto::csi;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::publish::{Existing, publish};
 use tests::direct::contract::Runtime;
@@ -98,7 +99,40 @@ async fn a_guest_finds_its_data_again_ext4_at_its_node() -> anyhow::Result<()> {
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn a_guest_finds_its_data_again_xfs_of_a_shared_driver() -> anyhow::Result<()> {
+    if Command::new("mkfs.xfs").arg("-V").output().is_err() {
+        println!("tier skipped: xfs, direct: mkfs.xfs is not installed; it is in xfsprogs");
+        ensure!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "xfsprogs is missing");
+        return Ok(());
+    }
     life("shared", "xfs").await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn the_controllers_calls_are_a_block_volumes_to_the_driver() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let volume = staged(&scene, "data", "").await?;
+    let request = csi::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.id.clone(),
+        volume_context: volume.context.clone(),
+        volume_capabilities: vec![volume.capability.clone()],
+        ..Default::default()
+    };
+    let mut controller = scene.controller().await?;
+    let confirmed = controller.validate_volume_capabilities(request).await?.into_inner().confirmed;
+    let confirmed = confirmed.context("the driver took it for a volume of files")?;
+    assert!(confirmed.volume_capabilities == [volume.capability.clone()]);
+    assert_eq!(confirmed.volume_context, volume.context);
+    // hostdir refuses a capability that is not the volume's.
+    let request = csi::ControllerExpandVolumeRequest {
+        volume_id: volume.id.clone(),
+        capacity_range: Some(csi::CapacityRange { required_bytes: 400 << 20, limit_bytes: 0 }),
+        volume_capability: Some(volume.capability.clone()),
+        ..Default::default()
+    };
+    assert!(controller.controller_expand_volume(request).await?.into_inner().node_expansion_required);
+    scene.delete(&volume).await?;
+    scene.stop().await
 }
 
 #[tokio::test]

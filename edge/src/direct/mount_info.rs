@@ -202,11 +202,24 @@ impl Root {
         std::fs::remove_dir_all(&beside).map_err(failed("cannot remove", &beside))
     }
 
-    /// A new path on the same file system that no runtime looks into.
+    /// Removes what was on its way in or out when csi-edge was killed; nobody else writes there.
+    pub fn tidy(&self) {
+        for entry in std::fs::read_dir(self.neighbour()).into_iter().flatten().flatten() {
+            // The next start tries again.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+
+    /// A directory of ours on the same file system that no runtime looks into.
+    fn neighbour(&self) -> PathBuf {
+        self.0.parent().unwrap_or_else(|| Path::new("/")).join(".edge-csi")
+    }
+
+    /// A new path there.
     fn beside(&self) -> Result<PathBuf, MountInfoError> {
-        let parent = self.0.parent().unwrap_or_else(|| Path::new("/")).join(".edge-csi");
-        make_private(&parent)?;
-        Ok(parent.join(Uuid::new_v4().to_string()))
+        let neighbour = self.neighbour();
+        make_private(&neighbour)?;
+        Ok(neighbour.join(Uuid::new_v4().to_string()))
     }
 }
 

@@ -127,6 +127,18 @@ fn what_somebody_left_half_done_is_not_run_over_unless_it_is_empty() {
     }
 }
 
+#[test]
+fn what_was_on_its_way_when_it_was_killed_is_removed_and_nothing_else() {
+    let (_dir, root) = root();
+    root.publish(Path::new("/a"), &info("/dev/loop3")).unwrap();
+    let half = root.beside().unwrap();
+    std::fs::create_dir(&half).unwrap();
+    publish(&half.join(FILE), b"{", 0o600, Existing::Keep).unwrap();
+    root.tidy();
+    assert!(!half.exists());
+    assert_eq!(root.read(Path::new("/a")).unwrap(), Some(info("/dev/loop3")));
+}
+
 proptest! {
     #[test]
     fn any_file_is_read_or_an_error(text in ".*") {
