@@ -153,6 +153,19 @@ async fn an_ok_of_runtime_rs_that_nobody_can_check_is_not_believed() {
 }
 
 #[tokio::test]
+async fn an_ok_after_which_the_guest_sees_no_growth_is_not_believed() {
+    for dialect in [Dialect::Go, Dialect::Reference] {
+        let host = Host::new().handed_over(&["sandbox-1"]);
+        let shim = host.shim("sandbox-1", dialect, GROWS);
+        File::options().write(true).open(&host.volume.device).unwrap().set_len(256 * MIB).unwrap();
+        shim.behave(Manner::Lies);
+        let error = host.runtimes.expand(&host.volume, 256 * MIB).await.unwrap_err();
+        assert!(matches!(error, Error::NotGrown { .. }), "{dialect:?}: {}", told(&error));
+        assert_eq!(code(&error), Code::Internal);
+    }
+}
+
+#[tokio::test]
 async fn a_shim_that_misbehaves_is_no_source_of_numbers() {
     let cases = [
         (Manner::Half, Code::Unavailable, "broke off"),

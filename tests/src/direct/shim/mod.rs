@@ -36,6 +36,8 @@ pub enum Dialect {
 pub enum Manner {
     /// Answers as its runtime does.
     Well,
+    /// Answers so, but says of a resize that it is done, and does nothing.
+    Lies,
     /// Takes the request and says nothing.
     Hangs,
     /// Dies in the middle of its answer.
@@ -136,7 +138,7 @@ async fn accept(listener: UnixListener, inner: Arc<Mutex<Inner>>, tasks: Tasks) 
         let inner = inner.clone();
         tasks.spawn_until_stop("shim connection", async move {
             let _ = match manner {
-                Manner::Well => serve(stream, inner).await,
+                Manner::Well | Manner::Lies => serve(stream, inner).await,
                 bad => misbehave(stream, bad).await,
             };
         });
@@ -151,7 +153,9 @@ async fn serve(stream: UnixStream, inner: Arc<Mutex<Inner>>) -> std::io::Result<
             let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
             let mut inner = lock(&inner);
             inner.asked.push(format!("{} {}", parts.method, parts.uri));
+            let lies = inner.manner == Manner::Lies && parts.uri.path().ends_with("/resize");
             let answer = match inner.dialect {
+                _ if lies => Some(reply(StatusCode::OK, "")),
                 Dialect::Go => Some(go::answer(&mut inner.volumes, &parts, &body)),
                 Dialect::Rs => rs::answer(&inner.volumes, &parts, &body),
                 Dialect::Reference => Some(reference::answer(&mut inner.volumes, &parts, &body)),
@@ -171,7 +175,7 @@ async fn misbehave(mut stream: UnixStream, manner: Manner) -> std::io::Result<()
         return Ok(());
     }
     match manner {
-        Manner::Well | Manner::Closes => Ok(()),
+        Manner::Well | Manner::Lies | Manner::Closes => Ok(()),
         Manner::Hangs => std::future::pending().await,
         Manner::Half => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{\"usage\":[{\"total\":1,").await
