@@ -62,6 +62,7 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     assert!(text.starts_with("{\"volume-type\":\"directvol\",\"device\":\"/dev/loop"), "{text}");
     assert!(text.contains("\"fsGroup\":\"1000\"") && text.ends_with("\"options\":[\"noatime\"]}"), "{text}");
     assert_eq!(std::fs::read_dir(&first)?.count(), 0);
+    assert_ne!(first, first.canonicalize()?, "the test's own symlink");
 
     let mut vm = guest(&scene, Runtime::Go, &first).await?;
     assert_eq!(vm.found, "direct");
@@ -241,6 +242,49 @@ async fn killed_when(reached: impl Fn(&Scene) -> bool, written: bool) -> anyhow:
     };
     assert!(left("")?.is_empty(), "{:?}", left("")?);
     scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn killed_while_it_is_taken_back_it_goes_to_the_next_pod_whole() -> anyhow::Result<()> {
+    let (first, second) = ("pod-1", "pod-2");
+    for reached in [
+        |scene: &Scene| entries(scene) == 0,
+        |scene: &Scene| {
+            !scene.state().join("devices").read_dir().is_ok_and(|mut files| files.next().is_some())
+        },
+        |scene: &Scene| !scene.target("pod-1").is_ok_and(|target| target.exists()),
+        |scene: &Scene| !says(scene, "published", "volume_id"),
+    ] {
+        let mut scene = Scene::new("node").await?;
+        let volume = staged(&scene, "data", "ext4").await?;
+        let (first, second) = (scene.target(first)?, scene.target(second)?);
+        scene.publish(&volume, &first).await?;
+        let mut vm = guest(&scene, Runtime::Go, &first).await?;
+        vm.tell("write kept through it all").await?;
+        vm.stop().await?;
+        {
+            let unpublishing = scene.unpublish(&volume, &first);
+            let reached = until("the state", || async {
+                ensure!(reached(&scene), "not reached");
+                Ok(())
+            });
+            tokio::pin!(unpublishing);
+            tokio::select! { biased; done = reached => done?, _ = &mut unpublishing => {} }
+        }
+        scene.kill_edge().await?;
+        scene.start_edge().await?;
+        until("it is unpublished", || async { scene.unpublish(&volume, &first).await }).await?;
+        assert_eq!((entries(&scene), first.exists()), (0, false));
+        scene.publish(&volume, &second).await?;
+        let mut vm = guest(&scene, Runtime::Rs, &second).await?;
+        assert_eq!(vm.tell("read kept").await?, "through it all");
+        vm.stop().await?;
+        scene.unpublish(&volume, &second).await?;
+        scene.delete(&volume).await?;
+        scene.stop().await?;
+    }
+    Ok(())
 }
 
 /// Whether a file of csi-edge's state says this.
