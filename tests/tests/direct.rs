@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use proto::csi;
+use proto::csi::volume_capability::AccessType;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::publish::{Existing, publish};
 use tests::direct::contract::Runtime;
@@ -132,6 +133,33 @@ async fn the_controllers_calls_are_a_block_volumes_to_the_driver() -> anyhow::Re
         ..Default::default()
     };
     assert!(controller.controller_expand_volume(request).await?.into_inner().node_expansion_required);
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_volume_that_was_made_by_hand_is_direct_by_its_attributes() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let mut block = mount(Mode::SingleNodeSingleWriter, "", "");
+    block.access_type = Some(AccessType::Block(csi::volume_capability::BlockVolume {}));
+    let mut volume =
+        until("a volume", || async { Ok(scene.create("by-hand", &[], block.clone()).await?) }).await?;
+    // The PersistentVolume, as its author writes it.
+    volume.capability = mount(Mode::SingleNodeSingleWriter, "ext4", "");
+    volume.context.extend(CLASS.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    scene.stage(&volume).await?;
+    let target = scene.target("pod")?;
+    scene.publish(&volume, &target).await?;
+    let mut vm = guest(&scene, Runtime::Rs, &target).await?;
+    vm.tell("write file works").await?;
+    vm.stop().await?;
+    // Without the attributes it would be mounted on the host besides.
+    let mut plain = volume.clone();
+    plain.context.clear();
+    let (refused, why) = code(scene.publish(&plain, &target).await);
+    assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
+    scene.unpublish(&volume, &target).await?;
     scene.delete(&volume).await?;
     scene.stop().await
 }
