@@ -42,7 +42,7 @@ fi
 
 step manifests
 if command -v go >/dev/null; then
-    sh tests/manifests.sh >/dev/null
+    sh tests/manifests.sh
 else
     echo "tier skipped: manifests: Go is not installed"
 fi

@@ -152,6 +152,7 @@ mod tests {
             ["quic://a:1", "wss://a:1"]
         );
         assert_eq!(config.common.grace, Duration::from_secs(8), "the flag's");
+        assert_eq!(config.state, None);
         assert_eq!(config.common.keep_alive.every, Duration::from_secs(2));
         assert_eq!(config.return_after, Duration::from_secs(7));
     }
@@ -167,6 +168,14 @@ mod tests {
         let flags = ["--direct-volumes", "/e", "--sandboxes", "/s"];
         let expected = Roots { entries: "/e".into(), reference: "/s".into(), ..expected };
         assert_eq!(load(&file, &flags).unwrap().runtimes, expected);
+    }
+
+    #[test]
+    fn what_is_kept_has_a_directory_if_one_is_named() {
+        let state = |file: &str, flags: &[&str]| load(file, flags).unwrap().state;
+        let file = format!("state = \"/s\"\n{WHOLE}");
+        assert_eq!(state(&file, &[]), Some("/s".into()));
+        assert_eq!(state(&file, &["--state", "/t"]), Some("/t".into()));
     }
 
     #[test]

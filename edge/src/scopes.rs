@@ -22,7 +22,7 @@ const FILE: &str = "scopes.json";
 pub struct Scopes {
     known: Mutex<BTreeMap<DriverName, Scope>>,
     file: Option<PathBuf>,
-    /// Held by who writes the file.
+    /// Held by who changes it.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -59,33 +59,39 @@ impl Scopes {
         self.known().get(driver).copied()
     }
 
-    /// Takes what the cloud tells. It counts at once, and after a restart when this has returned; what cannot be
-    /// written is logged, since answering now is better than not at all.
+    /// Takes what the cloud tells: first it is made durable, and then it counts, so that nobody is answered by what a
+    /// restart forgets. What cannot be written is logged and counts all the same.
     pub async fn take(&self, told: BTreeMap<DriverName, Scope>) {
-        let mut news = false;
-        for (driver, scope) in told {
-            let before = self.known().insert(driver.clone(), scope);
-            if before != Some(scope) {
-                info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
-                news = true;
-            }
-        }
-        let Some(file) = self.file.clone().filter(|_| news) else { return };
         let _one_at_a_time = self.writing.lock().await;
-        let kept = Kept { scopes: self.known().clone() };
-        let path = file.clone();
-        let write = move || -> anyhow::Result<()> {
-            Ok(publish(&path, &serde_json::to_vec(&kept)?, 0o600, Existing::Replace)?)
-        };
-        let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
-        if let Err(error) = written.and_then(|written| written) {
-            let (file, error) = (file.display(), format!("{error:#}"));
-            warn!(%file, error, "what the cloud told cannot be kept; after a restart without the cloud it is lost");
+        let before = self.known().clone();
+        let mut now = before.clone();
+        now.extend(told);
+        if now == before {
+            return;
         }
+        if let Some(file) = self.file.clone() {
+            keep(file, Kept { scopes: now.clone() }).await;
+        }
+        for (driver, scope) in now.iter().filter(|(driver, scope)| before.get(*driver) != Some(*scope)) {
+            info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
+        }
+        *self.known() = now;
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<DriverName, Scope>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn keep(file: PathBuf, kept: Kept) {
+    let path = file.clone();
+    let write = move || -> anyhow::Result<()> {
+        Ok(publish(&path, &serde_json::to_vec(&kept)?, 0o600, Existing::Replace)?)
+    };
+    let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
+    if let Err(error) = written.and_then(|written| written) {
+        let (file, error) = (file.display(), format!("{error:#}"));
+        warn!(%file, error, "what the cloud told cannot be kept; after a restart without the cloud it is lost");
     }
 }
 

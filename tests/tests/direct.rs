@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use proto::csi;
+use proto::csi::volume_capability::AccessType;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::publish::{Existing, publish};
 use tests::direct::contract::Runtime;
@@ -62,6 +63,7 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     assert!(text.starts_with("{\"volume-type\":\"directvol\",\"device\":\"/dev/loop"), "{text}");
     assert!(text.contains("\"fsGroup\":\"1000\"") && text.ends_with("\"options\":[\"noatime\"]}"), "{text}");
     assert_eq!(std::fs::read_dir(&first)?.count(), 0);
+    assert_ne!(first, first.canonicalize()?, "the test's own symlink");
 
     let mut vm = guest(&scene, Runtime::Go, &first).await?;
     assert_eq!(vm.found, "direct");
@@ -131,6 +133,33 @@ async fn the_controllers_calls_are_a_block_volumes_to_the_driver() -> anyhow::Re
         ..Default::default()
     };
     assert!(controller.controller_expand_volume(request).await?.into_inner().node_expansion_required);
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_volume_that_was_made_by_hand_is_direct_by_its_attributes() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let mut block = mount(Mode::SingleNodeSingleWriter, "", "");
+    block.access_type = Some(AccessType::Block(csi::volume_capability::BlockVolume {}));
+    let mut volume =
+        until("a volume", || async { Ok(scene.create("by-hand", &[], block.clone()).await?) }).await?;
+    // The PersistentVolume, as its author writes it.
+    volume.capability = mount(Mode::SingleNodeSingleWriter, "ext4", "");
+    volume.context.extend(CLASS.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    scene.stage(&volume).await?;
+    let target = scene.target("pod")?;
+    scene.publish(&volume, &target).await?;
+    let mut vm = guest(&scene, Runtime::Rs, &target).await?;
+    vm.tell("write file works").await?;
+    vm.stop().await?;
+    // Without the attributes it would be mounted on the host besides.
+    let mut plain = volume.clone();
+    plain.context.clear();
+    let (refused, why) = code(scene.publish(&plain, &target).await);
+    assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
+    scene.unpublish(&volume, &target).await?;
     scene.delete(&volume).await?;
     scene.stop().await
 }
@@ -241,6 +270,49 @@ async fn killed_when(reached: impl Fn(&Scene) -> bool, written: bool) -> anyhow:
     };
     assert!(left("")?.is_empty(), "{:?}", left("")?);
     scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn killed_while_it_is_taken_back_it_goes_to_the_next_pod_whole() -> anyhow::Result<()> {
+    let (first, second) = ("pod-1", "pod-2");
+    for reached in [
+        |scene: &Scene| entries(scene) == 0,
+        |scene: &Scene| {
+            !scene.state().join("devices").read_dir().is_ok_and(|mut files| files.next().is_some())
+        },
+        |scene: &Scene| !scene.target("pod-1").is_ok_and(|target| target.exists()),
+        |scene: &Scene| !says(scene, "published", "volume_id"),
+    ] {
+        let mut scene = Scene::new("node").await?;
+        let volume = staged(&scene, "data", "ext4").await?;
+        let (first, second) = (scene.target(first)?, scene.target(second)?);
+        scene.publish(&volume, &first).await?;
+        let mut vm = guest(&scene, Runtime::Go, &first).await?;
+        vm.tell("write kept through it all").await?;
+        vm.stop().await?;
+        {
+            let unpublishing = scene.unpublish(&volume, &first);
+            let reached = until("the state", || async {
+                ensure!(reached(&scene), "not reached");
+                Ok(())
+            });
+            tokio::pin!(unpublishing);
+            tokio::select! { biased; done = reached => done?, _ = &mut unpublishing => {} }
+        }
+        scene.kill_edge().await?;
+        scene.start_edge().await?;
+        until("it is unpublished", || async { scene.unpublish(&volume, &first).await }).await?;
+        assert_eq!((entries(&scene), first.exists()), (0, false));
+        scene.publish(&volume, &second).await?;
+        let mut vm = guest(&scene, Runtime::Rs, &second).await?;
+        assert_eq!(vm.tell("read kept").await?, "through it all");
+        vm.stop().await?;
+        scene.unpublish(&volume, &second).await?;
+        scene.delete(&volume).await?;
+        scene.stop().await?;
+    }
+    Ok(())
 }
 
 /// Whether a file of csi-edge's state says this.

@@ -314,17 +314,17 @@ async fn a_csidriver_is_made_and_kept_and_somebody_elses_is_left_alone() -> anyh
 
 #[tokio::test]
 async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() -> anyhow::Result<()> {
-    let nodes = [
-        node(NODE, json!({"rack": "7"})),
-        node("n2", json!({})),
-        node("n3", json!({TOPOLOGY_KEY: "elsewhere"})),
-    ];
+    let mut first = node(NODE, json!({"rack": "7"}));
+    first["metadata"]["annotations"] = json!({NODE_IDS: r#"{"vendor.example":"theirs"}"#});
+    let nodes = [first, node("n2", json!({})), node("n3", json!({TOPOLOGY_KEY: "elsewhere"}))];
     let Some(mut site) = Site::new(&nodes).await? else { return Ok(()) };
     let kubelets = json!({
         "metadata": {"name": "n2"},
         "spec": {"drivers": [{"name": DRIVER, "nodeID": "its-own", "topologyKeys": []}]},
     });
     site.plane.make::<CSINode>(kubelets, "kubelet").await?;
+    let vendors = json!({"metadata": {"name": NODE}, "spec": {"drivers": [{"name": "vendor.example", "nodeID": "theirs"}]}});
+    site.plane.make::<CSINode>(vendors, "kubelet").await?;
     let url = site.world.url().to_owned();
     let mut others = Vec::new();
     for name in ["n2", "n3"] {
@@ -345,7 +345,15 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     // Removed and let in again.
     site.say(&["node", "remove", NODE, "--yes"]).await?;
     site.published(NODE, false).await?;
-    assert_eq!(site.plane.all::<Node>().get(NODE).await?.labels()["rack"], "7");
+    let live = site.plane.all::<Node>().get(NODE).await?;
+    assert_eq!(live.labels()["rack"], "7");
+    assert_eq!(
+        live.annotations()[NODE_IDS],
+        r#"{"vendor.example":"theirs"}"#,
+        "the kubelet's id is not ours"
+    );
+    let left = site.plane.all::<CSINode>().get(NODE).await?.spec.drivers;
+    assert_eq!(left.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["vendor.example"]);
     site.say(&["node", "admit", NODE]).await?;
     site.published(NODE, true).await?;
     // The driver leaves the node: its csi-edge comes back with another one.

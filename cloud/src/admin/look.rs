@@ -27,7 +27,8 @@ impl Insight {
             let drivers = state.drivers();
             nodes
                 .map(|(name, node)| {
-                    let here = || drivers.iter().filter(|(_, of)| of.at(name).is_some());
+                    let has = |of: &OfDriver| of.at(name).is_some_and(|at| at.gone.is_none());
+                    let here = || drivers.iter().filter(|(_, of)| has(of));
                     NodeShown {
                         name: name.clone(),
                         state: if node.removed.is_some() { "removed" } else { "away" }.into(),

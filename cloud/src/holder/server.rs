@@ -67,6 +67,8 @@ impl Server {
             waited = Instant::now();
             self.now.send_if_modified(|now| now.take().is_some());
             info!(server = connected.place, "csi-cloud takes no more calls; they are held until it is back");
+            // So that one that ends each connection at once is not asked without a pause.
+            tokio::time::sleep(BACKOFF.0).await;
         }
     }
 
@@ -170,7 +172,9 @@ impl Connected {
 
     /// Whether the error is the connection's and not that of one call; then no more calls are begun on it.
     pub(super) fn is_lost(&self, error: &BoxError) -> bool {
-        let lost = error.downcast_ref::<h2::Error>().is_some_and(|h2| !h2.is_reset());
+        // A call that HTTP/2 itself cannot take is at fault alone, and would be so at the next csi-cloud.
+        let ended = |h2: &h2::Error| h2.is_io() || h2.is_go_away() || self.upstream.is_closed();
+        let lost = error.downcast_ref::<h2::Error>().is_some_and(|h2| !h2.is_reset() && ended(h2));
         if lost {
             self.over.stop();
         }

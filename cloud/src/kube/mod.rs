@@ -3,7 +3,7 @@
 //! Kubernetes everything else works.
 //!
 //! All is server-side apply under one field manager, never with force over somebody else's field. What the API has is
-//! known from watches; what is to be done is decided by pure functions ([`object`], [`node`], [`claims`], [`events`]).
+//! known from watches; what is to be done is decided by pure functions (`object`, `node`, `claims`, `events`).
 //! There is one task that carries it out, one request after another. One installation for each cluster: two would
 //! take each other's nodes for what they published themselves.
 //!

@@ -9,6 +9,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"sigs.k8s.io/yaml"
 )
 
@@ -60,6 +62,21 @@ func TestTheChartRefusesADriverThatItDoesNotHave(t *testing.T) {
 	_, err := Helmed(chart, "values/unknown.yaml", "edge-csi")
 	if err == nil || !strings.Contains(err.Error(), `no driver "floppy"`) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestTheChartRefusesAValueThatItDoesNotHave(t *testing.T) {
+	_, err := Helmed(chart, "values/misspelt.yaml", "edge-csi")
+	if err == nil || !strings.Contains(err.Error(), "drivres") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTheChartHasNothingThatHelmWarnsOf(t *testing.T) {
+	for _, message := range lint.RunAll(chart, nil, "edge-csi").Messages {
+		if message.Severity > support.InfoSev {
+			t.Error(message.Error())
+		}
 	}
 }
 

@@ -17,83 +17,102 @@ import (
 // fromOutside are Secrets that an operator makes, since they hold a key.
 var fromOutside = map[string]bool{"Secret/csi-cloud-tls": true}
 
-// Dangling lists what the bundle refers to and does not have.
+// forDrivers are volumes that the base has for the components.
+var forDrivers = map[string]bool{"registration": true, "kubelet": true}
+
+// bundle is what references within some documents can lead to.
+type bundle struct {
+	has  map[string]bool
+	pods []corev1.PodTemplateSpec
+}
+
+// Dangling lists what the documents refer to and do not have.
 func Dangling(documents []Document) []string {
-	has := map[string]bool{}
-	var templates []corev1.PodTemplateSpec
+	all := bundle{has: map[string]bool{}}
 	for _, document := range documents {
-		has[document.Name()] = true
+		all.has[document.Name()] = true
 		switch workload := document.Object.(type) {
 		case *appsv1.StatefulSet:
-			templates = append(templates, workload.Spec.Template)
+			all.pods = append(all.pods, workload.Spec.Template)
 		case *appsv1.DaemonSet:
-			templates = append(templates, workload.Spec.Template)
+			all.pods = append(all.pods, workload.Spec.Template)
 		}
 	}
 	var problems []string
-	say := func(document Document, format string, rest ...any) {
-		problems = append(problems, document.Name()+": "+fmt.Sprintf(format, rest...))
-	}
 	for _, document := range documents {
-		switch object := document.Object.(type) {
-		case *appsv1.StatefulSet:
-			volumes := map[string]bool{}
-			for _, claim := range object.Spec.VolumeClaimTemplates {
-				volumes[claim.Name] = true
-			}
-			if !selected(object.Spec.Selector, []corev1.PodTemplateSpec{object.Spec.Template}) {
-				say(document, "its selector is not for its own pods")
-			}
-			if !has["Service/"+object.Spec.ServiceName] {
-				say(document, "there is no Service %s", object.Spec.ServiceName)
-			}
-			for _, problem := range pod(object.Spec.Template.Spec, volumes, has) {
-				say(document, "%s", problem)
-			}
-		case *appsv1.DaemonSet:
-			if !selected(object.Spec.Selector, []corev1.PodTemplateSpec{object.Spec.Template}) {
-				say(document, "its selector is not for its own pods")
-			}
-			for _, problem := range pod(object.Spec.Template.Spec, map[string]bool{}, has) {
-				say(document, "%s", problem)
-			}
-		case *corev1.Service:
-			selector := &metav1.LabelSelector{MatchLabels: object.Spec.Selector}
-			for _, port := range object.Spec.Ports {
-				if !listens(selector, templates, port.TargetPort, port.Protocol) {
-					say(document, "no pod that it selects has a port %s/%s", port.TargetPort.String(), port.Protocol)
-				}
-			}
-		case *policyv1.PodDisruptionBudget:
-			if !selected(object.Spec.Selector, templates) {
-				say(document, "it selects no pod")
-			}
-		case *networkingv1.NetworkPolicy:
-			if !selected(&object.Spec.PodSelector, templates) {
-				say(document, "it selects no pod")
-			}
-			for _, rule := range object.Spec.Ingress {
-				for _, port := range rule.Ports {
-					if !listens(&object.Spec.PodSelector, templates, *port.Port, *port.Protocol) {
-						say(document, "no pod that it selects has a port %s/%s", port.Port.String(), *port.Protocol)
-					}
-				}
-			}
-		case *rbacv1.ClusterRoleBinding:
-			for _, problem := range bound(object.RoleRef, object.Subjects, has) {
-				say(document, "%s", problem)
-			}
-		case *rbacv1.RoleBinding:
-			for _, problem := range bound(object.RoleRef, object.Subjects, has) {
-				say(document, "%s", problem)
-			}
+		for _, problem := range all.missing(document.Object) {
+			problems = append(problems, document.Name()+": "+problem)
 		}
 	}
 	return problems
 }
 
-func selected(selector *metav1.LabelSelector, templates []corev1.PodTemplateSpec) bool {
-	return len(chosen(selector, templates)) > 0
+// missing lists what one object refers to and the bundle does not have.
+func (b bundle) missing(object any) []string {
+	switch object := object.(type) {
+	case *appsv1.StatefulSet:
+		return b.statefulSet(object)
+	case *appsv1.DaemonSet:
+		problems := own(object.Spec.Selector, object.Spec.Template)
+		return append(problems, pod(object.Spec.Template.Spec, map[string]bool{}, b.has)...)
+	case *corev1.Service:
+		return b.service(object)
+	case *policyv1.PodDisruptionBudget:
+		return b.selects(object.Spec.Selector)
+	case *networkingv1.NetworkPolicy:
+		return b.networkPolicy(object)
+	case *rbacv1.ClusterRoleBinding:
+		return b.bound(object.RoleRef, object.Subjects)
+	case *rbacv1.RoleBinding:
+		return b.bound(object.RoleRef, object.Subjects)
+	}
+	return nil
+}
+
+func (b bundle) statefulSet(set *appsv1.StatefulSet) []string {
+	problems := own(set.Spec.Selector, set.Spec.Template)
+	volumes := map[string]bool{}
+	for _, claim := range set.Spec.VolumeClaimTemplates {
+		volumes[claim.Name] = true
+	}
+	if !b.has["Service/"+set.Spec.ServiceName] {
+		problems = append(problems, "there is no Service "+set.Spec.ServiceName)
+	}
+	return append(problems, pod(set.Spec.Template.Spec, volumes, b.has)...)
+}
+
+func (b bundle) service(service *corev1.Service) []string {
+	var problems []string
+	selector := &metav1.LabelSelector{MatchLabels: service.Spec.Selector}
+	for _, port := range service.Spec.Ports {
+		problems = append(problems, b.listens(selector, port.TargetPort, port.Protocol)...)
+	}
+	return problems
+}
+
+func (b bundle) networkPolicy(policy *networkingv1.NetworkPolicy) []string {
+	problems := b.selects(&policy.Spec.PodSelector)
+	for _, rule := range policy.Spec.Ingress {
+		for _, port := range rule.Ports {
+			problems = append(problems, b.listens(&policy.Spec.PodSelector, *port.Port, *port.Protocol)...)
+		}
+	}
+	return problems
+}
+
+// own is for a workload, which has to select the pods that it makes.
+func own(selector *metav1.LabelSelector, template corev1.PodTemplateSpec) []string {
+	if len(chosen(selector, []corev1.PodTemplateSpec{template})) == 0 {
+		return []string{"its selector is not for its own pods"}
+	}
+	return nil
+}
+
+func (b bundle) selects(selector *metav1.LabelSelector) []string {
+	if len(chosen(selector, b.pods)) == 0 {
+		return []string{"it selects no pod"}
+	}
+	return nil
 }
 
 func chosen(selector *metav1.LabelSelector, templates []corev1.PodTemplateSpec) []corev1.PodTemplateSpec {
@@ -110,27 +129,27 @@ func chosen(selector *metav1.LabelSelector, templates []corev1.PodTemplateSpec) 
 	return these
 }
 
-// listens is whether a pod that is selected has the port, by its name or its number.
-func listens(selector *metav1.LabelSelector, templates []corev1.PodTemplateSpec, port intstr.IntOrString, protocol corev1.Protocol) bool {
-	for _, template := range chosen(selector, templates) {
+// listens is for a port, by its name or its number, that a selected pod has to have.
+func (b bundle) listens(selector *metav1.LabelSelector, port intstr.IntOrString, protocol corev1.Protocol) []string {
+	for _, template := range chosen(selector, b.pods) {
 		for _, container := range template.Spec.Containers {
 			for _, its := range container.Ports {
 				if its.Protocol == protocol && (its.Name == port.StrVal || its.ContainerPort == port.IntVal) {
-					return true
+					return nil
 				}
 			}
 		}
 	}
-	return false
+	return []string{fmt.Sprintf("no pod that it selects has a port %s/%s", port.String(), protocol)}
 }
 
-func bound(role rbacv1.RoleRef, subjects []rbacv1.Subject, has map[string]bool) []string {
+func (b bundle) bound(role rbacv1.RoleRef, subjects []rbacv1.Subject) []string {
 	var problems []string
-	if !has[role.Kind+"/"+role.Name] {
+	if !b.has[role.Kind+"/"+role.Name] {
 		problems = append(problems, "there is no "+role.Kind+" "+role.Name)
 	}
 	for _, subject := range subjects {
-		if !has[subject.Kind+"/"+subject.Name] {
+		if !b.has[subject.Kind+"/"+subject.Name] {
 			problems = append(problems, "there is no "+subject.Kind+" "+subject.Name)
 		}
 	}
@@ -161,25 +180,32 @@ func pod(spec corev1.PodSpec, volumes, has map[string]bool) []string {
 			problems = append(problems, "container "+container.Name+" is there twice")
 		}
 		names[container.Name] = true
-		paths := map[string]bool{}
-		for _, mount := range container.VolumeMounts {
-			used[mount.Name] = true
-			if !volumes[mount.Name] {
-				problems = append(problems, container.Name+" mounts "+mount.Name+", which is no volume")
-			}
-			if paths[mount.MountPath] {
-				problems = append(problems, container.Name+" mounts two volumes at "+mount.MountPath)
-			}
-			paths[mount.MountPath] = true
-		}
-		if socket, wants := flag(container.Args, "--csi-address="); wants && !below(socket, paths) {
-			problems = append(problems, container.Name+" has no volume with "+socket)
-		}
+		problems = append(problems, mounts(container, volumes, used)...)
 	}
 	for volume := range volumes {
-		if !used[volume] && volume != "registration" && volume != "kubelet" {
+		if !used[volume] && !forDrivers[volume] {
 			problems = append(problems, "nobody mounts the volume "+volume)
 		}
+	}
+	return problems
+}
+
+// mounts lists what is wrong with where a container has its volumes, and notes which it uses.
+func mounts(container corev1.Container, volumes, used map[string]bool) []string {
+	var problems []string
+	paths := map[string]bool{}
+	for _, mount := range container.VolumeMounts {
+		used[mount.Name] = true
+		if !volumes[mount.Name] {
+			problems = append(problems, container.Name+" mounts "+mount.Name+", which is no volume")
+		}
+		if paths[mount.MountPath] {
+			problems = append(problems, container.Name+" mounts two volumes at "+mount.MountPath)
+		}
+		paths[mount.MountPath] = true
+	}
+	if socket, wants := flag(container.Args, "--csi-address="); wants && !below(socket, paths) {
+		problems = append(problems, container.Name+" has no volume with "+socket)
 	}
 	return problems
 }

@@ -95,7 +95,9 @@ impl Scene {
         let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
         proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--config", &config]).await?;
-        std::fs::create_dir_all(stand.dir().join("pods"))?;
+        // Many a kubelet's directory is a symlink, and what the runtime sees is not what the kubelet says.
+        std::fs::create_dir_all(stand.dir().join("disk/pods"))?;
+        std::os::unix::fs::symlink(stand.dir().join("disk/pods"), stand.dir().join("pods"))?;
         let clean = Clean(stand.dir().canonicalize()?);
         let mut scene = Self { stand, cloud, driver: None, edge: None, _clean: clean };
         scene.start_driver().await?;

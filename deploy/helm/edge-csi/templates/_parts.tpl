@@ -77,7 +77,7 @@ the values.
 # All that there is to say: deploy/cloud.toml.
 listen = ["wss://0.0.0.0:7443", "quic://0.0.0.0:7443"]
 drivers = {{ toJson $names }}
-fronts = "/run/holder/fronts"
+holders = ["unix:/run/holder/serve.sock"]
 admin = "/run/edge-csi/_admin.sock"
 store = "file:/var/lib/edge-csi/cloud.redb"
 http = "0.0.0.0:9808"
@@ -86,6 +86,10 @@ http = "0.0.0.0:9808"
 ca = "/etc/edge-csi-tls/ca.crt"
 cert = "/etc/edge-csi-tls/tls.crt"
 key = "/etc/edge-csi-tls/tls.key"
+
+[kubernetes]
+api = "in-cluster"
+publish_csinode = {{ .Values.publishCSINode | quote }}
 {{- range $name := $names }}
 
 [driver.{{ $name | quote }}]
@@ -99,6 +103,7 @@ key = "/etc/edge-csi-tls/tls.key"
 # All that there is to say: deploy/edge.toml. Where the cloud is, as the edges reach it from outside:
 cloud = {{ toJson .Values.address }}
 fronts = "/fronts"
+state = "/var/lib/edge-csi"
 
 [tls]
 ca = "/etc/edge-csi-tls/ca.crt"
