@@ -7,7 +7,9 @@ CRD_MODULE := github.com/kubernetes-csi/external-snapshotter/client/v8
 QUIET := RUST_LOG=$${RUST_LOG:-info,kube_client=off}
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-.PHONY: help build demo test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
+DIRECT := $(CARGO) test -p tests --test direct --test runtime --locked --quiet -- --ignored --test-threads 2
+
+.PHONY: help build demo direct test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -22,13 +24,16 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
 	$(CARGO) test --workspace --locked --quiet
 	target/debug/chaos --seconds 15 --quiet
-	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test -p tests --lib --locked --quiet -- --ignored; else \
-	  echo "tier skipped: mounts of hostdir: they need root"; [ "$$CI" != true ]; fi
+	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test -p tests --lib --locked --quiet -- --ignored && $(DIRECT); else \
+	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi
 	@if [ ! -x $(GO_BIN)/csi-sanity ]; then \
 	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; \
 	elif [ "$$(id -u)" != 0 ]; then \
 	  echo "tier skipped: csi-sanity: its mounts need root"; [ "$$CI" != true ]; \
 	else target/debug/sanity && target/debug/sanity --nodes 3 --way ws; fi
+
+direct: build ## Direct volumes: create, format, hand over to guests in namespaces of their own, stats and growth (root)
+	$(DIRECT)
 
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
@@ -89,9 +94,10 @@ $(GO_BIN)/bundles.done: $(wildcard tests/go/manifests/*.go tests/go/manifests/*/
 	@touch $@
 
 # Without Go there is nothing to build, and the tiers that need it say so.
-$(GO_BIN)/.done: $(wildcard tests/go/go.* tests/go/*.go tests/go/mockdriver/*)
+$(GO_BIN)/.done: $(wildcard tests/go/go.* tests/go/*.go tests/go/mockdriver/* tests/go/nri/*)
 	@mkdir -p $(GO_BIN)
 	@if command -v go >/dev/null; then \
 	  (cd tests/go && go build -trimpath -p 2 -o bin/ tool) && \
-	  (cd tests/go/mockdriver && go build -trimpath -p 2 -o ../bin/ .); fi
+	  (cd tests/go/mockdriver && go build -trimpath -p 2 -o ../bin/ .) && \
+	  (cd tests/go/nri && go build -trimpath -p 2 -o ../bin/ .); fi
 	@touch $@

@@ -1,5 +1,7 @@
 //! Carries a plan out: sends the call to its node, and keeps what came of it before the caller is told.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use http::Response;
 use prost::Message;
@@ -14,6 +16,7 @@ use tracing::warn;
 
 use crate::ask::Asker;
 use crate::capacity::Capacities;
+use crate::direct;
 use crate::entry;
 use crate::find::Finder;
 use crate::front::Came;
@@ -154,18 +157,40 @@ impl Carrier<'_> {
             let driver = self.driver;
             warn!(%driver, %node, size, asked_for, "the driver made a volume of another size than was asked for");
         }
+        let class = asked.parameters.clone().unwrap_or_default();
         create.made(&node, made, asked, self.scope == Scope::Shared).await?;
         let shown = ours::into(rpc.method, &message, &node, at.as_ref());
-        let shown = shown.map_err(|_| bad("with what cannot be read"))?;
+        let mut shown = shown.map_err(|_| bad("with what cannot be read"))?;
+        if class.contains_key(proto::direct::KEY) {
+            shown = proto::direct::into_created_volume(&shown, &class).into();
+        }
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
     }
 
     async fn at(&self, node: &NodeName, mut came: Came) -> Result<Response<Body>, Error> {
-        let answer = self.send(node, &mut came).await?;
+        let direct = direct::of_volume(came.rpc.method, &came.message, || self.class(&came.key))?;
+        if let Some(request) = &direct {
+            came.call.body = frame::frame(request);
+        }
+        let mut answer = self.send(node, &mut came).await?;
+        if let Some(message) = message(&answer)
+            && direct.is_some()
+            && came.rpc.method == "ValidateVolumeCapabilities"
+        {
+            let shown = proto::direct::into_validated(&message, &came.message);
+            answer = answer.with(frame::frame(&shown.map_err(|e| malformed(came.rpc, e))?));
+        }
         if let Some(message) = message(&answer) {
             self.learn(came.rpc, &came.key, &came.message, &message).await?;
         }
         Ok(answer.response())
+    }
+
+    /// What of its class is ours, if the volume was made here.
+    fn class(&self, key: &Key) -> BTreeMap<String, String> {
+        let Key::Home(id) = key else { return BTreeMap::new() };
+        let class = self.store.read(|state| state.driver(self.driver)?.home(id)?.parameters.clone());
+        class.map(|class| *class).unwrap_or_default()
     }
 
     async fn list(&self, came: Came) -> Result<Response<Body>, Error> {
@@ -231,6 +256,7 @@ fn message(answer: &Answer) -> Option<Bytes> {
 fn asked(came: &Came) -> Result<Asked, Error> {
     let left = came.deadline.map_or(HOLD, |deadline| deadline.saturating_duration_since(Instant::now()));
     let (_, ours) = ours::out_of(came.rpc.method, &came.message, None).map_err(|e| malformed(came.rpc, e))?;
+    direct::check_create(&came.message, &ours.parameters)?;
     let parameters = Some(ours.parameters).filter(|ours| !ours.is_empty()).map(Box::new);
     Ok(Asked { until: learn::after(left), claim: ours.claim, parameters })
 }

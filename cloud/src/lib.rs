@@ -35,6 +35,7 @@ pub mod capacity;
 mod carry;
 pub mod cli;
 pub mod config;
+mod direct;
 pub mod elect;
 mod entry;
 pub mod find;

@@ -8,7 +8,7 @@ use proto::identity::NodeName;
 use proto::wire::Malformed;
 
 use crate::store::{At, Claim};
-use crate::{beside, parameters, topology};
+use crate::{beside, direct, parameters, topology};
 
 /// What a request holds besides what is for the driver.
 #[derive(Default)]
@@ -35,6 +35,7 @@ pub(crate) fn out_of(method: &str, request: &Bytes, at: Option<&At>) -> Result<(
                 Box::new(Claim { namespace, name, volume: volume.unwrap_or_default().into() })
             });
             let (request, parameters) = parameters::out_of_create_volume(request)?;
+            let request = direct::out_of(method, request, &parameters)?;
             ours.parameters = parameters;
             match at {
                 Some(_) if added => topology::out_of_create_volume(&request)?,
@@ -44,7 +45,8 @@ pub(crate) fn out_of(method: &str, request: &Bytes, at: Option<&At>) -> Result<(
         }
         "CreateSnapshot" if added => topology::out_of_create_snapshot(request)?,
         "GetCapacity" => {
-            let (request, _) = parameters::out_of_capacity(request)?;
+            let (request, parameters) = parameters::out_of_capacity(request)?;
+            let request = direct::out_of(method, request, &parameters)?;
             if added { topology::out_of_capacity(&request)? } else { request }
         }
         _ => request.clone(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -54,6 +55,13 @@ pub struct Came {
 
 /// Set when a newer link is used instead. Not a token, whose clone for each call takes a lock.
 pub type Replaced = Arc<AtomicBool>;
+
+/// The body of a request on its way in.
+pub trait Incomplete: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
+
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> Incomplete for B {}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 struct Slot {
     driver: Arc<Driver>,
@@ -100,11 +108,11 @@ impl Calls {
     }
 
     /// Answers a request for a driver.
-    pub async fn answer(
+    pub async fn answer<B: Incomplete>(
         &self,
         driver: &str,
         came: Came,
-        request: Request<Incoming>,
+        request: Request<B>,
     ) -> Result<Response<Body>, Infallible> {
         let begun = Instant::now();
         let rpc = request.uri().path().to_owned();
@@ -116,11 +124,11 @@ impl Calls {
         }))
     }
 
-    async fn run(
+    async fn run<B: Incomplete>(
         &self,
         driver: &str,
         Came { id, replaced, front_of }: Came,
-        request: Request<Incoming>,
+        request: Request<B>,
     ) -> Result<Response<Body>, Arc<Error>> {
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path();
@@ -164,6 +172,19 @@ impl Calls {
             })
         };
         forward::until(deadline, std::pin::pin!(work)).await
+    }
+
+    /// Asks a driver on behalf of a call that is not passed on as it came; it runs as any other does, to its end.
+    pub async fn ask(&self, driver: &str, call: Call) -> Outcome {
+        let slot = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
+        let (_, slot) = slot.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))?;
+        let path = call.path.path();
+        let rpc = rpc::find(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
+        let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+        let message = frame::message(&call.body).map_err(|e| bad(e.into()))?;
+        let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
+        let asked = Asked { rpc, body: call.body.clone(), subjects: rpc.subjects(&key), id: None };
+        slot.share(asked, call, None, &self.tasks).await
     }
 
     /// What is to be done about topology in a call of the node's own front, if anything.

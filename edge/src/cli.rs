@@ -7,6 +7,8 @@ use proto::config::Flags;
 use proto::identity::DriverName;
 use proto::link::endpoint::Endpoint;
 
+use crate::direct::cli::Direct;
+
 /// Carries CSI calls from the cloud out against the drivers of this node.
 ///
 /// csi-edge dials csi-cloud, so it needs no open port. It shows a certificate that names this node, and
@@ -33,6 +35,9 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,
 pub enum Command {
     /// Link to the cloud and serve until told to stop (SIGTERM, SIGINT).
     Serve(Serve),
+    /// Look after the volumes that are handed to VMs directly.
+    #[command(subcommand)]
+    Direct(Direct),
 }
 
 /// What `serve` takes. A flag overrides the file.
@@ -53,6 +58,12 @@ pub struct Serve {
     /// A directory for what csi-edge must know after a restart without the cloud; on a disk that outlives a reboot
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+    /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub direct_volumes: Option<PathBuf>,
+    /// Where VM runtimes that serve csi-edge's own contract have their sandboxes; /run/edge-csi/sandboxes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub sandboxes: Option<PathBuf>,
 }
 
 /// A driver and its socket.

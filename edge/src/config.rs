@@ -10,6 +10,7 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 
 use crate::cli::{DriverAt, Serve};
+use crate::direct::runtime::Roots;
 
 /// All that csi-edge runs on.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Config {
     pub fronts: Option<PathBuf>,
     /// The directory of what is to be known after a restart without the cloud; without one nothing is kept.
     pub state: Option<PathBuf>,
+    /// Where VM runtimes look for direct volumes, and have their sandboxes.
+    pub runtimes: Roots,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
@@ -45,6 +48,7 @@ impl Config {
         file.required("cloud (--cloud)", cloud.first());
         let (fronts, state) = (file.path("fronts"), file.path("state"));
         let (fronts, state) = (flags.fronts.or(fronts), flags.state.or(state));
+        let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
         let link = file
             .section("link", |link| [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]);
         let [dead_after, return_after] = link.unwrap_or_default();
@@ -63,7 +67,21 @@ impl Config {
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
-        Ok(Self { cloud, return_after, fronts, state, tls, drivers, common })
+        Ok(Self { cloud, return_after, fronts, state, runtimes, tls, drivers, common })
+    }
+}
+
+/// Where runtimes have what is theirs: `direct_volumes`, and of each runtime's sandboxes in `[runtimes]`.
+fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathBuf>) -> Roots {
+    let listed = file.path("direct_volumes");
+    let read = |section: &mut Reader| ["kata_go", "kata_rs", "reference"].map(|name| section.path(name));
+    let [kata_go, kata_rs, reference] = file.section("runtimes", read).unwrap_or_default();
+    let usual = Roots::default();
+    Roots {
+        entries: entries.or(listed).unwrap_or(usual.entries),
+        kata_go: kata_go.unwrap_or(usual.kata_go),
+        kata_rs: kata_rs.unwrap_or(usual.kata_rs),
+        reference: sandboxes.or(reference).unwrap_or(usual.reference),
     }
 }
 
@@ -103,7 +121,7 @@ mod tests {
         proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
         let path = path.to_str().unwrap().to_owned();
         let args = ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
-        let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command;
+        let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else { panic!("not serve") };
         Config::load(flags).map(|mut config| {
             config.tls.ca = config.tls.ca.strip_prefix(dir.path()).unwrap_or(&config.tls.ca).to_owned();
             config
@@ -137,6 +155,19 @@ mod tests {
         assert_eq!(config.state, None);
         assert_eq!(config.common.keep_alive.every, Duration::from_secs(2));
         assert_eq!(config.return_after, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn runtimes_are_where_they_always_are_unless_it_is_said() {
+        assert_eq!(load(WHOLE, &[]).unwrap().runtimes, Roots::default());
+        let file =
+            format!("direct_volumes = \"/d\"\n{WHOLE}[runtimes]\nkata_go = \"/go\"\nreference = \"/r\"\n");
+        let expected =
+            Roots { entries: "/d".into(), kata_go: "/go".into(), reference: "/r".into(), ..Roots::default() };
+        assert_eq!(load(&file, &[]).unwrap().runtimes, expected);
+        let flags = ["--direct-volumes", "/e", "--sandboxes", "/s"];
+        let expected = Roots { entries: "/e".into(), reference: "/s".into(), ..expected };
+        assert_eq!(load(&file, &flags).unwrap().runtimes, expected);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use tokio::time::Instant;
 use crate::calls::Calls;
 use crate::config::Config;
 use crate::dial::Dial;
+use crate::direct::alone::Alone;
+use crate::direct::{Direct, Places};
 use crate::drivers::Drivers;
 use crate::scopes::Scopes;
 
@@ -21,6 +23,7 @@ pub mod calls;
 pub mod cli;
 pub mod config;
 pub mod dial;
+pub mod direct;
 pub mod drivers;
 pub mod front;
 pub mod scopes;
@@ -40,13 +43,18 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
     let scopes = config.state.as_deref().map(Scopes::open).transpose()?.unwrap_or_default();
     let calls = Arc::new(Calls::new(drivers.all(), work.clone()).scoped(scopes));
+    let _alone = config.state.as_deref().map(Alone::on).transpose()?;
+    let places = Places { state: config.state, roots: config.runtimes, ..Places::default() };
+    let direct = Arc::new(Direct::new(calls.clone(), places, work.clone()));
+    // Before anybody can ask: what the runtime is told must be true.
+    direct.reconcile().await;
     if let Some(fronts) = &config.fronts {
         let making = || format!("the directory of the fronts, {}, cannot be made", fronts.display());
         std::fs::create_dir_all(fronts).with_context(making)?;
         for driver in drivers.all() {
             let socket = Socket::bind(&fronts.join(format!("{}.sock", driver.name)))?;
             let (name, node) = (driver.name.clone(), node.clone());
-            doors.spawn("front", front::serve(name, node, calls.clone(), socket, doors.clone()));
+            doors.spawn("front", front::serve(name, node, direct.clone(), socket, doors.clone()));
         }
     }
     drivers.keep(&work);

@@ -7,6 +7,7 @@
 use http::Response;
 use tonic::{Code, Status};
 
+use crate::direct::Contradiction;
 use crate::forward::Body;
 use crate::frame::FrameError;
 use crate::identity::{DriverName, NodeName};
@@ -245,9 +246,73 @@ pub enum Error {
         "the call came late, on a link that a newer one has replaced; it was not passed on to the driver"
     )]
     LinkReplaced,
+    /// What is asked of a direct volume cannot be.
+    #[error("{method} is refused; nothing was done")]
+    DirectAsked {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What contradicts what.
+        #[source]
+        source: Contradiction,
+    },
+    /// A direct volume cannot be handed over as things are; nothing was done.
+    #[error("volume {volume} cannot be handed over directly: {why}; nothing was done")]
+    DirectRefused {
+        /// The volume's id.
+        volume: String,
+        /// What stands against it, and what to do.
+        why: String,
+    },
+    /// A direct volume is published with other words than before.
+    #[error("volume {volume} is published at {target} already, and differently; unpublish it first")]
+    DirectDiffers {
+        /// The volume's id.
+        volume: String,
+        /// Where it is published.
+        target: String,
+    },
+    /// A direct volume has not been handed over, or taken back, and some of it may be done.
+    #[error("volume {volume} is not {wanted} yet")]
+    DirectNotYet {
+        /// The volume's id.
+        volume: String,
+        /// What it is to be.
+        wanted: &'static str,
+        /// What stands against it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The runtime that a direct volume was handed to did not do it.
+    #[error("{method} was not carried out for a volume that is handed over directly")]
+    Direct {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What kind of failure it is.
+        fault: Fault,
+        /// What happened.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// This process is going away.
     #[error("{0} is stopping; send the call again")]
     Stopping(&'static str),
+}
+
+/// How a runtime failed with a direct volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It cannot do that.
+    Cannot,
+    /// The volume is not handed over there.
+    NotThere,
+    /// It is handed over, and only who has it could do that.
+    HandedOver,
+    /// It did not answer in time.
+    Late,
+    /// It tried, and said that it failed.
+    Failed,
+    /// It cannot be reached now.
+    Away,
 }
 
 /// What makes a request unreadable.
@@ -274,13 +339,27 @@ impl Error {
             Self::UnknownMethod(_)
             | Self::NotImplemented { .. }
             | Self::NodeOnly(_)
+            | Self::Direct { fault: Fault::Cannot, .. }
             | Self::BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => {
                 Code::Unimplemented
             }
             // The caller itself broke its request off: nobody reads this.
             Self::BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Code::Cancelled,
             // Nothing was sent anywhere, and sending it again would not help.
-            Self::BadRequest { .. } | Self::Missing(..) | Self::SeveralHomes { .. } => Code::InvalidArgument,
+            Self::BadRequest { .. }
+            | Self::Missing(..)
+            | Self::SeveralHomes { .. }
+            | Self::DirectAsked { .. } => Code::InvalidArgument,
+            // CSI, NodeExpandVolume: "currently published on a node but the plugin does not have ONLINE expansion
+            // capability".
+            Self::DirectRefused { .. } | Self::Direct { fault: Fault::HandedOver, .. } => {
+                Code::FailedPrecondition
+            }
+            Self::Direct { fault: Fault::Late, .. } => Code::DeadlineExceeded,
+            Self::Direct { fault: Fault::Failed, .. } => Code::Internal,
+            Self::Direct { fault: Fault::NotThere, .. } => Code::NotFound,
+            // CSI: "already been published ... but is incompatible".
+            Self::DirectDiffers { .. } => Code::AlreadyExists,
             Self::DeadlinePassed(_) => Code::DeadlineExceeded,
             // CSI: an operation is pending for the volume.
             Self::Pending { .. } => Code::Aborted,
@@ -308,6 +387,9 @@ impl Error {
             | Self::NoCapacity { .. }
             | Self::BadAnswer { .. }
             | Self::Full(_)
+            // Not final: the kubelet must unpublish what may be published at the driver.
+            | Self::DirectNotYet { .. }
+            | Self::Direct { fault: Fault::Away, .. }
             | Self::Stopping(_) => Code::Unavailable,
         }
     }

@@ -12,6 +12,7 @@ pub mod csi {
 
 mod batch;
 pub mod config;
+pub mod direct;
 pub mod error;
 pub mod forward;
 pub mod frame;

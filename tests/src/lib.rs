@@ -4,6 +4,7 @@ pub mod bench;
 pub mod chaos;
 pub mod cluster;
 pub mod demo;
+pub mod direct;
 pub mod e2e;
 pub mod hostdir;
 pub mod net;

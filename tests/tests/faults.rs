@@ -280,7 +280,8 @@ async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
         assert_eq!(status.code(), Code::Unavailable, "{path}: {status}");
         assert!(status.message().contains("ever linked"), "{status}");
     }
-    assert!(begun.elapsed() < Duration::from_millis(350), "seven answers took {:?}", begun.elapsed());
+    // external-attacher allows two of them one second together.
+    assert!(begun.elapsed() < Duration::from_secs(1), "seven answers took {:?}", begun.elapsed());
     let status = front.call("/csi.v1.Node/NodePublishVolume", &[]).await?.status();
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     cloud.process.stop(START).await

@@ -151,6 +151,13 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
             Some(csi::VolumeContentSource { r#type: Some(volume_content_source::Type::Snapshot(source)) });
         assert_eq!(nodes.call("CreateVolume", &restore).await?.code(), Code::Ok);
         assert_eq!(nodes.who_got("CreateVolume"), [home]);
+        // Even if the scheduler, which knows nothing of snapshots, wants it elsewhere: a driver would refuse that.
+        let elsewhere = NODES.into_iter().find(|node| *node != home).context("one node only")?;
+        let mut late = create_at(&format!("l-{name}"), &[elsewhere])?;
+        late.volume_content_source = restore.volume_content_source;
+        let late = created(&nodes.call("CreateVolume", &late).await?)?;
+        assert!(late.accessible_topology == [topology(home)], "{name}");
+        assert_eq!(nodes.who_got("CreateVolume"), [home]);
 
         let request = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
         assert_eq!(nodes.call("DeleteSnapshot", &request).await?.code(), Code::Ok);

@@ -1,0 +1,139 @@
+//! Direct volumes in the cloud: a class that asks for one is understood, or refused, before anything is written down;
+//! the driver is asked for a block volume; and what the class said goes into the volume's context.
+//!
+//! Whether a pod gets its volume directly is decided here once, by the class, so that a node can know it while it is
+//! cut off. Another way to decide (by the pod's RuntimeClass) would put the same keys into the same place.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message;
+use proto::csi::{self, VolumeCapability};
+use proto::direct::{self, Contradiction, Direct};
+use proto::error::{BadRequest, Error};
+use proto::wire::Malformed;
+
+/// Refuses a CreateVolume that asks for what cannot be had directly; `parameters` are those that are ours.
+///
+/// # Errors
+/// What contradicts what.
+pub(crate) fn check_create(request: &Bytes, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
+    const METHOD: &str = "CreateVolume";
+    let contradiction = |source| Error::DirectAsked { method: METHOD, source };
+    let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };
+    let bad = |source| Error::BadRequest { method: METHOD, source: BadRequest::Protobuf(source) };
+    let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad)?;
+    check(&direct, &request.volume_capabilities).map_err(contradiction)
+}
+
+fn check(direct: &Direct, capabilities: &[VolumeCapability]) -> Result<(), Contradiction> {
+    capabilities.iter().try_for_each(|capability| direct.mount(capability).map(drop))
+}
+
+/// A CreateVolume or GetCapacity for the driver, if the class asks for direct volumes.
+///
+/// # Errors
+/// The request is malformed.
+pub(crate) fn out_of(
+    method: &str,
+    request: Bytes,
+    parameters: &BTreeMap<String, String>,
+) -> Result<Bytes, Malformed> {
+    match direct::places(method).filter(|_| parameters.contains_key(direct::KEY)) {
+        Some(places) => direct::for_driver(&request, places).map(Bytes::from),
+        None => Ok(request),
+    }
+}
+
+/// A call on a volume, as the driver gets it; none if it is no direct volume's and goes as it came. Without a context
+/// in the request, `class` is what the volume was made with.
+///
+/// # Errors
+/// The request is malformed, or asks for what cannot be had directly.
+pub(crate) fn of_volume(
+    method: &'static str,
+    request: &Bytes,
+    class: impl FnOnce() -> BTreeMap<String, String>,
+) -> Result<Option<Bytes>, Error> {
+    if !matches!(method, "ControllerPublishVolume" | "ValidateVolumeCapabilities" | "ControllerExpandVolume")
+    {
+        return Ok(None);
+    }
+    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
+    let Some(places) = direct::places(method) else { return Ok(None) };
+    let said = match places.context {
+        [] => class(),
+        _ => direct::asked(request, places).map_err(malformed)?,
+    };
+    let contradiction = |source| Error::DirectAsked { method, source };
+    let Some(direct) = Direct::read(&said).map_err(contradiction)? else { return Ok(None) };
+    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
+    if method == "ControllerPublishVolume" {
+        let request = csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad)?;
+        check(&direct, request.volume_capability.as_slice()).map_err(contradiction)?;
+    }
+    direct::for_driver(request, places).map(|request| Some(request.into())).map_err(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::csi::volume_capability::access_mode::Mode;
+    use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+    use tonic::Code;
+
+    fn class(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn capability(mode: Mode) -> VolumeCapability {
+        VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+            access_mode: Some(AccessMode { mode: mode as i32 }),
+        }
+    }
+
+    fn create(mode: Mode) -> Bytes {
+        let volume_capabilities = vec![capability(mode)];
+        csi::CreateVolumeRequest { volume_capabilities, ..Default::default() }.encode_to_vec().into()
+    }
+
+    #[test]
+    fn a_create_is_understood_or_refused() {
+        let direct = class(&[(direct::KEY, "kata")]);
+        check_create(&create(Mode::SingleNodeSingleWriter), &direct).unwrap();
+        check_create(&create(Mode::MultiNodeMultiWriter), &class(&[("edge-csi.io/other", "x")])).unwrap();
+        for (mode, class) in [
+            (Mode::SingleNodeMultiWriter, direct.clone()),
+            (Mode::MultiNodeMultiWriter, direct),
+            (Mode::SingleNodeSingleWriter, class(&[(direct::KEY, "runc")])),
+            (Mode::SingleNodeSingleWriter, class(&[("edge-csi.io/direct-fsck", "never")])),
+        ] {
+            let refused = check_create(&create(mode), &class).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{}", refused.chain());
+        }
+    }
+
+    #[test]
+    fn only_direct_volumes_calls_are_edited() {
+        let expand = csi::ControllerExpandVolumeRequest {
+            volume_id: "v".into(),
+            volume_capability: Some(capability(Mode::SingleNodeSingleWriter)),
+            ..Default::default()
+        };
+        let message: Bytes = expand.encode_to_vec().into();
+        let of = |class: BTreeMap<_, _>| of_volume("ControllerExpandVolume", &message, || class).unwrap();
+        assert_eq!(of(class(&[("edge-csi.io/other", "x")])), None);
+        let sent = of(class(&[(direct::KEY, "kata")])).unwrap();
+        let sent = csi::ControllerExpandVolumeRequest::decode(sent).unwrap();
+        assert!(matches!(sent.volume_capability.unwrap().access_type, Some(AccessType::Block(_))));
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
+            volume_context: [(direct::KEY.to_owned(), "kata".to_owned())].into(),
+            ..Default::default()
+        };
+        let refused = of_volume("ControllerPublishVolume", &publish.encode_to_vec().into(), BTreeMap::new);
+        assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(of_volume("DeleteVolume", &message, BTreeMap::new).unwrap(), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! What there is of direct volumes at this node: the records, the contract's entries, and who has them, put together as
+//! people and programs read it.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::published::{self, Kind, Published, State};
+use super::runtime::{Holder, Runtimes, stats::Stats};
+
+/// A direct volume, or an entry of somebody else.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Its id; empty for an entry of somebody else.
+    pub volume_id: String,
+    /// Its driver's CSI name; empty for an entry of somebody else.
+    pub driver: String,
+    /// The mount source that runtimes know it by.
+    pub target: PathBuf,
+    /// How it stands.
+    pub standing: Standing,
+    /// How it is handed over.
+    pub kind: Option<Kind>,
+    /// What the runtime is given.
+    pub device: PathBuf,
+    /// The file system's type.
+    pub fstype: String,
+    /// The runtime that has it.
+    pub runtime: Option<&'static str>,
+    /// The sandbox that has it.
+    pub sandbox: Option<String>,
+    /// Sandboxes that had it and are gone.
+    pub stale: Vec<String>,
+    /// What its guest says of it; only if it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Guest>,
+}
+
+/// How a volume stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It is being published, or that was interrupted.
+    Begun,
+    /// It is handed over.
+    Published,
+    /// It should be handed over, and the entry is gone, as after a reboot.
+    Lost,
+    /// It is an entry without a record: of somebody else.
+    Foreign,
+}
+
+/// What a guest says.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Guest {
+    /// Bytes: in all, taken and free.
+    pub bytes: Option<[u64; 3]>,
+    /// Inodes: in all, taken and free.
+    pub inodes: Option<[u64; 3]>,
+    /// What is wrong with the volume, in the guest's words.
+    pub abnormal: Option<String>,
+    /// Why there are no numbers.
+    pub silent: Option<String>,
+}
+
+/// All direct volumes, by target, and the entries of others.
+///
+/// # Errors
+/// The records or the entries cannot be read.
+pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume>> {
+    let of = || format!("the records in {} cannot be read", state.display());
+    let records = published::all(state).with_context(of)?;
+    let mut entries = runtimes.targets().context("the entries cannot be read")?;
+    let mut volumes = BTreeMap::new();
+    for record in &records {
+        entries.retain(|target| *target != record.target);
+        volumes.insert(record.target.clone(), volume(record, runtimes).await?);
+    }
+    let foreign = entries.into_iter().map(|target| (target.clone(), foreign(target)));
+    volumes.extend(foreign);
+    Ok(volumes.into_values().collect())
+}
+
+async fn volume(record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
+    let holder = runtimes.holder(record).await?;
+    let standing = match (&holder, record.state) {
+        (_, State::Begun) => Standing::Begun,
+        (Holder::NotHandedOver, State::Published) => Standing::Lost,
+        _ => Standing::Published,
+    };
+    let (runtime, sandbox, stale) = match holder {
+        Holder::NotHandedOver => (None, None, Vec::new()),
+        Holder::Nobody { stale } => (None, None, stale.iter().map(ToString::to_string).collect()),
+        Holder::Live { runtime, sandbox } => (Some(runtime.name()), Some(sandbox.to_string()), Vec::new()),
+    };
+    Ok(Volume {
+        volume_id: record.volume_id.clone(),
+        driver: record.driver.clone(),
+        target: record.target.clone(),
+        standing,
+        kind: Some(record.kind),
+        device: record.device.clone(),
+        fstype: record.fstype.clone(),
+        runtime,
+        sandbox,
+        stale,
+        guest: None,
+    })
+}
+
+fn foreign(target: PathBuf) -> Volume {
+    Volume {
+        volume_id: String::new(),
+        driver: String::new(),
+        target,
+        standing: Standing::Foreign,
+        kind: None,
+        device: PathBuf::new(),
+        fstype: String::new(),
+        runtime: None,
+        sandbox: None,
+        stale: Vec::new(),
+        guest: None,
+    }
+}
+
+impl Volume {
+    /// Asks the guest that has it for its statistics.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn ask(&mut self, state: &Path, runtimes: &Runtimes) -> anyhow::Result<()> {
+        let records = published::of(state, &self.driver, &self.volume_id)?;
+        let Some(record) = records.into_iter().find(|record| record.target == self.target) else {
+            return Ok(());
+        };
+        self.guest = Some(match runtimes.stats(&record).await {
+            Ok(stats) => said(stats),
+            Err(error) => {
+                Guest { bytes: None, inodes: None, abnormal: None, silent: Some(proto::error::chain(&error)) }
+            }
+        });
+        Ok(())
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let shown = |path: &Path| path.display().to_string();
+        let kind = self.kind.map(|kind| format!("{kind:?}").to_lowercase()).unwrap_or_default();
+        let has =
+            self.runtime.zip(self.sandbox.as_ref()).map(|(runtime, sandbox)| format!("{runtime}/{sandbox}"));
+        let has = has.unwrap_or_else(|| match self.stale.len() {
+            0 => String::new(),
+            n => format!("{n} gone"),
+        });
+        let standing = format!("{:?}", self.standing).to_lowercase();
+        [
+            self.volume_id.clone(),
+            self.driver.clone(),
+            standing,
+            kind,
+            shown(&self.device),
+            has,
+            shown(&self.target),
+        ]
+    }
+}
+
+fn said(stats: Stats) -> Guest {
+    let three = |usage: super::runtime::stats::Usage| [usage.total, usage.used, usage.available];
+    let inodes = stats.inodes.map(three);
+    Guest { bytes: Some(three(stats.bytes)), inodes, abnormal: stats.abnormal, silent: None }
+}
+
+const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "SANDBOX", "TARGET"];
+
+/// Writes one line for each.
+///
+/// # Errors
+/// The writer's.
+pub fn table(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+    let rows: Vec<_> = volumes.iter().map(|volume| volume.cells().map(|cell| printable(&cell))).collect();
+    let headers = HEADERS.map(str::to_owned);
+    let mut widths = [0; HEADERS.len()];
+    for row in rows.iter().chain([&headers]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    for row in [&headers].into_iter().chain(&rows) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}   "));
+        writeln!(out, "{}", cells.collect::<String>().trim_end())?;
+    }
+    Ok(())
+}
+
+/// Writes all that is known of each.
+///
+/// # Errors
+/// The writer's.
+pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+    for volume in volumes {
+        for (name, cell) in HEADERS.iter().zip(volume.cells()) {
+            writeln!(out, "{:<10} {}", format!("{name}:"), printable(&cell))?;
+        }
+        if !volume.stale.is_empty() {
+            writeln!(out, "{:<10} {}", "GONE:", volume.stale.join(" "))?;
+        }
+        let Some(guest) = &volume.guest else { continue };
+        for (name, numbers) in [("BYTES", guest.bytes), ("INODES", guest.inodes)] {
+            if let Some([total, used, available]) = numbers {
+                writeln!(out, "{:<10} {used} of {total} used, {available} free", format!("{name}:"))?;
+            }
+        }
+        for (name, text) in [("ABNORMAL", &guest.abnormal), ("GUEST", &guest.silent)] {
+            if let Some(text) = text {
+                writeln!(out, "{:<10} {}", format!("{name}:"), printable(text))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// A cell without what would move the terminal's cursor: ids come from drivers.
+pub(super) fn printable(cell: &str) -> String {
+    if cell.is_empty() { "-".into() } else { super::runtime::printable(cell) }
+}

@@ -1,0 +1,252 @@
+//! Volumes that are handed to a VM runtime instead of being mounted on this host: `docs/direct-volumes.md`.
+//!
+//! The driver is asked for a block device, at a path of ours; it is formatted if it is blank, and never mounted here;
+//! the runtime finds it by the contract's file. One thing at a time is done with a volume, and it is done to its end
+//! whether or not its caller waits.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use proto::error::{BadRequest, Error};
+use proto::forward::{self, Answer, Body, CALL_ID, Call};
+use proto::identity::DriverName;
+use proto::rpc::{self, Rpc};
+use proto::stop::Tasks;
+use proto::{csi, frame};
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use crate::calls::{Calls, Came};
+use crate::share::Outcome;
+
+pub mod alone;
+mod asked;
+mod block;
+pub mod cdi;
+pub mod cli;
+pub mod device;
+pub mod format;
+pub mod journal;
+pub mod look;
+pub mod mount_info;
+pub mod nri;
+mod options;
+mod place;
+pub mod probe;
+mod publish;
+pub mod published;
+mod reconcile;
+pub mod runtime;
+mod spdk;
+pub mod staged;
+mod tool;
+mod unpublish;
+mod vfio;
+
+use asked::{Direction, Work};
+use device::Host;
+use mount_info::Root;
+use runtime::{Roots, Runtimes};
+
+/// Where direct volumes are kept and handed over.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The directory of what may not be forgotten; without one no volume is handed over.
+    pub state: Option<PathBuf>,
+    /// The kernel's files.
+    pub host: Host,
+    /// Where runtimes look for volumes, and have their sandboxes.
+    pub roots: Roots,
+}
+
+/// The node's calls, of which those for direct volumes are carried out here and all others are passed on.
+pub struct Direct {
+    calls: Arc<Calls>,
+    state: Option<PathBuf>,
+    root: Root,
+    host: Host,
+    runtimes: Runtimes,
+    busy: Arc<Mutex<HashSet<(DriverName, String)>>>,
+    tasks: Tasks,
+}
+
+/// A call, and what is kept of it for the driver's.
+struct Asking<'a> {
+    driver: &'a DriverName,
+    rpc: &'static Rpc,
+    headers: &'a HeaderMap,
+}
+
+/// The right to do something with a volume.
+struct Busy {
+    of: Arc<Mutex<HashSet<(DriverName, String)>>>,
+    key: (DriverName, String),
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}
+
+impl Direct {
+    /// The calls of a node; what is begun runs in `tasks`.
+    pub fn new(calls: Arc<Calls>, places: Places, tasks: Tasks) -> Self {
+        let Places { state, host, roots } = places;
+        let root = Root::new(roots.entries.clone());
+        let runtimes = Runtimes::new(roots, runtime::PATIENCE);
+        Self { calls, state, root, host, runtimes, busy: Arc::default(), tasks }
+    }
+
+    /// Answers a request that came in by this node's front of a driver.
+    pub async fn answer(
+        self: Arc<Self>,
+        driver: DriverName,
+        came: Came,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let row = rpc::find(request.uri().path()).filter(|rpc| asked::concerns(rpc.method));
+        let Some(rpc) = row else { return self.calls.answer(driver.as_str(), came, request).await };
+        let (parts, body) = request.into_parts();
+        match self.clone().begin(&driver, rpc, &parts.headers, body).await {
+            Ok(Direction::Pass(body)) => {
+                let request = Request::from_parts(parts, Full::new(body));
+                self.calls.answer(driver.as_str(), came, request).await
+            }
+            Ok(Direction::Done(answer)) => Ok(answer.response()),
+            Err(error) => {
+                let (rpc, code) = (rpc.path, error.code());
+                warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
+                Ok(error.response())
+            }
+        }
+    }
+
+    /// Carries a call out if it is for a direct volume.
+    async fn begin(
+        self: Arc<Self>,
+        driver: &DriverName,
+        rpc: &'static Rpc,
+        headers: &HeaderMap,
+        body: Incoming,
+    ) -> Result<Direction, Arc<Error>> {
+        let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+        let deadline = forward::deadline(headers).map_err(bad)?;
+        let work = async {
+            let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
+            let message = frame::message(&body).map_err(|e| bad(e.into()))?;
+            let state = self.state.as_deref();
+            let Some((volume, work)) = asked::work(state, driver, rpc.method, &message)? else {
+                return Ok(Direction::Pass(body));
+            };
+            self.clone()
+                .detached(driver.clone(), rpc, headers.clone(), volume, work)
+                .await
+                .map(Direction::Done)
+        };
+        forward::until(deadline, std::pin::pin!(work)).await
+    }
+
+    /// Does the work in a task of its own, which goes on when the caller leaves.
+    async fn detached(
+        self: Arc<Self>,
+        driver: DriverName,
+        rpc: &'static Rpc,
+        mut headers: HeaderMap,
+        volume: String,
+        work: Work,
+    ) -> Outcome {
+        let busy = self.take(&driver, &volume).ok_or(Error::Pending { method: rpc.method })?;
+        headers.remove(CALL_ID);
+        let (told, outcome) = oneshot::channel();
+        let tasks = self.tasks.clone();
+        tasks.spawn("direct", async move {
+            let asking = Asking { driver: &driver, rpc, headers: &headers };
+            let outcome = self.carry_out(&asking, work).await;
+            drop(busy);
+            // Who left asks again.
+            let _ = told.send(outcome);
+        });
+        outcome.await.unwrap_or_else(|_| Err(Error::Stopping("csi-edge").into()))
+    }
+
+    fn take(&self, driver: &DriverName, volume: &str) -> Option<Busy> {
+        let key = (driver.clone(), volume.to_owned());
+        let taken = self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
+        taken.then(|| Busy { of: self.busy.clone(), key })
+    }
+
+    async fn carry_out(&self, asking: &Asking<'_>, work: Work) -> Outcome {
+        match work {
+            Work::Stage(volume, message) => {
+                let state = self.state.as_deref().unwrap_or_else(|| Path::new("/"));
+                let noted = staged::note(state, asking.driver.as_str(), &volume);
+                noted.map_err(not_yet(&volume, "staged"))?;
+                self.ask(asking, asking.rpc, &message).await
+            }
+            Work::Publish(publish) => {
+                let (driver, volume) = (asking.driver, publish.volume_id.clone());
+                let outcome = self.publish(asking, *publish).await;
+                if outcome.as_ref().is_ok_and(|answer| answer.ok().is_some()) {
+                    info!(%driver, volume, "handed over directly");
+                }
+                outcome
+            }
+            Work::Unpublish(record) => self.unpublish(asking, &record).await,
+            Work::Unstage(volume, records, message) => self.unstage(asking, &volume, records, &message).await,
+            Work::GrowStaged(message) => self.grow_staged(asking, &message).await,
+            Work::Health(message) => self.ask(asking, asking.rpc, &message).await,
+            Work::Runtime(record, message) => self.of_runtime(asking, &record, &message).await,
+        }
+    }
+
+    /// Asks the driver.
+    async fn ask(&self, asking: &Asking<'_>, rpc: &'static Rpc, message: &[u8]) -> Outcome {
+        let path = PathAndQuery::from_static(rpc.path);
+        let call = Call { headers: asking.headers.clone(), path, body: frame::frame(message) };
+        self.calls.ask(asking.driver.as_str(), call).await
+    }
+
+    /// Asks the driver to take back what it has published at our path.
+    async fn ask_to_unpublish(&self, asking: &Asking<'_>, record: &published::Published) -> Outcome {
+        let request = csi::NodeUnpublishVolumeRequest {
+            volume_id: record.volume_id.clone(),
+            target_path: record.private_path.display().to_string(),
+        };
+        let rpc = rpc::find("/csi.v1.Node/NodeUnpublishVolume");
+        let rpc = rpc.ok_or_else(|| Error::UnknownMethod("NodeUnpublishVolume".into()))?;
+        self.ask(asking, rpc, &prost::Message::encode_to_vec(&request)).await
+    }
+}
+
+/// An answer of OK without content, as most of a node's answers are.
+fn done() -> Answer {
+    Answer::of(frame::frame(&Bytes::new()))
+}
+
+/// What a direct volume has not become, because of an error.
+fn not_yet<E>(volume: &str, wanted: &'static str) -> impl Fn(E) -> Arc<Error>
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let volume = volume.to_owned();
+    move |source| Error::DirectNotYet { volume: volume.clone(), wanted, source: source.into() }.into()
+}
+
+/// A file's name for what these bytes name together: 32 hexadecimal digits that no other has.
+pub(crate) fn name(parts: &[&[u8]]) -> String {
+    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        // With their lengths, so that no two lists of parts are one text.
+        hash.update(&part.len().to_be_bytes());
+        hash.update(part);
+    }
+    hash.finish().as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,146 @@
+//! The part of `nri.pkg.api.v1alpha1` that this plugin reads or writes; what else a message has is passed over.
+//!
+//! The numbers are those of NRI's `api.proto` of v0.12, which has kept them since v0.2.
+
+use std::collections::HashMap;
+
+/// The service that the plugin serves.
+pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
+/// The service that it calls.
+pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
+
+/// The event of a container that is about to be made, as a bit of [`ConfigureResponse::events`]: NRI's event 4.
+pub const CREATE_CONTAINER: i32 = 1 << 3;
+
+/// Who the plugin is.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RegisterPluginRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub plugin_name: String,
+    /// Two digits; plugins are called in this order.
+    #[prost(string, tag = "2")]
+    pub plugin_idx: String,
+}
+
+/// What a runtime says of itself.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ConfigureRequest {
+    /// For example `containerd`.
+    #[prost(string, tag = "2")]
+    pub runtime_name: String,
+    /// Its version.
+    #[prost(string, tag = "3")]
+    pub runtime_version: String,
+}
+
+/// What the plugin wants to be told of.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ConfigureResponse {
+    /// Bits, one for each event.
+    #[prost(int32, tag = "2")]
+    pub events: i32,
+}
+
+/// What runs already.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SynchronizeRequest {
+    /// The pods.
+    #[prost(message, repeated, tag = "1")]
+    pub pods: Vec<PodSandbox>,
+    /// Their containers.
+    #[prost(message, repeated, tag = "2")]
+    pub containers: Vec<Container>,
+    /// Whether more of them follow.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
+
+/// What the plugin changes of that: nothing.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct SynchronizeResponse {
+    /// Whether it takes more; it says what the request said.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+
+/// A pod's sandbox.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct PodSandbox {
+    /// The sandbox's id.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// The pod's name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Its UID.
+    #[prost(string, tag = "3")]
+    pub uid: String,
+    /// Its namespace.
+    #[prost(string, tag = "4")]
+    pub namespace: String,
+    /// Which of the runtime's handlers runs it; empty for the default one.
+    #[prost(string, tag = "7")]
+    pub runtime_handler: String,
+}
+
+/// A container.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Container {
+    /// Its id.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Its name in the pod.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// What is mounted in it.
+    #[prost(message, repeated, tag = "9")]
+    pub mounts: Vec<Mount>,
+}
+
+/// A mount, as OCI has it.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Mount {
+    /// Where, in the container.
+    #[prost(string, tag = "1")]
+    pub destination: String,
+    /// Its type.
+    #[prost(string, tag = "2")]
+    pub r#type: String,
+    /// What, on the host.
+    #[prost(string, tag = "3")]
+    pub source: String,
+    /// Its options.
+    #[prost(string, repeated, tag = "4")]
+    pub options: Vec<String>,
+}
+
+/// A container that is about to be made.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct CreateContainerRequest {
+    /// Its pod.
+    #[prost(message, optional, tag = "1")]
+    pub pod: Option<PodSandbox>,
+    /// The container.
+    #[prost(message, optional, tag = "2")]
+    pub container: Option<Container>,
+}
+
+/// What is changed of it.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct CreateContainerResponse {
+    /// The changes.
+    #[prost(message, optional, tag = "1")]
+    pub adjust: Option<ContainerAdjustment>,
+}
+
+/// Changes of a container.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ContainerAdjustment {
+    /// Annotations to be added.
+    #[prost(map = "string, string", tag = "2")]
+    pub annotations: HashMap<String, String>,
+    /// Mounts, each in place of the one with its destination.
+    #[prost(message, repeated, tag = "3")]
+    pub mounts: Vec<Mount>,
+}

@@ -1,0 +1,133 @@
+//! Where things are: the target as the runtime will see it, and the path of ours at which the driver publishes.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+/// The target with the symlinks of its parent resolved, as the container engine resolves them before the runtime
+/// sees it.
+///
+/// # Errors
+/// It is no path that a target can have, or its parent is not there.
+pub(super) fn canonical(target: &Path) -> io::Result<PathBuf> {
+    let bad = || io::Error::other("it is no absolute path with a name at its end");
+    let (parent, name) = (target.parent().ok_or_else(bad)?, target.file_name().ok_or_else(bad)?);
+    if !target.is_absolute() {
+        return Err(bad());
+    }
+    Ok(std::fs::canonicalize(parent)?.join(name))
+}
+
+/// Where a driver publishes its device for a target: below the kubelet's directory, which drivers share with the
+/// host, if the target is there; else below ours.
+pub(super) fn private(state: &Path, target: &Path, key: &str) -> PathBuf {
+    let parts: Vec<_> = target.components().collect();
+    let is = |part: Option<&Component<'_>>, name: &str| part.is_some_and(|part| part.as_os_str() == name);
+    // .../pods/UID/volumes/kubernetes.io~csi/...
+    let pods = (1..parts.len()).find(|at| {
+        is(parts.get(*at), "pods")
+            && is(parts.get(at + 2), "volumes")
+            && is(parts.get(at + 3), "kubernetes.io~csi")
+    });
+    match pods.and_then(|at| parts.get(..at)) {
+        Some(kubelet) => kubelet.iter().collect::<PathBuf>().join("plugins/edge-csi.io/direct").join(key),
+        None => state.join("direct/devices").join(key),
+    }
+}
+
+/// Makes a directory of ours and those that it is in, for root alone.
+pub(super) fn make_private(directory: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Whether a target can be given to a runtime: it is not there, or it is an empty directory on which nothing is
+/// mounted.
+///
+/// # Errors
+/// What it is instead, or that it cannot be told.
+pub(super) fn is_open(target: &Path) -> io::Result<()> {
+    let meta = match std::fs::symlink_metadata(target) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        meta => meta?,
+    };
+    let parent = target.parent().map(std::fs::metadata).transpose()?;
+    if !meta.is_dir() {
+        return Err(io::Error::other("it is no directory"));
+    }
+    if parent.is_some_and(|parent| parent.dev() != meta.dev()) {
+        return Err(io::Error::other("something is mounted there"));
+    }
+    if std::fs::read_dir(target)?.next().is_some() {
+        // Nobody writes there but a container that is in no VM.
+        return Err(io::Error::other("it has files in it, which a container without a VM may have written"));
+    }
+    Ok(())
+}
+
+/// Makes the target: an empty directory, in whose place the runtime mounts.
+pub(super) fn make_target(target: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().mode(0o750).create(target) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_open(target),
+        made => made,
+    }
+}
+
+/// Removes an empty directory or file if it is there; what has content stays, and is an error.
+pub(super) fn remove_empty(path: &Path) -> io::Result<()> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => std::fs::remove_dir(path),
+        Ok(meta) if meta.is_file() && meta.len() > 0 => Err(io::Error::other("it is a file with content")),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_what_the_runtime_sees() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(canonical(&link.join("mount")).unwrap(), real.join("mount"));
+        assert_eq!(canonical(&real.join("mount")).unwrap(), real.join("mount"));
+        for bad in ["", "/", "mount", "/does/not/exist/mount", "/tmp/.."] {
+            assert!(canonical(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_driver_publishes_where_it_and_we_can_see_it() {
+        let of = |target| private(Path::new("/state"), Path::new(target), "k");
+        let kubelets = "/var/lib/kubelet/pods/9b5/volumes/kubernetes.io~csi/pvc-1/mount";
+        assert_eq!(of(kubelets), Path::new("/var/lib/kubelet/plugins/edge-csi.io/direct/k"));
+        assert_eq!(of("/mnt/pods/x/mount"), Path::new("/state/direct/devices/k"));
+        assert_eq!(of("/pods"), Path::new("/state/direct/devices/k"));
+    }
+
+    #[test]
+    fn what_has_content_is_neither_used_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("mount");
+        is_open(&target).unwrap();
+        make_target(&target).unwrap();
+        make_target(&target).unwrap();
+        let file = target.join("written");
+        proto::publish::publish(&file, b"by a container", 0o600, proto::publish::Existing::Keep).unwrap();
+        assert!(is_open(&target).unwrap_err().to_string().contains("without a VM"));
+        assert!(remove_empty(&target).is_err() && remove_empty(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"by a container");
+        std::fs::remove_file(&file).unwrap();
+        remove_empty(&target).unwrap();
+        remove_empty(&target).unwrap();
+        assert!(is_open(Path::new("/proc")).unwrap_err().to_string().contains("mounted"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Hands a volume over: the driver publishes it at our path, it is made ready, and the runtime is told.
+//!
+//! All that can refuse it for good is looked at before the driver is asked. After that no failure is final, because a
+//! kubelet unpublishes only what it was not told had failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proto::direct::Kind as Wants;
+use proto::error::Error;
+use tonic::Code;
+use tracing::warn;
+
+use super::asked::{Publish, targeted};
+use super::format::{self, FormatError, Ready, Wanted};
+use super::journal::Journal;
+use super::mount_info::MountInfo;
+use super::published::{self, Kind, Published, State};
+use super::runtime::offline::{self, Growing};
+use super::{Asking, Direct, block, device, done, name, not_yet, place, spdk, vfio};
+use crate::share::Outcome;
+
+const HANDED_OVER: &str = "handed over directly";
+
+impl Direct {
+    pub(super) async fn publish(&self, asking: &Asking<'_>, publish: Publish) -> Outcome {
+        self.take_back_orphans(asking, &publish.volume_id).await?;
+        let (record, before) = self.planned(asking, &publish)?;
+        if let Some(before) = &before {
+            if self.is_as_it_was(before) {
+                return self.again(before, &record);
+            }
+            // What was cut short while it was handed over is the host's again, or the driver would not find it.
+            self.give_back(before)?;
+        }
+        let state = self.state(&publish.volume_id)?;
+        let not_yet = not_yet::<io::Error>(&publish.volume_id, HANDED_OVER);
+        // Before the driver is asked, so that whatever happens is taken back.
+        record.keep(state).map_err(&not_yet)?;
+        let parent = record.private_path.parent().unwrap_or_else(|| Path::new("/"));
+        place::make_private(parent).map_err(&not_yet)?;
+        let answer = self.ask(asking, asking.rpc, &targeted(&publish.message, &record.private_path)).await?;
+        if let Some(status) = answer.failure() {
+            if is_final(status.code()) {
+                // It says that it has published nothing.
+                place::remove_empty(&record.private_path).map_err(&not_yet)?;
+                record.forget(state).map_err(&not_yet)?;
+            }
+            return Ok(answer);
+        }
+        self.hand_over(record, &publish).await?;
+        Ok(answer)
+    }
+
+    /// Takes back what was published for pods that are no more. A kubelet that was away when its pod went sees no mount
+    /// at the target, so it does not unpublish; it removes the pod's directories.
+    async fn take_back_orphans(&self, asking: &Asking<'_>, volume: &str) -> Result<(), Arc<Error>> {
+        let there = published::of(self.state(volume)?, asking.driver.as_str(), volume);
+        for record in there.map_err(not_yet(volume, HANDED_OVER))? {
+            let gone = record.target.parent().is_some_and(|parent| {
+                std::fs::symlink_metadata(parent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            });
+            if gone {
+                let target = record.target.display();
+                warn!(volume, %target, "the target's directory is gone; what was handed over there is taken back");
+                let answer = self.unpublish(asking, &record).await?;
+                let failed = answer.failure().map(|status| status.to_string());
+                failed.map_or(Ok(()), |status| Err(not_yet(volume, HANDED_OVER)(status)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The record of what is to be, and the one that there is of the same target; or why it cannot be.
+    fn planned(
+        &self,
+        asking: &Asking<'_>,
+        publish: &Publish,
+    ) -> Result<(Published, Option<Published>), Arc<Error>> {
+        let volume = &publish.volume_id;
+        let state = self.state(volume)?;
+        let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
+        let driver = asking.driver.as_str();
+        let kind = match publish.direct.kind {
+            Wants::Block => Kind::Block,
+            Wants::Vfio => Kind::Vfio,
+            Wants::Spdk => Kind::Spdk,
+        };
+        let given = &publish.target;
+        let target = place::canonical(given);
+        let target = target.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
+        let key = name(&[driver.as_bytes(), volume.as_bytes(), target.as_os_str().as_encoded_bytes()]);
+        let record = Published {
+            volume_id: volume.clone(),
+            driver: driver.to_owned(),
+            private_path: place::private(state, &target, &key),
+            target,
+            target_as_given: given.clone(),
+            staging: publish.staging.clone(),
+            device: PathBuf::new(),
+            number: 0,
+            boot: self.host.boot(),
+            uuid: String::new(),
+            fstype: publish.mount.file_system.map(|it| it.as_str().to_owned()).unwrap_or_default(),
+            options: publish.options.clone(),
+            metadata: publish.metadata.clone(),
+            kind,
+            state: State::Begun,
+        };
+        let there = published::of(state, driver, volume).map_err(not_yet(volume, HANDED_OVER))?;
+        if let Some(other) = there.iter().find(|other| other.target != record.target) {
+            let at = other.target.display();
+            return Err(refused(format!("it is at {at}, and one guest owns it; unpublish it there")).into());
+        }
+        let open = self.root.is_open(&record.target, driver, volume);
+        open.map_err(|error| refused(proto::error::chain(&error)))?;
+        let open = place::is_open(&record.target);
+        open.map_err(|error| refused(format!("target {}: {error}", record.target.display())))?;
+        Ok((record, there.into_iter().next()))
+    }
+
+    fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
+        let missing =
+            || Error::DirectRefused { volume: volume.to_owned(), why: "there is no --state".into() };
+        self.state.as_deref().ok_or_else(|| missing().into())
+    }
+
+    /// Whether what was published is there still: in this boot, and on the device that it was on.
+    fn is_as_it_was(&self, record: &Published) -> bool {
+        let has_device = || match record.kind {
+            Kind::Block => device::number(&record.private_path).is_ok_and(|number| number == record.number),
+            Kind::Vfio | Kind::Spdk => record.device.exists(),
+        };
+        record.state == State::Published && record.boot == self.host.boot() && has_device()
+    }
+
+    /// Answers for what is published already. The device is not touched: a guest may have it.
+    fn again(&self, there: &Published, wanted: &Published) -> Outcome {
+        let same_type = wanted.fstype.is_empty() || wanted.fstype == there.fstype;
+        if !same_type || (&wanted.options, &wanted.metadata) != (&there.options, &there.metadata) {
+            let (volume, target) = (there.volume_id.clone(), there.target.display().to_string());
+            return Err(Error::DirectDiffers { volume, target }.into());
+        }
+        self.show(there)?;
+        Ok(done())
+    }
+
+    /// Makes what the driver published ready, and gives it to the runtime.
+    async fn hand_over(&self, mut record: Published, publish: &Publish) -> Result<(), Arc<Error>> {
+        let volume = record.volume_id.clone();
+        let state = self.state(&volume)?;
+        match record.kind {
+            Kind::Block | Kind::Vfio => self.take_device(&mut record, publish).await?,
+            Kind::Spdk => {
+                let socket = spdk::socket(&record.private_path);
+                record.device = socket.map_err(not_yet(&volume, HANDED_OVER))?;
+                record.fstype = publish.mount.file_system.unwrap_or_default().as_str().into();
+            }
+        }
+        if record.kind == Kind::Vfio {
+            let pci = vfio::controller(&self.host, record.number).map_err(not_yet(&volume, HANDED_OVER))?;
+            record.device.clone_from(&pci.device);
+            // So that it is found and given back, whatever happens now.
+            record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
+            pci.hand_over(&self.host, &vfio::kernel).map_err(not_yet(&volume, HANDED_OVER))?;
+        }
+        record.state = State::Published;
+        record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
+        self.show(&record)
+    }
+
+    /// Finds the block device that the driver has published, and sees to its file system.
+    async fn take_device(&self, record: &mut Published, publish: &Publish) -> Result<(), Arc<Error>> {
+        let volume = record.volume_id.clone();
+        let device = block::device(&self.host, &record.private_path).await;
+        let device = device.map_err(not_yet(&volume, HANDED_OVER))?;
+        let growing = Growing::of(self.state(&volume)?);
+        let mended = offline::mend(&self.host, &growing, &record.private_path).await;
+        mended.map_err(not_yet(&volume, HANDED_OVER))?;
+        let ready = self.ready(record, publish).await.map_err(not_yet(&volume, HANDED_OVER))?;
+        // It may have grown while nobody had it; once it is handed over, only the guest can grow it.
+        let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
+        let filled = offline::fill(&self.host, &growing, &record.private_path, file_system).await;
+        filled.map_err(not_yet(&volume, HANDED_OVER))?;
+        (record.device, record.number) = (device.path, device.number);
+        (record.fstype, record.uuid) = (ready.file_system.as_str().to_owned(), ready.uuid);
+        Ok(())
+    }
+
+    /// Gives the host back what a VM was given as a PCI device, if it was.
+    pub(super) fn give_back(&self, record: &Published) -> Result<(), Arc<Error>> {
+        // After a boot the kernel has given its devices to their own drivers.
+        if record.kind != Kind::Vfio
+            || record.device.as_os_str().is_empty()
+            || record.boot != self.host.boot()
+        {
+            return Ok(());
+        }
+        let given = vfio::handed_over(&self.host, &record.device).and_then(|pci| match pci {
+            Some(pci) => pci.give_back(&self.host, &vfio::kernel),
+            None => Ok(()),
+        });
+        given.map_err(not_yet(&record.volume_id, "given back to the host"))
+    }
+
+    async fn ready(&self, record: &Published, publish: &Publish) -> Result<Ready, FormatError> {
+        // Without a state directory it has not come so far.
+        let state = self.state.as_deref().unwrap_or_else(|| Path::new("/"));
+        let journal = Journal::of(state, &record.driver, &record.volume_id);
+        let Publish { direct, mount, .. } = publish;
+        let wanted = Wanted {
+            file_system: mount.file_system,
+            mkfs: &direct.mkfs,
+            blank: direct.blank,
+            fsck: direct.fsck,
+        };
+        format::ready(&record.private_path, &journal, wanted, &|_| Ok(())).await
+    }
+
+    /// Tells the runtime, and makes the directory in whose place it mounts.
+    pub(super) fn show(&self, record: &Published) -> Result<(), Arc<Error>> {
+        let not_yet = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
+        place::make_target(&record.target).map_err(not_yet)?;
+        let shown = self.root.publish(&record.target, &info(record));
+        shown.map_err(super::not_yet(&record.volume_id, HANDED_OVER))
+    }
+}
+
+/// What the runtime is told.
+pub(super) fn info(record: &Published) -> MountInfo {
+    let volume_type = match record.kind {
+        Kind::Block => block::TYPE,
+        Kind::Vfio => vfio::TYPE,
+        Kind::Spdk => spdk::TYPE,
+    };
+    MountInfo {
+        volume_type: volume_type.into(),
+        device: record.device.display().to_string(),
+        fstype: record.fstype.clone(),
+        metadata: record.metadata.clone(),
+        options: record.options.clone(),
+    }
+}
+
+/// Whether a driver that answers this code has surely published nothing; as the kubelet has it.
+fn is_final(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Unavailable
+            | Code::ResourceExhausted
+            | Code::Aborted
+    )
+}

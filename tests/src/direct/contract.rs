@@ -1,0 +1,165 @@
+//! How runtimes find a direct volume, told again from what their code does and not from ours: the detection of Kata's
+//! Go runtime and of runtime-rs, which differ where something is wrong.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use serde::Deserialize;
+
+/// Whose detection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Runtime {
+    /// Kata's first runtime, in Go.
+    Go,
+    /// Its second one, in Rust.
+    Rs,
+    /// No VM at all.
+    Runc,
+}
+
+/// A mount of a container, as containerd writes it into `config.json`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct OciMount {
+    /// Where in the container.
+    pub destination: PathBuf,
+    /// `bind` for all that the kubelet mounts.
+    #[serde(rename = "type", default)]
+    pub kind: Option<String>,
+    /// The kubelet's target path, with its symlinks resolved.
+    pub source: PathBuf,
+    /// Its options.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+/// The part of `config.json` that is looked at.
+#[derive(Debug, Deserialize)]
+pub struct OciConfig {
+    /// The container's mounts.
+    pub mounts: Vec<OciMount>,
+}
+
+/// The file as the runtimes' structures have it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Info {
+    /// Missing keys are empty in Go, and an error in Rust.
+    #[serde(rename = "volume-type")]
+    pub volume_type: Option<String>,
+    /// The device on the host.
+    pub device: Option<String>,
+    /// The file system.
+    pub fstype: Option<String>,
+    /// Text to text.
+    #[serde(default)]
+    pub metadata: std::collections::BTreeMap<String, String>,
+    /// Mount options.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+/// What a runtime does with a mount.
+#[derive(Debug)]
+pub enum Found {
+    /// The device is given to the guest.
+    Direct(Info),
+    /// The host's directory is shared with the guest, or bound into the container.
+    Shared,
+    /// The container does not start.
+    Fails(String),
+}
+
+/// What a runtime does with a mount, by what is below its root directory.
+pub fn detect(runtime: Runtime, root: &Path, mount: &OciMount) -> Found {
+    let entry = root.join(URL_SAFE.encode(mount.source.as_os_str().as_bytes()));
+    match runtime {
+        Runtime::Runc => Found::Shared,
+        Runtime::Go => go(&entry, mount),
+        Runtime::Rs => rs(&entry, mount),
+    }
+}
+
+/// Only `bind`; a file that is missing or wrong is as good as none.
+fn go(entry: &Path, mount: &OciMount) -> Found {
+    let info = || serde_json::from_slice::<Info>(&std::fs::read(entry.join("mountInfo.json")).ok()?).ok();
+    match info().filter(|_| mount.kind.as_deref() == Some("bind")) {
+        Some(info) if is_disk(info.device.as_deref()) => Found::Direct(info),
+        _ => Found::Shared,
+    }
+}
+
+/// A directory is the sign, and then all must be right.
+fn rs(entry: &Path, mount: &OciMount) -> Found {
+    const KINDS: [&str; 5] = ["bind", "directvol", "vfiovol", "spdkvol", "spoolvol"];
+    if !KINDS.contains(&mount.kind.as_deref().unwrap_or("bind")) || !entry.is_dir() {
+        return Found::Shared;
+    }
+    let text = match std::fs::read(entry.join("mountInfo.json")) {
+        Ok(text) => text,
+        Err(error) => return Found::Fails(format!("unexpected error occurs when parse mount info: {error}")),
+    };
+    let info: Info = match serde_json::from_slice(&text) {
+        Ok(info) => info,
+        Err(error) => return Found::Fails(error.to_string()),
+    };
+    match (info.volume_type.as_deref(), &info.device, &info.fstype) {
+        (Some("directvol"), Some(device), Some(_)) if is_disk(Some(device)) => Found::Direct(info),
+        (Some("directvol"), Some(_), Some(_)) => {
+            Found::Fails("the device is neither a file nor a disk".into())
+        }
+        (Some(other), Some(_), Some(_)) => Found::Fails(format!("volume type {other} is invalid")),
+        _ => Found::Fails("missing field".into()),
+    }
+}
+
+fn is_disk(device: Option<&str>) -> bool {
+    let meta = device.and_then(|device| std::fs::metadata(device).ok());
+    meta.is_some_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::publish::{Existing, publish};
+
+    /// What both make of an entry with this file in it; none is an empty directory.
+    fn both(kind: &str, text: Option<&str>) -> [String; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        // echo -n /a | base64
+        let entry = dir.path().join("L2E=");
+        std::fs::create_dir(&entry).unwrap();
+        let disk = dir.path().join("disk");
+        publish(&disk, b"x", 0o600, Existing::Keep).unwrap();
+        if let Some(text) = text {
+            let text = text.replace("DISK", disk.to_str().unwrap());
+            publish(&entry.join("mountInfo.json"), text.as_bytes(), 0o600, Existing::Keep).unwrap();
+        }
+        let mount = OciMount {
+            destination: "/data".into(),
+            kind: Some(kind.into()),
+            source: "/a".into(),
+            options: Vec::new(),
+        };
+        [Runtime::Go, Runtime::Rs].map(|runtime| match detect(runtime, dir.path(), &mount) {
+            Found::Direct(_) => "direct".into(),
+            Found::Shared => "shared".into(),
+            Found::Fails(_) => "fails".into(),
+        })
+    }
+
+    #[test]
+    fn the_runtimes_differ_as_their_code_does() {
+        let whole = r#"{"volume-type":"directvol","device":"DISK","fstype":"ext4"}"#;
+        assert_eq!(both("bind", Some(whole)), ["direct", "direct"]);
+        assert_eq!(both("directvol", Some(whole)), ["shared", "direct"]);
+        assert_eq!(both("tmpfs", Some(whole)), ["shared", "shared"]);
+        assert_eq!(both("bind", None), ["shared", "fails"]);
+        assert_eq!(both("bind", Some("{")), ["shared", "fails"]);
+        assert_eq!(both("bind", Some(&whole.replace("directvol", "blk"))), ["direct", "fails"]);
+        assert_eq!(both("bind", Some(&whole.replace("DISK", "/gone"))), ["shared", "fails"]);
+        let old = r#"{"volume_type":"directvol","device":"DISK","fs_type":"ext4"}"#;
+        assert_eq!(both("bind", Some(old)), ["direct", "fails"]);
+    }
+}

@@ -1,0 +1,7 @@
+//! What the tests of direct volumes need: guests that read the contract as runtimes do, shims that answer as theirs
+//! do, and a scene of real programs with a driver of block volumes.
+
+pub mod contract;
+pub mod guest;
+pub mod scene;
+pub mod shim;

@@ -1,0 +1,70 @@
+//! Kata's Go runtime, as its handlers are: `containerd-shim-v2/shim_management.go` of 4.1.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use http::{Response, StatusCode, request};
+use http_body_util::Full;
+use serde::Deserialize;
+
+use super::{Volume, parameter, reply, statistics, unescape};
+
+/// Go matches keys in any case.
+#[derive(Deserialize)]
+struct Resize {
+    #[serde(default, alias = "volumepath", alias = "volumePath", rename = "VolumePath")]
+    volume_path: String,
+    #[serde(default, alias = "size", rename = "Size")]
+    size: u64,
+}
+
+pub(super) fn answer(
+    volumes: &mut BTreeMap<String, Volume>,
+    parts: &request::Parts,
+    body: &Bytes,
+) -> Response<Full<Bytes>> {
+    match parts.uri.path() {
+        "/direct-volume/stats" => {
+            let Some(path) = parameter(&parts.uri, "path") else {
+                return reply(StatusCode::BAD_REQUEST, "Required parameter path not found");
+            };
+            // The query was decoded already, and here it is once more.
+            let Some(path) = unescape(&path).filter(|_| well_escaped(&path)) else {
+                return reply(StatusCode::INTERNAL_SERVER_ERROR, "invalid URL escape");
+            };
+            match volumes.get(&path) {
+                Some(volume) => reply(StatusCode::OK, statistics(volume).to_string()),
+                None => {
+                    let text = format!("failed to get volume stats: failed to find device {path}\n");
+                    reply(StatusCode::INTERNAL_SERVER_ERROR, text)
+                }
+            }
+        }
+        "/direct-volume/resize" => resize(volumes, body),
+        _ => reply(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+/// Go's decoder fails on a percent sign that begins nothing.
+fn well_escaped(text: &str) -> bool {
+    let hex = |part: &str| part.len() >= 2 && part.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    text.split('%').skip(1).all(hex)
+}
+
+fn resize(volumes: &mut BTreeMap<String, Volume>, body: &Bytes) -> Response<Full<Bytes>> {
+    let Ok(Resize { volume_path, size }) = serde_json::from_slice(body) else {
+        return reply(StatusCode::INTERNAL_SERVER_ERROR, "invalid character");
+    };
+    match volumes.get_mut(&volume_path) {
+        None => reply(StatusCode::INTERNAL_SERVER_ERROR, "failed to find device\n"),
+        Some(volume) if !volume.grows => {
+            let text = "failed to resize the volume: rpc error: code = Unimplemented desc = resize is not supported\n";
+            reply(StatusCode::INTERNAL_SERVER_ERROR, text)
+        }
+        Some(volume) => {
+            // What the file system takes for itself.
+            volume.total = size - size / 16;
+            reply(StatusCode::OK, "")
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Shims that behave as the real ones do on their sockets, their faults included, and as dying or broken ones do.
+//!
+//! A shim ends, and its socket refuses, when it is dropped; the file of the socket stays, as after a crash.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use proto::stop::Tasks;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+mod go;
+mod reference;
+mod rs;
+
+/// Which runtime a shim is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Kata's Go runtime: any method, paths decoded twice, Go's JSON, errors as text.
+    Go,
+    /// Kata's runtime-rs: POST only, text for people, closes without a word when its handler fails.
+    Rs,
+    /// A runtime that serves our own contract.
+    Reference,
+}
+
+/// What a shim does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Answers as its runtime does.
+    Well,
+    /// Answers so, but says of a resize that it is done, and does nothing.
+    Lies,
+    /// Takes the request and says nothing.
+    Hangs,
+    /// Dies in the middle of its answer.
+    Half,
+    /// Closes without an answer.
+    Closes,
+    /// Answers without end.
+    Floods,
+    /// Speaks something else.
+    Babbles,
+}
+
+/// A file system in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes taken.
+    pub used: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+    /// Inodes taken.
+    pub inodes_used: u64,
+    /// Whether the guest's agent can make it larger; Kata's cannot.
+    pub grows: bool,
+}
+
+/// What all connections of a shim see.
+struct Inner {
+    dialect: Dialect,
+    manner: Manner,
+    /// By what requests name them with.
+    volumes: BTreeMap<String, Volume>,
+    asked: Vec<String>,
+}
+
+/// A shim that runs.
+pub struct Shim {
+    /// Its socket.
+    pub socket: PathBuf,
+    inner: Arc<Mutex<Inner>>,
+    tasks: Tasks,
+}
+
+/// What a handler answers: nothing, if it fails as runtime-rs's do.
+type Answer = Option<Response<Full<Bytes>>>;
+
+impl Shim {
+    /// Starts the shim of a sandbox in the directory where its runtime has them.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn start(root: &Path, sandbox: &str, dialect: Dialect) -> std::io::Result<Self> {
+        let file = if dialect == Dialect::Reference { "direct.sock" } else { "shim-monitor.sock" };
+        let socket = root.join(sandbox).join(file);
+        std::fs::create_dir_all(root.join(sandbox))?;
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket)?;
+        let inner = Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
+        let (inner, tasks) = (Arc::new(Mutex::new(inner)), Tasks::default());
+        tasks.spawn_until_stop("shim", accept(listener, inner.clone(), tasks.clone()));
+        Ok(Self { socket, inner, tasks })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Gives its guest a volume, by the device or path that requests name it with.
+    pub fn has(&self, name: impl Into<String>, volume: Volume) {
+        self.lock().volumes.insert(name.into(), volume);
+    }
+
+    /// From now on it behaves so.
+    pub fn behave(&self, manner: Manner) {
+        self.lock().manner = manner;
+    }
+
+    /// What it was asked, method and target, in order.
+    pub fn asked(&self) -> Vec<String> {
+        self.lock().asked.clone()
+    }
+}
+
+impl Drop for Shim {
+    fn drop(&mut self) {
+        self.tasks.give_up();
+    }
+}
+
+fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn accept(listener: UnixListener, inner: Arc<Mutex<Inner>>, tasks: Tasks) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let manner = lock(&inner).manner;
+        let inner = inner.clone();
+        tasks.spawn_until_stop("shim connection", async move {
+            let _ = match manner {
+                Manner::Well | Manner::Lies => serve(stream, inner).await,
+                bad => misbehave(stream, bad).await,
+            };
+        });
+    }
+}
+
+async fn serve(stream: UnixStream, inner: Arc<Mutex<Inner>>) -> std::io::Result<()> {
+    let service = service_fn(|request: Request<Incoming>| {
+        let inner = inner.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+            let mut inner = lock(&inner);
+            inner.asked.push(format!("{} {}", parts.method, parts.uri));
+            let lies = inner.manner == Manner::Lies && parts.uri.path().ends_with("/resize");
+            let answer = match inner.dialect {
+                _ if lies => Some(reply(StatusCode::OK, "")),
+                Dialect::Go => Some(go::answer(&mut inner.volumes, &parts, &body)),
+                Dialect::Rs => rs::answer(&inner.volumes, &parts, &body),
+                Dialect::Reference => Some(reference::answer(&mut inner.volumes, &parts, &body)),
+            };
+            // hyper closes the connection of a service that fails.
+            answer.ok_or_else(|| std::io::Error::other("the handler failed"))
+        }
+    });
+    let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    served.map_err(std::io::Error::other)
+}
+
+/// Reads a request as far as it comes at once, and does something else than answer it.
+async fn misbehave(mut stream: UnixStream, manner: Manner) -> std::io::Result<()> {
+    let mut request = [0; 4096];
+    if stream.read(&mut request).await? == 0 {
+        return Ok(());
+    }
+    match manner {
+        Manner::Well | Manner::Lies | Manner::Closes => Ok(()),
+        Manner::Hangs => std::future::pending().await,
+        Manner::Half => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{\"usage\":[{\"total\":1,").await
+        }
+        Manner::Babbles => stream.write_all(b"SSH-2.0-x\r\n\r\n").await,
+        Manner::Floods => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+            loop {
+                stream.write_all(b"8\r\n[[[[[[[[\r\n").await?;
+            }
+        }
+    }
+}
+
+/// A parameter of a query, as a form has it: `+` is a space.
+fn parameter(uri: &http::Uri, name: &str) -> Option<String> {
+    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.into_iter().find(|(key, _)| *key == name)?.1.replace('+', " ");
+    unescape(&value)
+}
+
+fn unescape(text: &str) -> Option<String> {
+    percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Into::into)
+}
+
+fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response
+}
+
+/// CSI's statistics as Go writes them: what is zero is left out.
+fn statistics(volume: &Volume) -> serde_json::Value {
+    let row = |unit: u64, total: u64, used: u64| {
+        let fields = [("available", total - used), ("total", total), ("used", used), ("unit", unit)];
+        let there = fields.into_iter().filter(|(_, value)| *value != 0);
+        there.map(|(name, value)| (name.to_owned(), value.into())).collect::<serde_json::Map<_, _>>()
+    };
+    let usage = [row(1, volume.total, volume.used), row(2, volume.inodes, volume.inodes_used)];
+    serde_json::json!({ "usage": usage, "volume_condition": {} })
+}

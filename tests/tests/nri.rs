@@ -1,0 +1,183 @@
+//! The NRI plugin against NRI's own library, as containerd and CRI-O link it (`tests/go/nri`): what a container is
+//! started with, by the OCI mounts that the library makes of the plugin's answer.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's own functions, which clippy takes for others"
+)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use edge::direct::nri::Plugin;
+use edge::direct::nri::guard::Handlers;
+use edge::direct::published::{Kind, Published, State};
+use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
+use proto::stop::Tasks;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+const PODS: &str = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi";
+
+/// A container runtime's side.
+struct Runtime {
+    _process: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Runtime {
+    /// Nothing if it is not built, which a run in CI must not pass over.
+    fn start(socket: &Path) -> Option<Self> {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/bin/nri");
+        if !program.exists() {
+            println!("tier skipped: NRI's own library: {} is not built", program.display());
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "the tier is missing");
+            return None;
+        }
+        let piped = std::process::Stdio::piped;
+        let mut command = Command::new(program);
+        let mut process =
+            command.arg(socket).stdin(piped()).stdout(piped()).kill_on_drop(true).spawn().unwrap();
+        let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        Some(Self { _process: process, stdin, lines: BufReader::new(stdout).lines() })
+    }
+
+    /// Waits until it listens and has the plugin, which may come as soon as there is a socket.
+    async fn with_plugin(mut self) -> Self {
+        let mut said = [self.next().await, self.next().await];
+        said.sort_by_key(Value::to_string);
+        assert_eq!(said, [json!({ "listening": true }), json!({ "plugin": true })]);
+        self
+    }
+
+    async fn next(&mut self) -> Value {
+        serde_json::from_str(&self.lines.next_line().await.unwrap().unwrap()).unwrap()
+    }
+
+    async fn create(&mut self, handler: &str, sandbox: &str, source: &str) -> Value {
+        let mounts = [
+            json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
+            json!({ "destination": "/data", "type": "bind", "source": source, "options": ["rbind", "rprivate", "rw"] }),
+        ];
+        let line = json!({ "handler": handler, "sandbox": sandbox, "mounts": mounts });
+        self.stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+        self.next().await
+    }
+}
+
+/// A node with a volume of each kind.
+struct Node {
+    dir: tempfile::TempDir,
+    plugin: Plugin,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let handlers = Handlers { vm: set(&["kata", "kata-rs"]), typed: set(&["kata-rs"]) };
+        let runtimes = Arc::new(Runtimes::new(roots, PATIENCE));
+        let plugin = Plugin { state: dir.path().to_owned(), index: "10".into(), handlers, runtimes };
+        let node = Self { dir, plugin };
+        for (name, kind) in [("block", Kind::Block), ("vfio", Kind::Vfio), ("spdk", Kind::Spdk)] {
+            node.publish(name, kind);
+            let entry = node.entry(name);
+            std::fs::create_dir_all(&entry).unwrap();
+            std::fs::File::create(entry.join("mountInfo.json")).unwrap();
+        }
+        node.publish("lost", Kind::Block);
+        node
+    }
+
+    fn publish(&self, name: &str, kind: Kind) {
+        let target = PathBuf::from(target(name));
+        let record = Published {
+            volume_id: name.into(),
+            driver: "d.example".into(),
+            target: target.clone(),
+            target_as_given: target,
+            staging: PathBuf::new(),
+            private_path: PathBuf::new(),
+            device: "/dev/x".into(),
+            number: 0,
+            boot: String::new(),
+            uuid: String::new(),
+            fstype: "ext4".into(),
+            options: Vec::new(),
+            metadata: Default::default(),
+            kind,
+            state: State::Published,
+        };
+        record.keep(self.dir.path()).unwrap();
+    }
+
+    fn entry(&self, name: &str) -> PathBuf {
+        self.plugin.runtimes.entry(Path::new(&target(name))).unwrap()
+    }
+}
+
+fn target(name: &str) -> String {
+    format!("{PODS}/{name}/mount")
+}
+
+/// The type of the volume's mount, and nothing else changed.
+fn kind(answer: &Value) -> &str {
+    let mounts = answer["mounts"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    let data: Vec<_> = mounts.iter().filter(|mount| mount["destination"] == "/data").collect();
+    assert_eq!((mounts.len(), data.len()), (2, 1), "{answer}");
+    assert_eq!(data[0]["options"], json!(["rbind", "rprivate", "rw"]), "{answer}");
+    data[0]["type"].as_str().unwrap()
+}
+
+fn refused<'a>(answer: &'a Value, why: &str) -> &'a str {
+    let error = answer["error"].as_str().unwrap_or_else(|| panic!("it was made: {answer}"));
+    assert!(error.contains(why), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn containers_get_their_typed_mounts_or_are_not_made() {
+    let node = Node::new();
+    let socket = node.dir.path().join("nri.sock");
+    let Some(runtime) = Runtime::start(&socket) else { return };
+    let (tasks, plugin, path) = (Tasks::default(), node.plugin.clone(), socket.clone());
+    tasks.spawn_until_stop("plugin", async move { plugin.keep(path).await });
+    let mut runtime = runtime.with_plugin().await;
+
+    for (name, handler, expected) in [
+        ("vfio", "kata-rs", "vfiovol"),
+        ("spdk", "kata-rs", "spdkvol"),
+        ("block", "kata-rs", "bind"),
+        ("block", "kata", "bind"),
+    ] {
+        let sandbox = format!("sandbox-{name}-{handler}");
+        let answer = runtime.create(handler, &sandbox, &target(name)).await;
+        assert_eq!(kind(&answer), expected, "{name} by {handler}");
+        assert!(node.entry(name).join(&sandbox).is_file(), "{sandbox} is not recorded");
+    }
+    for handler in ["", "runc"] {
+        let answer = runtime.create(handler, "sandbox-runc", &target("block")).await;
+        refused(&answer, "is handed to VMs directly");
+        assert!(
+            !node.entry("block").join("sandbox-runc").exists(),
+            "a sandbox that does not have it is recorded"
+        );
+    }
+    refused(&runtime.create("kata", "sandbox-1", &target("vfio")).await, "typed mount");
+    refused(&runtime.create("kata", "sandbox-1", &target("lost")).await, "reconcile");
+    let part = "/var/lib/kubelet/pods/u-1/volume-subpaths/block/c/0";
+    refused(&runtime.create("kata", "sandbox-1", part).await, "subPath");
+    refused(&runtime.create("kata", "../x", &target("block")).await, "id");
+    assert_eq!(kind(&runtime.create("runc", "sandbox-2", &target("other")).await), "bind");
+    assert_eq!(kind(&runtime.create("runc", "sandbox-2", "/etc/hosts").await), "bind");
+
+    // The container runtime is started again.
+    drop(runtime);
+    let mut runtime = Runtime::start(&socket).unwrap().with_plugin().await;
+    refused(&runtime.create("runc", "sandbox-3", &target("block")).await, "is handed to VMs directly");
+    tasks.give_up();
+}

@@ -1,0 +1,164 @@
+//! Statistics and growth of direct volumes with the real programs and a real driver of block volumes; the guests are
+//! shims that answer as a runtime's do. Root and loop devices: `cargo test -p tests --test runtime -- --ignored`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use base64::Engine as _;
+use edge::direct::look::{self, Standing};
+use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
+use proto::csi::volume_capability::access_mode::Mode;
+use serde_json::Value;
+use tests::direct::contract::Runtime;
+use tests::direct::guest::Guest;
+use tests::direct::scene::{Scene, Volume, mount};
+use tests::direct::shim::{Dialect, Manner, Shim, Volume as Usage};
+use tests::stand::until;
+use tonic::Code;
+
+const MIB: u64 = 1 << 20;
+const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];
+
+async fn staged(scene: &Scene) -> anyhow::Result<Volume> {
+    let capability = mount(Mode::SingleNodeSingleWriter, "ext4", "");
+    let volume =
+        until("a volume", || async { Ok(scene.create("data", &CLASS, capability.clone()).await?) }).await?;
+    scene.stage(&volume).await?;
+    Ok(volume)
+}
+
+/// The entry of a target, and the device in it.
+fn entry(scene: &Scene, target: &Path) -> anyhow::Result<(PathBuf, String)> {
+    let target = target.canonicalize()?;
+    let name = base64::engine::general_purpose::URL_SAFE.encode(target.as_os_str().as_encoded_bytes());
+    let entry = scene.root().join(name);
+    let info: Value = serde_json::from_slice(&std::fs::read(entry.join("mountInfo.json"))?)?;
+    Ok((entry, info["device"].as_str().context("no device")?.to_owned()))
+}
+
+/// A shim in whose sandbox the volume is.
+fn shim(scene: &Scene, target: &Path, grows: bool) -> anyhow::Result<Shim> {
+    let (entry, device) = entry(scene, target)?;
+    std::fs::File::create(entry.join("sandbox-1"))?;
+    let shim = Shim::start(&scene.sandboxes(), "sandbox-1", Dialect::Reference)?;
+    shim.has(device, Usage { total: 300 * MIB, used: 10 * MIB, inodes: 100, inodes_used: 11, grows });
+    Ok(shim)
+}
+
+/// csi-edge's own command, and what it wrote as JSON.
+async fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Value> {
+    let mut command = scene.stand.program("csi-edge")?;
+    command.arg("direct").args(words).arg("--state").arg(scene.stand.at("edge-state"));
+    command.arg("--entries").arg(scene.root()).arg("--sandboxes").arg(scene.sandboxes());
+    let output = command.args(["-o", "json"]).output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let volume = staged(&scene).await?;
+    let target = scene.target("pod-1")?;
+    scene.publish(&volume, &target).await?;
+    let unknown = scene.stats(&volume, &target).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::Unavailable, "nobody has it: {}", unknown.message());
+    let guest = shim(&scene, &target, true)?;
+    assert_eq!(scene.stats(&volume, &target).await?, (300 << 20, 10 << 20));
+
+    let listed = command(&scene, &["list"]).await?;
+    assert_eq!((&listed[0]["standing"], &listed[0]["sandbox"]), (&"published".into(), &"sandbox-1".into()));
+    let seen = command(&scene, &["inspect", &volume.id]).await?;
+    assert_eq!(seen[0]["guest"]["bytes"], serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]), "{seen}");
+    assert!(command(&scene, &["inspect", "nothing"]).await.is_err());
+
+    // On line: the driver grows the device, and the guest its file system.
+    scene.grow(&volume, 640).await?;
+    assert_eq!(scene.grow_at_node(&volume, Some(&target), 640).await?, 640);
+    assert_eq!(scene.stats(&volume, &target).await?.0, 600 << 20);
+    guest.behave(Manner::Hangs);
+    let late = scene.stats(&volume, &target).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded, "{}", late.message());
+    drop(guest);
+    scene.unpublish(&volume, &target).await?;
+    let gone = scene.stats(&volume, &target).await.unwrap_err();
+    assert_ne!(gone.code(), Code::Ok);
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let volume = staged(&scene).await?;
+    let first = scene.target("pod-1")?;
+    scene.publish(&volume, &first).await?;
+    let mut guest = Guest::start(&scene.stand, Runtime::Go, &scene.root(), &first.canonicalize()?).await?;
+    guest.tell("write hello before it grew").await?;
+    // A runtime that cannot grow it says so, and nothing is done to the guest's file system.
+    let shim = shim(&scene, &first, false)?;
+    scene.grow(&volume, 640).await?;
+    let cannot = scene.grow_at_node(&volume, Some(&first), 640).await.unwrap_err();
+    assert_eq!(cannot.code(), Code::Unimplemented, "{}", cannot.message());
+    guest.stop().await?;
+    drop(shim);
+    let held = scene.grow_at_node(&volume, Some(&first), 640).await.unwrap_err();
+    assert_eq!(held.code(), Code::FailedPrecondition, "{}", held.message());
+    scene.unpublish(&volume, &first).await?;
+
+    // As the kubelet asks between staging and publishing, and after it.
+    assert_eq!(scene.grow_at_node(&volume, None, 640).await?, 640);
+    let second = scene.target("pod-2")?;
+    scene.publish(&volume, &second).await?;
+    assert_eq!(scene.grow_at_node(&volume, Some(&second), 640).await?, 640);
+    let mut guest = Guest::start(&scene.stand, Runtime::Rs, &scene.root(), &second.canonicalize()?).await?;
+    assert_eq!(guest.tell("read hello").await?, "before it grew");
+    guest.stop().await?;
+    let (_, device) = entry(&scene, &second)?;
+    let sizes = Command::new("dumpe2fs").args(["-h", &device]).output()?;
+    let text = String::from_utf8_lossy(&sizes.stdout).into_owned();
+    let field = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    let bytes = field("Block count:").context("no count")? * field("Block size:").context("no size")?;
+    assert_eq!(bytes, 640 * MIB);
+    scene.host_has_mounted_none()?;
+    scene.unpublish(&volume, &second).await?;
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
+    let mut scene = Scene::new("node").await?;
+    let volume = staged(&scene).await?;
+    let target = scene.target("pod-1")?;
+    scene.publish(&volume, &target).await?;
+    let (lost, _) = entry(&scene, &target)?;
+    std::fs::remove_dir_all(&lost)?;
+    let foreign = scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
+    std::fs::create_dir(&foreign)?;
+    let busy = command(&scene, &["reconcile"]).await.unwrap_err().to_string();
+    assert!(busy.contains("works on"), "{busy}");
+    scene.kill_edge().await?;
+    let did = command(&scene, &["reconcile"]).await?;
+    assert_eq!(did[0]["did"], "handed over again", "{did}");
+    assert_eq!(did.as_array().map(Vec::len), Some(1), "{did}");
+    assert!(lost.join("mountInfo.json").is_file());
+    let roots = Roots { entries: scene.root(), ..Roots::default() };
+    let state = PathBuf::from(scene.stand.at("edge-state"));
+    let all = look::all(&state, &Runtimes::new(roots, PATIENCE)).await?;
+    let standings: Vec<_> = all.iter().map(|volume| volume.standing).collect();
+    assert!(standings.contains(&Standing::Foreign) && standings.contains(&Standing::Published));
+    let did = command(&scene, &["reconcile"]).await?;
+    assert_eq!(did[0]["did"], "as it should be", "{did}");
+    std::fs::remove_dir(&foreign)?;
+    scene.start_edge().await?;
+    scene.unpublish(&volume, &target).await?;
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
