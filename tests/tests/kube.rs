@@ -38,7 +38,9 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     };
     // Not println!: the test harness would keep that to itself.
     let _ = writeln!(std::io::stderr(), "tier skipped: csi-cloud in Kubernetes: {missing}");
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "no tier may be skipped in CI");
+    let may =
+        std::env::var("CI").as_deref() != Ok("true") || std::env::var_os("WITHOUT_KUBERNETES").is_some();
+    assert!(may, "no tier may be skipped in CI but as .ci/run says");
     None
 }
 
