@@ -335,7 +335,11 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
                 ensure!(answer.status().message().contains("1024"), "{}", answer.status());
                 Ok(())
             })
-            .await
+            .await?;
+            // An error of Probe ends a sidecar.
+            let probe = front.send("/csi.v1.Identity/Probe", proto::frame::frame(&[]), &[]).await?;
+            ensure!(probe.code() == Code::Ok, "{}", probe.status());
+            Ok(())
         };
         tokio::select! {
             full = full => full?,
@@ -349,6 +353,24 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
     })
     .await?;
     holder.stop(START).await
+}
+
+#[tokio::test]
+async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> anyhow::Result<()> {
+    let world = World::new(true).await?;
+    let front = world.front().await?;
+    let mut headers = http::HeaderMap::new();
+    headers.insert(holder::AGAIN, http::HeaderValue::from_static("1"));
+    let info = csi::GetCapacityResponse { available_capacity: 7, ..Default::default() };
+    let fault =
+        Fault::Raw { message: info.encode_to_vec().into(), headers: headers.clone(), trailers: headers };
+    world.driver.inject("ControllerGetVolume", fault, Times::All);
+    let request = csi::ControllerGetVolumeRequest { volume_id: "v".into(), ..Default::default() };
+    let body = proto::frame::frame(&request.encode_to_vec());
+    let answer = front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+    assert_eq!(world.driver.calls_of("ControllerGetVolume").len(), 1);
+    world.stop().await
 }
 
 #[tokio::test]

@@ -137,9 +137,12 @@ impl Holders {
         let mut response = tokio::select! {
             biased;
             answered = front.clone().answer_held(request) => match answered {
-                Ok(response) => return Ok(response),
-                // What is not carried out for want of links, say, is a matter for the next csi-cloud.
-                Err(error) if error.code() == Code::Unavailable && front.links().is_drained() => error.response(),
+                Ok(mut response) => {
+                    // The mark is ours alone: an edge's or a driver's would have the call sent again and again.
+                    response.headers_mut().remove(AGAIN);
+                    return Ok(response);
+                }
+                Err(error) if front.links().is_drained() && is_for_the_next(&error) => error.response(),
                 Err(error) => return Ok(error.response()),
             },
             () = soon => Error::Stopping("csi-cloud").response(),
@@ -149,8 +152,26 @@ impl Holders {
     }
 }
 
+/// Whether a call that a stopping csi-cloud did not carry out, for want of links, say, is a matter for the next one.
+fn is_for_the_next(error: &Error) -> bool {
+    error.code() == Code::Unavailable || error.awaits_link()
+}
+
 /// Out of file descriptors, say: who is connected goes on.
 async fn cannot_accept(error: &std::io::Error) {
     warn!(%error, "cannot accept a holder");
     tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_next_csi_cloud_may_do_is_left_to_it_whatever_its_code() {
+        let (node, driver): (_, DriverName) = ("n1".parse().unwrap(), "d.example".parse().unwrap());
+        assert!(is_for_the_next(&Error::Reschedule { node }), "a claim is given back because a link is gone");
+        assert!(is_for_the_next(&Error::NoRoute { driver, why: String::new() }));
+        assert!(!is_for_the_next(&Error::NoFront("d.example".into())));
+    }
 }
