@@ -19,7 +19,7 @@
 //! | (core) | persistentvolumes | get | whose volume is lost |
 //! | events.k8s.io | events | create, patch | Events |
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,9 +38,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use self::api::{ApiError, Server};
-use self::events::Told;
+use self::events::{Notice, Told};
 use self::mirror::{Mirror, Objects};
 use self::owner::MANAGER;
+use self::publish::TURN;
 use self::retry::Retries;
 use self::tell::Scan;
 use crate::admin::Insight;
@@ -103,8 +104,21 @@ pub async fn start(settings: Option<Kubernetes>, facts: Arc<Insight>, tasks: &Ta
     watch_all(&server, &mirror, tasks);
     let recorder = Recorder::new(server.client.clone(), Reporter::from(MANAGER));
     let (retries, missing, told, scan) = Default::default();
-    let keeper =
-        Keeper { settings, facts, server, mirror, published, recorder, retries, missing, told, scan };
+    let (left, turns) = Default::default();
+    let keeper = Keeper {
+        settings,
+        facts,
+        server,
+        mirror,
+        published,
+        recorder,
+        retries,
+        missing,
+        told,
+        scan,
+        left,
+        turns,
+    };
     tasks.spawn_until_stop("kubernetes", keeper.keep());
     Ok(())
 }
@@ -170,6 +184,10 @@ struct Keeper {
     missing: HashMap<(NodeName, DriverName), Instant>,
     told: Told,
     scan: Scan,
+    /// What is wrong with volumes and was not told yet.
+    left: VecDeque<Notice>,
+    /// How many Events may still be tried before all else is looked at again.
+    turns: usize,
 }
 
 /// The API server is away: all else waits too.
@@ -201,6 +219,7 @@ impl Keeper {
     }
 
     async fn look(&mut self) -> Result<(), Away> {
+        self.turns = TURN;
         if self.mirror.has_drivers() {
             self.keep_objects().await?;
         }

@@ -1,6 +1,7 @@
 //! Carries out what was decided about CSIDriver objects, and about what is published of nodes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use ::kube::Api;
 use ::kube::api::{Patch, PatchParams};
@@ -22,7 +23,9 @@ use crate::policy::Scope;
 use crate::store::{OfDriver, State};
 
 /// Nodes that something is done about before all else is looked at again.
-const TURN: usize = 50;
+pub(super) const TURN: usize = 50;
+/// How long edges may take to link after csi-cloud has begun, at least.
+const LINKING: Duration = Duration::from_secs(30);
 
 impl Keeper {
     /// Keeps the CSIDriver objects.
@@ -145,10 +148,9 @@ impl Keeper {
                 || known.our_ids
                 || csinode.entries.values().any(|entry| entry.ours);
             let Ok(node) = name.parse::<NodeName>() else { continue };
-            let Some(wanted) = wanted.get(&node).map(Vec::as_slice).or_else(|| ours.then_some(&[][..]))
-            else {
-                continue;
-            };
+            let here = wanted.get(&node).map(Vec::as_slice);
+            let is_sure = || self.is_sure(&node);
+            let Some(wanted) = shall(here, ours, is_sure) else { continue };
             let due = |driver: &DriverName| {
                 let due = self.missing.get(&(node.clone(), driver.clone()));
                 self.settings.publish == Publish::On || due.is_some_and(|due| *due <= now)
@@ -159,6 +161,15 @@ impl Keeper {
             }
         }
         plans
+    }
+
+    /// Whether a node of which nothing is wanted is known to have nothing. A store that is new or was lost learns what
+    /// nodes have from their links, which take a while to come.
+    fn is_sure(&self, node: &NodeName) -> bool {
+        let is_known = || self.facts.store.read(|state| state.nodes().contains_key(node));
+        self.settings.publish == Publish::Off
+            || self.facts.links.age() >= self.settings.grace.max(LINKING)
+            || is_known()
     }
 
     async fn carry_out(&mut self, node: &NodeName, known: &KnownNode, step: Step) -> Result<(), Away> {
@@ -232,8 +243,33 @@ impl Keeper {
     }
 }
 
+/// What a node shall have, if it is ours to say: nothing, if it has something of ours and it is sure that it shall not.
+fn shall(here: Option<&[Wanted]>, ours: bool, is_sure: impl FnOnce() -> bool) -> Option<&[Wanted]> {
+    here.or_else(|| (ours && is_sure()).then_some(&[]))
+}
+
 /// The driver at nodes that were not removed.
 fn here(state: &State, of: &OfDriver) -> Vec<(NodeName, crate::store::At)> {
     let here = of.nodes().iter().filter(|(node, _)| !state.is_removed(node));
     here.map(|(node, at)| (node.clone(), at.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_goes_only_when_it_is_known_that_it_shall() {
+        let one = Wanted {
+            driver: "d.example".parse().unwrap(),
+            id: "i".into(),
+            segments: BTreeMap::new(),
+            most: None,
+        };
+        let some = std::slice::from_ref(&one);
+        assert_eq!(shall(Some(some), true, || false), Some(some));
+        assert_eq!(shall(None, true, || false), None, "a store that has just begun knows nothing");
+        assert_eq!(shall(None, true, || true), Some(&[][..]));
+        assert_eq!(shall(None, false, || true), None, "what is not ours stays");
+    }
 }
