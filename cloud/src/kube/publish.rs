@@ -176,7 +176,10 @@ impl Keeper {
         let about = format!("Node {node}");
         match step {
             Step::Entries(entries) => {
-                let answered = self.apply_entries(node, known, &entries).await;
+                let mut answered = self.apply_entries(node, known, &entries).await;
+                if matches!(answered, Err(super::ApiError::Refused(_))) && entries.len() > 1 {
+                    answered = self.apply_each(node, known, &entries).await;
+                }
                 if let Some(csinode) = self.settled(&about, answered)? {
                     let drivers: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
                     info!(%node, drivers = drivers.join(","), "applied entries of the CSINode");
@@ -215,6 +218,33 @@ impl Keeper {
         self.server.ask("CSINode apply", api.patch(node.as_str(), &params, &patch)).await
     }
 
+    /// Applies one entry more after another, when all together are refused.
+    async fn apply_each(
+        &self,
+        node: &NodeName,
+        known: &KnownNode,
+        entries: &[CSINodeDriver],
+    ) -> Result<CSINode, super::ApiError> {
+        let there = self.mirror.objects().csinodes.items().get(node.as_str()).cloned().unwrap_or_default();
+        let is_there = |entry: &CSINodeDriver| there.entries.get(&entry.name).is_some_and(|known| known.ours);
+        let (taken, left) = entries.iter().cloned().partition(is_there);
+        let (mut each, mut last, mut refused) = (Each { taken, left }, None, None);
+        while let Some(some) = each.next() {
+            let answered = self.apply_entries(node, known, &some).await;
+            each.settled(answered.is_ok());
+            match answered {
+                Ok(csinode) => {
+                    let (name, known) = mirror::csinode(&csinode);
+                    self.mirror.objects().csinodes.set(name, known);
+                    last = Some(csinode);
+                }
+                Err(error @ super::ApiError::Refused(_)) => refused = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        refused.map_or_else(|| last.ok_or(super::ApiError::Missing), Err)
+    }
+
     async fn apply_labels(
         &self,
         node: &NodeName,
@@ -243,6 +273,24 @@ impl Keeper {
     }
 }
 
+/// Entries that were refused together: one that the API refuses keeps no other driver out.
+struct Each {
+    taken: Vec<CSINodeDriver>,
+    left: Vec<CSINodeDriver>,
+}
+
+impl Each {
+    /// What to apply next: all that was taken, and one more.
+    fn next(&self) -> Option<Vec<CSINodeDriver>> {
+        Some(self.taken.iter().chain([self.left.last()?]).cloned().collect())
+    }
+
+    /// What came of that.
+    fn settled(&mut self, is_taken: bool) {
+        self.taken.extend(self.left.pop().filter(|_| is_taken));
+    }
+}
+
 /// What a node shall have, if it is ours to say: nothing, if it has something of ours and it is sure that it shall not.
 fn shall(here: Option<&[Wanted]>, ours: bool, is_sure: impl FnOnce() -> bool) -> Option<&[Wanted]> {
     here.or_else(|| (ours && is_sure()).then_some(&[]))
@@ -257,6 +305,18 @@ fn here(state: &State, of: &OfDriver) -> Vec<(NodeName, crate::store::At)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_that_is_refused_keeps_no_other_out() {
+        let entry = |name: &str| CSINodeDriver { name: name.into(), ..CSINodeDriver::default() };
+        let mut each = Each { taken: vec![entry("a")], left: ["b", "bad", "c"].map(entry).to_vec() };
+        while let Some(some) = each.next() {
+            assert_eq!(some[0].name, "a", "what is there stays");
+            each.settled(some.iter().all(|entry| entry.name != "bad"));
+        }
+        let names: Vec<_> = each.taken.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["a", "c", "b"]);
+    }
 
     #[test]
     fn what_is_published_goes_only_when_it_is_known_that_it_shall() {
