@@ -19,7 +19,7 @@ pub use self::room::Limits;
 use self::room::Room;
 use crate::links::Links;
 
-mod room;
+pub(crate) mod room;
 
 /// Where links come in: what all listeners share.
 #[derive(Clone)]

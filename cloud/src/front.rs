@@ -99,7 +99,8 @@ impl Front {
         let creates = Arc::new(Creates::new(driver.clone(), store.clone()));
         let lists = Lists::new(asker.clone(), store.clone(), tasks.clone());
         let capacities = Capacities::new(asker.clone(), store.clone(), policy.grace, tasks);
-        let (unsettled, room) = (Unsettled::default(), Semaphore::new(MAX_CALLS));
+        let elected = store.read(|state| state.driver(&driver)?.elected().cloned());
+        let (unsettled, room) = (Unsettled::after(elected), Semaphore::new(MAX_CALLS));
         Self { driver, only: None, policy, store, asker, creates, lists, capacities, unsettled, room, calls }
     }
 
@@ -107,8 +108,9 @@ impl Front {
     pub(crate) fn of_node(&self, node: NodeName) -> Self {
         let (driver, policy, store) = (self.driver.clone(), self.policy.clone(), self.store.clone());
         let front = Self::new(driver, policy, store, self.asker.links().clone(), self.calls.clone());
-        // A name is one create, whichever front it comes in by.
-        Self { only: Some(node), creates: self.creates.clone(), ..front }
+        // A name is one create, whichever front it comes in by. What it sends goes to no elected node.
+        let (creates, unsettled) = (self.creates.clone(), Unsettled::default());
+        Self { only: Some(node), creates, unsettled, ..front }
     }
 
     /// All links.
@@ -313,6 +315,7 @@ impl Front {
     /// Elects another node if the one of now has been away for too long.
     async fn elect(&self) -> Result<(), Error> {
         let links = self.asker.links();
+        self.unsettled.forget(|node| self.store.read(|state| state.is_removed(node)));
         let next = |state: &State, driver: &OfDriver| {
             let away = |node: &NodeName| {
                 if state.is_removed(node) { Some(Duration::MAX) } else { links.away(node) }

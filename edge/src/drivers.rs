@@ -28,6 +28,7 @@ use proto::{csi, frame};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tonic::{Code, Status};
 use tracing::{info, warn};
 
 /// How long a driver may take to say who it is.
@@ -140,7 +141,14 @@ impl Driver {
             let response =
                 asked.map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
             let answer = Answer::collect(response).await?;
-            let Some(body) = answer.ok() else { continue };
+            let body = match (answer.ok(), answer.failure()) {
+                (Some(body), _) => body,
+                (None, Some(status)) if status.code() != Code::Unimplemented => {
+                    return Err(not_said(rpc.method, &status));
+                }
+                // It does not have the method.
+                (None, _) => continue,
+            };
             let message = frame::message(body)?;
             if rpc.method == "GetPluginInfo" {
                 let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
@@ -249,6 +257,12 @@ impl Drivers {
 /// Reaches a driver by the path of its unix socket.
 pub fn unix() -> Connect {
     Arc::new(|path| Box::pin(async { Ok(Box::new(UnixStream::connect(path).await?) as Io) }))
+}
+
+/// A driver that is just starting, say. What it cannot do would be kept for good, so it is asked again.
+fn not_said(method: &str, status: &Status) -> BoxError {
+    let (code, message) = (status.code(), status.message());
+    format!("it answers {method} with {code:?} ({message:?}), so what it can do is not known").into()
 }
 
 fn authority() -> Authority {

@@ -21,9 +21,11 @@ const FILE: &str = "scopes.json";
 #[derive(Default)]
 pub struct Scopes {
     known: Mutex<BTreeMap<DriverName, Scope>>,
+    /// What was told and does not count yet.
+    told: Mutex<BTreeMap<DriverName, Scope>>,
     file: Option<PathBuf>,
-    /// Held by who changes it.
-    writing: tokio::sync::Mutex<()>,
+    /// What the file holds; held by who writes it.
+    kept: tokio::sync::Mutex<BTreeMap<DriverName, Scope>>,
 }
 
 /// What the file holds.
@@ -51,7 +53,8 @@ impl Scopes {
             warn!(file = %file.display(), %error, "what the cloud told cannot be read; it will tell it again");
             Kept::default()
         });
-        Ok(Self { known: Mutex::new(scopes), file: Some(file), writing: Default::default() })
+        let (known, kept) = (Mutex::new(scopes.clone()), tokio::sync::Mutex::new(scopes));
+        Ok(Self { known, told: Mutex::default(), file: Some(file), kept })
     }
 
     /// The scope of a driver; none if it was never told.
@@ -59,23 +62,35 @@ impl Scopes {
         self.known().get(driver).copied()
     }
 
-    /// Takes what the cloud tells: first it is made durable, and then it counts, so that nobody is answered by what a
-    /// restart forgets. What cannot be written is logged and counts all the same.
-    pub async fn take(&self, told: BTreeMap<DriverName, Scope>) {
-        let _one_at_a_time = self.writing.lock().await;
+    /// Hears what the cloud tells; it counts when [`Scopes::settle`] has made it durable.
+    pub fn hear(&self, told: BTreeMap<DriverName, Scope>) {
+        self.told().extend(told);
+    }
+
+    /// Makes what was heard durable, and then lets it count, so that nobody is answered by what a restart forgets. What
+    /// cannot be written is logged, counts all the same, and is written when it is told again. It takes as long as the
+    /// disk does.
+    pub async fn settle(&self) {
+        let mut kept = self.kept.lock().await;
+        let told = self.told().clone();
         let before = self.known().clone();
         let mut now = before.clone();
         now.extend(told);
-        if now == before {
-            return;
-        }
-        if let Some(file) = self.file.clone() {
-            keep(file, Kept { scopes: now.clone() }).await;
+        if let Some(file) = self.file.clone().filter(|_| *kept != now)
+            && keep(file, Kept { scopes: now.clone() }).await
+        {
+            kept.clone_from(&now);
         }
         for (driver, scope) in now.iter().filter(|(driver, scope)| before.get(*driver) != Some(*scope)) {
             info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
         }
+        // What was heard meanwhile is for the next.
+        self.told().retain(|driver, scope| now.get(driver) != Some(scope));
         *self.known() = now;
+    }
+
+    fn told(&self) -> MutexGuard<'_, BTreeMap<DriverName, Scope>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<DriverName, Scope>> {
@@ -83,16 +98,17 @@ impl Scopes {
     }
 }
 
-async fn keep(file: PathBuf, kept: Kept) {
+/// Whether it could be written.
+async fn keep(file: PathBuf, kept: Kept) -> bool {
     let path = file.clone();
     let write = move || -> anyhow::Result<()> {
         Ok(publish(&path, &serde_json::to_vec(&kept)?, 0o600, Existing::Replace)?)
     };
     let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
-    if let Err(error) = written.and_then(|written| written) {
-        let (file, error) = (file.display(), format!("{error:#}"));
-        warn!(%file, error, "what the cloud told cannot be kept; after a restart without the cloud it is lost");
-    }
+    let Err(error) = written.and_then(|written| written) else { return true };
+    let (file, error) = (file.display(), format!("{error:#}"));
+    warn!(%file, error, "what the cloud told cannot be kept; after a restart without the cloud it is lost");
+    false
 }
 
 #[cfg(test)]
@@ -103,17 +119,22 @@ mod tests {
         "d.example".parse().unwrap()
     }
 
+    async fn take(scopes: &Scopes, told: BTreeMap<DriverName, Scope>) {
+        scopes.hear(told);
+        scopes.settle().await;
+    }
+
     #[tokio::test]
     async fn what_was_told_is_there_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("made/here");
         let scopes = Scopes::open(&state).unwrap();
         assert_eq!(scopes.of(&driver()), None);
-        scopes.take([(driver(), Scope::Node)].into()).await;
+        take(&scopes, [(driver(), Scope::Node)].into()).await;
         // A cloud that does not know it does not take it back.
-        scopes.take(BTreeMap::new()).await;
+        take(&scopes, BTreeMap::new()).await;
         assert_eq!(Scopes::open(&state).unwrap().of(&driver()), Some(Scope::Node));
-        scopes.take([(driver(), Scope::Shared)].into()).await;
+        take(&scopes, [(driver(), Scope::Shared)].into()).await;
         assert_eq!(Scopes::open(&state).unwrap().of(&driver()), Some(Scope::Shared));
         assert_eq!(std::fs::read_dir(&state).unwrap().count(), 1, "something was left behind");
     }
@@ -124,8 +145,14 @@ mod tests {
         publish(&dir.path().join(FILE), b"{\"scopes\":", 0o600, Existing::Keep).unwrap();
         let scopes = Scopes::open(dir.path()).unwrap();
         assert_eq!(scopes.of(&driver()), None);
+        let path = dir.path().to_owned();
         dir.close().unwrap();
-        scopes.take([(driver(), Scope::Node)].into()).await;
+        take(&scopes, [(driver(), Scope::Node)].into()).await;
         assert_eq!(scopes.of(&driver()), Some(Scope::Node));
+        // The disk is back, and the same is told again.
+        std::fs::create_dir(&path).unwrap();
+        take(&scopes, [(driver(), Scope::Node)].into()).await;
+        assert_eq!(Scopes::open(&path).unwrap().of(&driver()), Some(Scope::Node));
+        std::fs::remove_dir_all(&path).unwrap();
     }
 }

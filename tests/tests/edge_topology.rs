@@ -147,3 +147,24 @@ async fn a_driver_with_topology_of_its_own_shows_that_and_waits_for_no_cloud() -
     edge.stop(START).await?;
     cloud.process.stop(START).await
 }
+
+#[tokio::test]
+async fn a_driver_that_is_just_starting_is_asked_again_what_it_can() -> anyhow::Result<()> {
+    let mut site = Site::new().await?;
+    let starting = Fault::error(Code::Unavailable, "it is starting");
+    site.driver.inject("ControllerGetCapabilities", starting, Times::Next(1));
+    let edge = site.edge().await?;
+    let cloud = site.cloud("node").await?;
+    let path = controller("ControllerGetCapabilities");
+    let own = RawClient::connect(&site.stand.at("driver.sock")).await?.call(&path, &[]).await?;
+    let own = own.message().context("the driver says nothing")?;
+    until("the cloud knows what the driver can", || async {
+        let front = RawClient::connect(&site.stand.cloud_front(DRIVER)).await?;
+        let said = front.call(&path, &[]).await?;
+        ensure!(said.message().is_some_and(|said| said == own), "{}", said.status());
+        Ok(())
+    })
+    .await?;
+    edge.stop(START).await?;
+    cloud.process.stop(START).await
+}

@@ -16,7 +16,7 @@ use proto::csi;
 use proto::csi::controller_client::ControllerClient;
 use proto::hello::Message as Control;
 use proto::holder::{self, Place};
-use proto::link::tls::Role;
+use proto::link::tls::{Credentials, Role};
 use proto::link::{self, Event, KeepAlive, ws};
 use proto::stop::Tasks;
 use proto::upstream;
@@ -27,7 +27,7 @@ use tests::raw::RawClient;
 use tests::stand::{Cloud, START, Stand, until};
 use tests::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use tests::world::{DRIVER, NODE, controller, create, created, hello, ready};
-use tokio::net::UnixStream;
+use tokio::net::{TcpSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -335,7 +335,11 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
                 ensure!(answer.status().message().contains("1024"), "{}", answer.status());
                 Ok(())
             })
-            .await
+            .await?;
+            // An error of Probe ends a sidecar.
+            let probe = front.send("/csi.v1.Identity/Probe", proto::frame::frame(&[]), &[]).await?;
+            ensure!(probe.code() == Code::Ok, "{}", probe.status());
+            Ok(())
         };
         tokio::select! {
             full = full => full?,
@@ -349,6 +353,24 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
     })
     .await?;
     holder.stop(START).await
+}
+
+#[tokio::test]
+async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> anyhow::Result<()> {
+    let world = World::new(true).await?;
+    let front = world.front().await?;
+    let mut headers = http::HeaderMap::new();
+    headers.insert(holder::AGAIN, http::HeaderValue::from_static("1"));
+    let info = csi::GetCapacityResponse { available_capacity: 7, ..Default::default() };
+    let fault =
+        Fault::Raw { message: info.encode_to_vec().into(), headers: headers.clone(), trailers: headers };
+    world.driver.inject("ControllerGetVolume", fault, Times::All);
+    let request = csi::ControllerGetVolumeRequest { volume_id: "v".into(), ..Default::default() };
+    let body = proto::frame::frame(&request.encode_to_vec());
+    let answer = front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+    assert_eq!(world.driver.calls_of("ControllerGetVolume").len(), 1);
+    world.stop().await
 }
 
 #[tokio::test]
@@ -373,22 +395,42 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
     world.stop().await
 }
 
+/// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client before the server has
+/// looked at its certificate.
+async fn ask_at(place: &Place, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
+    let (upstream, connection) = upstream::connect(holder::dial(place, Some(&credentials)).await?).await?;
+    let tasks = Tasks::default();
+    tasks.spawn_until_stop("connection", async move { drop(connection.await) });
+    let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
+    let request = request.header("content-type", "application/grpc").body(())?;
+    let answer = upstream.send(request, proto::frame::frame(&[])).await;
+    tasks.stop();
+    Ok(answer.map(|answer| answer.status())?)
+}
+
+#[tokio::test]
+async fn who_connects_and_says_nothing_keeps_no_holder_of_another_address_out() -> anyhow::Result<()> {
+    let world = World::new(false).await?;
+    let at = world.place.trim_start_matches("https://").parse()?;
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind("127.0.0.2:0".parse()?)?;
+        silent.push(socket.connect(at).await?);
+    }
+    let credentials = world.stand.credentials("front-1", Role::Front)?;
+    let place = world.place.parse()?;
+    let asked = tokio::time::timeout(Duration::from_secs(5), ask_at(&place, credentials)).await;
+    assert_eq!(asked.context("the silent ones have all the room")??, 200);
+    drop(silent);
+    world.stop().await
+}
+
 #[tokio::test]
 async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> {
     let world = World::new(false).await?;
     let place: Place = world.place.parse()?;
-    // Each handshake is over for the client before the server has looked at its certificate.
-    let call = async |credentials| {
-        let (upstream, connection) =
-            upstream::connect(holder::dial(&place, Some(&credentials)).await?).await?;
-        let tasks = Tasks::default();
-        tasks.spawn_until_stop("connection", async move { drop(connection.await) });
-        let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
-        let request = request.header("content-type", "application/grpc").body(())?;
-        let answer = upstream.send(request, proto::frame::frame(&[])).await;
-        tasks.stop();
-        anyhow::Ok(answer.map(|answer| answer.status())?)
-    };
+    let call = async |credentials| ask_at(&place, credentials).await;
     assert_eq!(call(world.stand.credentials("front-1", Role::Front)?).await?, 200);
     assert!(call(world.stand.credentials(NODE, Role::Node)?).await.is_err(), "a node's certificate is taken");
     let other = Stand::new().await?;

@@ -33,7 +33,7 @@ impl Default for Limits {
 
 /// The room of all listeners. Clones are the same room.
 #[derive(Clone)]
-pub(super) struct Room(Arc<Inner>);
+pub(crate) struct Room(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
@@ -50,7 +50,7 @@ struct Address {
 
 /// Why a connection is not taken.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Full {
+pub(crate) enum Full {
     #[error("its address has {0} connections, which is the limit (connections_per_address)")]
     Connections(usize),
     #[error("{0} connections of its address wait for their handshake, which is the limit")]
@@ -58,21 +58,21 @@ pub(super) enum Full {
 }
 
 /// A connection's place; free again when dropped.
-pub(super) struct Place {
+pub(crate) struct Place {
     room: Room,
     address: IpAddr,
     handshakes: Arc<Semaphore>,
 }
 
 /// A connection that is not a link yet.
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// Here until it is a link.
     place: Option<Place>,
     _one_of_all: Option<OwnedSemaphorePermit>,
 }
 
 impl Room {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         let (waiting, handshakes) = (Arc::new(Semaphore::new(WAITING)), Semaphore::new(HANDSHAKES));
         Self(Arc::new(Inner { limits, waiting, handshakes, addresses: Mutex::default() }))
     }
@@ -82,7 +82,7 @@ impl Room {
     }
 
     /// Whether so many are at the door that who cannot be at the address that it shows should be found out first.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.0.waiting.available_permits() < WAITING - HANDSHAKES
     }
 
@@ -90,7 +90,7 @@ impl Room {
     ///
     /// # Errors
     /// Its own address has all that it may have.
-    pub(super) async fn enter(&self, from: IpAddr) -> Result<Waiting, Full> {
+    pub(crate) async fn enter(&self, from: IpAddr) -> Result<Waiting, Full> {
         // The semaphore is never closed.
         let permit = self.0.waiting.clone().acquire_owned().await.ok();
         let (limits, address) = (self.0.limits, whose(from));
@@ -125,7 +125,7 @@ impl Room {
 
 impl Waiting {
     /// Waits for its turn and lets `handshake` be done; gives the place of the link that it becomes.
-    pub(super) async fn pass<T>(mut self, handshake: impl Future<Output = T>) -> (T, Option<Place>) {
+    pub(crate) async fn pass<T>(mut self, handshake: impl Future<Output = T>) -> (T, Option<Place>) {
         let done = match &self.place {
             Some(place) => {
                 let _own_turn = place.handshakes.acquire().await;

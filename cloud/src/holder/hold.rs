@@ -25,6 +25,8 @@ use crate::passage::{HOLD, call_id};
 
 /// What all calls in flight may take of memory with their requests, in KiB.
 const MAX_KIB: usize = 64 * 1024;
+/// Calls in flight of those that csi-cloud answers by itself; a sidecar has one or two.
+const MAX_LOCAL: usize = 256;
 /// How long csi-cloud may take to answer what it answers by itself before its last word is given: external-attacher
 /// allows a second at its start.
 const LOCAL: Duration = Duration::from_millis(500);
@@ -45,6 +47,8 @@ pub(super) struct Held {
     server: Arc<Server>,
     known: Arc<Known>,
     calls: Semaphore,
+    /// For what csi-cloud answers by itself.
+    locals: Semaphore,
     streams: Arc<Semaphore>,
     room: Arc<Room>,
 }
@@ -54,8 +58,9 @@ impl Held {
         // A driver's name has letters, digits, '-' and '.', so it is always an authority.
         let none = || Authority::from_static("localhost");
         let authority = Authority::try_from(driver.as_str()).unwrap_or_else(|_| none());
-        let (calls, streams) = (Semaphore::new(MAX_CALLS), Arc::new(Semaphore::new(MAX_PASSING)));
-        Self { driver, authority, server, known, calls, streams, room }
+        let (calls, locals) = (Semaphore::new(MAX_CALLS), Semaphore::new(MAX_LOCAL));
+        let streams = Arc::new(Semaphore::new(MAX_PASSING));
+        Self { driver, authority, server, known, calls, locals, streams, room }
     }
 
     /// Answers one request.
@@ -81,25 +86,33 @@ impl Held {
         let bad = |source: BadRequest| Error::BadRequest { method, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
         let work = async {
+            let local = row.filter(|rpc| is_local(rpc));
+            // Taken before the request is read, so that those who send theirs slowly are bounded too.
+            let _place = match local {
+                Some(_) => self.locals.try_acquire().map_err(|_| Error::Full(MAX_LOCAL))?,
+                None => self.calls.try_acquire().map_err(|_| Error::Full(MAX_CALLS))?,
+            };
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
-            let _room = self.room(body.len())?;
+            let bytes = body.len();
             let call = Call::new(parts, body);
+            // Answered however many calls are held: an error here ends a sidecar.
+            if let Some(rpc) = local {
+                return self.local(rpc, call, deadline).await.map(Answer::response);
+            }
+            let _bytes = self.bytes(bytes)?;
             match row {
                 Some(rpc) if rpc.streaming => self.stream(call, deadline).await,
-                Some(rpc) if is_local(rpc) => self.local(rpc, call, deadline).await.map(Answer::response),
                 _ => self.unary(call, deadline).await.map(Answer::response),
             }
         };
         forward::until(deadline, std::pin::pin!(work)).await
     }
 
-    /// What a call takes until it is answered.
-    fn room(&self, bytes: usize) -> Result<(SemaphorePermit<'_>, SemaphorePermit<'_>), Error> {
-        let call = self.calls.try_acquire().map_err(|_| Error::Full(MAX_CALLS))?;
+    /// Room for a call's request until it is answered.
+    fn bytes(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Error> {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let in_flight = || MAX_CALLS - self.calls.available_permits();
-        let bytes = self.room.0.try_acquire_many(kib).map_err(|_| Error::Full(in_flight()))?;
-        Ok((call, bytes))
+        self.room.0.try_acquire_many(kib).map_err(|_| Error::Full(in_flight()))
     }
 
     /// A call that has one answer; it is given to one csi-cloud after another until there is one.
@@ -147,6 +160,8 @@ impl Held {
             let server = timeout(HOLD, self.server.next()).await;
             let server = server.map_err(|_| Error::ServerLost { source: "there is none".into() })?;
             match server.begin(call.clone(), &self.authority, deadline).await {
+                // The next one is to get it.
+                Ok(response) if server.is_again(&response) => {}
                 Ok(response) => return Ok(pass(response, room)),
                 // It says itself that it did not begin it.
                 Err(error) if server.is_lost(&error) && refused(error.as_ref()) => {}

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,21 +17,21 @@ use proto::forward::Body;
 use proto::holder::{AGAIN, Acceptor, MODE, Place};
 use proto::http2;
 use proto::identity::DriverName;
-use proto::link::Io;
 use proto::link::tls::Credentials;
+use proto::link::{HANDSHAKE, Io, LinkError};
 use proto::socket::Socket;
 use proto::stop::Tasks;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
-use tokio::sync::Semaphore;
 use tonic::Code;
 use tracing::{debug, info, warn};
 
+use crate::accept::room::{self, Limits, Room};
 use crate::front::Front;
 
 /// How long calls in flight may still be answered here when csi-cloud is told to stop.
 const SOON: Duration = Duration::from_millis(500);
-/// Handshakes at a time; there are few holders.
-const HANDSHAKES: usize = 32;
+/// What one address may take; there are few holders.
+const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
 
 /// Takes holders' calls for these fronts.
 #[derive(Clone)]
@@ -80,42 +81,45 @@ impl Holders {
                 () = self.tasks.stopped() => return,
             };
             match accepted {
-                Ok((stream, _)) => self.serve("unix".into(), Box::new(stream)),
+                Ok((stream, _)) => self.serve("unix".into(), Box::new(stream), None),
                 Err(error) => cannot_accept(&error).await,
             }
         }
     }
 
     async fn accept_tls(self, listener: TcpListener, acceptor: Acceptor) {
-        let room = Arc::new(Semaphore::new(HANDSHAKES));
+        let room = Room::new(LIMITS);
         loop {
-            let Ok(place) = room.clone().acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((tcp, _)) => {
-                    let (holders, acceptor) = (self.clone(), acceptor.clone());
-                    self.tasks.spawn_until_stop("handshake", async move {
-                        let _place = place;
-                        holders.greet(tcp, &acceptor).await;
-                    });
-                }
+                Ok((tcp, from)) => self.take(tcp, from, &acceptor, &room).await,
                 Err(error) => cannot_accept(&error).await,
             }
         }
     }
 
-    async fn greet(&self, tcp: TcpStream, acceptor: &Acceptor) {
-        match acceptor.accept(tcp).await {
-            Ok((front, io)) => self.serve(front.to_string(), io),
-            Err(error) => warn!(error = chain(&error), "refused a holder"),
-        }
+    /// Authenticates and serves a connection in a task of its own, if its address has room.
+    async fn take(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Room) {
+        let waiting = match room.enter(from.ip()).await {
+            Ok(waiting) => waiting,
+            Err(full) => return warn!(%from, error = %full, "refused a holder"),
+        };
+        let (holders, acceptor) = (self.clone(), acceptor.clone());
+        self.tasks.spawn_until_stop("handshake", async move {
+            let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(acceptor.accept(tcp)));
+            match handshake.await.unwrap_or((Err(LinkError::TimedOut), None)) {
+                (Ok((front, io)), place) => holders.serve(front.to_string(), io, place),
+                (Err(error), _) => warn!(%from, error = chain(&error), "refused a holder"),
+            }
+        });
     }
 
-    /// Serves a holder's connection in a task of its own.
-    fn serve(&self, front: String, io: Io) {
+    /// Serves a holder's connection in a task of its own, which has its address's place.
+    fn serve(&self, front: String, io: Io, place: Option<room::Place>) {
         info!(front, "a holder of fronts is connected");
         let (holders, tasks) = (self.clone(), self.tasks.clone());
         let service = move |request| holders.clone().answer(request);
         self.tasks.spawn("holder", async move {
+            let _place = place;
             tokio::select! {
                 served = http2::serve(io, service, tasks.stopped()) => {
                     let reason = served.err().map(|error| chain(&error)).unwrap_or_default();
@@ -137,9 +141,12 @@ impl Holders {
         let mut response = tokio::select! {
             biased;
             answered = front.clone().answer_held(request) => match answered {
-                Ok(response) => return Ok(response),
-                // What is not carried out for want of links, say, is a matter for the next csi-cloud.
-                Err(error) if error.code() == Code::Unavailable && front.links().is_drained() => error.response(),
+                Ok(mut response) => {
+                    // The mark is ours alone: an edge's or a driver's would have the call sent again and again.
+                    response.headers_mut().remove(AGAIN);
+                    return Ok(response);
+                }
+                Err(error) if front.links().is_drained() && is_for_the_next(&error) => error.response(),
                 Err(error) => return Ok(error.response()),
             },
             () = soon => Error::Stopping("csi-cloud").response(),
@@ -149,8 +156,26 @@ impl Holders {
     }
 }
 
+/// Whether a call that a stopping csi-cloud did not carry out, for want of links, say, is a matter for the next one.
+fn is_for_the_next(error: &Error) -> bool {
+    error.code() == Code::Unavailable || error.awaits_link()
+}
+
 /// Out of file descriptors, say: who is connected goes on.
 async fn cannot_accept(error: &std::io::Error) {
     warn!(%error, "cannot accept a holder");
     tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_next_csi_cloud_may_do_is_left_to_it_whatever_its_code() {
+        let (node, driver): (_, DriverName) = ("n1".parse().unwrap(), "d.example".parse().unwrap());
+        assert!(is_for_the_next(&Error::Reschedule { node }), "a claim is given back because a link is gone");
+        assert!(is_for_the_next(&Error::NoRoute { driver, why: String::new() }));
+        assert!(!is_for_the_next(&Error::UnknownMethod("/x".into())));
+    }
 }

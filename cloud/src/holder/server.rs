@@ -17,7 +17,7 @@ use proto::link::tls::Credentials;
 use proto::rpc::Rpc;
 use proto::stop::Tasks;
 use proto::upstream::{self, Upstream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
@@ -29,6 +29,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 const NORMAL: Duration = Duration::from_secs(5);
 /// How long csi-cloud may take to say what a driver can do.
 const ASK: Duration = Duration::from_secs(5);
+/// How long a connection whose first call failed may take to say why.
+const CLOSING: Duration = Duration::from_millis(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -56,8 +58,10 @@ impl Server {
     /// Keeps a connection until dropped, and learns what csi-cloud says of the drivers whenever there is a new one.
     pub(super) async fn keep(self: Arc<Self>, known: Arc<Known>, drivers: Vec<DriverName>, tasks: Tasks) {
         let mut waited = Instant::now();
+        let mut delays = backoff();
         loop {
-            let connected = Arc::new(self.connect(&tasks).await);
+            let connected = Arc::new(self.connect(&drivers, &tasks).await);
+            let begun = Instant::now();
             info!(server = connected.place, away = ?waited.elapsed(), "csi-cloud carries the calls out");
             self.now.send_replace(Some(connected.clone()));
             let (asked, known, drivers) = (connected.clone(), known.clone(), drivers.clone());
@@ -67,8 +71,11 @@ impl Server {
             waited = Instant::now();
             self.now.send_if_modified(|now| now.take().is_some());
             info!(server = connected.place, "csi-cloud takes no more calls; they are held until it is back");
-            // So that one that ends each connection at once is not asked without a pause.
-            tokio::time::sleep(BACKOFF.0).await;
+            if begun.elapsed() > NORMAL {
+                delays = backoff();
+            }
+            // So that one that ends each connection soon is not asked without a pause.
+            tokio::time::sleep(delays.next().unwrap_or(BACKOFF.1)).await;
         }
     }
 
@@ -91,15 +98,15 @@ impl Server {
         }
     }
 
-    /// Tries all places in turn until one takes the connection.
-    async fn connect(&self, tasks: &Tasks) -> Connected {
+    /// Tries all places in turn until one answers.
+    async fn connect(&self, drivers: &[DriverName], tasks: &Tasks) -> Connected {
         let (begun, mut told) = (Instant::now(), false);
         let mut delays = backoff();
         loop {
             // A csi-cloud that is started again is not there for a while, as it should be.
             let tell = !told && begun.elapsed() > NORMAL;
             for place in &self.places {
-                match self.dial(place, tasks).await {
+                match self.dial(place, drivers, tasks).await {
                     Ok(connected) => return connected,
                     Err(error) if tell => {
                         warn!(%place, reason = %chain(&error), "cannot reach csi-cloud; calls are held")
@@ -112,7 +119,14 @@ impl Server {
         }
     }
 
-    async fn dial(&self, place: &Place, tasks: &Tasks) -> Result<Connected, LinkError> {
+    /// Connects, and has a first answer: by TLS 1.3 a client is done before its certificate was looked at, so one that
+    /// is refused learns it only then.
+    async fn dial(
+        &self,
+        place: &Place,
+        drivers: &[DriverName],
+        tasks: &Tasks,
+    ) -> Result<Connected, LinkError> {
         let io = holder::dial(place, self.credentials.as_ref()).await?;
         let connecting = timeout(ASK, upstream::connect(io)).await.map_err(|_| LinkError::TimedOut)?;
         let closed = |error: h2::Error| LinkError::Closed(chain(&error));
@@ -120,11 +134,24 @@ impl Server {
         // Not told to stop by the others' end: calls in flight go on when no new ones are begun.
         let over = tasks.child();
         let ended = over.clone();
+        let (tell, told) = oneshot::channel();
         tasks.spawn_until_stop("connection", async move {
-            let _ = connection.await;
+            let reason = connection.await.err().map(|error| chain(&error));
+            // Who asked may know enough already.
+            let _ = tell.send(reason.unwrap_or_else(|| "it closed the connection".into()));
             ended.stop();
         });
-        Ok(Connected { upstream, place: place.to_string(), over })
+        let connected = Connected { upstream, place: place.to_string(), over };
+        let answered = timeout(ASK, connected.answers(drivers)).await.map_err(|_| LinkError::TimedOut);
+        match answered.and_then(|answered| answered.map_err(|error| LinkError::Closed(error.to_string()))) {
+            Ok(()) => Ok(connected),
+            Err(error) => {
+                // What the connection ended with says more than what became of a call on it.
+                let closed = timeout(CLOSING, told).await;
+                connected.over.stop();
+                Err(closed.ok().and_then(Result::ok).map_or(error, LinkError::Closed))
+            }
+        }
     }
 }
 
@@ -146,15 +173,12 @@ impl Connected {
     ) -> Result<Answer, Failed> {
         let answered = async {
             let response = self.begin(call, driver, deadline).await?;
-            let again = response.headers().contains_key(AGAIN);
+            let again = self.is_again(&response);
             Ok((Answer::collect(response).await?, again))
         };
         match answered.await {
             Ok((answer, false)) => Ok(answer),
-            Ok((_, true)) => {
-                self.over.stop();
-                Err(Failed::Away("it is stopping".into()))
-            }
+            Ok((_, true)) => Err(Failed::Away("it is stopping".into())),
             Err(error) if self.is_lost(&error) => Err(Failed::Away(error)),
             Err(error) => Err(Failed::Broke(error)),
         }
@@ -170,6 +194,15 @@ impl Connected {
         forward::forward(&self.upstream, call, driver, deadline).await
     }
 
+    /// Whether csi-cloud says with this answer that it is stopping, and that the next one is to get the call.
+    pub(super) fn is_again<B>(&self, response: &http::Response<B>) -> bool {
+        let again = response.headers().contains_key(AGAIN);
+        if again {
+            self.over.stop();
+        }
+        again
+    }
+
     /// Whether the error is the connection's and not that of one call; then no more calls are begun on it.
     pub(super) fn is_lost(&self, error: &BoxError) -> bool {
         // A call that HTTP/2 itself cannot take is at fault alone, and would be so at the next csi-cloud.
@@ -179,6 +212,15 @@ impl Connected {
             self.over.stop();
         }
         lost
+    }
+
+    /// Has an answer, whatever it is, that only a csi-cloud which takes our calls gives.
+    async fn answers(&self, drivers: &[DriverName]) -> Result<(), BoxError> {
+        let (Some(driver), Some(rpc)) = (drivers.first(), known::rpcs().next()) else { return Ok(()) };
+        match self.send(question(rpc), &Authority::try_from(driver.as_str())?, None).await {
+            Ok(_) => Ok(()),
+            Err(Failed::Away(error) | Failed::Broke(error)) => Err(error),
+        }
     }
 
     /// Learns what csi-cloud says of the drivers.
@@ -208,4 +250,60 @@ fn question(rpc: &'static Rpc) -> Call {
 fn backoff() -> backon::ExponentialBackoff {
     let (first, last) = BACKOFF;
     backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(last).without_max_times().build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proto::error::Error;
+    use proto::http2;
+    use proto::socket::Socket;
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// Takes each connection and drops it, as one does that refuses the certificate after the client's handshake.
+    fn refuse(path: &Path, tasks: &Tasks) -> Arc<AtomicUsize> {
+        let (listener, times) = (UnixListener::bind(path).unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counted = times.clone();
+        tasks.spawn_until_stop("refusing", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::Relaxed);
+                // What was sent is read first: the client saw no failure.
+                let _ = stream.readable().await;
+            }
+        });
+        times
+    }
+
+    #[tokio::test]
+    async fn who_refuses_us_is_passed_over_and_not_asked_without_a_pause() {
+        let (dir, tasks) = (tempfile::tempdir().unwrap(), Tasks::default());
+        let [bad, good] = ["bad", "good"].map(|name| dir.path().join(name));
+        let times = refuse(&bad, &tasks);
+        let places = [bad, good.clone()].map(Place::Unix).to_vec();
+        let server = Arc::new(Server::new(places, None));
+        let drivers = vec!["d.example".parse().unwrap()];
+        tasks.spawn_until_stop("server", server.clone().keep(Arc::default(), drivers, tasks.clone()));
+        let refused = async {
+            while times.load(Ordering::Relaxed) < 5 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), refused).await.unwrap();
+        assert!(server.now().is_none(), "who refuses us counts as csi-cloud");
+        let socket = Socket::bind(&good).unwrap();
+        let answer = |_: http::Request<hyper::body::Incoming>| async {
+            Ok::<_, Infallible>(Error::NoFront("d.example".into()).response())
+        };
+        tasks.spawn("serving", http2::serve_socket(socket, answer, tasks.clone()));
+        let connected = timeout(Duration::from_secs(20), server.next()).await.unwrap();
+        assert!(connected.place.ends_with("good"), "{}", connected.place);
+        // Five at once would have been at 10 ms each; by the time of a second there are a handful.
+        assert!(times.load(Ordering::Relaxed) < 50, "{times:?}");
+        tasks.finish(Duration::from_secs(5)).await;
+    }
 }

@@ -3,6 +3,7 @@
 //! An outage of any length is told once when it begins and once when it is over. Nothing but this module's own task
 //! ever waits here.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,11 +26,13 @@ const RATE: f64 = 20.0;
 const BURST: f64 = 40.0;
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing may come on a connection: the API server ends a watch after 290 s itself.
+const SILENCE: Duration = Duration::from_secs(330);
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
-    /// Nobody answers, or not in time, or with a failure of its own.
+    /// Nobody answers, or not in time, or only to say that it cannot now.
     #[error("the API server of Kubernetes does not answer; what is to be done there waits")]
     Away(#[source] Option<Box<::kube::Error>>),
     /// Our role lacks something.
@@ -41,8 +44,8 @@ pub(super) enum ApiError {
     /// There is no such object.
     #[error("there is none")]
     Missing,
-    /// The API server does not take it.
-    #[error("the API server refuses it")]
+    /// The API server does not take it, or fails with it.
+    #[error("the API server refuses it, or fails with it")]
     Refused(#[source] Box<::kube::Error>),
 }
 
@@ -50,15 +53,18 @@ impl From<::kube::Error> for ApiError {
     fn from(error: ::kube::Error) -> Self {
         let code = match &error {
             ::kube::Error::Api(status) => status.code,
+            // What cannot be asked or read of one object says nothing of the others.
+            ::kube::Error::SerdeError(_) | ::kube::Error::BuildRequest(_) => 500,
             _ => 0,
         };
         match code {
             401 | 403 => Self::Forbidden(error.into()),
             404 => Self::Missing,
             409 => Self::Conflict(error.into()),
-            400..429 => Self::Refused(error.into()),
-            // Too many requests, its own failures, and all that is no answer.
-            _ => Self::Away(Some(error.into())),
+            // Too many requests, nobody behind the door, and all that is no answer.
+            0 | 429 | 502 | 503 | 504 => Self::Away(Some(error.into())),
+            // One object's webhook that is down, say: a failure of its own stops nothing else.
+            _ => Self::Refused(error.into()),
         }
     }
 }
@@ -84,6 +90,8 @@ pub(super) struct Server {
     away: AtomicBool,
     /// Told when it answers again.
     back: Notify,
+    /// The watches of which the log says that they are not let.
+    told: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Server {
@@ -103,16 +111,15 @@ impl Server {
                     .with_context(cannot)?
             }
         };
-        // Whoever asks here asks again by himself.
-        config.default_retry = false;
+        limit(&mut config);
         let client = Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
-        Ok(Self {
-            client,
-            pace: Mutex::new(Pace::new()),
-            calls,
-            away: AtomicBool::new(false),
-            back: Notify::new(),
-        })
+        Ok(Self::by(client, calls))
+    }
+
+    fn by(client: Client, calls: Arc<Calls>) -> Self {
+        let (pace, away, back, told) =
+            (Mutex::new(Pace::new()), AtomicBool::new(false), Notify::new(), Mutex::default());
+        Self { client, pace, calls, away, back, told }
     }
 
     /// Makes a request, when it is its turn. `what` is what it is counted as.
@@ -148,12 +155,25 @@ impl Server {
         self.calls.metrics.asked(what, error.outcome(), Duration::ZERO);
         match &error {
             ApiError::Away(_) => self.missed(&error),
-            _ => warn!(what, error = chain(&error), "cannot be watched in Kubernetes"),
+            _ if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(what) => {
+                warn!(
+                    what,
+                    error = chain(&error),
+                    "cannot be watched in Kubernetes; it is tried again, later and later"
+                );
+            }
+            _ => debug!(what, error = chain(&error), "still cannot be watched in Kubernetes"),
         }
     }
 
+    /// Takes it that a watch says something.
+    pub(super) fn watched(&self, what: &'static str) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+        self.reached();
+    }
+
     /// It answers.
-    pub(super) fn reached(&self) {
+    fn reached(&self) {
         if self.away.swap(false, Ordering::Relaxed) {
             info!("the API server of Kubernetes answers again");
             self.back.notify_one();
@@ -170,6 +190,13 @@ impl Server {
             warn!(error = chain(error), "Kubernetes is away");
         }
     }
+}
+
+/// No request of ours is without an end, and who asks here asks again by himself.
+fn limit(config: &mut ::kube::Config) {
+    config.default_retry = false;
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
 }
 
 /// A bucket of turns that fills evenly.
@@ -192,10 +219,44 @@ impl Pace {
 }
 
 #[cfg(test)]
+impl Server {
+    /// One that is never asked.
+    pub(super) fn nowhere() -> Self {
+        let config = ::kube::Config::new(http::Uri::from_static("http://127.0.0.1:9"));
+        Self::by(Client::try_from(config).unwrap(), Arc::default())
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn told(&self) -> Vec<&'static str> {
+        self.told.lock().unwrap().iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use ::kube::Api;
+    use ::kube::api::ListParams;
     use ::kube::core::Status;
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_says_nothing_does_not_hold_a_list_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = format!("http://{}", listener.local_addr().unwrap());
+        let mut config = ::kube::Config::new(at.parse().unwrap());
+        limit(&mut config);
+        let nodes: Api<Node> = Api::all(Client::try_from(config).unwrap());
+        let all = ListParams::default();
+        let listing = nodes.list(&all);
+        let (listed, _silent) = tokio::join!(tokio::time::timeout(SILENCE * 3, listing), listener.accept());
+        assert!(listed.expect("it has no end").is_err());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn after_a_burst_requests_come_evenly() {
@@ -219,8 +280,10 @@ mod tests {
             (409, "conflict"),
             (422, "refused"),
             (429, "away"),
-            (500, "away"),
+            (500, "refused"),
+            (502, "away"),
             (503, "away"),
+            (504, "away"),
         ] {
             assert_eq!(of(code), outcome, "{code}");
         }

@@ -16,9 +16,11 @@ use crate::make::text;
 use crate::store::{Home, State};
 
 /// How long something is not told again.
-const AGAIN: Duration = Duration::from_secs(3600);
+pub(super) const AGAIN: Duration = Duration::from_secs(3600);
 /// What is remembered of what was told; what comes beyond that waits for room.
-const MEMORY: usize = 10_000;
+pub(super) const MEMORY: usize = 10_000;
+/// How long what is full is not looked through for what may be forgotten.
+const PRUNE: Duration = Duration::from_secs(60);
 /// Homes that are looked at while the store waits.
 const SLICE: usize = 1000;
 /// The longest note that the API takes, in bytes.
@@ -152,30 +154,31 @@ pub(super) fn cut(mut note: String) -> String {
     note
 }
 
-/// What was told, and when.
+/// What was told, and when it may be told again.
 #[derive(Default)]
-pub(super) struct Told(HashMap<(About, &'static str), Instant>);
+pub(super) struct Told {
+    until: HashMap<(About, &'static str), Instant>,
+    pruned: Option<Instant>,
+}
 
 impl Told {
-    /// Whether something is to be told; it then counts as told.
+    /// Whether something is to be told.
     pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
         let key = (notice.about.clone(), notice.reason);
-        if self.0.get(&key).is_some_and(|told| now.saturating_duration_since(*told) < AGAIN) {
-            return false;
+        if let Some(until) = self.until.get(&key) {
+            return *until <= now;
         }
-        if self.0.len() >= MEMORY {
-            self.0.retain(|_, told| now.saturating_duration_since(*told) < AGAIN);
+        let is_pruned = self.pruned.is_some_and(|at| now.saturating_duration_since(at) < PRUNE);
+        if self.until.len() >= MEMORY && !is_pruned {
+            self.until.retain(|_, until| *until > now);
+            self.pruned = Some(now);
         }
-        let room = self.0.len() < MEMORY || self.0.contains_key(&key);
-        if room {
-            self.0.insert(key, now);
-        }
-        room
+        self.until.len() < MEMORY
     }
 
-    /// It could not be told after all.
-    pub(super) fn forget(&mut self, notice: &Notice) {
-        self.0.remove(&(notice.about.clone(), notice.reason));
+    /// It was told, or cannot be; for this time it is no news.
+    pub(super) fn keep(&mut self, notice: &Notice, now: Instant, time: Duration) {
+        self.until.insert((notice.about.clone(), notice.reason), now + time);
     }
 }
 
@@ -192,17 +195,23 @@ mod tests {
     async fn the_same_is_told_once_an_hour() {
         let (mut told, now) = (Told::default(), Instant::now());
         let away = |name: &str| waiting(name, "u", &Waits::Away(node("n1"), Duration::from_secs(300)));
-        assert!(told.is_news(&away("s/a"), now) && !told.is_news(&away("s/a"), now));
-        assert!(told.is_news(&away("s/b"), now));
+        assert!(told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now), "it was not told yet");
+        told.keep(&away("s/a"), now, AGAIN);
+        assert!(!told.is_news(&away("s/a"), now) && told.is_news(&away("s/b"), now));
         let removed = waiting("s/a", "u", &Waits::Removed(node("n1")));
         assert!(told.is_news(&removed, now), "another reason is other news");
-        assert!(told.is_news(&away("s/a"), now + AGAIN) && !told.is_news(&away("s/a"), now + AGAIN));
-        told.forget(&away("s/a"));
         assert!(told.is_news(&away("s/a"), now + AGAIN));
-        for number in 0..MEMORY * 2 {
-            told.is_news(&away(&format!("s/{number}")), now);
-        }
-        assert_eq!(told.0.len(), MEMORY);
+        let mut tell = |number: usize, now| {
+            let notice = away(&format!("s/{number}"));
+            let news = told.is_news(&notice, now);
+            if news {
+                told.keep(&notice, now, AGAIN);
+            }
+            news
+        };
+        assert_eq!((0..MEMORY * 2).filter(|number| tell(*number, now)).count(), MEMORY - 1);
+        assert!(tell(MEMORY * 2, now + AGAIN), "there is room again");
+        assert_eq!(told.until.len(), 1);
     }
 
     #[test]

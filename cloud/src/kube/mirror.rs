@@ -28,6 +28,8 @@ pub(super) struct KnownNode {
     pub(super) labels: BTreeMap<String, String>,
     /// Those of the labels that we applied.
     pub(super) our_labels: BTreeSet<String>,
+    /// Those that somebody else says too, or alone.
+    pub(super) their_labels: BTreeSet<String>,
     /// The annotation with its ids.
     pub(super) ids: Option<String>,
     /// Whether we applied that.
@@ -55,7 +57,10 @@ impl PartialEq for KnownNode {
     /// A heartbeat is no difference.
     fn eq(&self, other: &Self) -> bool {
         let facts = |node: &Self| (node.uid.clone(), node.ids.clone(), node.our_ids, node.others_have_ids);
-        self.labels == other.labels && self.our_labels == other.our_labels && facts(self) == facts(other)
+        self.labels == other.labels
+            && self.our_labels == other.our_labels
+            && self.their_labels == other.their_labels
+            && facts(self) == facts(other)
     }
 }
 
@@ -69,6 +74,7 @@ impl KnownNode {
             version: metadata.resource_version.clone().unwrap_or_default(),
             labels: metadata.labels.clone().unwrap_or_default(),
             our_labels: owners.our_names(&["f:metadata", "f:labels"]),
+            their_labels: owners.other_names(&["f:metadata", "f:labels"]),
             ids: metadata.annotations.as_ref().and_then(|all| all.get(NODE_IDS)).cloned(),
             our_ids: owners.ours(&ids).is_some(),
             others_have_ids: owners.other(&ids).is_some(),

@@ -2,7 +2,8 @@
 //! whose kubelet does not, and tells of trouble in Events. Nothing that serves calls ever waits for it, and without
 //! Kubernetes everything else works.
 //!
-//! All is server-side apply under one field manager, never with force over somebody else's field. What the API has is
+//! All is server-side apply under one field manager. Only the one annotation that all drivers of a node share is applied
+//! with force, at the version that was read; what somebody else says is never changed. What the API has is
 //! known from watches; what is to be done is decided by pure functions (`object`, `node`, `claims`, `events`).
 //! There is one task that carries it out, one request after another. One installation for each cluster: two would
 //! take each other's nodes for what they published themselves.
@@ -18,7 +19,7 @@
 //! | (core) | persistentvolumes | get | whose volume is lost |
 //! | events.k8s.io | events | create, patch | Events |
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,9 +38,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use self::api::{ApiError, Server};
-use self::events::Told;
+use self::events::{Notice, Told};
 use self::mirror::{Mirror, Objects};
 use self::owner::MANAGER;
+use self::publish::TURN;
 use self::retry::Retries;
 use self::tell::Scan;
 use crate::admin::Insight;
@@ -102,8 +104,21 @@ pub async fn start(settings: Option<Kubernetes>, facts: Arc<Insight>, tasks: &Ta
     watch_all(&server, &mirror, tasks);
     let recorder = Recorder::new(server.client.clone(), Reporter::from(MANAGER));
     let (retries, missing, told, scan) = Default::default();
-    let keeper =
-        Keeper { settings, facts, server, mirror, published, recorder, retries, missing, told, scan };
+    let (left, turns) = Default::default();
+    let keeper = Keeper {
+        settings,
+        facts,
+        server,
+        mirror,
+        published,
+        recorder,
+        retries,
+        missing,
+        told,
+        scan,
+        left,
+        turns,
+    };
     tasks.spawn_until_stop("kubernetes", keeper.keep());
     Ok(())
 }
@@ -133,13 +148,21 @@ async fn follow<K: Send + 'static>(
     what: &'static str,
     (server, mirror): (Arc<Server>, Arc<Mirror>),
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    take: impl Fn(&mut Objects, Event<K>) -> bool + Send,
+    take: impl Fn(&mut Objects, Event<K>) -> bool + Send + Sync,
 ) {
-    let mut events = std::pin::pin!(events.default_backoff());
-    while let Some(event) = events.next().await {
+    let answers = events.filter(|event| {
+        let begins = matches!(event, Ok(Event::Init));
+        if begins {
+            mirror.change(|objects| take(objects, Event::Init));
+        }
+        // It comes before anybody was asked, so it is no answer, and no reason to begin the waits anew.
+        std::future::ready(!begins)
+    });
+    let mut answers = std::pin::pin!(answers.default_backoff());
+    while let Some(event) = answers.next().await {
         match event {
             Ok(event) => {
-                server.reached();
+                server.watched(what);
                 mirror.change(|objects| take(objects, event));
             }
             Err(error) => server.watch_failed(what, error),
@@ -161,6 +184,10 @@ struct Keeper {
     missing: HashMap<(NodeName, DriverName), Instant>,
     told: Told,
     scan: Scan,
+    /// What is wrong with volumes and was not told yet.
+    left: VecDeque<Notice>,
+    /// How many Events may still be tried before all else is looked at again.
+    turns: usize,
 }
 
 /// The API server is away: all else waits too.
@@ -192,6 +219,7 @@ impl Keeper {
     }
 
     async fn look(&mut self) -> Result<(), Away> {
+        self.turns = TURN;
         if self.mirror.has_drivers() {
             self.keep_objects().await?;
         }
@@ -236,4 +264,49 @@ fn applied<K: Resource<DynamicType = ()>>(
         object.insert("spec".into(), spec);
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use ::kube::core::Status;
+    use futures_util::stream;
+
+    use super::*;
+
+    fn failed(code: u16) -> watcher::Error {
+        let status = Status { code, ..Status::default() };
+        watcher::Error::InitialListFailed(::kube::Error::Api(Box::new(status)))
+    }
+
+    /// How often a list is begun within ten minutes that always fails like this, as kube's watcher begins it.
+    async fn lists(server: &Arc<Server>, code: u16) -> usize {
+        let (mut begun, mut begins) = (0, true);
+        let events = stream::poll_fn(|_| {
+            begins = !begins;
+            begun += usize::from(!begins);
+            let event = if begins { Err(failed(code)) } else { Ok(Event::<()>::Init) };
+            std::task::Poll::Ready(Some(event))
+        });
+        let take = |objects: &mut Objects, event| {
+            assert!(matches!(event, Event::Init));
+            objects.claims.take(event, |()| (String::new(), None))
+        };
+        let following = follow("x watch", (server.clone(), Arc::default()), events, take);
+        assert!(tokio::time::timeout(Duration::from_secs(600), following).await.is_err());
+        begun
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_fails_is_tried_later_and_later_and_is_no_answer() {
+        let server = Arc::new(Server::nowhere());
+        let times = lists(&server, 503).await;
+        assert!(times < 40, "{times} lists in ten minutes");
+        assert!(server.is_away(), "the beginning of a list counts as an answer");
+        let server = Arc::new(Server::nowhere());
+        let times = lists(&server, 403).await;
+        assert!(times < 40, "{times} lists in ten minutes");
+        assert_eq!(server.told(), ["x watch"]);
+        server.watched("x watch");
+        assert!(server.told().is_empty(), "it would not be told again");
+    }
 }

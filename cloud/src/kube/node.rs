@@ -132,7 +132,8 @@ fn collision(wanted: &Wanted, node: &KnownNode, others: &[&Wanted]) -> Option<Co
         let refused = || labels::refused(key, value).map(str::to_owned);
         let theirs = || {
             let theirs = node.labels.get(key).filter(|theirs| *theirs != value)?;
-            (!node.our_labels.contains(key)).then(|| format!("the node has it with the value {theirs:?}"))
+            let ours = node.our_labels.contains(key) && !node.their_labels.contains(key);
+            (!ours).then(|| format!("the node has it with the value {theirs:?}"))
         };
         let other = || {
             let other =

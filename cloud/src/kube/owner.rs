@@ -25,8 +25,13 @@ impl<'a> Owners<'a> {
 
     /// The names of the fields or map keys that we applied below a path.
     pub(super) fn our_names(&self, path: &[&str]) -> BTreeSet<String> {
-        let fields = self.ours(path).and_then(Value::as_object);
-        fields.into_iter().flatten().filter_map(|(key, _)| key.strip_prefix("f:")).map(Into::into).collect()
+        self.ours(path).into_iter().flat_map(names).collect()
+    }
+
+    /// The same of all others.
+    pub(super) fn other_names(&self, path: &[&str]) -> BTreeSet<String> {
+        let others = self.0.iter().filter(|entry| !is_ours(entry));
+        others.filter_map(|entry| at(entry, path)).flat_map(names).collect()
     }
 
     /// The first other manager that has something below a path.
@@ -34,6 +39,11 @@ impl<'a> Owners<'a> {
         let others = self.0.iter().filter(|entry| !is_ours(entry));
         others.filter(|entry| at(entry, path).is_some()).find_map(|entry| entry.manager.as_deref())
     }
+}
+
+fn names(fields: &Value) -> impl Iterator<Item = String> {
+    let fields = fields.as_object().into_iter().flatten();
+    fields.filter_map(|(key, _)| key.strip_prefix("f:")).map(Into::into)
 }
 
 fn is_ours(entry: &ManagedFieldsEntry) -> bool {

@@ -1,6 +1,7 @@
 //! Carries out what was decided about CSIDriver objects, and about what is published of nodes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use ::kube::Api;
 use ::kube::api::{Patch, PatchParams};
@@ -22,7 +23,9 @@ use crate::policy::Scope;
 use crate::store::{OfDriver, State};
 
 /// Nodes that something is done about before all else is looked at again.
-const TURN: usize = 50;
+pub(super) const TURN: usize = 50;
+/// How long edges may take to link after csi-cloud has begun, at least.
+const LINKING: Duration = Duration::from_secs(30);
 
 impl Keeper {
     /// Keeps the CSIDriver objects.
@@ -145,10 +148,9 @@ impl Keeper {
                 || known.our_ids
                 || csinode.entries.values().any(|entry| entry.ours);
             let Ok(node) = name.parse::<NodeName>() else { continue };
-            let Some(wanted) = wanted.get(&node).map(Vec::as_slice).or_else(|| ours.then_some(&[][..]))
-            else {
-                continue;
-            };
+            let here = wanted.get(&node).map(Vec::as_slice);
+            let is_sure = || self.is_sure(&node);
+            let Some(wanted) = shall(here, ours, is_sure) else { continue };
             let due = |driver: &DriverName| {
                 let due = self.missing.get(&(node.clone(), driver.clone()));
                 self.settings.publish == Publish::On || due.is_some_and(|due| *due <= now)
@@ -161,11 +163,23 @@ impl Keeper {
         plans
     }
 
+    /// Whether a node of which nothing is wanted is known to have nothing. A store that is new or was lost learns what
+    /// nodes have from their links, which take a while to come.
+    fn is_sure(&self, node: &NodeName) -> bool {
+        let is_known = || self.facts.store.read(|state| state.nodes().contains_key(node));
+        self.settings.publish == Publish::Off
+            || self.facts.links.age() >= self.settings.grace.max(LINKING)
+            || is_known()
+    }
+
     async fn carry_out(&mut self, node: &NodeName, known: &KnownNode, step: Step) -> Result<(), Away> {
         let about = format!("Node {node}");
         match step {
             Step::Entries(entries) => {
-                let answered = self.apply_entries(node, known, &entries).await;
+                let mut answered = self.apply_entries(node, known, &entries).await;
+                if matches!(answered, Err(super::ApiError::Refused(_))) && entries.len() > 1 {
+                    answered = self.apply_each(node, known, &entries).await;
+                }
                 if let Some(csinode) = self.settled(&about, answered)? {
                     let drivers: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
                     info!(%node, drivers = drivers.join(","), "applied entries of the CSINode");
@@ -204,6 +218,33 @@ impl Keeper {
         self.server.ask("CSINode apply", api.patch(node.as_str(), &params, &patch)).await
     }
 
+    /// Applies one entry more after another, when all together are refused.
+    async fn apply_each(
+        &self,
+        node: &NodeName,
+        known: &KnownNode,
+        entries: &[CSINodeDriver],
+    ) -> Result<CSINode, super::ApiError> {
+        let there = self.mirror.objects().csinodes.items().get(node.as_str()).cloned().unwrap_or_default();
+        let is_there = |entry: &CSINodeDriver| there.entries.get(&entry.name).is_some_and(|known| known.ours);
+        let (taken, left) = entries.iter().cloned().partition(is_there);
+        let (mut each, mut last, mut refused) = (Each { taken, left }, None, None);
+        while let Some(some) = each.next() {
+            let answered = self.apply_entries(node, known, &some).await;
+            each.settled(answered.is_ok());
+            match answered {
+                Ok(csinode) => {
+                    let (name, known) = mirror::csinode(&csinode);
+                    self.mirror.objects().csinodes.set(name, known);
+                    last = Some(csinode);
+                }
+                Err(error @ super::ApiError::Refused(_)) => refused = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        refused.map_or_else(|| last.ok_or(super::ApiError::Missing), Err)
+    }
+
     async fn apply_labels(
         &self,
         node: &NodeName,
@@ -232,8 +273,63 @@ impl Keeper {
     }
 }
 
+/// Entries that were refused together: one that the API refuses keeps no other driver out.
+struct Each {
+    taken: Vec<CSINodeDriver>,
+    left: Vec<CSINodeDriver>,
+}
+
+impl Each {
+    /// What to apply next: all that was taken, and one more.
+    fn next(&self) -> Option<Vec<CSINodeDriver>> {
+        Some(self.taken.iter().chain([self.left.last()?]).cloned().collect())
+    }
+
+    /// What came of that.
+    fn settled(&mut self, is_taken: bool) {
+        self.taken.extend(self.left.pop().filter(|_| is_taken));
+    }
+}
+
+/// What a node shall have, if it is ours to say: nothing, if it has something of ours and it is sure that it shall not.
+fn shall(here: Option<&[Wanted]>, ours: bool, is_sure: impl FnOnce() -> bool) -> Option<&[Wanted]> {
+    here.or_else(|| (ours && is_sure()).then_some(&[]))
+}
+
 /// The driver at nodes that were not removed.
 fn here(state: &State, of: &OfDriver) -> Vec<(NodeName, crate::store::At)> {
     let here = of.nodes().iter().filter(|(node, _)| !state.is_removed(node));
     here.map(|(node, at)| (node.clone(), at.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_is_refused_keeps_no_other_out() {
+        let entry = |name: &str| CSINodeDriver { name: name.into(), ..CSINodeDriver::default() };
+        let mut each = Each { taken: vec![entry("a")], left: ["b", "bad", "c"].map(entry).to_vec() };
+        while let Some(some) = each.next() {
+            assert_eq!(some[0].name, "a", "what is there stays");
+            each.settled(some.iter().all(|entry| entry.name != "bad"));
+        }
+        let names: Vec<_> = each.taken.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["a", "c", "b"]);
+    }
+
+    #[test]
+    fn what_is_published_goes_only_when_it_is_known_that_it_shall() {
+        let one = Wanted {
+            driver: "d.example".parse().unwrap(),
+            id: "i".into(),
+            segments: BTreeMap::new(),
+            most: None,
+        };
+        let some = std::slice::from_ref(&one);
+        assert_eq!(shall(Some(some), true, || false), Some(some));
+        assert_eq!(shall(None, true, || false), None, "a store that has just begun knows nothing");
+        assert_eq!(shall(None, true, || true), Some(&[][..]));
+        assert_eq!(shall(None, false, || true), None, "what is not ours stays");
+    }
 }

@@ -19,6 +19,11 @@ const ANYWAY: Duration = Duration::from_secs(600);
 /// So many times the time that a look takes, nothing is looked at.
 const SHARE: u32 = 20;
 
+/// How long an Event that was refused is not tried again.
+const REFUSED: Duration = Duration::from_secs(300);
+/// What failures to tell are about.
+const EVENTS: &str = "Events";
+
 /// When volumes were looked through, and what there was.
 #[derive(Default)]
 pub(super) struct Scan {
@@ -29,19 +34,28 @@ pub(super) struct Scan {
 }
 
 impl Keeper {
-    /// Tells all that is to be told.
+    /// Tells what is to be told, as much as its turn allows; the rest comes next.
     pub(super) async fn tell(&mut self) -> Result<(), Away> {
         for notice in self.waiting() {
             self.tell_one(notice).await?;
         }
-        for notice in self.trouble().await {
-            if let Err(away) = self.tell_one(notice).await {
-                // What is left is found again.
-                self.scan = Scan::default();
-                return Err(away);
-            }
+        if self.left.is_empty() {
+            let (found, now) = (self.trouble().await, Instant::now());
+            let news = found.into_iter().filter(|notice| self.told.is_news(notice, now));
+            self.left = news.take(events::MEMORY).collect();
+        }
+        while self.may_tell()
+            && let Some(notice) = self.left.front().cloned()
+        {
+            self.tell_one(notice).await?;
+            self.left.pop_front();
         }
         Ok(())
+    }
+
+    /// Whether there is a turn left, and Events are let.
+    fn may_tell(&self) -> bool {
+        self.turns > 0 && self.retries.may(EVENTS, Instant::now())
     }
 
     /// The claims that wait for a node.
@@ -89,24 +103,30 @@ impl Keeper {
         notices
     }
 
-    /// Publishes an Event, unless that was told within the hour.
+    /// Publishes an Event, unless that was told within the hour or it is not its turn.
     pub(super) async fn tell_one(&mut self, notice: Notice) -> Result<(), Away> {
-        if !self.told.is_news(&notice, Instant::now()) {
+        if !self.may_tell() || !self.told.is_news(&notice, Instant::now()) {
             return Ok(());
         }
-        warn!(about = ?notice.about, reason = notice.reason, note = notice.note, "told in Kubernetes");
+        self.turns -= 1;
+        let (about, reason) = (&notice.about, notice.reason);
         match self.publish(&notice).await {
-            Ok(()) => Ok(()),
-            Err(ApiError::Away(_)) => {
-                self.told.forget(&notice);
-                Err(Away)
-            }
+            Err(ApiError::Away(_)) => return Err(Away),
             Err(ApiError::Missing) => {
-                debug!(about = ?notice.about, "nobody is there to be told");
-                Ok(())
+                debug!(?about, reason, "nobody is there to be told");
+                self.told.keep(&notice, Instant::now(), events::AGAIN);
             }
-            failed => self.settled("Events", failed).map(drop),
+            answered => {
+                let told = self.settled(EVENTS, answered)?.is_some();
+                if told {
+                    warn!(?about, reason, note = notice.note, "told in Kubernetes");
+                }
+                // What is refused keeps nothing else from being told.
+                let again = if told { events::AGAIN } else { REFUSED };
+                self.told.keep(&notice, Instant::now(), again);
+            }
         }
+        Ok(())
     }
 
     async fn publish(&self, notice: &Notice) -> Result<(), ApiError> {

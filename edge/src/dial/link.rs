@@ -55,7 +55,8 @@ impl Dial {
         match answer {
             Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
                 let backoff_cap = cap(&welcome);
-                self.calls.scopes().take(welcome.scopes).await;
+                // Made durable when the link is up: a disk that hangs keeps no node away.
+                self.calls.scopes().hear(welcome.scopes);
                 Ok(Greeted { link, changed, backoff_cap })
             }
             Event::Message(Message::Welcome(Welcome { protocol, .. })) => Err(LinkError::Transport(format!(
@@ -93,7 +94,9 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Greeted { link, changed, .. } = greeted;
     // Stopped when the cloud has heard the goodbye, so not with `tasks`.
     let streams = Tasks::default();
-    let mut serving = Serving { dial, link: Some(link), streams, tell, replaced, leaving: false, end: None };
+    let (link, own) = (Some(link), tasks.clone());
+    let mut serving = Serving { dial, link, streams, own, tell, replaced, leaving: false, end: None };
+    serving.settle_scopes();
     let ended = serving.run(changed, &tasks).await;
     serving.streams.give_up();
     debug!(reason = %chain(&ended), "a link ended");
@@ -107,6 +110,8 @@ struct Serving {
     link: Option<Link>,
     /// Serve the calls; told to stop, they end with the last call in flight.
     streams: Tasks,
+    /// The link's own group.
+    own: Tasks,
     tell: mpsc::Sender<Heard>,
     replaced: Replaced,
     /// We have said goodbye.
@@ -155,13 +160,20 @@ impl Serving {
             }
             Event::Message(Message::Welcome(again)) => {
                 let _ = self.tell.send(Heard::BackoffCap(cap(&again))).await;
-                self.dial.calls.scopes().take(again.scopes).await;
+                self.dial.calls.scopes().hear(again.scopes);
+                self.settle_scopes();
             }
             Event::Message(Message::Refused(refused)) => return Err(LinkError::Closed(refused.reason)),
             Event::Message(_) => debug!("a control message that this version has no use for"),
             Event::Closed(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Lets what was heard of scopes count, while the link goes on.
+    fn settle_scopes(&self) {
+        let calls = self.dial.calls.clone();
+        self.own.spawn_until_stop("scopes", async move { calls.scopes().settle().await });
     }
 
     /// Asks the cloud to begin no more calls here.

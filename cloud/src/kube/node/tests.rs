@@ -159,6 +159,17 @@ fn a_label_that_says_something_else_keeps_its_driver_out_and_no_other() {
 }
 
 #[test]
+fn a_label_that_somebody_else_says_too_is_not_changed() {
+    let (mut node, mut csinode) = Default::default();
+    steps(&[want("a.example", &[("rack", "1")])], &mut node, &mut csinode);
+    node.their_labels = ["rack".to_owned()].into();
+    assert_eq!(plan(&[want("a.example", &[("rack", "1")])], &node, &csinode, |_| true), Plan::default());
+    let planned = plan(&[want("a.example", &[("rack", "2")])], &node, &csinode, |_| true);
+    assert_eq!(planned.collisions.len(), 1, "it would be overwritten");
+    assert_eq!(planned.step, Some(Step::Entries(vec![])));
+}
+
+#[test]
 fn a_driver_is_published_as_its_nodes_front_shows_it() {
     let info = csi::NodeGetInfoResponse {
         node_id: "id-1".into(),
@@ -195,5 +206,6 @@ fn what_is_ours_is_read_from_the_managers() {
     };
     let known = KnownNode::of(&metadata);
     assert_eq!(known.our_labels, [KEY.to_owned()].into());
+    assert!(known.their_labels.is_empty());
     assert!(!known.our_ids && known.others_have_ids && known.ids.as_deref() == Some("{}"));
 }
