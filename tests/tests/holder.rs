@@ -342,8 +342,10 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
             Ok(())
         };
         tokio::select! {
-            full = full => full?,
+            // First, so that all of them are sent before the one that has no room.
+            biased;
             _ = held.next() => panic!("a held call was answered"),
+            full = full => full?,
         }
     }
     until("there is room again", || async {
