@@ -18,6 +18,15 @@ use tonic::{Code, Status};
 
 const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];
 
+/// A VM that has a device is found in `/proc`, which must be the host's.
+#[test]
+fn the_daemon_set_with_direct_volumes_sees_all_processes_of_its_host() {
+    let patch = include_str!("../../deploy/kustomize/components/direct/edge.yaml");
+    let (_, after) = patch.split_once("path: /spec/template/spec/hostPID\n").unwrap();
+    let value = after.lines().find(|line| !line.trim_start().starts_with('#'));
+    assert_eq!(value, Some("  value: true"));
+}
+
 /// A volume that is staged.
 async fn staged(scene: &Scene, name: &str, fs_type: &str) -> anyhow::Result<Volume> {
     let capability = mount(Mode::SingleNodeSingleWriter, fs_type, "1000");

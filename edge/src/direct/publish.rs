@@ -82,6 +82,7 @@ impl Direct {
         let state = self.state(volume)?;
         let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
         let driver = asking.driver.as_str();
+        self.host.sees_all().map_err(|error| refused(proto::error::chain(&error)))?;
         let kind = match publish.direct.kind {
             Wants::Block => Kind::Block,
             Wants::Vfio => Kind::Vfio,
