@@ -240,6 +240,31 @@ async fn a_device_that_took_the_place_of_the_volume_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_file_system_that_is_not_the_volumes_is_neither_checked_nor_handed_over() {
+    let volume = Volume::new(16 * MIB);
+    let made = volume.ready().await.unwrap();
+    Command::new("mkfs.ext4").args(["-q", "-F"]).arg(volume.image.path()).output().unwrap();
+    // e2fsck would mend this.
+    let args = ["-w", "-R", "set_super_value free_blocks_count 1"];
+    Command::new("debugfs").args(args).arg(volume.image.path()).output().unwrap();
+    let before = volume.bytes();
+    let refused = volume.ready().await.unwrap_err();
+    assert!(matches!(&refused, FormatError::Another { then, .. } if *then == made.uuid), "{refused:?}");
+    assert!(volume.bytes() == before, "it was written to");
+}
+
+#[tokio::test]
+async fn a_copy_of_a_volume_that_was_being_formatted_is_refused() {
+    let volume = Volume::new(16 * MIB);
+    volume.cut_at("before the label goes", FileSystem::Ext4).await;
+    let before = volume.bytes();
+    let copy = Journal::of(volume.here.path(), "d.example", "copy");
+    let refused = ready(volume.image.path(), &copy, wanted(None), &on).await.unwrap_err();
+    assert!(matches!(refused, FormatError::CopyOfUnfinished(_)), "{refused:?}");
+    assert!(volume.bytes() == before && copy.read().unwrap().is_none());
+}
+
+#[tokio::test]
 async fn a_journal_that_cannot_be_read_stops_everything() {
     let volume = Volume::new(16 * MIB);
     let state = volume.here.path().join("direct");
