@@ -57,6 +57,14 @@ pub enum DeviceError {
         /// The process's id and name.
         process: String,
     },
+    /// Another volume has it.
+    #[error("{path} is the device of volume {volume} too, which is, or is about to be, handed over")]
+    Anothers {
+        /// Its path.
+        path: String,
+        /// That volume's id.
+        volume: String,
+    },
     /// A VM that has the device might not be seen.
     #[error(
         "it is not known who has a device open, because csi-edge does not see all processes of the host; run it in the \
@@ -125,14 +133,19 @@ impl Host {
     /// Who uses it, or it cannot be opened.
     pub fn is_free(&self, path: &Path, number: u64) -> Result<(), DeviceError> {
         let shown = || path.display().to_string();
-        let flags = OFlags::EXCL.bits().cast_signed();
-        // The kernel gives an exclusive open only to a device that is neither mounted nor claimed, in any namespace.
-        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) => drop::<File>(file),
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
-                return Err(DeviceError::InUse(shown()));
-            }
-            Err(source) => return Err(DeviceError::Absent { path: shown(), source }),
+        if is_claimed(path).map_err(|source| DeviceError::Absent { path: shown(), source })? {
+            return Err(DeviceError::InUse(shown()));
+        }
+        self.is_closed(FileType::BlockDevice, number, path)
+    }
+
+    /// Refuses a device that somebody may still write to. It may be gone itself: only who has it is asked.
+    ///
+    /// # Errors
+    /// Who uses it, or that it is not known.
+    pub fn is_let_go(&self, path: &Path, number: u64) -> Result<(), DeviceError> {
+        if is_claimed(path).unwrap_or(false) {
+            return Err(DeviceError::InUse(path.display().to_string()));
         }
         self.is_closed(FileType::BlockDevice, number, path)
     }
@@ -184,10 +197,30 @@ impl Host {
         !noted.is_empty() && self.boot() == noted
     }
 
+    /// Whether a boot of which something was noted has surely ended.
+    pub fn is_other_boot(&self, noted: &str) -> bool {
+        let boot = self.boot();
+        !noted.is_empty() && !boot.is_empty() && boot != noted
+    }
+
     /// What tells this boot from all others; empty if the kernel does not say.
     pub fn boot(&self) -> String {
         let id = std::fs::read_to_string(self.proc.join("sys/kernel/random/boot_id"));
         id.unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// Whether a device is mounted, or claimed by another: the kernel gives an exclusive open to nobody else then, in any
+/// namespace.
+fn is_claimed(path: &Path) -> io::Result<bool> {
+    let flags = OFlags::EXCL.bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => {
+            drop::<File>(file);
+            Ok(false)
+        }
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(true),
+        Err(error) => Err(error),
     }
 }
 
@@ -234,9 +267,26 @@ fn unknown(path: &Path) -> impl Fn(io::Error) -> DeviceError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    /// A `/proc` of a host with one process, 12, that has this open.
+    pub(in crate::direct) fn with_open(path: &Path) -> (tempfile::TempDir, Host) {
+        let (dir, host) = processes(ALL_PROCESSES);
+        symlink(path, dir.path().join("12/fd/3")).unwrap();
+        std::fs::create_dir_all(dir.path().join("sys/kernel/random")).unwrap();
+        let boot = dir.path().join("sys/kernel/random/boot_id");
+        proto::publish::publish(&boot, b"b\n", 0o600, proto::publish::Existing::Keep).unwrap();
+        (dir, host)
+    }
+
+    /// Some block devices of this host, which are only looked at.
+    pub(in crate::direct) fn block_devices() -> Vec<PathBuf> {
+        let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+        let paths = names.map(|entry| Path::new("/dev").join(entry.file_name()));
+        paths.filter(|path| number(path).is_ok() && is_claimed(path).is_ok_and(|claimed| !claimed)).collect()
+    }
 
     /// A `/proc` with one process, in this PID namespace.
     fn processes(namespace: &str) -> (tempfile::TempDir, Host) {
@@ -277,6 +327,10 @@ mod tests {
         assert!(host.is_boot(&host.boot()) && !host.is_boot("another"));
         let (_dir, silent) = processes(ALL_PROCESSES);
         assert!(!silent.is_boot("") && !silent.is_boot(&host.boot()));
+        // It may have been this one.
+        assert!(
+            !silent.is_other_boot(&host.boot()) && !host.is_other_boot("") && host.is_other_boot("another")
+        );
     }
 
     #[test]

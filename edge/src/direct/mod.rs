@@ -46,6 +46,7 @@ mod reconcile;
 pub mod runtime;
 mod spdk;
 pub mod staged;
+mod standing;
 mod tool;
 mod unpublish;
 mod vfio;
@@ -74,6 +75,8 @@ pub struct Direct {
     host: Host,
     runtimes: Runtimes,
     busy: Arc<Mutex<HashSet<(DriverName, String)>>>,
+    /// Held while it is settled whose a device is.
+    claims: Mutex<()>,
     tasks: Tasks,
 }
 
@@ -102,7 +105,7 @@ impl Direct {
         let Places { state, host, roots } = places;
         let root = Root::new(roots.entries.clone());
         let runtimes = Runtimes::new(roots, runtime::PATIENCE);
-        Self { calls, state, root, host, runtimes, busy: Arc::default(), tasks }
+        Self { calls, state, root, host, runtimes, busy: Arc::default(), claims: Mutex::default(), tasks }
     }
 
     /// Answers a request that came in by this node's front of a driver.

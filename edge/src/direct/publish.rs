@@ -18,7 +18,8 @@ use super::journal::Journal;
 use super::mount_info::MountInfo;
 use super::published::{self, Kind, Published, State};
 use super::runtime::offline::{self, Growing};
-use super::{Asking, Direct, block, device, done, name, not_yet, place, spdk, vfio};
+use super::standing::{Absent, Standing};
+use super::{Asking, Direct, block, done, name, not_yet, place, spdk, vfio};
 use crate::share::Outcome;
 
 const HANDED_OVER: &str = "handed over directly";
@@ -28,11 +29,14 @@ impl Direct {
         self.take_back_orphans(asking, &publish.volume_id).await?;
         let (record, before) = self.planned(asking, &publish)?;
         if let Some(before) = &before {
-            if self.is_as_it_was(before) {
-                return self.again(before, &record);
+            match self.standing(before).await {
+                Standing::Same if before.state == State::Published => return self.again(before, &record),
+                Standing::Unknown(why) if before.state == State::Published => {
+                    return Err(not_yet(&publish.volume_id, HANDED_OVER)(why));
+                }
+                // A guest may have what it was, and what was cut short while it was handed over is the host's again.
+                _ => self.withdraw(before, Absent::Lost).await?,
             }
-            // What was cut short while it was handed over is the host's again, or the driver would not find it.
-            self.give_back(before)?;
         }
         let state = self.state(&publish.volume_id)?;
         let not_yet = not_yet::<io::Error>(&publish.volume_id, HANDED_OVER);
@@ -121,19 +125,10 @@ impl Direct {
         Ok((record, there.into_iter().next()))
     }
 
-    fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
+    pub(super) fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
         let missing =
             || Error::DirectRefused { volume: volume.to_owned(), why: "there is no --state".into() };
         self.state.as_deref().ok_or_else(|| missing().into())
-    }
-
-    /// Whether what was published is there still: in this boot, and on the device that it was on.
-    fn is_as_it_was(&self, record: &Published) -> bool {
-        let has_device = || match record.kind {
-            Kind::Block => device::number(&record.private_path).is_ok_and(|number| number == record.number),
-            Kind::Vfio | Kind::Spdk => record.device.exists(),
-        };
-        record.state == State::Published && record.boot == self.host.boot() && has_device()
     }
 
     /// Answers for what is published already. The device is not touched: a guest may have it.
@@ -176,6 +171,7 @@ impl Direct {
         let volume = record.volume_id.clone();
         let device = block::device(&self.host, &record.private_path).await;
         let device = device.map_err(not_yet(&volume, HANDED_OVER))?;
+        self.claim(record, &device)?;
         let growing = Growing::of(self.state(&volume)?);
         let mended = offline::mend(&self.host, &growing, &record.private_path).await;
         mended.map_err(not_yet(&volume, HANDED_OVER))?;
@@ -184,7 +180,7 @@ impl Direct {
         let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
         let filled = offline::fill(&self.host, &growing, &record.private_path, file_system).await;
         filled.map_err(not_yet(&volume, HANDED_OVER))?;
-        (record.device, record.number) = (device.path, device.number);
+        record.device = device.path;
         (record.fstype, record.uuid) = (ready.file_system.as_str().to_owned(), ready.uuid);
         Ok(())
     }
@@ -194,7 +190,7 @@ impl Direct {
         // After a boot the kernel has given its devices to their own drivers.
         if record.kind != Kind::Vfio
             || record.device.as_os_str().is_empty()
-            || record.boot != self.host.boot()
+            || self.host.is_other_boot(&record.boot)
         {
             return Ok(());
         }
