@@ -89,6 +89,26 @@ pub(super) fn work(
     }
 }
 
+// All of these requests have the volume's id in field 1; those with a path only have it in field 2.
+const VOLUME_ID: u32 = 1;
+const PATH: u32 = 2;
+
+/// The volume that a call is about.
+pub(super) fn volume(method: &'static str, message: &Bytes) -> Result<String, Error> {
+    Ok(text(method, message, VOLUME_ID)?.unwrap_or_default())
+}
+
+/// A field of text; of several the last counts.
+fn text(method: &'static str, message: &Bytes, number: u32) -> Result<Option<String>, Error> {
+    let mut text = None;
+    for field in wire::fields(message) {
+        let field = field.map_err(malformed(method))?;
+        let content = field.content.filter(|_| field.number == number);
+        text = content.map(|content| String::from_utf8_lossy(content).into_owned()).or(text);
+    }
+    Ok(text)
+}
+
 fn malformed(method: &'static str) -> impl Fn(wire::Malformed) -> Error {
     move |source| Error::BadRequest { method, source: source.into() }
 }
@@ -242,19 +262,8 @@ fn of_record(
     method: &'static str,
     message: &Bytes,
 ) -> Result<Option<(String, Work)>, Error> {
-    // All of these requests have the volume's id in field 1; those with a path have it in field 2.
-    const VOLUME_ID: u32 = 1;
-    const PATH: u32 = 2;
-    let (mut volume, mut path) = (String::new(), PathBuf::new());
-    for field in wire::fields(message) {
-        let field = field.map_err(malformed(method))?;
-        let text = field.content.map(|content| String::from_utf8_lossy(content).into_owned());
-        match (field.number, text) {
-            (VOLUME_ID, Some(text)) => volume = text,
-            (PATH, Some(text)) => path = text.into(),
-            _ => {}
-        }
-    }
+    let volume = volume(method, message)?;
+    let path: PathBuf = text(method, message, PATH)?.unwrap_or_default().into();
     let (records, staged) = (records(state, driver, &volume)?, is_staged(state, driver, &volume)?);
     if method == "NodeUnstageVolume" {
         let ours = staged || !records.is_empty();

@@ -27,8 +27,14 @@ const HANDED_OVER: &str = "handed over directly";
 impl Direct {
     pub(super) async fn publish(&self, asking: &Asking<'_>, publish: Publish) -> Outcome {
         self.take_back_orphans(asking, &publish.volume_id).await?;
-        let (record, before) = self.planned(asking, &publish)?;
-        if let Some(before) = &before {
+        let state = self.state(&publish.volume_id)?;
+        let there = published::of(state, asking.driver.as_str(), &publish.volume_id);
+        let there = there.map_err(not_yet(&publish.volume_id, HANDED_OVER))?;
+        let record = self.planned(asking, &publish);
+        let record = record.and_then(|record| self.can_be(&record, &there).map(|()| record));
+        let record = record.map_err(|error| unless_begun(error, &publish, &there))?;
+        let before = there.first();
+        if let Some(before) = before {
             match self.standing(before).await {
                 Standing::Same if before.state == State::Published => return self.again(before, &record),
                 Standing::Unknown(why) if before.state == State::Published => {
@@ -38,7 +44,6 @@ impl Direct {
                 _ => self.withdraw(before, Absent::Lost).await?,
             }
         }
-        let state = self.state(&publish.volume_id)?;
         let not_yet = not_yet::<io::Error>(&publish.volume_id, HANDED_OVER);
         // Before the driver is asked, so that whatever happens is taken back.
         record.keep(state).map_err(&not_yet)?;
@@ -46,6 +51,11 @@ impl Direct {
         place::make_private(parent).map_err(&not_yet)?;
         let answer = self.ask(asking, asking.rpc, &targeted(&publish.message, &record.private_path)).await?;
         if let Some(status) = answer.failure() {
+            if is_final(status.code()) && before.is_some() {
+                // An earlier attempt may have published it, and a kubelet that is told no would not unpublish it.
+                let said = status.to_string();
+                return Err(super::not_yet(&publish.volume_id, HANDED_OVER)(said));
+            }
             if is_final(status.code()) {
                 // It says that it has published nothing.
                 place::remove_empty(&record.private_path).map_err(&not_yet)?;
@@ -76,12 +86,8 @@ impl Direct {
         Ok(())
     }
 
-    /// The record of what is to be, and the one that there is of the same target; or why it cannot be.
-    fn planned(
-        &self,
-        asking: &Asking<'_>,
-        publish: &Publish,
-    ) -> Result<(Published, Option<Published>), Arc<Error>> {
+    /// The record of what is to be; or why it cannot be.
+    fn planned(&self, asking: &Asking<'_>, publish: &Publish) -> Result<Published, Arc<Error>> {
         let volume = &publish.volume_id;
         let state = self.state(volume)?;
         let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
@@ -96,7 +102,9 @@ impl Direct {
         let target = place::canonical(given);
         let target = target.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
         let key = name(&[driver.as_bytes(), volume.as_bytes(), target.as_os_str().as_encoded_bytes()]);
-        let record = Published {
+        let hosts = place::is_hosts(&self.host.proc, given, &target);
+        hosts.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
+        Ok(Published {
             volume_id: volume.clone(),
             driver: driver.to_owned(),
             private_path: place::private(state, &target, &key),
@@ -112,17 +120,22 @@ impl Direct {
             metadata: publish.metadata.clone(),
             kind,
             state: State::Begun,
-        };
-        let there = published::of(state, driver, volume).map_err(not_yet(volume, HANDED_OVER))?;
-        if let Some(other) = there.iter().find(|other| other.target != record.target) {
+        })
+    }
+
+    /// Refuses what others stand against.
+    fn can_be(&self, record: &Published, there: &[Published]) -> Result<(), Arc<Error>> {
+        let Published { volume_id, driver, target, .. } = record;
+        let refused = |why: String| Error::DirectRefused { volume: volume_id.clone(), why };
+        if let Some(other) = there.iter().find(|other| other.target != *target) {
             let at = other.target.display();
             return Err(refused(format!("it is at {at}, and one guest owns it; unpublish it there")).into());
         }
-        let open = self.root.is_open(&record.target, driver, volume);
+        let open = self.root.is_open(target, driver, volume_id);
         open.map_err(|error| refused(proto::error::chain(&error)))?;
-        let open = place::is_open(&record.target);
-        open.map_err(|error| refused(format!("target {}: {error}", record.target.display())))?;
-        Ok((record, there.into_iter().next()))
+        let open = place::is_open(target);
+        open.map_err(|error| refused(format!("target {}: {error}", target.display())))?;
+        Ok(())
     }
 
     pub(super) fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
@@ -224,6 +237,13 @@ impl Direct {
     }
 }
 
+/// A refusal, unless the driver was asked before for the same target: then a final answer would be the kubelet's last word
+/// about it, and nobody would unpublish what there is.
+fn unless_begun(error: Arc<Error>, publish: &Publish, there: &[Published]) -> Arc<Error> {
+    let begun = there.iter().any(|there| [&there.target, &there.target_as_given].contains(&&publish.target));
+    if begun && is_final(error.code()) { not_yet(&publish.volume_id, HANDED_OVER)(error) } else { error }
+}
+
 /// What the runtime is told.
 pub(super) fn info(record: &Published) -> MountInfo {
     let volume_type = match record.kind {
@@ -250,4 +270,38 @@ fn is_final(code: Code) -> bool {
             | Code::ResourceExhausted
             | Code::Aborted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::published::tests::record;
+    use super::*;
+
+    #[test]
+    fn what_was_begun_is_not_refused_for_good() {
+        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() }.into();
+        let direct =
+            proto::direct::Direct::read(&[(proto::direct::KEY.to_owned(), "kata".to_owned())].into());
+        let direct = direct.unwrap().unwrap();
+        let publish = |target: &str| Publish {
+            volume_id: "v".into(),
+            target: target.into(),
+            staging: PathBuf::new(),
+            direct: direct.clone(),
+            mount: proto::direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
+            options: Vec::new(),
+            metadata: Default::default(),
+            message: Vec::new(),
+        };
+        for (target, code) in [
+            ("/pods/p/mount", Code::Unavailable),
+            ("/link/p/mount", Code::Unavailable),
+            ("/pods/other/mount", Code::FailedPrecondition),
+        ] {
+            let error = unless_begun(refused(), &publish(target), &[record("v")]);
+            assert_eq!(error.code(), code, "{target}");
+            assert!(error.chain().contains("files"));
+        }
+        assert_eq!(unless_begun(refused(), &publish("/pods/p/mount"), &[]).code(), Code::FailedPrecondition);
+    }
 }
