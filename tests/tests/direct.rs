@@ -415,6 +415,31 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
+async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let volume = staged(&scene, "data", "ext4").await?;
+    let (first, second) = (scene.target("pod-1")?, scene.target("pod-2")?);
+    scene.publish(&volume, &first).await?;
+    let (device, _) = scene.devices().pop().context("no loop device")?;
+    let vm = File::open(&device)?;
+    let (busy, why) = code(scene.unpublish(&volume, &first).await);
+    assert!(busy == Code::Unavailable && why.contains("is open in process"), "{busy:?} {why}");
+    assert_eq!(entries(&scene), 0, "no VM that starts now gets it");
+    let (refused, why) = code(scene.delete(&volume).await);
+    assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
+    // Nor by way of a pod that is no more.
+    std::fs::remove_dir_all(first.parent().context("no parent")?)?;
+    let (busy, why) = code(scene.publish(&volume, &second).await);
+    assert!(busy == Code::Unavailable && why.contains("is open in process"), "{busy:?} {why}");
+    drop(vm);
+    scene.publish(&volume, &second).await?;
+    scene.unpublish(&volume, &second).await?;
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
 async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_the_volume() -> anyhow::Result<()> {
     let scene = Scene::new("node").await?;
     let volume = staged(&scene, "data", "ext4").await?;

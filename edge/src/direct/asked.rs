@@ -109,6 +109,29 @@ fn text(method: &'static str, message: &Bytes, number: u32) -> Result<Option<Str
     Ok(text)
 }
 
+/// Refuses a DeleteVolume of a volume that is handed over at this node.
+///
+/// # Errors
+/// Where it is, or that it is not known.
+pub(crate) fn may_be_deleted(
+    state: Option<&Path>,
+    driver: &DriverName,
+    message: &Bytes,
+) -> Result<(), Error> {
+    let volume = volume("DeleteVolume", message)?;
+    match records(state, driver, &volume)?.first() {
+        // CSI: "Volume in use".
+        Some(there) => {
+            let at = there.target.display();
+            Err(refused(
+                &volume,
+                format!("it is not deleted while it is handed over at {at}; unpublish it first"),
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
 fn malformed(method: &'static str) -> impl Fn(wire::Malformed) -> Error {
     move |source| Error::BadRequest { method, source: source.into() }
 }

@@ -51,6 +51,7 @@ mod tool;
 mod unpublish;
 mod vfio;
 
+pub(crate) use asked::may_be_deleted;
 use asked::{Direction, Work};
 use device::Host;
 use mount_info::Root;

@@ -144,3 +144,16 @@ fn a_volume_that_is_only_staged_is_known_by_its_note() {
     };
     assert!(records.is_empty());
 }
+
+#[test]
+fn what_is_handed_over_is_not_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let message =
+        csi::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() }.encode_to_vec().into();
+    may_be_deleted(None, &driver(), &message).unwrap();
+    may_be_deleted(Some(dir.path()), &driver(), &message).unwrap();
+    record("v").keep(dir.path()).unwrap();
+    let refused = may_be_deleted(Some(dir.path()), &driver(), &message).unwrap_err();
+    assert!(refused.code() == Code::FailedPrecondition && refused.chain().contains("/pods/p/mount"));
+    may_be_deleted(Some(dir.path()), &"e.example".parse().unwrap(), &message).unwrap();
+}
