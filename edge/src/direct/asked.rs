@@ -18,7 +18,7 @@ use proto::wire;
 
 use super::mount_info::{DRIVER, VOLUME};
 use super::options;
-use super::published::{self, Published};
+use super::published::{self, Published, State};
 use super::staged;
 
 /// Where a call goes.
@@ -292,9 +292,15 @@ fn of_record(
         let ours = staged || !records.is_empty();
         return Ok(ours.then(|| (volume.clone(), Work::Unstage(volume, records, message.to_vec()))));
     }
-    let at = |record: &Published| record.target == path || record.target_as_given == path;
+    // Whichever of its paths is named: what is handed over is grown by its guest, and the driver has a block volume.
+    let grow = method == "NodeExpandVolume";
+    let ours = staged || !records.is_empty();
+    let at = |record: &Published| {
+        let named = record.target == path || record.target_as_given == path;
+        named || (grow && record.state == State::Published)
+    };
     let Some(record) = records.into_iter().find(at) else {
-        let grow = staged && method == "NodeExpandVolume";
+        let grow = ours && grow;
         return Ok(grow.then(|| (volume, Work::GrowStaged(message.clone()))));
     };
     Ok(Some(match method {

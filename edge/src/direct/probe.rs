@@ -156,6 +156,20 @@ mod tests {
         assert_eq!(probe(swap.path()).await.unwrap().signature.unwrap().kind, "swap");
     }
 
+    #[test]
+    fn a_beginning_of_a_file_system_is_known_without_blkid() {
+        let mut start = vec![0; 4096];
+        assert_eq!(begins(&start), None);
+        assert_eq!(begins(&start[..1000]), None);
+        start[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        start[1144..1147].copy_from_slice(b"abc");
+        assert_eq!(begins(&start), Some(("ext4", "abc".to_owned())));
+        let mut start = vec![0; 4096];
+        start[..4].copy_from_slice(b"XFSB");
+        start[108..120].copy_from_slice(b"ec0123456789");
+        assert_eq!(begins(&start), Some(("xfs", "ec0123456789".to_owned())));
+    }
+
     #[tokio::test]
     async fn what_cannot_be_read_is_never_blank() {
         let file = image(0);

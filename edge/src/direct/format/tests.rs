@@ -208,27 +208,23 @@ async fn what_says_that_it_is_something_is_never_formatted() {
     assert_eq!(volume.seen().await.signature.unwrap(), theirs);
 }
 
-/// mkfs.ext4 would not look at what is there.
+/// Of ext4, which newer blkids check the checksum of, `probe` has the test.
 #[tokio::test]
 async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_signature_be() {
-    let mut tools = vec![("mkfs.ext4", 16)];
-    tools.extend(has_xfs().then_some(("mkfs.xfs", 320)));
-    for (tool, mib) in tools {
-        let volume = Volume::new(mib * MIB);
-        Command::new(tool).arg("-q").arg(volume.image.path()).output().unwrap();
-        // blkid knows it no more: the sizes are none, or do not go together.
-        let sizes = if tool == "mkfs.xfs" { [4, 124] } else { [1048, 1112] };
-        for at in sizes {
-            volume.image.as_file().write_all_at(&[0xff; 4], at).unwrap();
-        }
-        let blkid = Command::new("blkid").arg("-p").arg(volume.image.path()).output().unwrap();
-        assert_eq!(blkid.status.code(), Some(2), "{tool}: {}", String::from_utf8_lossy(&blkid.stdout));
-        let before = volume.bytes();
-        let unsigned = Wanted { blank: Blank::Unsigned, ..wanted(None) };
-        let refused = ready(volume.image.path(), &volume.journal(), unsigned, &on).await.unwrap_err();
-        assert!(matches!(refused, FormatError::Probe(ProbeError::Torn(_))), "{refused:?}");
-        assert!(volume.bytes() == before && volume.journal().read().unwrap().is_none());
+    if !has_xfs() {
+        return;
     }
+    let volume = Volume::new(320 * MIB);
+    Command::new("mkfs.xfs").arg("-q").arg(volume.image.path()).output().unwrap();
+    // Sizes that are none.
+    for at in [4, 124] {
+        volume.image.as_file().write_all_at(&[0xff; 4], at).unwrap();
+    }
+    let before = volume.bytes();
+    let unsigned = Wanted { blank: Blank::Unsigned, ..wanted(None) };
+    let refused = ready(volume.image.path(), &volume.journal(), unsigned, &on).await.unwrap_err();
+    assert!(matches!(refused, FormatError::Probe(ProbeError::Torn("xfs"))), "{refused:?}");
+    assert!(volume.bytes() == before && volume.journal().read().unwrap().is_none());
 }
 
 #[tokio::test]
