@@ -172,7 +172,9 @@ impl Direct {
             record.device.clone_from(&pci.device);
             // So that it is found and given back, whatever happens now.
             record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
-            pci.hand_over(&self.host, &vfio::kernel).map_err(not_yet(&volume, HANDED_OVER))?;
+            let host = self.host.clone();
+            let given = vfio::aside(move || pci.hand_over(&host, &vfio::kernel)).await;
+            given.map_err(not_yet(&volume, HANDED_OVER))?;
         }
         record.state = State::Published;
         record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
@@ -199,7 +201,7 @@ impl Direct {
     }
 
     /// Gives the host back what a VM was given as a PCI device, if it was.
-    pub(super) fn give_back(&self, record: &Published) -> Result<(), Arc<Error>> {
+    pub(super) async fn give_back(&self, record: &Published) -> Result<(), Arc<Error>> {
         // After a boot the kernel has given its devices to their own drivers.
         if record.kind != Kind::Vfio
             || record.device.as_os_str().is_empty()
@@ -207,11 +209,12 @@ impl Direct {
         {
             return Ok(());
         }
-        let given = vfio::handed_over(&self.host, &record.device).and_then(|pci| match pci {
-            Some(pci) => pci.give_back(&self.host, &vfio::kernel),
+        let (host, device) = (self.host.clone(), record.device.clone());
+        let given = vfio::aside(move || match vfio::handed_over(&host, &device)? {
+            Some(pci) => pci.give_back(&host, &vfio::kernel),
             None => Ok(()),
         });
-        given.map_err(not_yet(&record.volume_id, "given back to the host"))
+        given.await.map_err(not_yet(&record.volume_id, "given back to the host"))
     }
 
     async fn ready(&self, record: &Published, publish: &Publish) -> Result<Ready, FormatError> {

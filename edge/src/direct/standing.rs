@@ -84,7 +84,7 @@ impl Direct {
         let removed = self.root.remove(&record.target, &record.driver, volume);
         removed.map_err(not_yet(volume, TAKEN_BACK))?;
         self.is_let_go(record, absent).await.map_err(not_yet(volume, TAKEN_BACK))?;
-        self.give_back(record)
+        self.give_back(record).await
     }
 
     async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {

@@ -66,6 +66,14 @@ pub(super) fn kernel(path: &Path, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
+/// Does something with the kernel that may take its time, while everybody else goes on.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VfioError> + Send + 'static,
+) -> Result<T, VfioError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|gone| Err(VfioError::Io("/sys".into(), io::Error::other(gone))))
+}
+
 /// The controller of a block device, if it can go alone.
 pub(super) fn controller(host: &Host, number: u64) -> Result<Pci, VfioError> {
     let name = host.named(number).unwrap_or_else(|| number.to_string());
