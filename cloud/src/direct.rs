@@ -11,7 +11,13 @@ use prost::Message;
 use proto::csi::{self, VolumeCapability};
 use proto::direct::{self, Contradiction, Direct};
 use proto::error::{BadRequest, Error};
-use proto::wire::Malformed;
+use proto::wire::{self, Malformed};
+
+use crate::parameters::OURS;
+
+// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+const CREATED_WITH: u32 = 8;
+const MODIFIED_TO: u32 = 3;
 
 /// Refuses a CreateVolume that asks for what cannot be had directly; `parameters` are those that are ours.
 ///
@@ -20,10 +26,25 @@ use proto::wire::Malformed;
 pub(crate) fn check_create(request: &Bytes, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
     const METHOD: &str = "CreateVolume";
     let contradiction = |source| Error::DirectAsked { method: METHOD, source };
+    none_is_ours(METHOD, request, CREATED_WITH)?;
     let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };
     let bad = |source| Error::BadRequest { method: METHOD, source: BadRequest::Protobuf(source) };
     let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad)?;
     check(&direct, &request.volume_capabilities).map_err(contradiction)
+}
+
+/// Refuses our keys where they would reach the driver, and mean nothing: among the mutable parameters.
+fn none_is_ours(method: &'static str, request: &[u8], mutable: u32) -> Result<(), Error> {
+    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
+    for field in wire::fields(request) {
+        let field = field.map_err(malformed)?;
+        let Some(entry) = field.content.filter(|_| field.number == mutable) else { continue };
+        let (key, _) = wire::read_entry(entry).map_err(malformed)?;
+        if key.starts_with(OURS) {
+            return Err(Error::DirectAsked { method, source: Contradiction::Mutable(key.to_owned()) });
+        }
+    }
+    Ok(())
 }
 
 fn check(direct: &Direct, capabilities: &[VolumeCapability]) -> Result<(), Contradiction> {
@@ -55,6 +76,9 @@ pub(crate) fn of_volume(
     request: &Bytes,
     class: impl FnOnce() -> BTreeMap<String, String>,
 ) -> Result<Option<Bytes>, Error> {
+    if method == "ControllerModifyVolume" {
+        none_is_ours(method, request, MODIFIED_TO)?;
+    }
     if !matches!(method, "ControllerPublishVolume" | "ValidateVolumeCapabilities" | "ControllerExpandVolume")
     {
         return Ok(None);
@@ -112,6 +136,31 @@ mod tests {
             let refused = check_create(&create(mode), &class).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument, "{}", refused.chain());
         }
+    }
+
+    #[test]
+    fn our_keys_reach_no_driver_as_mutable_parameters() {
+        let parameters = |key: &str| [(key.to_owned(), "kata".to_owned())].into();
+        let create =
+            |key| csi::CreateVolumeRequest { mutable_parameters: parameters(key), ..Default::default() };
+        let modify = |key| csi::ControllerModifyVolumeRequest {
+            volume_id: "v".into(),
+            mutable_parameters: parameters(key),
+            ..Default::default()
+        };
+        let asked = |key| {
+            let modify = modify(key).encode_to_vec().into();
+            let modified = of_volume("ControllerModifyVolume", &modify, BTreeMap::new);
+            (check_create(&create(key).encode_to_vec().into(), &BTreeMap::new()), modified)
+        };
+        for key in [direct::KEY, "edge-csi.io/direct-fsck", "edge-csi.io/new"] {
+            let (created, modified) = asked(key);
+            assert_eq!(created.unwrap_err().code(), Code::InvalidArgument);
+            assert_eq!(modified.unwrap_err().code(), Code::InvalidArgument);
+        }
+        let (created, modified) = asked("iops");
+        created.unwrap();
+        assert_eq!(modified.unwrap(), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
+use crate::direct::may_be_deleted;
 use crate::drivers::Driver;
 use crate::scopes::Scopes;
 use crate::share::{Asked, Begin, Outcome, Share, Ticket};
@@ -39,6 +41,8 @@ const MAX_IN_FLIGHT: usize = 1024;
 pub struct Calls {
     drivers: BTreeMap<DriverName, Slot>,
     scopes: Scopes,
+    /// Where it is kept what is handed over directly.
+    direct: Option<PathBuf>,
     tasks: Tasks,
 }
 
@@ -80,13 +84,19 @@ impl Calls {
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
         };
         let drivers = drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect();
-        Self { drivers, scopes: Scopes::default(), tasks }
+        Self { drivers, scopes: Scopes::default(), direct: None, tasks }
     }
 
     /// The same with what is known of how far the drivers' volumes reach.
     #[must_use]
     pub fn scoped(self, scopes: Scopes) -> Self {
         Self { scopes, ..self }
+    }
+
+    /// The same, and no volume is deleted that this state directory has as handed over.
+    #[must_use]
+    pub fn keeping(self, direct: Option<PathBuf>) -> Self {
+        Self { direct, ..self }
     }
 
     /// How far the drivers' volumes reach.
@@ -136,7 +146,7 @@ impl Calls {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
         let slot = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
-        let (_, slot) = slot.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))?;
+        let (name, slot) = slot.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))?;
         // A method newer than ours is the driver's to know; only its length of answer is bounded.
         let row = rpc::find(path);
         let method = row.map_or("a method newer than this csi-edge", |rpc| rpc.method);
@@ -149,6 +159,9 @@ impl Calls {
             if replaced.load(Ordering::Relaxed) {
                 // It was on its way for so long that the cloud has sent it again, and maybe a later call too.
                 return Err(Error::LinkReplaced.into());
+            }
+            if method == "DeleteVolume" {
+                may_be_deleted(self.direct.as_deref(), name, &message)?;
             }
             parts.headers.remove(CALL_ID);
             let ours = row.zip(front_of).and_then(|(rpc, node)| self.ours(rpc, node, &slot.driver));

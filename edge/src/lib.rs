@@ -42,7 +42,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let (doors, work) = (Tasks::default(), Tasks::default());
     let drivers = Arc::new(Drivers::new(config.drivers, drivers::unix()));
     let scopes = config.state.as_deref().map(Scopes::open).transpose()?.unwrap_or_default();
-    let calls = Arc::new(Calls::new(drivers.all(), work.clone()).scoped(scopes));
+    let calls = Calls::new(drivers.all(), work.clone()).scoped(scopes).keeping(config.state.clone());
+    let calls = Arc::new(calls);
     let _alone = config.state.as_deref().map(Alone::on).transpose()?;
     let places = Places { state: config.state, roots: config.runtimes, ..Places::default() };
     let direct = Arc::new(Direct::new(calls.clone(), places, work.clone()));

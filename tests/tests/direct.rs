@@ -18,6 +18,15 @@ use tonic::{Code, Status};
 
 const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];
 
+/// A VM that has a device is found in `/proc`, which must be the host's.
+#[test]
+fn the_daemon_set_with_direct_volumes_sees_all_processes_of_its_host() {
+    let patch = include_str!("../../deploy/kustomize/components/direct/edge.yaml");
+    let (_, after) = patch.split_once("path: /spec/template/spec/hostPID\n").unwrap();
+    let value = after.lines().find(|line| !line.trim_start().starts_with('#'));
+    assert_eq!(value, Some("  value: true"));
+}
+
 /// A volume that is staged.
 async fn staged(scene: &Scene, name: &str, fs_type: &str) -> anyhow::Result<Volume> {
     let capability = mount(Mode::SingleNodeSingleWriter, fs_type, "1000");
@@ -400,6 +409,31 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
     run("umount", &[&at])?;
     scene.publish(&volume, &target).await?;
     scene.unpublish(&volume, &target).await?;
+    scene.delete(&volume).await?;
+    scene.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
+    let scene = Scene::new("node").await?;
+    let volume = staged(&scene, "data", "ext4").await?;
+    let (first, second) = (scene.target("pod-1")?, scene.target("pod-2")?);
+    scene.publish(&volume, &first).await?;
+    let (device, _) = scene.devices().pop().context("no loop device")?;
+    let vm = File::open(&device)?;
+    let (busy, why) = code(scene.unpublish(&volume, &first).await);
+    assert!(busy == Code::Unavailable && why.contains("is open in process"), "{busy:?} {why}");
+    assert_eq!(entries(&scene), 0, "no VM that starts now gets it");
+    let (refused, why) = code(scene.delete(&volume).await);
+    assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
+    // Nor by way of a pod that is no more.
+    std::fs::remove_dir_all(first.parent().context("no parent")?)?;
+    let (busy, why) = code(scene.publish(&volume, &second).await);
+    assert!(busy == Code::Unavailable && why.contains("is open in process"), "{busy:?} {why}");
+    drop(vm);
+    scene.publish(&volume, &second).await?;
+    scene.unpublish(&volume, &second).await?;
     scene.delete(&volume).await?;
     scene.stop().await
 }

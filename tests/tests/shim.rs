@@ -154,12 +154,13 @@ async fn an_ok_of_runtime_rs_that_nobody_can_check_is_not_believed() {
 
 #[tokio::test]
 async fn an_ok_after_which_the_guest_sees_no_growth_is_not_believed() {
-    for dialect in [Dialect::Go, Dialect::Reference] {
+    let dialects = [Dialect::Go, Dialect::Reference];
+    for (dialect, mib) in dialects.into_iter().flat_map(|dialect| [(dialect, 66), (dialect, 256)]) {
         let host = Host::new().handed_over(&["sandbox-1"]);
         let shim = host.shim("sandbox-1", dialect, GROWS);
-        File::options().write(true).open(&host.volume.device).unwrap().set_len(256 * MIB).unwrap();
+        File::options().write(true).open(&host.volume.device).unwrap().set_len(mib * MIB).unwrap();
         shim.behave(Manner::Lies);
-        let error = host.runtimes.expand(&host.volume, 256 * MIB).await.unwrap_err();
+        let error = host.runtimes.expand(&host.volume, mib * MIB).await.unwrap_err();
         assert!(matches!(error, Error::NotGrown { .. }), "{dialect:?}: {}", told(&error));
         assert_eq!(code(&error), Code::Internal);
     }

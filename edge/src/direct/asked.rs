@@ -18,7 +18,7 @@ use proto::wire;
 
 use super::mount_info::{DRIVER, VOLUME};
 use super::options;
-use super::published::{self, Published};
+use super::published::{self, Published, State};
 use super::staged;
 
 /// Where a call goes.
@@ -86,6 +86,49 @@ pub(super) fn work(
         "NodeStageVolume" => stage(state, driver, message),
         "NodePublishVolume" => publish(state, driver, message),
         _ => of_record(state, driver, method, message),
+    }
+}
+
+// All of these requests have the volume's id in field 1; those with a path only have it in field 2.
+const VOLUME_ID: u32 = 1;
+const PATH: u32 = 2;
+
+/// The volume that a call is about.
+pub(super) fn volume(method: &'static str, message: &Bytes) -> Result<String, Error> {
+    Ok(text(method, message, VOLUME_ID)?.unwrap_or_default())
+}
+
+/// A field of text; of several the last counts.
+fn text(method: &'static str, message: &Bytes, number: u32) -> Result<Option<String>, Error> {
+    let mut text = None;
+    for field in wire::fields(message) {
+        let field = field.map_err(malformed(method))?;
+        let content = field.content.filter(|_| field.number == number);
+        text = content.map(|content| String::from_utf8_lossy(content).into_owned()).or(text);
+    }
+    Ok(text)
+}
+
+/// Refuses a DeleteVolume of a volume that is handed over at this node.
+///
+/// # Errors
+/// Where it is, or that it is not known.
+pub(crate) fn may_be_deleted(
+    state: Option<&Path>,
+    driver: &DriverName,
+    message: &Bytes,
+) -> Result<(), Error> {
+    let volume = volume("DeleteVolume", message)?;
+    match records(state, driver, &volume)?.first() {
+        // CSI: "Volume in use".
+        Some(there) => {
+            let at = there.target.display();
+            Err(refused(
+                &volume,
+                format!("it is not deleted while it is handed over at {at}; unpublish it first"),
+            ))
+        }
+        None => Ok(()),
     }
 }
 
@@ -242,27 +285,22 @@ fn of_record(
     method: &'static str,
     message: &Bytes,
 ) -> Result<Option<(String, Work)>, Error> {
-    // All of these requests have the volume's id in field 1; those with a path have it in field 2.
-    const VOLUME_ID: u32 = 1;
-    const PATH: u32 = 2;
-    let (mut volume, mut path) = (String::new(), PathBuf::new());
-    for field in wire::fields(message) {
-        let field = field.map_err(malformed(method))?;
-        let text = field.content.map(|content| String::from_utf8_lossy(content).into_owned());
-        match (field.number, text) {
-            (VOLUME_ID, Some(text)) => volume = text,
-            (PATH, Some(text)) => path = text.into(),
-            _ => {}
-        }
-    }
+    let volume = volume(method, message)?;
+    let path: PathBuf = text(method, message, PATH)?.unwrap_or_default().into();
     let (records, staged) = (records(state, driver, &volume)?, is_staged(state, driver, &volume)?);
     if method == "NodeUnstageVolume" {
         let ours = staged || !records.is_empty();
         return Ok(ours.then(|| (volume.clone(), Work::Unstage(volume, records, message.to_vec()))));
     }
-    let at = |record: &Published| record.target == path || record.target_as_given == path;
+    // Whichever of its paths is named: what is handed over is grown by its guest, and the driver has a block volume.
+    let grow = method == "NodeExpandVolume";
+    let ours = staged || !records.is_empty();
+    let at = |record: &Published| {
+        let named = record.target == path || record.target_as_given == path;
+        named || (grow && record.state == State::Published)
+    };
     let Some(record) = records.into_iter().find(at) else {
-        let grow = staged && method == "NodeExpandVolume";
+        let grow = ours && grow;
         return Ok(grow.then(|| (volume, Work::GrowStaged(message.clone()))));
     };
     Ok(Some(match method {

@@ -13,7 +13,7 @@ use proto::direct::{Blank, FileSystem, Fsck};
 use tracing::info;
 use uuid::Uuid;
 
-use super::journal::{Content, Journal};
+use super::journal::{Content, Journal, is_mark};
 use super::probe::{ProbeError, Seen, Signature, probe};
 use super::tool::{self, LONG, SHORT, ToolError};
 
@@ -73,6 +73,23 @@ pub enum FormatError {
          content. If that is meant, remove the volume's journal, `csi-edge direct list` names it"
     )]
     Lost(String),
+    /// Another file system than the one that the volume had.
+    #[error(
+        "it had the file system {then} and has {now} now: it is another device, or an older copy, so it is neither \
+         checked nor handed over. If that is meant, remove the volume's journal, `csi-edge direct list` names it"
+    )]
+    Another {
+        /// The UUID then.
+        then: String,
+        /// The UUID now.
+        now: String,
+    },
+    /// A copy of a volume that was being formatted.
+    #[error(
+        "its label, {0}, says that it is a copy of another volume whose formatting had not ended; there is nothing in it: \
+         delete it, and copy that volume once it was used"
+    )]
+    CopyOfUnfinished(String),
     /// The device is not as large as when formatting was begun.
     #[error("formatting was begun with a size of {then} bytes and the device has {now}; is it another one?")]
     OtherSize {
@@ -153,6 +170,12 @@ fn plan(seen: &Seen, known: Option<&Content>, mark: &str, wanted: &Wanted<'_>) -
         }
         // Whoever began it, the label is this volume's and says that nobody was given it.
         (Some(found), _) if found.label == mark => Ok(Plan::Again(wanted.file_system.unwrap_or_default())),
+        (Some(found), _) if is_mark(&found.label) => Err(FormatError::CopyOfUnfinished(found.label.clone())),
+        // Whoever's it is, it would go to the wrong pod.
+        (Some(found), Some(Content::Ready { uuid })) if !found.uuid.eq_ignore_ascii_case(uuid) => {
+            let now = if found.uuid.is_empty() { &found.kind } else { &found.uuid };
+            Err(FormatError::Another { then: uuid.clone(), now: now.clone() })
+        }
         (Some(found), Some(Content::Formatting { uuid, .. })) if found.uuid == *uuid => {
             there(found, wanted).map(Plan::Finish)
         }
@@ -228,7 +251,8 @@ async fn mkfs(
     again: bool,
 ) -> Result<(), ToolError> {
     let mut args: Vec<String> = Vec::new();
-    // Without force: mkfs looks for itself, and refuses what it finds in use or not blank.
+    // Without force: mkfs refuses what it finds in use. mkfs.xfs looks at the content too; mkfs.ext4 does not, when
+    // nobody can answer it.
     let (tool, force) = match file_system {
         FileSystem::Ext4 => {
             // As the kubelet does: no blocks are kept for root. The class's own -m comes later and counts.

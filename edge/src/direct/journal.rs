@@ -90,6 +90,12 @@ impl Journal {
     }
 }
 
+/// Whether a label is some volume's [`Journal::mark`].
+pub fn is_mark(label: &str) -> bool {
+    let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    label.strip_prefix("ec").is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +112,10 @@ mod tests {
         assert_eq!(journal.read().unwrap(), Some(Content::Ready { uuid: "u".into() }));
         assert_eq!(Journal::of(dir.path(), "dv", "").read().unwrap(), None);
         assert_eq!(journal.mark().len(), 12);
+        assert!(is_mark(&journal.mark()));
+        for other in ["", "ec012345678", "ec012345678g", "ex0123456789", "ec01234567890"] {
+            assert!(!is_mark(other), "{other}");
+        }
         assert_ne!(journal.mark(), Journal::of(dir.path(), "d", "w").mark());
     }
 

@@ -46,10 +46,12 @@ mod reconcile;
 pub mod runtime;
 mod spdk;
 pub mod staged;
+mod standing;
 mod tool;
 mod unpublish;
 mod vfio;
 
+pub(crate) use asked::may_be_deleted;
 use asked::{Direction, Work};
 use device::Host;
 use mount_info::Root;
@@ -74,6 +76,8 @@ pub struct Direct {
     host: Host,
     runtimes: Runtimes,
     busy: Arc<Mutex<HashSet<(DriverName, String)>>>,
+    /// Held while it is settled whose a device is.
+    claims: Mutex<()>,
     tasks: Tasks,
 }
 
@@ -102,7 +106,7 @@ impl Direct {
         let Places { state, host, roots } = places;
         let root = Root::new(roots.entries.clone());
         let runtimes = Runtimes::new(roots, runtime::PATIENCE);
-        Self { calls, state, root, host, runtimes, busy: Arc::default(), tasks }
+        Self { calls, state, root, host, runtimes, busy: Arc::default(), claims: Mutex::default(), tasks }
     }
 
     /// Answers a request that came in by this node's front of a driver.
@@ -142,16 +146,30 @@ impl Direct {
         let work = async {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
-            let state = self.state.as_deref();
-            let Some((volume, work)) = asked::work(state, driver, rpc.method, &message)? else {
+            let Some(work) = self.settle(driver, rpc.method, &message)? else {
                 return Ok(Direction::Pass(body));
             };
-            self.clone()
-                .detached(driver.clone(), rpc, headers.clone(), volume, work)
-                .await
-                .map(Direction::Done)
+            self.clone().detached(driver.clone(), rpc, headers.clone(), work).await.map(Direction::Done)
         };
         forward::until(deadline, std::pin::pin!(work)).await
+    }
+
+    /// What is to be done, and the right to do it; none if it is for the driver alone.
+    fn settle(
+        &self,
+        driver: &DriverName,
+        method: &'static str,
+        message: &Bytes,
+    ) -> Result<Option<(Busy, Work)>, Error> {
+        let volume = asked::volume(method, message)?;
+        let look = || asked::work(self.state.as_deref(), driver, method, message);
+        // Whoever is about to write the volume's first record is busy with it.
+        if look()?.is_none() && !self.is_busy(driver, &volume) {
+            return Ok(None);
+        }
+        let busy = self.take(driver, &volume).ok_or(Error::Pending { method })?;
+        // Again, since a call that has ended meanwhile may have changed what is known.
+        Ok(look()?.map(|(_, work)| (busy, work)))
     }
 
     /// Does the work in a task of its own, which goes on when the caller leaves.
@@ -160,10 +178,8 @@ impl Direct {
         driver: DriverName,
         rpc: &'static Rpc,
         mut headers: HeaderMap,
-        volume: String,
-        work: Work,
+        (busy, work): (Busy, Work),
     ) -> Outcome {
-        let busy = self.take(&driver, &volume).ok_or(Error::Pending { method: rpc.method })?;
         headers.remove(CALL_ID);
         let (told, outcome) = oneshot::channel();
         let tasks = self.tasks.clone();
@@ -181,6 +197,11 @@ impl Direct {
         let key = (driver.clone(), volume.to_owned());
         let taken = self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone());
         taken.then(|| Busy { of: self.busy.clone(), key })
+    }
+
+    fn is_busy(&self, driver: &DriverName, volume: &str) -> bool {
+        let key = (driver.clone(), volume.to_owned());
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).contains(&key)
     }
 
     async fn carry_out(&self, asking: &Asking<'_>, work: Work) -> Outcome {
@@ -249,4 +270,32 @@ pub(crate) fn name(parts: &[&[u8]]) -> String {
         hash.update(part);
     }
     hash.finish().as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+    use tonic::Code;
+
+    #[test]
+    fn a_call_while_another_is_at_the_volume_waits_and_knows_what_that_has_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places { state: Some(dir.path().to_owned()), ..Places::default() };
+        let direct = Direct::new(Arc::new(Calls::new(&[], Tasks::default())), places, Tasks::default());
+        let driver: DriverName = "d.example".parse().unwrap();
+        let (volume_id, staging_target_path) = ("v".to_owned(), "/s".to_owned());
+        let message = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path }.encode_to_vec().into();
+        let settle = || direct.settle(&driver, "NodeUnstageVolume", &message);
+        assert!(settle().unwrap().is_none(), "an ordinary volume is the driver's");
+        let publishing = direct.take(&driver, "v").unwrap();
+        // It has no record yet, and would have been unstaged under the one that publishes it.
+        assert_eq!(settle().err().unwrap().code(), Code::Aborted);
+        published::tests::record("v").keep(dir.path()).unwrap();
+        assert_eq!(settle().err().unwrap().code(), Code::Aborted);
+        drop(publishing);
+        let Some((_busy, Work::Unstage(_, records, _))) = settle().unwrap() else { panic!("not ours") };
+        assert_eq!(records.len(), 1);
+        assert_eq!(settle().err().unwrap().code(), Code::Aborted);
+    }
 }

@@ -18,6 +18,58 @@ pub(super) fn canonical(target: &Path) -> io::Result<PathBuf> {
     Ok(std::fs::canonicalize(parent)?.join(name))
 }
 
+/// Refuses a target that the host's container engine would find elsewhere: its entry would have a name that no runtime
+/// looks for. A symlink of the host's, as a kubelet's directory may be, is none in a container into which it is mounted.
+///
+/// # Errors
+/// Where it is to the host, or that it is not known.
+pub(super) fn is_hosts(proc: &Path, given: &Path, target: &Path) -> io::Result<()> {
+    let namespace = |process: &str| std::fs::read_link(proc.join(process).join("ns/mnt"));
+    // 2 is the kernel's own, and never in a container.
+    if let (Ok(ours), Ok(hosts)) = (namespace("self"), namespace("2"))
+        && ours == hosts
+    {
+        return Ok(());
+    }
+    let unknown = |error| io::Error::other(format!("it is not known what it is to the host: {error}"));
+    let seen = resolved(&proc.join("1/root"), given.parent().unwrap_or(given)).map_err(unknown)?;
+    let seen = seen.join(given.file_name().unwrap_or_default());
+    if seen == target {
+        return Ok(());
+    }
+    let (seen, target) = (seen.display(), target.display());
+    Err(io::Error::other(format!(
+        "the host resolves it to {seen}, and csi-edge's container to {target}; mount the kubelet's directory there under \
+         the path without symlinks, and start the kubelet with that path as --root-dir"
+    )))
+}
+
+/// The path without symlinks that one has below another root.
+fn resolved(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    /// As many as the kernel follows.
+    const LINKS: usize = 40;
+    let parts = |path: &Path| path.iter().rev().map(ToOwned::to_owned).collect::<Vec<_>>();
+    let (mut seen, mut rest, mut links) = (PathBuf::from("/"), parts(path), 0);
+    while let Some(part) = rest.pop() {
+        match part.to_str() {
+            Some("/") => seen = PathBuf::from("/"),
+            Some(".") => {}
+            Some("..") => drop(seen.pop()),
+            _ => match std::fs::read_link(root.join(seen.join(&part).strip_prefix("/").unwrap_or(&seen))) {
+                Ok(_) if links == LINKS => return Err(io::ErrorKind::InvalidFilename.into()),
+                Ok(link) => {
+                    links += 1;
+                    rest.extend(parts(&link));
+                }
+                // It is no symlink.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => seen.push(part),
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Ok(seen)
+}
+
 /// Where a driver publishes its device for a target: below the kubelet's directory, which drivers share with the
 /// host, if the target is there; else below ours.
 pub(super) fn private(state: &Path, target: &Path, key: &str) -> PathBuf {
@@ -102,6 +154,34 @@ mod tests {
         for bad in ["", "/", "mount", "/does/not/exist/mount", "/tmp/.."] {
             assert!(canonical(Path::new(bad)).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_the_host_resolves_otherwise_is_refused() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let host = dir.path().join("1/root");
+        for path in ["1/root/mnt/disk/kubelet/pods/p", "1/root/var/lib/plain/pods/p", "self/ns", "2/ns"] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        symlink("../../mnt/./disk", host.join("var/lib/disk")).unwrap();
+        symlink("/var/lib/disk/kubelet", host.join("var/lib/kubelet")).unwrap();
+        symlink("loop", host.join("loop")).unwrap();
+        let check = |given: &str, target: &str| is_hosts(dir.path(), Path::new(given), Path::new(target));
+        let plain = "/var/lib/plain/pods/p/mount";
+        check(plain, plain).unwrap();
+        let given = "/var/lib/kubelet/pods/p/mount";
+        let refused = check(given, given).unwrap_err().to_string();
+        assert!(refused.contains("/mnt/disk/kubelet/pods/p/mount"), "{refused}");
+        check(given, "/mnt/disk/kubelet/pods/p/mount").unwrap();
+        for unknown in ["/loop/mount", "/gone/mount"] {
+            assert!(check(unknown, unknown).unwrap_err().to_string().contains("not known"));
+        }
+        // Where csi-edge is no container, it sees what the host sees.
+        for process in ["self", "2"] {
+            symlink("mnt:[1]", dir.path().join(process).join("ns/mnt")).unwrap();
+        }
+        check(given, given).unwrap();
     }
 
     #[test]

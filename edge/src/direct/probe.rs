@@ -8,6 +8,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::journal::is_mark;
 use super::tool::{self, SHORT, ToolError};
 
 /// As much of the start and of the end is looked at: all signatures that are known lie there.
@@ -25,6 +26,9 @@ pub enum ProbeError {
     /// blkid does not answer.
     #[error("it is not known what is on it")]
     Blkid(#[from] ToolError),
+    /// A file system that blkid does not know again.
+    #[error("it begins as {0} does, and is not whole enough to be known again; it is not taken for blank")]
+    Torn(&'static str),
     /// Several signatures, none of which is the one.
     #[error("it has several signatures that contradict each other; look at it with wipefs")]
     Ambivalent,
@@ -60,31 +64,58 @@ pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
     let path = device.to_owned();
     // A device may take its time, and nobody else's calls may wait for it.
     let edges = tokio::task::spawn_blocking(move || edges(&path)).await.map_err(io::Error::other);
-    let (size, zero) = edges.and_then(|edges| edges).map_err(ProbeError::Unreadable)?;
+    let Edges { size, zero, begins } = edges.and_then(|edges| edges).map_err(ProbeError::Unreadable)?;
     if size == 0 {
         return Err(ProbeError::Empty);
     }
     let output = tool::run("blkid", ["-p", "-o", "export", "--"], device, SHORT).await?;
     let signature = match output.status.code() {
         Some(0) => Some(signature(&String::from_utf8_lossy(&output.stdout))),
-        Some(2) => None,
+        Some(2) => match begins {
+            Some((kind, label)) if !is_mark(&label) => return Err(ProbeError::Torn(kind)),
+            // What is left of an mkfs of ours, or nothing.
+            _ => None,
+        },
         Some(8) => return Err(ProbeError::Ambivalent),
         _ => return Err(tool::failed("blkid", &output).into()),
     };
     Ok(Seen { size, zero, signature })
 }
 
-/// The device's size, and whether its start and end are zeroes.
-fn edges(device: &Path) -> io::Result<(u64, bool)> {
+/// What is read here.
+struct Edges {
+    /// The device's size.
+    size: u64,
+    /// Whether its start and end are zeroes.
+    zero: bool,
+    /// The file system that it begins as, and its label.
+    begins: Option<(&'static str, String)>,
+}
+
+fn edges(device: &Path) -> io::Result<Edges> {
     let mut file = File::open(device)?;
     let size = file.seek(SeekFrom::End(0))?;
     let mut buffer = vec![0; usize::try_from(EDGE.min(size)).unwrap_or(0)];
-    let mut zero = true;
-    for at in [0, size.saturating_sub(EDGE)] {
-        file.read_exact_at(&mut buffer, at)?;
-        zero &= buffer.iter().all(|byte| *byte == 0);
-    }
-    Ok((size, zero))
+    file.read_exact_at(&mut buffer, 0)?;
+    let begins = begins(&buffer);
+    let mut zero = buffer.iter().all(|byte| *byte == 0);
+    file.read_exact_at(&mut buffer, size.saturating_sub(EDGE))?;
+    zero &= buffer.iter().all(|byte| *byte == 0);
+    Ok(Edges { size, zero, begins })
+}
+
+/// The file system whose magic number is where it belongs, whether or not all else is right, and its label.
+fn begins(start: &[u8]) -> Option<(&'static str, String)> {
+    const EXT: (usize, &[u8]) = (1080, &[0x53, 0xef]);
+    const XFS: (usize, &[u8]) = (0, b"XFSB");
+    let is = |(at, magic): (usize, &[u8])| start.get(at..).is_some_and(|there| there.starts_with(magic));
+    let (kind, label) = match () {
+        () if is(EXT) => ("ext4", start.get(1144..1160)?),
+        () if is(XFS) => ("xfs", start.get(108..120)?),
+        () => return None,
+    };
+    let label = label.split(|byte| *byte == 0).next().unwrap_or_default();
+    Some((kind, String::from_utf8_lossy(label).into_owned()))
 }
 
 /// What blkid found, in its lines of `NAME=value`.
@@ -123,6 +154,20 @@ mod tests {
         let swap = image(8 * EDGE);
         std::process::Command::new("mkswap").arg(swap.path()).output().unwrap();
         assert_eq!(probe(swap.path()).await.unwrap().signature.unwrap().kind, "swap");
+    }
+
+    #[test]
+    fn a_beginning_of_a_file_system_is_known_without_blkid() {
+        let mut start = vec![0; 4096];
+        assert_eq!(begins(&start), None);
+        assert_eq!(begins(&start[..1000]), None);
+        start[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        start[1144..1147].copy_from_slice(b"abc");
+        assert_eq!(begins(&start), Some(("ext4", "abc".to_owned())));
+        let mut start = vec![0; 4096];
+        start[..4].copy_from_slice(b"XFSB");
+        start[108..120].copy_from_slice(b"ec0123456789");
+        assert_eq!(begins(&start), Some(("xfs", "ec0123456789".to_owned())));
     }
 
     #[tokio::test]

@@ -18,7 +18,8 @@ use super::journal::Journal;
 use super::mount_info::MountInfo;
 use super::published::{self, Kind, Published, State};
 use super::runtime::offline::{self, Growing};
-use super::{Asking, Direct, block, device, done, name, not_yet, place, spdk, vfio};
+use super::standing::{Absent, Standing};
+use super::{Asking, Direct, block, done, name, not_yet, place, spdk, vfio};
 use crate::share::Outcome;
 
 const HANDED_OVER: &str = "handed over directly";
@@ -26,15 +27,23 @@ const HANDED_OVER: &str = "handed over directly";
 impl Direct {
     pub(super) async fn publish(&self, asking: &Asking<'_>, publish: Publish) -> Outcome {
         self.take_back_orphans(asking, &publish.volume_id).await?;
-        let (record, before) = self.planned(asking, &publish)?;
-        if let Some(before) = &before {
-            if self.is_as_it_was(before) {
-                return self.again(before, &record);
-            }
-            // What was cut short while it was handed over is the host's again, or the driver would not find it.
-            self.give_back(before)?;
-        }
         let state = self.state(&publish.volume_id)?;
+        let there = published::of(state, asking.driver.as_str(), &publish.volume_id);
+        let there = there.map_err(not_yet(&publish.volume_id, HANDED_OVER))?;
+        let record = self.planned(asking, &publish);
+        let record = record.and_then(|record| self.can_be(&record, &there).map(|()| record));
+        let record = record.map_err(|error| unless_begun(error, &publish, &there))?;
+        let before = there.first();
+        if let Some(before) = before {
+            match self.standing(before).await {
+                Standing::Same if before.state == State::Published => return self.again(before, &record),
+                Standing::Unknown(why) if before.state == State::Published => {
+                    return Err(not_yet(&publish.volume_id, HANDED_OVER)(why));
+                }
+                // A guest may have what it was, and what was cut short while it was handed over is the host's again.
+                _ => self.withdraw(before, Absent::Lost).await?,
+            }
+        }
         let not_yet = not_yet::<io::Error>(&publish.volume_id, HANDED_OVER);
         // Before the driver is asked, so that whatever happens is taken back.
         record.keep(state).map_err(&not_yet)?;
@@ -42,6 +51,11 @@ impl Direct {
         place::make_private(parent).map_err(&not_yet)?;
         let answer = self.ask(asking, asking.rpc, &targeted(&publish.message, &record.private_path)).await?;
         if let Some(status) = answer.failure() {
+            if is_final(status.code()) && before.is_some() {
+                // An earlier attempt may have published it, and a kubelet that is told no would not unpublish it.
+                let said = status.to_string();
+                return Err(super::not_yet(&publish.volume_id, HANDED_OVER)(said));
+            }
             if is_final(status.code()) {
                 // It says that it has published nothing.
                 place::remove_empty(&record.private_path).map_err(&not_yet)?;
@@ -72,16 +86,13 @@ impl Direct {
         Ok(())
     }
 
-    /// The record of what is to be, and the one that there is of the same target; or why it cannot be.
-    fn planned(
-        &self,
-        asking: &Asking<'_>,
-        publish: &Publish,
-    ) -> Result<(Published, Option<Published>), Arc<Error>> {
+    /// The record of what is to be; or why it cannot be.
+    fn planned(&self, asking: &Asking<'_>, publish: &Publish) -> Result<Published, Arc<Error>> {
         let volume = &publish.volume_id;
         let state = self.state(volume)?;
         let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
         let driver = asking.driver.as_str();
+        self.host.sees_all().map_err(|error| refused(proto::error::chain(&error)))?;
         let kind = match publish.direct.kind {
             Wants::Block => Kind::Block,
             Wants::Vfio => Kind::Vfio,
@@ -91,7 +102,9 @@ impl Direct {
         let target = place::canonical(given);
         let target = target.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
         let key = name(&[driver.as_bytes(), volume.as_bytes(), target.as_os_str().as_encoded_bytes()]);
-        let record = Published {
+        let hosts = place::is_hosts(&self.host.proc, given, &target);
+        hosts.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
+        Ok(Published {
             volume_id: volume.clone(),
             driver: driver.to_owned(),
             private_path: place::private(state, &target, &key),
@@ -107,32 +120,28 @@ impl Direct {
             metadata: publish.metadata.clone(),
             kind,
             state: State::Begun,
-        };
-        let there = published::of(state, driver, volume).map_err(not_yet(volume, HANDED_OVER))?;
-        if let Some(other) = there.iter().find(|other| other.target != record.target) {
+        })
+    }
+
+    /// Refuses what others stand against.
+    fn can_be(&self, record: &Published, there: &[Published]) -> Result<(), Arc<Error>> {
+        let Published { volume_id, driver, target, .. } = record;
+        let refused = |why: String| Error::DirectRefused { volume: volume_id.clone(), why };
+        if let Some(other) = there.iter().find(|other| other.target != *target) {
             let at = other.target.display();
             return Err(refused(format!("it is at {at}, and one guest owns it; unpublish it there")).into());
         }
-        let open = self.root.is_open(&record.target, driver, volume);
+        let open = self.root.is_open(target, driver, volume_id);
         open.map_err(|error| refused(proto::error::chain(&error)))?;
-        let open = place::is_open(&record.target);
-        open.map_err(|error| refused(format!("target {}: {error}", record.target.display())))?;
-        Ok((record, there.into_iter().next()))
+        let open = place::is_open(target);
+        open.map_err(|error| refused(format!("target {}: {error}", target.display())))?;
+        Ok(())
     }
 
-    fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
+    pub(super) fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
         let missing =
             || Error::DirectRefused { volume: volume.to_owned(), why: "there is no --state".into() };
         self.state.as_deref().ok_or_else(|| missing().into())
-    }
-
-    /// Whether what was published is there still: in this boot, and on the device that it was on.
-    fn is_as_it_was(&self, record: &Published) -> bool {
-        let has_device = || match record.kind {
-            Kind::Block => device::number(&record.private_path).is_ok_and(|number| number == record.number),
-            Kind::Vfio | Kind::Spdk => record.device.exists(),
-        };
-        record.state == State::Published && record.boot == self.host.boot() && has_device()
     }
 
     /// Answers for what is published already. The device is not touched: a guest may have it.
@@ -163,7 +172,9 @@ impl Direct {
             record.device.clone_from(&pci.device);
             // So that it is found and given back, whatever happens now.
             record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
-            pci.hand_over(&self.host, &vfio::kernel).map_err(not_yet(&volume, HANDED_OVER))?;
+            let host = self.host.clone();
+            let given = vfio::aside(move || pci.hand_over(&host, &vfio::kernel)).await;
+            given.map_err(not_yet(&volume, HANDED_OVER))?;
         }
         record.state = State::Published;
         record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
@@ -175,6 +186,7 @@ impl Direct {
         let volume = record.volume_id.clone();
         let device = block::device(&self.host, &record.private_path).await;
         let device = device.map_err(not_yet(&volume, HANDED_OVER))?;
+        self.claim(record, &device)?;
         let growing = Growing::of(self.state(&volume)?);
         let mended = offline::mend(&self.host, &growing, &record.private_path).await;
         mended.map_err(not_yet(&volume, HANDED_OVER))?;
@@ -183,25 +195,26 @@ impl Direct {
         let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
         let filled = offline::fill(&self.host, &growing, &record.private_path, file_system).await;
         filled.map_err(not_yet(&volume, HANDED_OVER))?;
-        (record.device, record.number) = (device.path, device.number);
+        record.device = device.path;
         (record.fstype, record.uuid) = (ready.file_system.as_str().to_owned(), ready.uuid);
         Ok(())
     }
 
     /// Gives the host back what a VM was given as a PCI device, if it was.
-    pub(super) fn give_back(&self, record: &Published) -> Result<(), Arc<Error>> {
+    pub(super) async fn give_back(&self, record: &Published) -> Result<(), Arc<Error>> {
         // After a boot the kernel has given its devices to their own drivers.
         if record.kind != Kind::Vfio
             || record.device.as_os_str().is_empty()
-            || record.boot != self.host.boot()
+            || self.host.is_other_boot(&record.boot)
         {
             return Ok(());
         }
-        let given = vfio::handed_over(&self.host, &record.device).and_then(|pci| match pci {
-            Some(pci) => pci.give_back(&self.host, &vfio::kernel),
+        let (host, device) = (self.host.clone(), record.device.clone());
+        let given = vfio::aside(move || match vfio::handed_over(&host, &device)? {
+            Some(pci) => pci.give_back(&host, &vfio::kernel),
             None => Ok(()),
         });
-        given.map_err(not_yet(&record.volume_id, "given back to the host"))
+        given.await.map_err(not_yet(&record.volume_id, "given back to the host"))
     }
 
     async fn ready(&self, record: &Published, publish: &Publish) -> Result<Ready, FormatError> {
@@ -225,6 +238,13 @@ impl Direct {
         let shown = self.root.publish(&record.target, &info(record));
         shown.map_err(super::not_yet(&record.volume_id, HANDED_OVER))
     }
+}
+
+/// A refusal, unless the driver was asked before for the same target: then a final answer would be the kubelet's last word
+/// about it, and nobody would unpublish what there is.
+fn unless_begun(error: Arc<Error>, publish: &Publish, there: &[Published]) -> Arc<Error> {
+    let begun = there.iter().any(|there| [&there.target, &there.target_as_given].contains(&&publish.target));
+    if begun && is_final(error.code()) { not_yet(&publish.volume_id, HANDED_OVER)(error) } else { error }
 }
 
 /// What the runtime is told.
@@ -253,4 +273,38 @@ fn is_final(code: Code) -> bool {
             | Code::ResourceExhausted
             | Code::Aborted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::published::tests::record;
+    use super::*;
+
+    #[test]
+    fn what_was_begun_is_not_refused_for_good() {
+        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() }.into();
+        let direct =
+            proto::direct::Direct::read(&[(proto::direct::KEY.to_owned(), "kata".to_owned())].into());
+        let direct = direct.unwrap().unwrap();
+        let publish = |target: &str| Publish {
+            volume_id: "v".into(),
+            target: target.into(),
+            staging: PathBuf::new(),
+            direct: direct.clone(),
+            mount: proto::direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
+            options: Vec::new(),
+            metadata: Default::default(),
+            message: Vec::new(),
+        };
+        for (target, code) in [
+            ("/pods/p/mount", Code::Unavailable),
+            ("/link/p/mount", Code::Unavailable),
+            ("/pods/other/mount", Code::FailedPrecondition),
+        ] {
+            let error = unless_begun(refused(), &publish(target), &[record("v")]);
+            assert_eq!(error.code(), code, "{target}");
+            assert!(error.chain().contains("files"));
+        }
+        assert_eq!(unless_begun(refused(), &publish("/pods/p/mount"), &[]).code(), Code::FailedPrecondition);
+    }
 }

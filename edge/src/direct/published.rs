@@ -88,6 +88,11 @@ fn prefix(driver: &str, volume_id: &str) -> String {
 }
 
 impl Published {
+    /// Whether this is a record of the same volume at the same target.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (&self.driver, &self.volume_id, &self.target) == (&other.driver, &other.volume_id, &other.target)
+    }
+
     /// Makes the record durable, in place of an older one.
     ///
     /// # Errors
@@ -118,10 +123,18 @@ impl Published {
 /// # Errors
 /// The directory or a record cannot be read: what is published is not known, so nothing may be taken for free.
 pub fn all(state: &Path) -> io::Result<Vec<Published>> {
+    each(state)?.into_iter().collect()
+}
+
+/// The same, with the reason in place of each record that cannot be read.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn each(state: &Path) -> io::Result<Vec<io::Result<Published>>> {
     beginning(state, "")
 }
 
-fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<Published>> {
+fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<io::Result<Published>>> {
     let entries = match std::fs::read_dir(directory(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -137,7 +150,7 @@ fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<Published>> {
         }
     }
     paths.sort();
-    paths.iter().map(|path| read(path)).collect()
+    Ok(paths.iter().map(|path| read(path)).collect())
 }
 
 fn read(path: &Path) -> io::Result<Published> {
@@ -151,7 +164,8 @@ fn read(path: &Path) -> io::Result<Published> {
 /// # Errors
 /// As for [`all`].
 pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Vec<Published>> {
-    let mut records = beginning(state, &prefix(driver, volume_id))?;
+    let records = beginning(state, &prefix(driver, volume_id))?;
+    let mut records = records.into_iter().collect::<io::Result<Vec<_>>>()?;
     records.retain(|record| record.driver == driver && record.volume_id == volume_id);
     Ok(records)
 }

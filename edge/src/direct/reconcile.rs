@@ -7,9 +7,9 @@ use std::path::Path;
 
 use tracing::{info, warn};
 
-use super::probe::probe;
-use super::published::{self, Kind, Published, State};
-use super::{Direct, device};
+use super::Direct;
+use super::published::{self, Published, State};
+use super::standing::Standing;
 
 impl Direct {
     /// Looks at each record once.
@@ -17,7 +17,7 @@ impl Direct {
         let Some(state) = &self.state else { return };
         tidy(&state.join("direct"));
         self.root.tidy();
-        let records = match published::all(state) {
+        let records = match published::each(state) {
             Ok(records) => records,
             Err(error) => {
                 let error = proto::error::chain(&error);
@@ -25,43 +25,47 @@ impl Direct {
                 return;
             }
         };
-        for record in records.iter().filter(|record| record.state == State::Published) {
-            let (driver, volume) = (&record.driver, &record.volume_id);
-            if self.is_still(record).await {
-                match self.show(record) {
-                    Ok(()) => info!(driver, volume, "is handed over directly"),
-                    Err(error) => warn!(driver, volume, error = error.chain(), "not shown to its runtime"),
-                }
-                continue;
-            }
-            // A runtime that started a container now would give it somebody else's device.
-            match self.root.remove(&record.target, driver, volume) {
-                Ok(()) => {
-                    info!(driver, volume, "its device is not there; the next NodePublishVolume brings it")
-                }
+        for record in records {
+            match record {
+                Ok(record) => self.look_at(&record).await,
                 Err(error) => {
-                    let error = proto::error::chain(&error);
-                    warn!(
-                        driver,
-                        volume, error, "its device is not there, and the runtime is still told of it"
-                    );
+                    warn!(error = proto::error::chain(&error), "a volume that is handed over is not known");
                 }
             }
         }
     }
 
-    /// Whether the device is the volume still. Numbers and names are used again; the file system's UUID is its own.
-    async fn is_still(&self, record: &Published) -> bool {
-        if record.boot != self.host.boot() {
-            return false;
+    async fn look_at(&self, record: &Published) {
+        let (driver, volume) = (&record.driver, &record.volume_id);
+        // What was only begun is nobody's, whatever was told of it before.
+        let standing = match record.state {
+            State::Published => self.standing(record).await,
+            State::Begun => Standing::Another,
+        };
+        match standing {
+            Standing::Same => match self.show(record) {
+                Ok(()) => info!(driver, volume, "is handed over directly"),
+                Err(error) => warn!(driver, volume, error = error.chain(), "not shown to its runtime"),
+            },
+            // Its guest may well run, and would find an empty directory when it starts its container again.
+            Standing::Unknown(why) => {
+                let error = proto::error::chain(why.as_ref());
+                warn!(driver, volume, error, "it is not known whether its device is still its own");
+            }
+            Standing::Another => self.tell_no_more(record),
         }
-        if record.kind != Kind::Block {
-            return record.device.exists();
+    }
+
+    /// A runtime that started a container now would give it somebody else's device.
+    fn tell_no_more(&self, record: &Published) {
+        let (driver, volume) = (&record.driver, &record.volume_id);
+        match self.root.remove(&record.target, driver, volume) {
+            Ok(()) => info!(driver, volume, "its device is not there; the next NodePublishVolume brings it"),
+            Err(error) => {
+                let error = proto::error::chain(&error);
+                warn!(driver, volume, error, "its device is not there, and the runtime is still told of it");
+            }
         }
-        let same = device::number(&record.private_path).is_ok_and(|number| number == record.number)
-            && device::number(&record.device).is_ok_and(|number| number == record.number);
-        let seen = if same { probe(&record.private_path).await.ok() } else { None };
-        seen.and_then(|seen| seen.signature).is_some_and(|found| found.uuid == record.uuid)
     }
 }
 

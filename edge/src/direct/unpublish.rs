@@ -1,5 +1,5 @@
-//! Takes a volume back: first the runtime can find it no more, then the driver unpublishes it, and last it is
-//! forgotten. Whatever is cut short in between is taken up again by the next call.
+//! Takes a volume back: first the runtime can find it no more, and nobody has it any more; then the driver unpublishes
+//! it, and last it is forgotten. Whatever is cut short in between is taken up again by the next call.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use proto::error::Error;
 use proto::forward::Answer;
 
 use super::published::{Published, State};
+use super::standing::Absent;
 use super::{Asking, Direct, done, not_yet, place, staged};
 use crate::share::Outcome;
 
@@ -14,10 +15,9 @@ const TAKEN_BACK: &str = "taken back";
 
 impl Direct {
     pub(super) async fn unpublish(&self, asking: &Asking<'_>, record: &Published) -> Outcome {
-        let Published { volume_id, driver, target, .. } = record;
-        let removed = self.root.remove(target, driver, volume_id);
-        removed.map_err(not_yet(volume_id, TAKEN_BACK))?;
-        self.give_back(record)?;
+        let Published { volume_id, target, .. } = record;
+        // As a mount that is in use could not be taken away either.
+        self.withdraw(record, Absent::TakenBack).await?;
         let answer = self.ask_to_unpublish(asking, record).await?;
         if answer.failure().is_some() {
             return Ok(answer);

@@ -66,6 +66,14 @@ pub(super) fn kernel(path: &Path, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
+/// Does something with the kernel that may take its time, while everybody else goes on.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, VfioError> + Send + 'static,
+) -> Result<T, VfioError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|gone| Err(VfioError::Io("/sys".into(), io::Error::other(gone))))
+}
+
 /// The controller of a block device, if it can go alone.
 pub(super) fn controller(host: &Host, number: u64) -> Result<Pci, VfioError> {
     let name = host.named(number).unwrap_or_else(|| number.to_string());
@@ -92,10 +100,13 @@ pub(super) fn controller(host: &Host, number: u64) -> Result<Pci, VfioError> {
     Ok(Pci { device: host.dev.join("vfio").join(number), address })
 }
 
-/// The controller that was handed over as this device; none if its group is empty.
+/// The controller that was handed over as this device; none if its group is empty, or gone with its controller.
 pub(super) fn handed_over(host: &Host, device: &Path) -> Result<Option<Pci>, VfioError> {
     let group = host.sys.join("kernel/iommu_groups").join(device.file_name().unwrap_or_default());
-    let address = names(&group.join("devices"))?.pop();
+    let address = match names(&group.join("devices")) {
+        Err(VfioError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => None,
+        names => names?.pop(),
+    };
     Ok(address.map(|address| Pci { address, device: device.to_owned() }))
 }
 
@@ -266,6 +277,14 @@ mod tests {
         let machine = Machine::new();
         std::fs::remove_file(machine.sys("devices").join(PCI).join("iommu_group")).unwrap();
         assert!(matches!(controller(&machine.host, machine.number), Err(VfioError::NoGroup(_))));
+    }
+
+    #[test]
+    fn a_controller_that_was_pulled_out_is_not_given_back() {
+        let machine = Machine::new();
+        let pci = controller(&machine.host, machine.number).unwrap();
+        std::fs::remove_dir_all(machine.sys("kernel/iommu_groups/9")).unwrap();
+        assert_eq!(handed_over(&machine.host, &pci.device).unwrap(), None);
     }
 
     #[test]

@@ -36,6 +36,11 @@ pub enum Contradiction {
     /// Details of a direct volume that is none.
     #[error("{0} is given and {KEY} is not; give {KEY}: kata as well, or leave both out")]
     NotDirect(String),
+    /// One of our keys among the parameters of a VolumeAttributesClass.
+    #[error(
+        "{0} is among the mutable parameters; such keys go into the StorageClass, and none of them can be changed later"
+    )]
+    Mutable(String),
     /// Options for mkfs that are none that it may have.
     #[error("{MKFS} has {0:?}; it can have mkfs's options for the layout of the file system, without paths")]
     MkfsOption(String),

@@ -144,3 +144,38 @@ fn a_volume_that_is_only_staged_is_known_by_its_note() {
     };
     assert!(records.is_empty());
 }
+
+#[test]
+fn what_is_handed_over_is_not_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let message =
+        csi::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() }.encode_to_vec().into();
+    may_be_deleted(None, &driver(), &message).unwrap();
+    may_be_deleted(Some(dir.path()), &driver(), &message).unwrap();
+    record("v").keep(dir.path()).unwrap();
+    let refused = may_be_deleted(Some(dir.path()), &driver(), &message).unwrap_err();
+    assert!(refused.code() == Code::FailedPrecondition && refused.chain().contains("/pods/p/mount"));
+    may_be_deleted(Some(dir.path()), &"e.example".parse().unwrap(), &message).unwrap();
+}
+
+#[test]
+fn growth_by_the_path_where_it_is_staged_is_no_ordinary_volumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let expand = csi::NodeExpandVolumeRequest {
+        volume_id: "v".into(),
+        volume_path: "/s".into(),
+        staging_target_path: "/s".into(),
+        ..Default::default()
+    };
+    let of =
+        || work(Some(dir.path()), &driver(), "NodeExpandVolume", &expand.encode_to_vec().into()).unwrap();
+    assert!(of().is_none());
+    staged::note(dir.path(), driver().as_str(), "v").unwrap();
+    let mut there = record("v");
+    there.keep(dir.path()).unwrap();
+    assert!(matches!(of(), Some((_, Work::Runtime(..)))), "a guest has it");
+    there.state = State::Begun;
+    there.keep(dir.path()).unwrap();
+    staged::forget(dir.path(), driver().as_str(), "v").unwrap();
+    assert!(matches!(of(), Some((_, Work::GrowStaged(_)))));
+}

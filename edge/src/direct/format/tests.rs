@@ -208,6 +208,25 @@ async fn what_says_that_it_is_something_is_never_formatted() {
     assert_eq!(volume.seen().await.signature.unwrap(), theirs);
 }
 
+/// Of ext4, which newer blkids check the checksum of, `probe` has the test.
+#[tokio::test]
+async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_signature_be() {
+    if !has_xfs() {
+        return;
+    }
+    let volume = Volume::new(320 * MIB);
+    Command::new("mkfs.xfs").arg("-q").arg(volume.image.path()).output().unwrap();
+    // Sizes that are none.
+    for at in [4, 124] {
+        volume.image.as_file().write_all_at(&[0xff; 4], at).unwrap();
+    }
+    let before = volume.bytes();
+    let unsigned = Wanted { blank: Blank::Unsigned, ..wanted(None) };
+    let refused = ready(volume.image.path(), &volume.journal(), unsigned, &on).await.unwrap_err();
+    assert!(matches!(refused, FormatError::Probe(ProbeError::Torn("xfs"))), "{refused:?}");
+    assert!(volume.bytes() == before && volume.journal().read().unwrap().is_none());
+}
+
 #[tokio::test]
 async fn bytes_without_a_signature_are_formatted_only_if_the_class_says_so() {
     let volume = Volume::new(16 * MIB);
@@ -237,6 +256,31 @@ async fn a_device_that_took_the_place_of_the_volume_is_left_alone() {
     let theirs = volume.seen().await.signature.unwrap();
     assert_eq!(volume.ready().await.unwrap().uuid, theirs.uuid, "it is what it was, and handed over");
     assert_eq!(volume.seen().await.signature.unwrap(), theirs);
+}
+
+#[tokio::test]
+async fn a_file_system_that_is_not_the_volumes_is_neither_checked_nor_handed_over() {
+    let volume = Volume::new(16 * MIB);
+    let made = volume.ready().await.unwrap();
+    Command::new("mkfs.ext4").args(["-q", "-F"]).arg(volume.image.path()).output().unwrap();
+    // e2fsck would mend this.
+    let args = ["-w", "-R", "set_super_value free_blocks_count 1"];
+    Command::new("debugfs").args(args).arg(volume.image.path()).output().unwrap();
+    let before = volume.bytes();
+    let refused = volume.ready().await.unwrap_err();
+    assert!(matches!(&refused, FormatError::Another { then, .. } if *then == made.uuid), "{refused:?}");
+    assert!(volume.bytes() == before, "it was written to");
+}
+
+#[tokio::test]
+async fn a_copy_of_a_volume_that_was_being_formatted_is_refused() {
+    let volume = Volume::new(16 * MIB);
+    volume.cut_at("before the label goes", FileSystem::Ext4).await;
+    let before = volume.bytes();
+    let copy = Journal::of(volume.here.path(), "d.example", "copy");
+    let refused = ready(volume.image.path(), &copy, wanted(None), &on).await.unwrap_err();
+    assert!(matches!(refused, FormatError::CopyOfUnfinished(_)), "{refused:?}");
+    assert!(volume.bytes() == before && copy.read().unwrap().is_none());
 }
 
 #[tokio::test]

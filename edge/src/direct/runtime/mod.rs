@@ -258,10 +258,11 @@ impl Runtimes {
         }
         match self.holder(volume).await? {
             Holder::Live { runtime, sandbox } => {
+                let before = self.live_stats(volume, runtime, &sandbox, size).await?.bytes.total;
                 let talk = Talk { volume, runtime, sandbox: &sandbox, what: "grow" };
                 let reply = talk.ask(runtime.resize(path(volume)?, size), self.patience * RESIZE).await?;
                 runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
-                self.grown(volume, runtime, &sandbox, size).await
+                self.grown(volume, (runtime, &sandbox), before, size).await
             }
             // Also without an entry: who removed it did not stop the guest. Nothing that was ever handed over is written
             // to here; `offline` grows it before the next hand-over.
@@ -271,21 +272,21 @@ impl Runtimes {
         }
     }
 
-    /// Looks whether a guest sees what its runtime says was done. A file system takes a part of its device for
-    /// itself, never the half of it.
+    /// Looks whether a guest sees what its runtime says was done: more than before, or, when it was done before that
+    /// and its answer was lost, a file system that fills its device.
     async fn grown(
         &self,
         volume: &Published,
-        runtime: &dyn Runtime,
-        sandbox: &Sandbox,
+        (runtime, sandbox): (&dyn Runtime, &Sandbox),
+        before: u64,
         size: u64,
     ) -> Result<u64, Error> {
         let bytes = self.live_stats(volume, runtime, sandbox, size).await?.bytes.total;
-        if bytes < size / 2 {
-            let (runtime, volume) = (runtime.name(), volume.volume_id.clone());
-            return Err(Error::NotGrown { runtime, volume, bytes, size });
+        if bytes > before || filled(volume, size).await?.is_some() {
+            return Ok(size);
         }
-        Ok(size)
+        let (runtime, volume) = (runtime.name(), volume.volume_id.clone());
+        Err(Error::NotGrown { runtime, volume, bytes, size })
     }
 }
 
