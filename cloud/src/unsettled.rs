@@ -119,18 +119,19 @@ mod tests {
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
         let unsettled = Unsettled::after(Some(n1.clone()));
-        let (volume, name) = (Id::Volume("v".into()), Id::Name("CreateVolume", "pvc".into()));
-        assert_eq!(unsettled.elsewhere(&[volume.clone()], &n2), Some((n1.clone(), HOLD)));
-        assert_eq!(unsettled.elsewhere(&[name.clone(), volume.clone()], &n2), Some((n1.clone(), HOLD)));
+        let (volume, name) = ([Id::Volume("v".into())], Id::Name("CreateVolume", "pvc".into()));
+        assert_eq!(unsettled.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
+        let both = [volume[0].clone(), name.clone()];
+        assert_eq!(unsettled.elsewhere(&both, &n2), Some((n1.clone(), HOLD)));
         assert_eq!(unsettled.elsewhere(&[name], &n2), None, "its intent is durable");
         assert_eq!(unsettled.elsewhere(&[], &n2), None, "lists and the like change nothing");
-        assert_eq!(unsettled.elsewhere(&[volume.clone()], &n1), None);
+        assert_eq!(unsettled.elsewhere(&volume, &n1), None);
         unsettled.forget(|node| *node == n2);
-        assert!(unsettled.elsewhere(&[volume.clone()], &n2).is_some());
+        assert!(unsettled.elsewhere(&volume, &n2).is_some());
         unsettled.forget(|node| *node == n1);
-        assert_eq!(unsettled.elsewhere(&[volume.clone()], &n2), None);
+        assert_eq!(unsettled.elsewhere(&volume, &n2), None);
         let unsettled = Unsettled::after(Some(n1));
         tokio::time::advance(HOLD).await;
-        assert_eq!(unsettled.elsewhere(&[volume], &n2), None);
+        assert_eq!(unsettled.elsewhere(&volume, &n2), None);
     }
 }

@@ -367,7 +367,7 @@ async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> any
     let fault =
         Fault::Raw { message: info.encode_to_vec().into(), headers: headers.clone(), trailers: headers };
     world.driver.inject("ControllerGetVolume", fault, Times::All);
-    let request = csi::ControllerGetVolumeRequest { volume_id: "v".into(), ..Default::default() };
+    let request = csi::ControllerGetVolumeRequest { volume_id: "v".into() };
     let body = proto::frame::frame(&request.encode_to_vec());
     let answer = front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
     assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
