@@ -83,15 +83,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         assert!(!listens(&socket).await);
-        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let listener = tokio::net::UnixSocket::new_stream().unwrap();
+        listener.bind(&socket).unwrap();
+        let _listener = listener.listen(1).unwrap();
         let mut waiting = Vec::new();
         while let Ok(stream) = UnixStream::connect(&socket).await {
             waiting.push(stream);
-            assert!(waiting.len() < 5000, "it takes any number");
+            assert!(waiting.len() < 50, "it takes any number");
         }
         assert!(listens(&socket).await);
-        drop(listener);
-        assert!(!listens(&socket).await);
     }
 
     #[test]
