@@ -13,6 +13,8 @@ use rustix::io::Errno;
 
 /// The kernel's name for the PID namespace that all others are in; a number that is compiled into it.
 const ALL_PROCESSES: &str = "pid:[4026531836]";
+/// Who starts a node's VMs. Where one of these is seen, all that it starts is, though it be a node within a host.
+const STARTERS: [&str; 3] = ["kubelet", "containerd", "crio"];
 
 /// Where the kernel shows itself.
 #[derive(Clone, Debug)]
@@ -168,7 +170,16 @@ impl Host {
     pub fn sees_all(&self) -> Result<(), DeviceError> {
         let path = self.proc.join("self/ns/pid");
         let namespace = std::fs::read_link(&path).map_err(unknown(&path))?;
-        if namespace == Path::new(ALL_PROCESSES) { Ok(()) } else { Err(DeviceError::Blind) }
+        if namespace == Path::new(ALL_PROCESSES) {
+            return Ok(());
+        }
+        let processes = std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))?;
+        let starts = |process: std::fs::DirEntry| {
+            // What has ended starts nothing.
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            STARTERS.contains(&name.trim())
+        };
+        if processes.flatten().any(starts) { Ok(()) } else { Err(DeviceError::Blind) }
     }
 
     /// A process that has a device open; processes that end meanwhile have it no more. That something cannot be looked
@@ -317,6 +328,11 @@ pub(super) mod tests {
         assert!(matches!(closed(&host), Err(DeviceError::Unknown { .. })));
         let (_dir, container) = processes("pid:[4026532201]");
         assert!(matches!(closed(&container), Err(DeviceError::Blind)));
+        // A node in a container, with its kubelet.
+        let (dir, node) = processes("pid:[4026532201]");
+        let comm = dir.path().join("12/comm");
+        proto::publish::publish(&comm, b"kubelet\n", 0o600, proto::publish::Existing::Keep).unwrap();
+        closed(&node).unwrap();
         let nowhere = Host { proc: "/does/not/exist".into(), ..Host::default() };
         assert!(matches!(closed(&nowhere), Err(DeviceError::Unknown { .. })));
     }
