@@ -10,7 +10,7 @@ the values.
 {{- $text | replace "namespace: edge-csi\n" (printf "namespace: %s\n" .root.Release.Namespace) -}}
 {{- end -}}
 
-{{- /* The JSON patches of a component over a workload: only what they have, `add` to lists and `replace`. */ -}}
+{{- /* The JSON patches of a component over a workload: only what they have: `add` to lists and fields, and `replace`. */ -}}
 {{- define "edge-csi.patch" -}}
 {{- $spec := .workload.spec.template.spec -}}
 {{- range .patches -}}
@@ -28,6 +28,8 @@ the values.
     {{- else -}}
       {{- $_ := set $container $key $value -}}
     {{- end -}}
+  {{- else if regexMatch "^[a-zA-Z]+$" $path -}}
+    {{- $_ := set $spec $path $value -}}
   {{- else -}}
     {{- fail (printf "the chart cannot patch %s" .path) -}}
   {{- end -}}
