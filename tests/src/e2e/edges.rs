@@ -7,7 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
+use crate::cluster::objects::within;
 
+/// How long csi-edge may take to run another binary.
+const UPGRADED: Duration = Duration::from_secs(10);
 /// How long a claim is watched that must not be bound.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -24,8 +27,13 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     node.edge.replace(&new).await;
     node.edge.restart().await?;
     let pid = node.edge.pid().await?.as_raw_nonzero();
-    let runs = tokio::fs::read_link(format!("/proc/{pid}/exe")).await?;
-    ensure!(runs == new, "it runs {}", runs.display());
+    // At first it is the program that enters the node's namespaces.
+    let upgraded = || async {
+        let runs = tokio::fs::read_link(format!("/proc/{pid}/exe")).await?;
+        ensure!(runs == new, "it runs {}", runs.display());
+        Ok(())
+    };
+    within("csi-edge to run the other binary", UPGRADED, upgraded).await?;
     scene.ready(&["writer"]).await?;
     node.edge.replace(&old).await;
     node.edge.kill().await?;
