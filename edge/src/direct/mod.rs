@@ -38,6 +38,7 @@ pub mod look;
 pub mod mount_info;
 pub mod nri;
 mod options;
+pub mod own;
 mod place;
 pub mod probe;
 mod publish;
@@ -186,6 +187,7 @@ impl Direct {
         tasks.spawn("direct", async move {
             let asking = Asking { driver: &driver, rpc, headers: &headers };
             let outcome = self.carry_out(&asking, work).await;
+            self.let_go(&driver, &busy.key.1).await;
             drop(busy);
             // Who left asks again.
             let _ = told.send(outcome);
