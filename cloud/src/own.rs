@@ -11,6 +11,7 @@ use proto::error::{Error, chain};
 use proto::identity::{DriverName, NodeName};
 use proto::own::{Answer, Own, Step as Said};
 use proto::rpc::Id;
+use tracing::{info, warn};
 
 use crate::learn::now;
 use crate::links::Links;
@@ -190,7 +191,10 @@ pub(crate) async fn said(
             Said::Hold { epoch, pod } => Step::Hold(*epoch, pod),
             Said::Release => Step::Release,
         };
-        Some(Some(step(txn, &own.driver, &volume, &at, said)))
+        let before = txn.owner(&own.driver, &volume).cloned();
+        let verdict = step(txn, &own.driver, &volume, &at, said);
+        let news = txn.owner(&own.driver, &volume) != before.as_ref();
+        Some(Some((verdict, news)))
     });
     let verdict = match written.await {
         Ok(verdict) => verdict?,
@@ -198,10 +202,16 @@ pub(crate) async fn said(
     };
     Some(match verdict {
         None => Answer::NotNow { why: format!("node {node} never had driver {driver}") },
-        Some(Verdict::Held(epoch)) => Answer::Held { epoch },
-        Some(Verdict::Done) => Answer::Released,
-        Some(Verdict::Anothers(owner)) => Answer::Anothers { why: whose(&driver, &id, &owner, links) },
-        Some(Verdict::Fenced(owner)) => {
+        Some((Verdict::Held(epoch), news)) => {
+            if news {
+                info!(%node, %driver, volume = text(&id), epoch, "a volume is the node's");
+            }
+            Answer::Held { epoch }
+        }
+        Some((Verdict::Done, _)) => Answer::Released,
+        Some((Verdict::Anothers(owner), _)) => Answer::Anothers { why: whose(&driver, &id, &owner, links) },
+        Some((Verdict::Fenced(owner), _)) => {
+            warn!(%node, %driver, volume = text(&id), "a node says that it has what was taken from it");
             let now = owner.map(|owner| format!("; now {}", whose(&driver, &id, &owner, links)));
             let why = format!(
                 "it was taken from this node{}",

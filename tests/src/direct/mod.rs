@@ -3,5 +3,8 @@
 
 pub mod contract;
 pub mod guest;
+pub mod pair;
 pub mod scene;
 pub mod shim;
+#[cfg(test)]
+mod test_own;
