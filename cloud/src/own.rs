@@ -82,6 +82,14 @@ fn called(driver: &OfDriver, node_id: &str) -> Vec<NodeName> {
     let is = |info: &Bytes| {
         csi::NodeGetInfoResponse::decode(info.clone()).is_ok_and(|info| info.node_id == node_id)
     };
+    // As most drivers have it; what is behind it looks at each node.
+    let named = node_id
+        .parse()
+        .ok()
+        .filter(|node: &NodeName| driver.at(node).is_some_and(|at| at.info.as_ref().is_some_and(is)));
+    if let Some(node) = named {
+        return vec![node];
+    }
     let nodes = driver.nodes().iter().filter(|(_, at)| at.info.as_ref().is_some_and(is));
     nodes.map(|(node, _)| node.clone()).collect()
 }

@@ -30,8 +30,9 @@ const HANDED_OVER: &str = "handed over directly";
 const ASK: Duration = Duration::from_secs(5);
 /// How long an unpublished volume's caller waits until the cloud knows.
 const TELL: Duration = Duration::from_secs(2);
-/// How soon what could not be stated is stated again.
+/// How soon what could not be stated is stated again: at first, and twice that each time, up to a minute.
 const AGAIN: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(60);
 
 impl Direct {
     /// Makes a volume this node's before it is handed over, if another node could have it.
@@ -176,11 +177,11 @@ impl Direct {
         }
     }
 
-    /// Whether a volume was taken from this node.
+    /// Whether a volume was taken from this node, or that cannot be read.
     pub(super) fn is_fenced(&self, record: &Published) -> bool {
         let Some(state) = &self.state else { return false };
         let kept = lease::of(state, &record.driver, &record.volume_id);
-        kept.is_ok_and(|kept| kept.is_some_and(|kept| matches!(kept.lease, Lease::Fenced { .. })))
+        kept.map_or(true, |kept| kept.is_some_and(|kept| matches!(kept.lease, Lease::Fenced { .. })))
     }
 
     /// Lets go what is not used, and holds what is, as a csi-edge left it that has ended. Nobody is asked.
@@ -194,13 +195,13 @@ impl Direct {
 
     /// Tells the cloud of all volumes, whenever there is a new link, until told to stop.
     pub async fn state_owners(self: Arc<Self>) {
-        let mut news = self.calls.asks().news();
+        let (mut news, mut wait) = (self.calls.asks().news(), AGAIN);
         loop {
             news.borrow_and_update();
             let all = !self.calls.asks().is_linked() || self.state_all().await;
             tokio::select! {
-                _ = news.changed() => {}
-                () = tokio::time::sleep(AGAIN), if !all => {}
+                _ = news.changed() => wait = AGAIN,
+                () = tokio::time::sleep(wait), if !all => wait = (wait * 2).min(SELDOM),
             }
         }
     }
