@@ -46,7 +46,7 @@ async fn staged(pair: &Pair) -> anyhow::Result<Volume> {
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result<()> {
-    let mut pair = Pair::new().await?;
+    let pair = Pair::new().await?;
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.publish(0, &volume, "uid-1").await?;

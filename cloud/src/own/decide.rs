@@ -71,17 +71,13 @@ pub fn decide(before: Ownership, node: &NodeName, step: Step<'_>, at: Moment) ->
             let mine = mine.unwrap_or_else(new);
             (Some(Owner { epoch: at.epoch, held: Some(pod.into()), ..mine }), Verdict::Held(at.epoch))
         }
-        // What it said before it had not heard the answer to.
-        Step::Hold(_, pod) => match mine {
-            Some(mine) if mine.held.is_some() => {
-                let epoch = mine.epoch;
-                (Some(mine), Verdict::Held(epoch))
-            }
-            mine => {
-                let mine = mine.unwrap_or_else(new);
-                (Some(Owner { epoch: at.epoch, held: Some(pod.into()), ..mine }), Verdict::Held(at.epoch))
-            }
-        },
+        Step::Hold(_, pod) => {
+            let mine = mine.unwrap_or_else(new);
+            // What it was told last may not have arrived, and another pod may have come while it was cut off.
+            let epoch = if mine.held.is_some() { mine.epoch } else { at.epoch };
+            let held = mine.held.clone().filter(|_| pod.is_empty()).unwrap_or_else(|| pod.into());
+            (Some(Owner { epoch, held: Some(held), ..mine }), Verdict::Held(epoch))
+        }
         Step::Release => (mine.map(|mine| Owner { held: None, ..mine }), Verdict::Done),
         Step::Break => return (Ownership { owner: None, broken: Some(at.epoch) }, Verdict::Done),
     };

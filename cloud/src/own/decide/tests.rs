@@ -69,6 +69,8 @@ fn who_has_it_keeps_it_though_the_store_has_forgotten() {
     }
     let mine = owned("n1", false, Some("p"));
     assert_eq!(step(mine.clone(), Step::Hold(3, "p")), (mine, Verdict::Held(5)), "and is told its epoch");
+    let another = owned("n1", false, Some("q"));
+    assert_eq!(step(owned("n1", false, Some("p")), Step::Hold(5, "q")), (another, Verdict::Held(5)));
     let others = owned("n2", false, Some("p"));
     assert_eq!(step(others.clone(), Step::Hold(9, "p")), (others.clone(), Verdict::Fenced(others.owner)));
 }
