@@ -241,6 +241,8 @@ proptest! {
             world.happens(*event);
             let users = world.users();
             prop_assert!(users.len() <= 1, "{users:?} after {:?}", &events[..=number]);
+            let taken = (0..NODES).find(|at| world.nodes[*at].excused && world.holder() == Some(name(*at)));
+            prop_assert_eq!(taken, None, "it has what was taken from it, after {:?}", &events[..=number]);
             if let Some(at) = users.first() {
                 prop_assert_eq!(world.holder(), Some(name(*at)), "after {:?}", &events[..=number]);
             }
