@@ -79,6 +79,7 @@ pub struct Direct {
     busy: Arc<Mutex<HashSet<(DriverName, String)>>>,
     /// Held while it is settled whose a device is.
     claims: Mutex<()>,
+    known: own::known::Known,
     tasks: Tasks,
 }
 
@@ -107,7 +108,8 @@ impl Direct {
         let Places { state, host, roots } = places;
         let root = Root::new(roots.entries.clone());
         let runtimes = Runtimes::new(roots, runtime::PATIENCE);
-        Self { calls, state, root, host, runtimes, busy: Arc::default(), claims: Mutex::default(), tasks }
+        let (busy, claims, known) = (Arc::default(), Mutex::default(), own::known::Known::default());
+        Self { calls, state, root, host, runtimes, busy, claims, known, tasks }
     }
 
     /// Answers a request that came in by this node's front of a driver.

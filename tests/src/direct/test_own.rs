@@ -89,7 +89,7 @@ impl Node {
     }
 
     fn settle(&mut self) {
-        self.lease = lease::settled(self.lease.take(), self.recorded, true);
+        self.lease = lease::settled(self.lease.take(), self.recorded);
     }
 
     fn publish(&mut self) {
