@@ -114,15 +114,7 @@ impl Asks {
         let asking = async {
             loop {
                 let link = to.borrow_and_update().clone();
-                let answered = async {
-                    match &link {
-                        To::Link(number, link) => {
-                            let answer = self.ask_on(link, driver, volume, step.clone()).await;
-                            answer.map(|answer| (answer, *number))
-                        }
-                        To::Nobody | To::Older => None,
-                    }
-                };
+                let answered = self.ask_on(&link, driver, volume, step.clone());
                 // Whatever comes of the other link: the cloud hears it no more.
                 let answer = tokio::select! {
                     answer = answered => answer,
@@ -138,19 +130,14 @@ impl Asks {
         tokio::time::timeout(patience, asking).await.map_err(|_| self.no_answer())
     }
 
-    /// None if the link is gone.
-    async fn ask_on(
-        &self,
-        link: &mpsc::Sender<Asked>,
-        driver: &DriverName,
-        volume: &str,
-        step: Step,
-    ) -> Option<Answer> {
+    /// None if there is no link, or it is gone.
+    async fn ask_on(&self, to: &To, driver: &DriverName, volume: &str, step: Step) -> Option<(Answer, u64)> {
+        let To::Link(number, link) = to else { return None };
         let (answer, answered) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let own = Own { id, driver: driver.clone(), volume: volume.to_owned(), step };
         link.send(Asked { own, answer }).await.ok()?;
-        answered.await.ok()
+        Some((answered.await.ok()?, *number))
     }
 
     fn no_answer(&self) -> NoAnswer {
