@@ -46,7 +46,7 @@ impl Direct {
             return true;
         }
         let removed = async {
-            self.is_let_go(record, Absent::Lost).await.map_err(|error| chain(&error))?;
+            self.is_let_go_now(record, Absent::Lost).await.map_err(|error| chain(&error))?;
             self.root.remove(&record.target, driver, volume).map_err(|error| chain(&error))
         };
         if let Err(error) = removed.await {
@@ -54,7 +54,7 @@ impl Direct {
             return false;
         }
         // One may have found it between the look and the removal.
-        if let Err(error) = self.is_let_go(record, Absent::Lost).await {
+        if let Err(error) = self.is_let_go_now(record, Absent::Lost).await {
             let error = chain(&error);
             error!(driver, volume, error, "a guest has begun with a fenced volume just now; end that guest");
         }
