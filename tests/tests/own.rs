@@ -218,6 +218,36 @@ async fn a_store_that_was_lost_learns_from_the_nodes_who_has_what() -> anyhow::R
     pair.stop().await
 }
 
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn what_was_published_before_anybody_asked_is_its_nodes() -> anyhow::Result<()> {
+    let mut pair = Pair::new().await?;
+    let volume = staged(&pair).await?;
+    pair.publish(0, &volume, "uid-1").await?;
+    pair.cut(0).await?;
+    pair.forget_store().await?;
+    pair.upgrade_edge(0).await?;
+    // It does not need the cloud, which has never heard of the volume.
+    until("it is served", || pair.publish(0, &volume, "uid-1")).await?;
+    assert_eq!(pair.json(&["owners"]).await?, Value::Array(Vec::new()));
+    pair.mend(0);
+    until("the node has said so", || async {
+        let owners = pair.json(&["owners"]).await?;
+        ensure!(owners[0]["holder_node"] == "n1" && owners[0]["holder_pod"] == "uid-1", "{owners}");
+        Ok(())
+    })
+    .await?;
+    until("the other one is linked", || async {
+        let (code, why) = code(pair.publish(1, &volume, "uid-2").await);
+        ensure!(code == Code::FailedPrecondition && why.contains("node n1 has it"), "{code:?} {why}");
+        Ok(())
+    })
+    .await?;
+    pair.unpublish(0, &volume, "uid-1").await?;
+    pair.end(&volume).await?;
+    pair.stop().await
+}
+
 /// An attacher of one volume.
 struct Attacher {
     front: RawClient,

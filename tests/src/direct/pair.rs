@@ -3,7 +3,7 @@
 //! Both nodes have the same driver process, so what one writes the other finds, as with a SAN. hostdir is asked for volumes
 //! of several writers, so that nobody but us keeps the two apart.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use proto::csi;
@@ -117,8 +117,25 @@ impl Pair {
     /// # Errors
     /// It does not start.
     pub async fn restart_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.restart_edge_after(node, |_| Ok(())).await
+    }
+
+    /// The same, and it has what a csi-edge would have left that knows nothing of owners.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn upgrade_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.restart_edge_after(node, |state| Ok(std::fs::remove_dir_all(state.join("direct/owners"))?)).await
+    }
+
+    async fn restart_edge_after(
+        &mut self,
+        node: usize,
+        between: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let (older, relay) = self.edges.remove(node);
         older.kill().await?;
+        between(&self.of(node, "state"))?;
         let newer = edge(&mut self.stand, NODES[node], relay.url()).await?;
         self.edges.insert(node, (newer, relay));
         Ok(())
