@@ -170,6 +170,34 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
+async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends() -> anyhow::Result<()> {
+    let pair = Pair::new().await?;
+    let volume = staged(&pair).await?;
+    pair.publish(0, &volume, "uid-1").await?;
+    let guest = std::fs::File::open(pair.device()?)?;
+    pair.cut(0).await?;
+    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    pair.say(&release).await?;
+    pair.mend(0);
+    until("it is told", || async {
+        let shown = pair.direct(0, &["inspect", &volume.id]).await?;
+        ensure!(shown.contains("taken from this node") && shown.contains("is nobody's now"), "{shown}");
+        Ok(())
+    })
+    .await?;
+    // What finds no entry would mount the host's empty directory instead.
+    assert_eq!(pair.entries(0), 1);
+    refused(pair.unpublish(0, &volume, "uid-1").await, Code::Unavailable, &["is open in process"]);
+    drop(guest);
+    pair.unpublish(0, &volume, "uid-1").await?;
+    until("it is an ordinary node again", || pair.publish(0, &volume, "uid-1")).await?;
+    pair.unpublish(0, &volume, "uid-1").await?;
+    pair.end(&volume).await?;
+    pair.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
 async fn a_cloud_that_is_killed_while_it_gives_a_volume_gives_it_to_one() -> anyhow::Result<()> {
     let mut pair = Pair::new().await?;
     let volume = staged(&pair).await?;

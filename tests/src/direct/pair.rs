@@ -12,7 +12,7 @@ use proto::csi::node_client::NodeClient;
 use serde_json::Value;
 use tonic::transport::Channel;
 
-use super::scene::{Clean, DRIVER, Volume};
+use super::scene::{Clean, DRIVER, Volume, loops};
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::stand::{Cloud, START, STOP, Stand, channel, until};
@@ -171,6 +171,15 @@ impl Pair {
 
     fn of(&self, node: usize, what: &str) -> PathBuf {
         self.stand.dir().join(format!("{}-{what}", NODES[node]))
+    }
+
+    /// The block device of the one volume.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn device(&self) -> anyhow::Result<String> {
+        let devices = loops(&self.stand.dir().canonicalize()?);
+        Ok(devices.into_iter().next().context("no device")?.0)
     }
 
     /// How many entries a node's runtimes see.
