@@ -12,7 +12,7 @@ use proto::csi::node_client::NodeClient;
 use serde_json::Value;
 use tonic::transport::Channel;
 
-use super::scene::{Clean, DRIVER, Volume};
+use super::scene::{Clean, DRIVER, Volume, loops};
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::stand::{Cloud, START, STOP, Stand, channel, until};
@@ -128,9 +128,24 @@ impl Pair {
     /// # Errors
     /// It does not start.
     pub async fn restart_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.kill_edge(node).await?;
+        self.power_on(node).await
+    }
+
+    /// The same, and it has what a csi-edge would have left that knows nothing of owners.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn upgrade_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.kill_edge(node).await?;
+        std::fs::remove_dir_all(self.of(node, "state").join("direct/owners"))?;
+        self.power_on(node).await
+    }
+
+    async fn kill_edge(&mut self, node: usize) -> anyhow::Result<()> {
         self.edges[node].0.signal(rustix::process::Signal::KILL)?;
         self.edges[node].0.ended(STOP).await.context("csi-edge was not killed")?;
-        self.power_on(node).await
+        Ok(())
     }
 
     /// Kills a csi-edge, and waits until csi-cloud knows.
@@ -138,8 +153,7 @@ impl Pair {
     /// # Errors
     /// It does not notice.
     pub async fn power_off(&mut self, node: usize) -> anyhow::Result<()> {
-        self.edges[node].0.signal(rustix::process::Signal::KILL)?;
-        self.edges[node].0.ended(STOP).await.context("csi-edge was not killed")?;
+        self.kill_edge(node).await?;
         self.is_away(node).await
     }
 
@@ -208,6 +222,15 @@ impl Pair {
 
     fn of(&self, node: usize, what: &str) -> PathBuf {
         self.stand.dir().join(format!("{}-{what}", NODES[node]))
+    }
+
+    /// The block device of the one volume.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn device(&self) -> anyhow::Result<String> {
+        let devices = loops(&self.stand.dir().canonicalize()?);
+        Ok(devices.into_iter().next().context("no device")?.0)
     }
 
     /// How many entries a node's runtimes see.

@@ -58,25 +58,27 @@ impl Direct {
         let (volumes, mut all) = self.owned();
         let mut silent = false;
         for (driver, volume) in volumes {
-            // Whoever does something with it tells of it.
-            let Some(_busy) = self.take(&driver, &volume) else {
-                all = false;
-                continue;
-            };
-            let told = match self.settle_owner(&driver, &volume) {
-                Ok(Some(entry)) => self.see_to(&driver, &entry, silent).await,
-                Ok(None) => Told::Yes,
-                // It stays so until somebody looks, or there is room on the disk.
-                Err(error) => {
-                    debug!(%driver, volume, error = chain(&error), "it is not known whose the volume is");
-                    Told::Later
-                }
-            };
+            let told = self.see_to_one(&driver, &volume, silent).await;
             all &= told == Told::Yes;
             // A link that has lost one answer may lose all, and each volume would be kept from its callers meanwhile.
             silent |= told == Told::Silent;
         }
         all
+    }
+
+    async fn see_to_one(&self, driver: &DriverName, volume: &str, silent: bool) -> Told {
+        let _stating = Stating::of(self, driver, volume);
+        // Whoever does something with it tells of it.
+        let Some(_busy) = self.take(driver, volume) else { return Told::Later };
+        match self.settle_owner(driver, volume) {
+            Ok(Some(entry)) => self.see_to(driver, &entry, silent).await,
+            Ok(None) => Told::Yes,
+            // It stays so until somebody looks, or there is room on the disk.
+            Err(error) => {
+                debug!(%driver, volume, error = chain(&error), "it is not known whose the volume is");
+                Told::Later
+            }
+        }
     }
 
     /// The volumes that are published, or of which it is kept whose they are; and whether these are all.
@@ -112,6 +114,22 @@ impl Direct {
                 drop(busy);
             });
         }
+    }
+}
+
+/// Says which volume is being seen to, until that has ended.
+struct Stating<'a>(&'a Direct);
+
+impl<'a> Stating<'a> {
+    fn of(direct: &'a Direct, driver: &DriverName, volume: &str) -> Self {
+        direct.stating.send_replace(Some((driver.clone(), volume.to_owned())));
+        Self(direct)
+    }
+}
+
+impl Drop for Stating<'_> {
+    fn drop(&mut self) {
+        self.0.stating.send_replace(None);
     }
 }
 
