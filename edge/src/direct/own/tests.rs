@@ -79,7 +79,8 @@ impl Node {
 }
 
 async fn answered(link: &mut mpsc::Receiver<Asked>, answer: Answer) -> Own {
-    let asked = link.recv().await.unwrap();
+    let asked = tokio::time::timeout(Duration::from_secs(60), link.recv()).await;
+    let asked = asked.expect("the cloud was not asked").unwrap();
     asked.answer.send(answer).unwrap();
     asked.own
 }
