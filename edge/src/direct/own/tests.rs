@@ -249,6 +249,12 @@ async fn what_cannot_be_kept_on_a_full_disk_is_let_go_when_there_is_room() {
     let (all, own) = tokio::join!(node.direct.see_to_all(), answered(&mut link, Answer::Released));
     assert!(all && own.step == Step::Release, "{own:?}");
     assert_eq!(node.lease(), None);
+    // And what is damaged is not told of, so it is looked at again.
+    node.publish("v");
+    node.keep("v", held(5));
+    let file = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
+    std::fs::File::create(file).unwrap();
+    assert!(!node.direct.see_to_all().await);
 }
 
 #[tokio::test(start_paused = true)]
