@@ -1,7 +1,8 @@
 //! What the tests of direct volumes need: guests that read the contract as runtimes do, shims that answer as theirs
-//! do, and a scene of real programs with a driver of block volumes.
+//! do, a scene of real programs with a driver of block volumes, and an OCI runtime for a real kubelet's pods.
 
 pub mod contract;
 pub mod guest;
 pub mod scene;
 pub mod shim;
+pub mod wrapper;

@@ -16,7 +16,7 @@ use proto::stop::Tasks;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-mod go;
+pub(in crate::direct) mod go;
 mod reference;
 mod rs;
 
@@ -201,14 +201,14 @@ fn unescape(text: &str) -> Option<String> {
     percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }
 
-fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(in crate::direct) fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response
 }
 
 /// CSI's statistics as Go writes them: what is zero is left out.
-fn statistics(volume: &Volume) -> serde_json::Value {
+pub(in crate::direct) fn statistics(volume: &Volume) -> serde_json::Value {
     let row = |unit: u64, total: u64, used: u64| {
         let fields = [("available", total - used), ("total", total), ("used", used), ("unit", unit)];
         let there = fields.into_iter().filter(|(_, value)| *value != 0);
