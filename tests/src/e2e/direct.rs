@@ -79,7 +79,7 @@ async fn life(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
     scene.delete::<PersistentVolumeClaim>("disk").await?;
     traces.gone(scene.cluster).await?;
     scene.ready(&["ordinary"]).await?;
-    within("end of what the runtime had", SOON, || async { nothing_left(node, traces) }).await
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, traces) }).await
 }
 
 /// Waits until the kubelet's summary has the very numbers of the file system that the container has mounted, of a volume of
@@ -123,12 +123,16 @@ fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
     Ok(one)
 }
 
-/// No entry of the contract, and no shim.
-fn nothing_left(node: &Node, traces: &Traces) -> anyhow::Result<()> {
-    for (dir, what) in [(ENTRIES, "entry"), (SANDBOXES, "sandbox")] {
-        let left: Vec<_> = std::fs::read_dir(node.sees(dir))?.filter_map(Result::ok).collect();
-        ensure!(left.is_empty(), "of {} there is still an {what}: {left:?}", traces.name);
+/// No entry of the contract, no shim, no record of csi-edge's, no device.
+fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
+    let records = scene.cluster.ground.at(&format!("{}/csi-edge/direct/published", node.name));
+    let dirs = [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records.into(), "record")];
+    for (dir, what) in dirs {
+        let left: Vec<_> = std::fs::read_dir(dir)?.filter_map(Result::ok).collect();
+        ensure!(left.is_empty(), "of {} there is still a {what}: {left:?}", traces.name);
     }
+    let devices = tables::devices(&traces.handle)?;
+    ensure!(devices.is_empty(), "of {} there is still a device: {devices:?}", traces.name);
     Ok(())
 }
 
@@ -171,5 +175,5 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.delete::<Pod>("next").await?;
     scene.delete::<PersistentVolumeClaim>("disk").await?;
     traces.gone(scene.cluster).await?;
-    within("end of what the runtime had", SOON, || async { nothing_left(node, &traces) }).await
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) }).await
 }

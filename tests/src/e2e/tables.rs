@@ -22,7 +22,10 @@ pub(super) struct Seen {
 }
 
 /// The numbers of the loop devices that serve a volume of hostdir's, as mount tables have them.
-fn devices(handle: &str) -> anyhow::Result<Vec<String>> {
+///
+/// # Errors
+/// The kernel does not say.
+pub(super) fn devices(handle: &str) -> anyhow::Result<Vec<String>> {
     let (needle, mut found) = (format!("/volumes/{handle}/"), Vec::new());
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
         // Devices come and go.

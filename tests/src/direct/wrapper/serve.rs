@@ -217,3 +217,34 @@ impl Guest {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_volumes_own_numbers_are_told() {
+        let served =
+            |device: &str| Served { device: device.into(), fstype: "xfs".into(), destination: "/".into() };
+        let process = std::process::id().cast_signed();
+        let guest = Guest { process, volumes: vec![served("/dev/null")], dir: "/does/not/exist".into() };
+        // The root of the machine is not on that device.
+        assert!(guest.usage("/dev/null").unwrap_err().to_string().contains("something else"));
+        let unknown = guest.answer(Asked::Stats("/dev/zero".into())).await;
+        assert_eq!(unknown.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let text = unknown.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(text, "failed to get volume stats: failed to find device /dev/zero\n");
+    }
+
+    #[tokio::test]
+    async fn it_is_seen_that_a_process_ended() -> anyhow::Result<()> {
+        let mut child = Command::new("sleep").arg("1000").spawn()?;
+        let process = child.id().cast_signed();
+        let patience = Duration::from_millis(120);
+        assert!(tokio::time::timeout(patience, ended(process)).await.is_err(), "it runs");
+        child.kill()?;
+        child.wait()?;
+        tokio::time::timeout(crate::stand::STOP, ended(process)).await?;
+        Ok(())
+    }
+}
