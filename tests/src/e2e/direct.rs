@@ -1,6 +1,8 @@
 //! Volumes that are handed over directly to pods of a RuntimeClass whose handler does to them what a VM's runtime does
 //! (`direct::wrapper`): written, found again, grown on line, counted by the kubelet, and never mounted on the host.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use kube::api::DeleteParams;
@@ -60,6 +62,7 @@ async fn life(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
     let node = scene.cluster.node("n1")?;
     scene.ready(&["first", "ordinary"]).await?;
     counted(scene, node, traces, 320).await?;
+    inspected(scene, node, traces).await?;
     scene.delete::<Pod>("first").await?;
     ensure!(
         tables::namespaces(&traces.handle)?.is_empty(),
@@ -103,6 +106,26 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
     within("statistics of the direct volume", SOON, counted).await
 }
 
+/// An operator at the node sees which runtime has the volume, and what its guest says.
+async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
+    let ground = &scene.cluster.ground;
+    let (program, state) = (ground.ours("csi-edge").display().to_string(), state(scene, node));
+    let args = ["direct", "inspect", &traces.handle, "--state", &state, "-o", "json"];
+    let said = node.space.run(&program, &args).await?;
+    let seen: Value = serde_json::from_str(&said)?;
+    let is = |at: &str, wanted: &str| seen.pointer(at).and_then(Value::as_str) == Some(wanted);
+    let sandbox = seen.pointer("/0/sandbox").is_some_and(Value::is_string);
+    let counts = seen.pointer("/0/guest/bytes/0").is_some_and(Value::is_u64);
+    let all = is("/0/standing", "published") && is("/0/runtime", "kata-go") && sandbox && counts;
+    ensure!(all, "csi-edge shows {said}");
+    Ok(())
+}
+
+/// What csi-edge of a node may not forget.
+fn state(scene: &Scene<'_>, node: &Node) -> String {
+    scene.cluster.ground.at(&format!("{}/csi-edge", node.name))
+}
+
 /// A number of a claim's volume in a kubelet's summary.
 fn number(summary: &Value, namespace: &str, claim: &str, key: &str) -> anyhow::Result<u64> {
     let pods = summary.get("pods").and_then(Value::as_array).into_iter().flatten();
@@ -125,8 +148,8 @@ fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
 
 /// No entry of the contract, no shim, no record of csi-edge's, no device.
 fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
-    let records = scene.cluster.ground.at(&format!("{}/csi-edge/direct/published", node.name));
-    let dirs = [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records.into(), "record")];
+    let records = PathBuf::from(state(scene, node)).join("direct/published");
+    let dirs = [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records, "record")];
     for (dir, what) in dirs {
         let left: Vec<_> = std::fs::read_dir(dir)?.filter_map(Result::ok).collect();
         ensure!(left.is_empty(), "of {} there is still a {what}: {left:?}", traces.name);
@@ -140,7 +163,7 @@ fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Resu
 /// gets the volume until an operator has taken it away.
 pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n2")?;
-    scene.apply(&disk("320Mi")).await?;
+    scene.apply(&claim_of("disk", "direct-once", "320Mi", "")).await?;
     scene.apply(&at(&pod("stray", "disk", WRITE, READ), "n2")).await?;
     scene.ready(&["stray"]).await?;
     let traces = Traces::of(scene, "disk").await?;
@@ -155,8 +178,10 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     let refused = || async {
         let events = list(&scene.api::<Event>()).await?;
         let of = |event: &&Event| event.involved_object.name.as_deref() == Some("next");
-        let failed = events.iter().filter(of).find(|event| event.reason.as_deref() == Some("FailedMount"));
-        failed.map(drop).context("its volume is not refused")
+        let mut said = events.iter().filter(of).filter_map(|event| event.message.as_deref());
+        let refused = said.any(|text| text.contains(&uid) && text.contains("one guest owns it"));
+        ensure!(refused, "its volume is not refused");
+        Ok(())
     };
     within("refusal of the next pod's volume", SOON, refused).await?;
     let said = || async {
