@@ -159,6 +159,37 @@ fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Resu
     Ok(())
 }
 
+/// A pod keeps its volume when kubelet and csi-edge are killed and come back; and when it goes while its kubelet is away, which
+/// then sees nothing mounted and unpublishes nothing, the next pod gets the volume with all that was written.
+pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n1")?;
+    scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
+    scene.apply(&guest("first", "n1", FILL, FILLED)).await?;
+    scene.apply(&at(&pod("ordinary", "data", WRITE, READ), "n1")).await?;
+    scene.ready(&["first", "ordinary"]).await?;
+    let traces = Traces::of(scene, "disk").await?;
+    for program in [&node.edge, &node.kubelet] {
+        program.kill().await?;
+        program.run().await?;
+    }
+    counted(scene, node, &traces, 320).await?;
+    scene.ready(&["first", "ordinary"]).await?;
+    ensure!(scene.restarts("first").await? == 0, "its container was started again");
+
+    node.kubelet.kill().await?;
+    scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
+    scene.gone::<Pod>("first").await?;
+    scene.apply(&guest("second", "n1", FOUND, READ)).await?;
+    ensure!(within_container(&traces).is_ok(), "the container has ended, though its kubelet was away");
+    node.kubelet.run().await?;
+    scene.ready(&["second", "ordinary"]).await?;
+    within_container(&traces)?;
+    scene.delete::<Pod>("second").await?;
+    scene.delete::<PersistentVolumeClaim>("disk").await?;
+    traces.gone(scene.cluster).await?;
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) }).await
+}
+
 /// What a pod without the RuntimeClass writes is in the host's directory: it is kept when the pod is gone, and nobody else
 /// gets the volume until an operator has taken it away.
 pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {

@@ -86,6 +86,7 @@ pub const ROWS: &[Row] = &[
     // Alone, as the examples of another row have the names of those of deploy/.
     Row { name: "manifests", alone: true, run: |scene| manifests::accepted(scene).boxed() },
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
+    Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
     Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },
