@@ -159,8 +159,9 @@ fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Resu
     Ok(())
 }
 
-/// A pod keeps its volume when kubelet and csi-edge are killed and come back; and when it goes while its kubelet is away, which
-/// then sees nothing mounted and unpublishes nothing, the next pod gets the volume with all that was written.
+/// A pod keeps its volume when kubelet and csi-edge are killed and come back, though the kubelet finds nothing mounted; and
+/// when it goes while its kubelet is away, the next pod gets the volume with all that was written, but not before the first
+/// one's container has ended.
 pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n1")?;
     scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
