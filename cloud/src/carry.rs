@@ -177,8 +177,8 @@ impl Carrier<'_> {
             && direct.is_some()
             && came.rpc.method == "ValidateVolumeCapabilities"
         {
-            let shown = proto::direct::into_validated(&message, &came.message);
-            answer = answer.with(frame::frame(&shown.map_err(|e| malformed(came.rpc, e))?));
+            let shown = direct::validated(came.rpc.method, &came.message, &message)?;
+            answer = answer.with(frame::frame(&shown));
         }
         if let Some(message) = message(&answer) {
             self.learn(came.rpc, &came.key, &came.message, &message).await?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi::{self, VolumeCapability};
 use proto::direct::{self, Contradiction, Direct};
-use proto::error::{BadRequest, Error};
+use proto::error::{BadRequest, Error, chain};
 use proto::wire::{self, Malformed};
 
 use crate::parameters::OURS;
@@ -99,6 +99,28 @@ pub(crate) fn of_volume(
     direct::for_driver(request, places).map(|request| Some(request.into())).map_err(malformed)
 }
 
+/// ValidateVolumeCapabilities' answer about a direct volume. What its driver would take and we would refuse is not
+/// confirmed. CSI: "confirmed" is set only if all that was asked for is supported.
+///
+/// # Errors
+/// The request or the answer is malformed.
+pub(crate) fn validated(method: &'static str, request: &Bytes, answer: &Bytes) -> Result<Vec<u8>, Error> {
+    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
+    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
+    let shown = direct::into_validated(answer, request).map_err(malformed)?;
+    let asked = csi::ValidateVolumeCapabilitiesRequest::decode(request.clone()).map_err(bad)?;
+    let said = asked.volume_context.into_iter().chain(asked.parameters).collect();
+    let checked = Direct::read(&said)
+        .and_then(|direct| direct.map_or(Ok(()), |direct| check(&direct, &asked.volume_capabilities)));
+    let Err(contradiction) = checked else { return Ok(shown) };
+    let mut refused = csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).map_err(bad)?;
+    if refused.confirmed.take().is_none() {
+        return Ok(shown);
+    }
+    refused.message = chain(&contradiction);
+    Ok(refused.encode_to_vec())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +158,35 @@ mod tests {
             let refused = check_create(&create(mode), &class).unwrap_err();
             assert_eq!(refused.code(), Code::InvalidArgument, "{}", refused.chain());
         }
+    }
+
+    #[test]
+    fn what_would_be_refused_later_is_not_confirmed() {
+        let request = |mode| csi::ValidateVolumeCapabilitiesRequest {
+            volume_id: "v".into(),
+            volume_context: [(direct::KEY.to_owned(), "kata".to_owned())].into(),
+            volume_capabilities: vec![capability(mode)],
+            ..Default::default()
+        };
+        let confirmed = csi::validate_volume_capabilities_response::Confirmed {
+            mutable_parameters: [("iops".to_owned(), "9".to_owned())].into(),
+            ..Default::default()
+        };
+        let answer =
+            csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() };
+        let shown = |mode, answer: &csi::ValidateVolumeCapabilitiesResponse| {
+            let (request, answer) = (request(mode).encode_to_vec().into(), answer.encode_to_vec().into());
+            let shown = validated("ValidateVolumeCapabilities", &request, &answer).unwrap();
+            csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).unwrap()
+        };
+        let taken = shown(Mode::SingleNodeSingleWriter, &answer).confirmed.unwrap();
+        assert!(taken.volume_capabilities == [capability(Mode::SingleNodeSingleWriter)]);
+        assert_eq!(taken.mutable_parameters["iops"], "9");
+        let refused = shown(Mode::MultiNodeMultiWriter, &answer);
+        assert!(refused.confirmed.is_none());
+        assert!(refused.message.contains("MULTI_NODE_MULTI_WRITER"), "{}", refused.message);
+        let theirs = csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() };
+        assert!(shown(Mode::MultiNodeMultiWriter, &theirs) == theirs);
     }
 
     #[test]

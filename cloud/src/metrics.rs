@@ -297,6 +297,10 @@ impl Backend for Measured {
         self.changes.observe(changes.len() as f64);
         outcome
     }
+
+    fn waits(&self) -> bool {
+        self.backend.waits()
+    }
 }
 
 impl EncodeLabelValue for Named {

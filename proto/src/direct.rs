@@ -134,21 +134,28 @@ fn as_block(capability: &[u8]) -> Result<Vec<u8>, Malformed> {
     Ok(edited)
 }
 
-/// ValidateVolumeCapabilities' answer as its caller sees it: what is confirmed is what was asked.
+/// ValidateVolumeCapabilities' answer as its caller sees it: what is confirmed is what was asked, and what the driver
+/// has confirmed besides.
 ///
 /// # Errors
 /// The answer or the request is malformed.
 pub fn into_validated(answer: &[u8], request: &[u8]) -> Result<Vec<u8>, Malformed> {
-    // ValidateVolumeCapabilitiesResponse.confirmed, and the fields in it that are in the request too.
+    // ValidateVolumeCapabilitiesResponse.confirmed, and the fields in it that were edited, with those of the request.
     const CONFIRMED: u32 = 1;
     const PAIRS: [(u32, u32); 3] = [(2, 1), (3, 2), (4, 3)];
-    let confirm = |_: &[u8]| {
+    let confirm = |theirs: &[u8]| {
         let mut confirmed = Vec::new();
         for field in wire::fields(request) {
             let field = field?;
             let pair = PAIRS.iter().find(|(asked, _)| *asked == field.number);
             if let Some(((_, number), content)) = pair.zip(field.content) {
                 wire::append(&mut confirmed, &[*number], content);
+            }
+        }
+        for field in wire::fields(theirs) {
+            let field = field?;
+            if PAIRS.iter().all(|(_, number)| *number != field.number) {
+                confirmed.extend_from_slice(field.raw);
             }
         }
         Ok(wire::Edit::Replace(confirmed))

@@ -67,4 +67,8 @@ impl Backend for Memory {
         }
         if crash == Some(Crash::After(0)) { Err(StoreError::Closed) } else { Ok(()) }
     }
+
+    fn waits(&self) -> bool {
+        false
+    }
 }

@@ -47,6 +47,11 @@ pub trait Backend: Send {
     /// # Errors
     /// They are not durable, and none will be there after a restart unless the error says that it is not known.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Whether a commit may wait for a disk; it is then made in a thread that may.
+    fn waits(&self) -> bool {
+        true
+    }
 }
 
 /// Why the store cannot be used.
@@ -206,6 +211,10 @@ type Committed = (Option<Box<dyn Backend>>, Result<(), StoreError>, Vec<Change>)
 async fn commit(mut backend: Box<dyn Backend>, changes: Vec<Change>) -> Committed {
     if changes.is_empty() {
         return (Some(backend), Ok(()), changes);
+    }
+    if !backend.waits() {
+        let outcome = backend.commit(&changes);
+        return (Some(backend), outcome, changes);
     }
     let committing = tokio::task::spawn_blocking(move || {
         let outcome = backend.commit(&changes);

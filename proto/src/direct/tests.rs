@@ -219,9 +219,13 @@ fn what_is_confirmed_is_what_was_asked() {
         volume_capabilities: sent.volume_capabilities,
         ..Default::default()
     };
-    let answer =
-        csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() };
-    let shown = into_validated(&answer.encode_to_vec(), &message).unwrap();
+    // And what a driver confirms that is newer than we are.
+    let mut answer = Vec::new();
+    let mut newer = confirmed.encode_to_vec();
+    wire::append(&mut newer, &[15], b"new");
+    wire::append(&mut answer, &[1], &newer);
+    let shown = into_validated(&answer, &message).unwrap();
+    assert!(shown.windows(3).any(|bytes| bytes == b"new"));
     let shown = csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
     assert!(shown.volume_capabilities == request.volume_capabilities);
     assert_eq!(shown.volume_context, request.volume_context);

@@ -56,7 +56,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// The same when outages last as long as they do in life ([`is_long`]).
 const LONG: Duration = Duration::from_secs(1800);
 /// How many rows run at once that do not disturb each other.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 6;
 
 /// How many events a failure shows.
 const EVENTS: usize = 40;

@@ -80,7 +80,7 @@ async fn sidecars(cluster: &Cluster) -> anyhow::Result<Vec<(Pid, u32)>> {
 /// bound within a minute of external-provisioner's next try.
 pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n3")?;
-    let away = Duration::from_secs(if is_long() { 600 } else { 60 });
+    let away = Duration::from_secs(if is_long() { 600 } else { 20 });
     let names = ["a", "b", "c"];
     node.relay.cut();
     let cut = Instant::now();
