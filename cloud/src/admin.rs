@@ -30,6 +30,7 @@ use self::change::Refused;
 mod change;
 pub mod client;
 mod look;
+mod owners;
 pub mod show;
 pub mod shown;
 mod sum;
@@ -99,6 +100,7 @@ impl Insight {
             "/nodes" => json(&self.nodes(&read(body)?)),
             "/drivers" => json(&self.drivers()),
             "/volumes" => json(&self.volumes(&read(body)?)),
+            "/owners" => json(&self.owners(&read(body)?)),
             "/intents" => json(&self.intents(&read(body)?)),
             "/calls" => json(&self.calls()),
             "/top" => json(&self.top()),
@@ -106,6 +108,7 @@ impl Insight {
             "/node/admit" => json(&self.admit_node(read(body)?).await?),
             "/intent/resolve" => json(&self.resolve_intent(read(body)?).await?),
             "/volume/forget" => json(&self.forget_volume(read(body)?).await?),
+            "/volume/release" => json(&self.release_volume(read(body)?).await?),
             "/homes/rebuild" => json(&self.rebuild_homes(read(body)?).await?),
             _ => Err(Refused::unknown(format!(
                 "{path} is no command of this csi-cloud; are both of one version?"

@@ -24,6 +24,7 @@ use crate::learn;
 use crate::make::{Asked, Create, Creates, text};
 use crate::merge::Lists;
 use crate::ours;
+use crate::own;
 use crate::passage::{HOLD, Passage};
 use crate::policy::Scope;
 use crate::route::Plan;
@@ -51,6 +52,9 @@ impl Carrier<'_> {
             _ => None,
         };
         self.is_settled(&plan, &came)?;
+        if let (Learn::Gone, Key::End(id @ Id::Volume(_))) = (came.rpc.learn, &came.key) {
+            own::may_be_deleted(self.store, self.asker.links(), self.driver, id)?;
+        }
         match (plan, name) {
             (Plan::Make(nodes), Some(name)) => self.make(&name, nodes, came).await,
             (Plan::Node(node), Some(name)) => self.make_again(&name, node, came).await,
@@ -170,6 +174,7 @@ impl Carrier<'_> {
     async fn at(&self, node: &NodeName, mut came: Came) -> Result<Response<Body>, Error> {
         let direct = direct::of_volume(came.rpc.method, &came.message, || self.class(&came.key))?;
         if let Some(request) = &direct {
+            self.to_one_owner(&came).await?;
             came.call.body = frame::frame(request);
         }
         let mut answer = self.send(node, &mut came).await?;
@@ -184,6 +189,13 @@ impl Carrier<'_> {
             self.learn(came.rpc, &came.key, &came.message, &message).await?;
         }
         Ok(answer.response())
+    }
+
+    /// A direct volume is attached to its owner only, or to who becomes that.
+    async fn to_one_owner(&self, came: &Came) -> Result<(), Error> {
+        let (Learn::Attached(node), Key::Home(id)) = (came.rpc.learn, &came.key) else { return Ok(()) };
+        let node = node(&came.message).map_err(|e| malformed(came.rpc, e.into()))?;
+        own::attaching(self.store, self.asker.links(), self.driver, id, &node).await
     }
 
     /// What of its class is ours, if the volume was made here.
@@ -224,7 +236,10 @@ impl Carrier<'_> {
                 Err(_) => return Ok(()),
             },
             Learn::Detached(node) => match node(request) {
-                Ok(node) => learn::changed(store, driver, id, move |old| entry::detach(old, &node)).await,
+                Ok(node) => {
+                    own::detached(store, driver, id, node.clone()).await.map_err(not_durable)?;
+                    learn::changed(store, driver, id, move |old| entry::detach(old, &node)).await
+                }
                 Err(_) => return Ok(()),
             },
             Learn::Resized(size) => match size(answer) {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::make::text;
+use crate::own;
 use crate::store::{At, Home, Node, OfDriver, Store, StoreError};
 use crate::topology::NODE_SEGMENT;
 
@@ -104,13 +105,14 @@ fn segments_of(info: &Bytes) -> Segments {
     info.accessible_topology.map(|topology| topology.segments.into_iter().collect()).unwrap_or_default()
 }
 
-/// Keeps that something is gone, the intent of its name too; with a group also its snapshots.
+/// Keeps that something is gone, the intent of its name and whose it was too; with a group also its snapshots.
 ///
 /// # Errors
 /// It could not be made durable.
 pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
+        own::gone(txn, &driver, &id);
         let Some(home) = txn.home(&driver, &id).cloned() else {
             // A list that was read before may still tell of it.
             return txn.set_home(&driver, &id, None);

@@ -51,6 +51,7 @@ pub mod merge;
 pub mod metrics;
 mod node_fronts;
 mod ours;
+pub mod own;
 pub mod parameters;
 pub mod passage;
 pub mod policy;

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::policy::Policy;
 use crate::store::Store;
 
 mod drive;
+mod owners;
 mod scopes;
 
 /// Calls on their way on one link; more are refused, since each holds its request in memory.
@@ -62,6 +63,8 @@ pub struct Handle {
     passing: Arc<Semaphore>,
     /// Stopped when the link ends; what runs on the link is part of it.
     tasks: Tasks,
+    /// Whether it is its node's: no newer one is there, and the edge has not said goodbye on it.
+    in_use: AtomicBool,
     /// When the link was made.
     pub(crate) begun: Instant,
     /// Who is at its other end.
@@ -180,6 +183,9 @@ impl Links {
     /// Makes this the link of a node; gives back the one that it replaces.
     fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
         let older = self.map().insert(node.clone(), handle.clone());
+        if let Some(older) = &older {
+            older.in_use.store(false, Ordering::SeqCst);
+        }
         self.made.fetch_add(1, Ordering::Relaxed);
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
@@ -209,8 +215,9 @@ impl Links {
 impl Handle {
     fn new(want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
         let (room, passing) = (Semaphore::new(MAX_CALLS), Arc::new(Semaphore::new(MAX_PASSING)));
+        let (calls, bulk, in_use) = (Mutex::default(), Mutex::default(), AtomicBool::new(true));
         let (begun, peer) = (Instant::now(), Peer::default());
-        Self { calls: Mutex::default(), bulk: Mutex::default(), want, room, passing, tasks, begun, peer }
+        Self { calls, bulk, want, room, passing, tasks, in_use, begun, peer }
     }
 
     /// Whether the link still holds.

@@ -29,6 +29,7 @@ use tracing::{debug, warn};
 use uuid::Uuid;
 
 use crate::direct::may_be_deleted;
+use crate::direct::own::asks::Asks;
 use crate::drivers::Driver;
 use crate::scopes::Scopes;
 use crate::share::{Asked, Begin, Outcome, Share, Ticket};
@@ -41,6 +42,7 @@ const MAX_IN_FLIGHT: usize = 1024;
 pub struct Calls {
     drivers: BTreeMap<DriverName, Slot>,
     scopes: Scopes,
+    asks: Asks,
     /// Where it is kept what is handed over directly.
     direct: Option<PathBuf>,
     tasks: Tasks,
@@ -84,7 +86,7 @@ impl Calls {
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
         };
         let drivers = drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect();
-        Self { drivers, scopes: Scopes::default(), direct: None, tasks }
+        Self { drivers, scopes: Scopes::default(), asks: Asks::default(), direct: None, tasks }
     }
 
     /// The same with what is known of how far the drivers' volumes reach.
@@ -102,6 +104,11 @@ impl Calls {
     /// How far the drivers' volumes reach.
     pub fn scopes(&self) -> &Scopes {
         &self.scopes
+    }
+
+    /// How the cloud is asked whose a volume is.
+    pub(crate) fn asks(&self) -> &Asks {
+        &self.asks
     }
 
     /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is set when the

@@ -263,6 +263,14 @@ pub enum Error {
         /// What stands against it, and what to do.
         why: String,
     },
+    /// A volume that one guest owns is another's; nothing was done.
+    #[error("volume {volume} is owned by another: {why}; nothing was done")]
+    Owned {
+        /// The volume's id.
+        volume: String,
+        /// Who has it, and what to do.
+        why: String,
+    },
     /// A direct volume is published with other words than before.
     #[error("volume {volume} is published at {target} already, and differently; unpublish it first")]
     DirectDiffers {
@@ -355,6 +363,8 @@ impl Error {
             Self::DirectRefused { .. } | Self::Direct { fault: Fault::HandedOver, .. } => {
                 Code::FailedPrecondition
             }
+            // CSI, ControllerPublishVolume: "Volume published to another node"; DeleteVolume: "Volume in use".
+            Self::Owned { .. } => Code::FailedPrecondition,
             Self::Direct { fault: Fault::Late, .. } => Code::DeadlineExceeded,
             Self::Direct { fault: Fault::Failed, .. } => Code::Internal,
             Self::Direct { fault: Fault::NotThere, .. } => Code::NotFound,

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::identity::{DriverName, NodeName};
+use crate::own::{Own, Owner};
 use crate::topology::Scope;
 
 /// The protocol that this version speaks; `docs/wire.md` describes it.
@@ -40,6 +41,10 @@ pub enum Message {
     Leave,
     /// Edge to cloud: begin no call on this link any more; it ends when those in flight are answered.
     Leaving,
+    /// Edge to cloud, if its welcome says `owners`: about a volume that one guest owns.
+    Own(Own),
+    /// Cloud to edge: the answer to that.
+    Owner(Owner),
 }
 
 /// What an edge says of itself.
@@ -70,6 +75,9 @@ pub struct Welcome {
     /// callers our topology where the scope is `node` and the driver has none. What is left out stays as it was.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scopes: BTreeMap<DriverName, Scope>,
+    /// Whether the cloud knows which node has a volume that one guest owns, and takes [`Message::Own`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owners: bool,
 }
 
 /// The cloud does not take the link.
@@ -199,8 +207,8 @@ mod tests {
     #[test]
     fn a_welcome_of_before_the_backoff_cap_has_none() {
         let older = br#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#;
-        let expected =
-            Welcome { protocol: 1, version: "0.1.0".into(), backoff_cap_ms: None, scopes: BTreeMap::new() };
+        let (version, scopes) = ("0.1.0".into(), BTreeMap::new());
+        let expected = Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
         assert_eq!(Message::decode(older).unwrap(), Message::Welcome(expected));
     }
 
@@ -209,7 +217,8 @@ mod tests {
         let text = r#"{"welcome":{"protocol":1,"version":"0.1.0","scopes":{"a.example":"node","b.example":"shared"}}}"#;
         let scopes = [("a.example", Scope::Node), ("b.example", Scope::Shared)];
         let scopes = scopes.into_iter().map(|(name, scope)| (name.parse().unwrap(), scope)).collect();
-        let welcome = Welcome { protocol: 1, version: "0.1.0".into(), backoff_cap_ms: None, scopes };
+        let version = "0.1.0".into();
+        let welcome = Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(welcome.clone()));
         assert_eq!(Message::Welcome(welcome).encode().unwrap(), text);
     }

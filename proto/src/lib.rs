@@ -21,6 +21,7 @@ pub mod holder;
 pub mod http2;
 pub mod identity;
 pub mod link;
+pub mod own;
 pub mod program;
 pub mod publish;
 pub mod rpc;

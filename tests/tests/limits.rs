@@ -133,9 +133,10 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             version: "0.1.0".into(),
             backoff_cap_ms: None,
             scopes: Default::default(),
+            owners: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
-        let reason = "an edge may only tell of its drivers and that it leaves";
+        let reason = "an edge may only tell of its drivers and volumes, and that it leaves";
         match timeout(START, link.next()).await? {
             Event::Closed(error) => assert!(error.to_string().contains(reason), "{error}"),
             _ => panic!("not closed"),

@@ -51,7 +51,7 @@ impl From<StoreError> for Refused {
     }
 }
 
-fn done(text: String) -> Done {
+pub(super) fn done(text: String) -> Done {
     info!(change = text, "changed by an operator");
     Done { done: true, text }
 }
@@ -67,11 +67,12 @@ impl Insight {
         }
         let homes = self.store.read(|state| homes_at(state, &node).len());
         let open = self.store.read(|state| intents_at(state, &node));
+        let held = self.store.read(|state| super::owners::still_held(state, &node));
         if !yes {
             let text = format!(
                 "{node} would be removed: its link ends and it is let in no more, {homes} volumes and snapshots are \
-                 marked lost, and unpublishing them is OK from then on; {open} creates there stay open. Give --yes to \
-                 do it; `csi-cloud node admit {node}` undoes it"
+                 marked lost, and unpublishing them is OK from then on; {open} creates there stay open{held}. Give --yes \
+                 to do it; `csi-cloud node admit {node}` undoes it"
             );
             return Ok(Done { done: false, text });
         }
@@ -88,7 +89,7 @@ impl Insight {
         let late = self.store.write(move |txn| mark(txn, &at, true)).await?;
         Ok(done(format!(
             "{node} is removed; {} volumes and snapshots are marked lost, {open} creates there stay open \
-             (`csi-cloud intents`)",
+             (`csi-cloud intents`){held}",
             lost + late
         )))
     }

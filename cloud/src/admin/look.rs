@@ -10,7 +10,7 @@ use proto::rpc::Id;
 
 use super::Insight;
 use super::shown::{
-    AskIntents, AskNodes, AskVolumes, IntentShown, NodeShown, Page, Place, VolumeShown, id, kind,
+    AskIntents, AskNodes, AskVolumes, Holder, IntentShown, NodeShown, Page, Place, VolumeShown, id, kind,
 };
 use crate::make::text;
 use crate::store::{Home, Intent, OfDriver, State};
@@ -105,10 +105,10 @@ impl Insight {
 }
 
 /// Records of a driver, in order of their ids.
-type Records<'s, R> = Box<dyn Iterator<Item = (&'s Id, &'s R)> + 's>;
+pub(super) type Records<'s, R> = Box<dyn Iterator<Item = (&'s Id, &'s R)> + 's>;
 
 /// All after an id.
-fn from(after: Option<Id>) -> (Bound<Id>, Bound<Id>) {
+pub(super) fn from(after: Option<Id>) -> (Bound<Id>, Bound<Id>) {
     (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
 }
 
@@ -120,14 +120,14 @@ fn at_node<'s>(of: &'s OfDriver, node: &NodeName, after: Option<Id>) -> Records<
 }
 
 /// Where a look begins, and whom it is for.
-struct Look<'a> {
-    driver: Option<&'a DriverName>,
-    after: Option<&'a Place>,
+pub(super) struct Look<'a> {
+    pub(super) driver: Option<&'a DriverName>,
+    pub(super) after: Option<&'a Place>,
 }
 
 impl Look<'_> {
     /// Shows a page's worth of records; gives back where the next page begins, if there is more.
-    fn over<'s, R: 's>(
+    pub(super) fn over<'s, R: 's>(
         &self,
         state: &'s State,
         records: impl Fn(&'s OfDriver, Option<Id>) -> Records<'s, R>,
@@ -179,6 +179,7 @@ fn volume(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeSho
         since_ms: home.since,
         state: condition.into(),
         claimed_by: home.rivals.clone(),
+        holder: crate::own::owner(state, driver, id).map(Holder::from).unwrap_or_default(),
     }
 }
 

@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::shown::{
-    AdmitNode, AskIntents, AskVolumes, CallShown, Done, DriverShown, ForgetVolume, GivenHome, IntentShown,
-    NodeShown, Page, RebuildHomes, RemoveNode, ResolveIntent, VolumeShown,
+    AdmitNode, AskIntents, AskOwners, AskVolumes, CallShown, Done, DriverShown, ForgetVolume, GivenHome,
+    IntentShown, NodeShown, OwnerShown, Page, RebuildHomes, ReleaseVolume, RemoveNode, ResolveIntent,
+    VolumeShown,
 };
 use super::table::{Table, age, size};
 use super::top;
@@ -54,6 +55,10 @@ async fn carried_out(ask: Ask) -> anyhow::Result<()> {
             let ask = AskIntents { driver, all, after: None };
             pages(&show, "/intents", &ask, INTENTS, intent).await
         }
+        Ask::Owners { driver, node, show } => {
+            let ask = AskOwners { driver, node, after: None };
+            pages(&show, "/owners", &ask, OWNERS, owner).await
+        }
         Ask::Calls(show) => whole(&show, "/calls", CALLS, call).await,
         Ask::Top { interval, count, show } => top::run(&show, Duration::from_secs(interval), count).await,
         Ask::Node(ChangeNode::Remove { node, yes, reach }) => {
@@ -67,6 +72,9 @@ async fn carried_out(ask: Ask) -> anyhow::Result<()> {
         }
         Ask::Volume(ChangeVolume::Forget { driver, id, kind, force, reach }) => {
             change(&reach, "/volume/forget", &ForgetVolume { driver, kind, id, force }).await
+        }
+        Ask::Volume(ChangeVolume::Release { driver, id, node, yes, reach }) => {
+            change(&reach, "/volume/release", &ReleaseVolume { driver, id, node, yes }).await
         }
         Ask::Homes(ChangeHomes::Rebuild { driver, from: None, reach }) => {
             change(&reach, "/homes/rebuild", &RebuildHomes { driver, homes: None }).await
@@ -250,7 +258,8 @@ fn driver(driver: &DriverShown) -> Vec<String> {
     ]
 }
 
-const VOLUMES: &[&str] = &["ID", "KIND", "DRIVER", "NODE", "SIZE", "PUBLISHED", "CLAIM", "AGE", "STATE"];
+const VOLUMES: &[&str] =
+    &["ID", "KIND", "DRIVER", "NODE", "SIZE", "PUBLISHED", "CLAIM", "AGE", "STATE", "HOLDER"];
 
 fn volume(volume: &VolumeShown) -> Vec<String> {
     let state = match volume.claimed_by.as_slice() {
@@ -267,6 +276,30 @@ fn volume(volume: &VolumeShown) -> Vec<String> {
         claim(volume.claim_namespace.as_deref(), volume.claim_name.as_deref()),
         since(volume.since_ms),
         state.replace("claimed, claimed", "claimed"),
+        volume.holder.holder_node.as_ref().map(ToString::to_string).unwrap_or_default(),
+    ]
+}
+
+const OWNERS: &[&str] = &["ID", "DRIVER", "NODE", "LINK", "POD", "ATTACHED", "EPOCH", "AGE", "BROKEN"];
+
+fn owner(owner: &OwnerShown) -> Vec<String> {
+    let holder = &owner.holder;
+    let yes = |yes: Option<bool>, words: [&str; 2]| yes.map_or("", |yes| words[usize::from(yes)]).to_owned();
+    vec![
+        short(&owner.id),
+        owner.driver.to_string(),
+        holder.holder_node.as_ref().map(ToString::to_string).unwrap_or_default(),
+        yes(owner.linked, ["away", "linked"]),
+        holder
+            .holder_pod
+            .as_deref()
+            .map(|pod| if pod.is_empty() { "?" } else { pod })
+            .unwrap_or_default()
+            .into(),
+        yes(holder.holder_attached, ["no", "yes"]),
+        holder.holder_epoch.map(|epoch| epoch.to_string()).unwrap_or_default(),
+        holder.holder_since_ms.map(since).unwrap_or_default(),
+        owner.broken.map(|broken| broken.to_string()).unwrap_or_default(),
     ]
 }
 

@@ -7,6 +7,8 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::Id;
 use serde::{Deserialize, Serialize};
 
+use crate::store::Owner;
+
 /// A part of a list, and where the next one begins.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Page<T, C> {
@@ -140,6 +142,72 @@ pub struct VolumeShown {
     pub state: String,
     /// The other nodes that say that they have it.
     pub claimed_by: Vec<NodeName>,
+    /// Who owns it, if one guest does; see [`OwnerShown`] for the fields.
+    #[serde(flatten)]
+    pub holder: Holder,
+}
+
+/// Who has a volume that one guest owns; all of it is none if nobody has.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The node.
+    #[serde(default)]
+    pub holder_node: Option<NodeName>,
+    /// The pod's UID; none if the volume is attached only, empty if the pod is not known.
+    #[serde(default)]
+    pub holder_pod: Option<String>,
+    /// Whether it is attached to the node (ControllerPublishVolume).
+    #[serde(default)]
+    pub holder_attached: Option<bool>,
+    /// Grows with each time that a volume is given to anybody.
+    #[serde(default)]
+    pub holder_epoch: Option<u64>,
+    /// Since when the node has it, in ms since 1970.
+    #[serde(default)]
+    pub holder_since_ms: Option<u64>,
+}
+
+/// Asks whose volumes are that one guest owns.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AskOwners {
+    /// Of this driver only.
+    pub driver: Option<DriverName>,
+    /// At this node only.
+    pub node: Option<NodeName>,
+    /// The last one that is known already.
+    pub after: Option<Place>,
+}
+
+/// A volume that one guest owns.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerShown {
+    /// The volume's id.
+    pub id: String,
+    /// Its driver.
+    pub driver: DriverName,
+    /// Who has it.
+    #[serde(flatten)]
+    pub holder: Holder,
+    /// Whether that node has a link.
+    pub linked: Option<bool>,
+    /// The epoch at which an operator took it from a node last.
+    pub broken: Option<u64>,
+}
+
+/// Takes a volume from a node that is away for good.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseVolume {
+    /// Its driver.
+    pub driver: DriverName,
+    /// Its id.
+    pub id: String,
+    /// The node that has it.
+    pub node: NodeName,
+    /// Do it, and not only say what it would do.
+    #[serde(default)]
+    pub yes: bool,
 }
 
 /// Asks for creates.
@@ -316,6 +384,18 @@ pub struct Done {
 pub struct Refusal {
     /// For an operator.
     pub error: String,
+}
+
+impl From<&Owner> for Holder {
+    fn from(owner: &Owner) -> Self {
+        Self {
+            holder_node: Some(owner.node.clone()),
+            holder_pod: owner.held.as_deref().map(str::to_owned),
+            holder_attached: Some(owner.attached),
+            holder_epoch: Some(owner.epoch),
+            holder_since_ms: Some(owner.since),
+        }
+    }
 }
 
 /// What kind of thing an id is of, for an operator.

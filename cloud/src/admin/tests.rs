@@ -199,6 +199,58 @@ async fn only_what_is_lost_is_forgotten_without_force() {
     assert_eq!(insight.forget_volume(forget("v0000", false)).await.unwrap_err().status, 404);
 }
 
+fn release(id: &str, at: &str, yes: bool) -> ReleaseVolume {
+    ReleaseVolume { driver: driver(), id: id.into(), node: node(at), yes }
+}
+
+#[tokio::test]
+async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_is_meant() {
+    let tasks = Tasks::default();
+    let insight = filled(&tasks, 1).await;
+    let own = |id: &'static str, held: Option<&'static str>| {
+        let step = move |txn: &mut crate::store::Txn<'_>| {
+            let owner = crate::own::decide::Step::Attach;
+            crate::own::step(txn, &driver(), &volume(id), &node("n1"), owner);
+            if let Some(pod) = held {
+                let ask = crate::own::decide::Step::Ask(pod);
+                crate::own::step(txn, &driver(), &volume(id), &node("n1"), ask);
+            }
+        };
+        insight.store.write(step)
+    };
+    own("v0000", Some("p")).await.unwrap();
+    own("by-hand", None).await.unwrap();
+    let owners = |ask| insight.owners(&ask).items;
+    let shown = owners(AskOwners::default());
+    assert_eq!(shown.iter().map(|owner| &*owner.id).collect::<Vec<_>>(), ["by-hand", "v0000"]);
+    let holder = &shown[1].holder;
+    assert_eq!((holder.holder_node.clone(), holder.holder_pod.as_deref()), (Some(node("n1")), Some("p")));
+    assert_eq!((shown[0].holder.holder_pod.as_deref(), shown[0].linked), (None, Some(false)));
+    assert!(owners(AskOwners { node: Some(node("n2")), ..AskOwners::default() }).is_empty());
+    let volumes = insight.volumes(&AskVolumes::default()).items;
+    assert_eq!(volumes[0].holder, *holder);
+    assert_eq!(volumes[1].holder, Holder::default());
+
+    for (id, at, status) in [("v0000", "n2", 409), ("w", "n1", 404), ("none", "n1", 404)] {
+        for yes in [false, true] {
+            let refused = insight.release_volume(release(id, at, yes)).await.unwrap_err();
+            assert_eq!(refused.status, status, "{id} {}", refused.text);
+        }
+    }
+    let said = insight.remove_node(remove(false)).await.unwrap();
+    assert!(said.text.contains("2 volumes that one guest owns stay its own"), "{}", said.text);
+    let said = insight.release_volume(release("v0000", "n1", false)).await.unwrap();
+    assert!(!said.done && said.text.contains("pod p has it") && said.text.contains("--yes"), "{}", said.text);
+    assert_eq!(owners(AskOwners::default()), shown);
+    assert!(insight.release_volume(release("v0000", "n1", true)).await.unwrap().done);
+    assert!(insight.release_volume(release("by-hand", "n1", true)).await.unwrap().done);
+    let broken = owners(AskOwners::default());
+    assert!(
+        broken.iter().all(|owner| owner.broken > holder.holder_epoch && owner.holder == Holder::default())
+    );
+    assert_eq!(insight.release_volume(release("v0000", "n1", true)).await.unwrap_err().status, 404);
+}
+
 #[tokio::test]
 async fn homes_that_are_given_are_learned_and_the_first_one_stays() {
     let tasks = Tasks::default();

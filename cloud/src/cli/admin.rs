@@ -31,6 +31,18 @@ pub enum Ask {
         #[command(flatten)]
         show: Show,
     },
+    /// Show who has the volumes that one guest owns (direct ones), and from whom they were taken.
+    Owners {
+        /// Of this driver only
+        #[arg(long, value_name = "NAME")]
+        driver: Option<DriverName>,
+        /// At this node only
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+        /// How
+        #[command(flatten)]
+        show: Show,
+    },
     /// Show creates whose outcome nobody knows.
     Intents(Intents),
     /// Show the calls in flight.
@@ -53,7 +65,7 @@ pub enum Ask {
     /// Show creates whose outcome nobody knows, or say what came of one.
     #[command(subcommand)]
     Intent(ChangeIntent),
-    /// Forget where a volume lives.
+    /// Forget where a volume lives, or take one from a node that is off for good.
     #[command(subcommand)]
     Volume(ChangeVolume),
     /// Learn what lives where.
@@ -186,6 +198,26 @@ pub enum ChangeVolume {
         /// Also if it is neither lost nor absent
         #[arg(long)]
         force: bool,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Take a volume that one guest owns from a node that is away, so that another node can have it.
+    ///
+    /// Only you can know that no guest at that node writes to the volume any more: power the machine off, or cut it
+    /// from the storage, first. If it still writes while another guest does, the volume's data is destroyed. When the
+    /// node links again it is told, and does not hand the volume to another pod.
+    Release {
+        /// Its driver
+        driver: DriverName,
+        /// Its id
+        id: String,
+        /// The node that has it, as `csi-cloud owners` says
+        #[arg(long, value_name = "NODE")]
+        node: NodeName,
+        /// Do it, and not only say what it would do
+        #[arg(long)]
+        yes: bool,
         /// Where
         #[command(flatten)]
         reach: Reach,

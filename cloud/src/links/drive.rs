@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_channel::mpsc;
@@ -12,9 +13,11 @@ use proto::error::chain;
 use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
 use proto::identity::{DriverName, NodeName};
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
+use proto::own::Own;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::owners::Asking;
 use super::{Handle, Links, Peer, Want};
 use crate::learn;
 use crate::policy::Scope;
@@ -29,6 +32,7 @@ struct Asked {
 /// What an edge said.
 enum Heard {
     Drivers,
+    Own(Own),
     Leaving,
     Broken(String),
     Closed(LinkError),
@@ -92,6 +96,7 @@ impl Links {
         let mut map = self.map();
         if map.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
             map.remove(node);
+            handle.in_use.store(false, Ordering::SeqCst);
             let mut lost = self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             lost.insert(node.clone(), tokio::time::Instant::now());
         }
@@ -109,10 +114,15 @@ impl Links {
     async fn drive(&self, node: &NodeName, mut link: Link, handle: &Arc<Handle>, mut asked: Asked) {
         let mut opening = FuturesUnordered::new();
         let (mut told_to_go, mut leaving) = (false, false);
+        let mut owners = Asking::new(self, node, handle);
         loop {
             let send = tokio::select! {
                 event = link.next() => match self.hear(node, event).await {
                     Heard::Drivers => Some(self.welcome(node)),
+                    Heard::Own(own) => match owners.push(own) {
+                        Ok(()) => None,
+                        Err(reason) => return link.close(reason).await,
+                    },
                     Heard::Leaving => {
                         leaving = true;
                         self.remove(node, handle);
@@ -132,6 +142,7 @@ impl Links {
                     None
                 }
                 Some(()) = opening.next() => None,
+                answer = owners.next() => Some(Message::Owner(answer)),
                 Ok(()) = asked.cap.changed() => Some(self.welcome(node)),
                 Ok(()) = asked.scopes.changed() => Some(self.welcome(node)),
                 () = self.drained(), if !told_to_go => {
@@ -168,12 +179,13 @@ impl Links {
                     Err(error) => Heard::Broken(chain(&error)),
                 }
             }
+            Event::Message(Message::Own(own)) => Heard::Own(own),
             Event::Message(Message::Leaving) => {
                 info!(%node, "the edge lets this link go; no call is begun on it any more");
                 Heard::Leaving
             }
             Event::Message(_) | Event::Opened(..) => {
-                Heard::Broken("an edge may only tell of its drivers and that it leaves".into())
+                Heard::Broken("an edge may only tell of its drivers and volumes, and that it leaves".into())
             }
             Event::Closed(LinkError::Message(error)) => Heard::Broken(chain(&error)),
             Event::Closed(error) => Heard::Closed(error),
@@ -187,6 +199,7 @@ impl Links {
             version: env!("CARGO_PKG_VERSION").into(),
             backoff_cap_ms: u32::try_from(self.backoff_cap.borrow().as_millis()).ok(),
             scopes: self.scopes.at(node, &self.store),
+            owners: true,
         })
     }
 }

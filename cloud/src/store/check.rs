@@ -7,7 +7,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::Id;
 use serde::Serialize;
 
-use super::record::{Home, Intent};
+use super::record::{Home, Intent, Ownership};
 use super::{OfDriver, State};
 
 /// Something that is wrong.
@@ -34,6 +34,9 @@ pub(super) fn disagreements(state: &State) -> Vec<Wrong> {
         }
         for (name, intent) in of.intents() {
             say(named(name), about_intent(state, of, name, intent));
+        }
+        for (id, own) in of.owners() {
+            say(format!("owner of the {}", named(id)), about_owner(state, own));
         }
         for node in of.nodes().keys() {
             say(format!("driver at {node}"), unknown(state, node).into_iter().collect());
@@ -114,6 +117,18 @@ fn about_intent(state: &State, of: &OfDriver, name: &Id, intent: &Intent) -> Vec
     };
     if of.home(&made).is_none() {
         why.push(format!("it made the {}, which has no home", named(&made)));
+    }
+    why
+}
+
+fn about_owner(state: &State, own: &Ownership) -> Vec<String> {
+    let mut why: Vec<_> = own.owner.iter().filter_map(|owner| unknown(state, &owner.node)).collect();
+    let epoch = own.owner.as_ref().map(|owner| owner.epoch).max(own.broken).unwrap_or_default();
+    if epoch > state.epoch() {
+        why.push(format!(
+            "its epoch {epoch} may be given out again: the last one is said to be {}",
+            state.epoch()
+        ));
     }
     why
 }

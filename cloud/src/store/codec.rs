@@ -12,9 +12,9 @@ use prost::Message;
 use proto::identity::{DriverName, IdentityError, NodeName};
 use proto::rpc::{Id, RPCS};
 
-use self::value::{AtValue, ElectedValue, HomeValue, IntentValue, NodeValue};
+use self::value::{AtValue, ElectedValue, EpochValue, HomeValue, IntentValue, NodeValue, OwnershipValue};
 use super::StoreError;
-use super::record::{Change, Home, Intent, Node};
+use super::record::{Change, Home, Intent, Node, Owner, Ownership};
 
 mod value;
 
@@ -26,11 +26,19 @@ pub(super) enum Table {
     Homes,
     Intents,
     At,
+    Owners,
+    Epochs,
 }
 
 impl Table {
     /// In the order in which a store is loaded: a node is sorted in by its load once, after its volumes were counted.
-    pub(super) const ALL: [Self; 5] = [Self::Nodes, Self::Elected, Self::Homes, Self::Intents, Self::At];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Nodes, Self::Elected, Self::Homes, Self::Intents, Self::At, Self::Owners, Self::Epochs];
+
+    /// Whether stores of the format of now may be without it: those that a csi-cloud made which did not know it.
+    pub(super) fn may_be_missing(self) -> bool {
+        matches!(self, Self::Owners | Self::Epochs)
+    }
 
     /// Its name in every backend and every export; it never changes.
     pub(super) fn name(self) -> &'static str {
@@ -40,6 +48,8 @@ impl Table {
             Self::At => "at",
             Self::Nodes => "nodes",
             Self::Elected => "elected",
+            Self::Owners => "owners",
+            Self::Epochs => "epochs",
         }
     }
 }
@@ -55,7 +65,7 @@ pub(super) struct Row {
 /// Why bytes are no record.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CodecError {
-    #[error("its key has no end of the driver's name")]
+    #[error("its key is none that a record there can have")]
     Key,
     #[error("its key holds text that is not UTF-8")]
     Text(#[from] Utf8Error),
@@ -77,6 +87,8 @@ pub(super) fn table(change: &Change) -> Table {
         Change::At(..) => Table::At,
         Change::Node(..) => Table::Nodes,
         Change::Elected(..) => Table::Elected,
+        Change::Owner(..) => Table::Owners,
+        Change::Epoch(_) => Table::Epochs,
     }
 }
 
@@ -100,9 +112,16 @@ pub(super) fn encode(change: &Change) -> Row {
             let value = node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
             (driver.as_str().into(), value)
         }
+        Change::Owner(driver, id, own) => {
+            (id_key(driver, id), own.as_ref().map(|own| OwnershipValue::from(own).encode_to_vec()))
+        }
+        Change::Epoch(last) => (LAST.into(), Some(EpochValue { last: *last }.encode_to_vec())),
     };
     Row { table: table(change), key, value }
 }
+
+/// The one record of its table.
+const LAST: &[u8] = b"last";
 
 fn key(driver: &DriverName, rest: &str) -> Vec<u8> {
     [driver.as_str().as_bytes(), &[0], rest.as_bytes()].concat()
@@ -188,6 +207,12 @@ impl Decoder {
                 let driver = named(&mut self.drivers, std::str::from_utf8(key)?)?;
                 Change::Elected(driver, Some(self.node(&ElectedValue::decode(value)?.node)?))
             }
+            Table::Owners => {
+                let (driver, rest) = self.split(key)?;
+                Change::Owner(driver, id_of(rest)?, Some(self.ownership(OwnershipValue::decode(value)?)?))
+            }
+            Table::Epochs if key == LAST => Change::Epoch(EpochValue::decode(value)?.last),
+            Table::Epochs => return Err(CodecError::Key),
         })
     }
 
@@ -215,6 +240,20 @@ impl Decoder {
             lost: value.lost,
             rivals: value.rivals.iter().map(|node| self.node(node)).collect::<Result<_, _>>()?,
         })
+    }
+
+    fn ownership(&mut self, value: OwnershipValue) -> Result<Ownership, CodecError> {
+        let owner = value.owner.map(|owner| {
+            let (node, held) = (self.node(&owner.node)?, owner.held.map(Into::into));
+            Ok::<_, CodecError>(Owner {
+                node,
+                epoch: owner.epoch,
+                attached: owner.attached,
+                held,
+                since: owner.since,
+            })
+        });
+        Ok(Ownership { owner: owner.transpose()?, broken: value.broken })
     }
 
     fn intent(&mut self, value: IntentValue) -> Result<Intent, CodecError> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use proto::publish::Existing;
 use redb::backends::FileBackend;
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use uuid::Uuid;
 
 use super::codec::{self, Decoder, Table};
@@ -121,7 +121,11 @@ impl File {
         let reading = self.database.begin_read()?;
         let mut decoder = Decoder::default();
         for table in Table::ALL {
-            for row in reading.open_table(rows(table))?.iter()? {
+            let rows = match reading.open_table(rows(table)) {
+                Err(TableError::TableDoesNotExist(_)) if table.may_be_missing() => continue,
+                rows => rows?,
+            };
+            for row in rows.iter()? {
                 let (key, value) = row?;
                 each(decoder.decode(table, key.value(), value.value()).map_err(Unread::Record)?);
             }

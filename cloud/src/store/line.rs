@@ -9,7 +9,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, RPCS};
 use serde::{Deserialize, Serialize};
 
-use super::record::{At, Change, Home, Intent, Node};
+use super::record::{At, Change, Home, Intent, Node, Ownership};
 
 /// How lines are written. It grows when a csi-cloud of today could misread them.
 pub(super) const FORMAT: u64 = 1;
@@ -43,6 +43,15 @@ pub(super) enum Line {
         id: Id,
         intent: Intent,
     },
+    /// Whose a volume is that one guest owns.
+    Owner {
+        driver: DriverName,
+        #[serde(with = "id")]
+        id: Id,
+        own: Ownership,
+    },
+    /// The epoch that was given last.
+    Epoch { last: u64 },
 }
 
 /// A line that is no record.
@@ -58,6 +67,8 @@ impl TryFrom<Change> for Line {
             Change::At(driver, node, Some(at)) => Self::At { driver, node, at },
             Change::Node(name, Some(node)) => Self::Node { name, node },
             Change::Elected(driver, Some(node)) => Self::Elected { driver, node },
+            Change::Owner(driver, id, Some(own)) => Self::Owner { driver, id, own },
+            Change::Epoch(last) => Self::Epoch { last },
             _ => return Err(NoRecord),
         })
     }
@@ -73,6 +84,8 @@ impl TryFrom<Line> for Change {
             Line::At { driver, node, at } => Self::At(driver, node, Some(at)),
             Line::Node { name, node } => Self::Node(name, Some(node)),
             Line::Elected { driver, node } => Self::Elected(driver, Some(node)),
+            Line::Owner { driver, id, own } => Self::Owner(driver, id, Some(own)),
+            Line::Epoch { last } => Self::Epoch(last),
             Line::Begin { .. } | Line::End { .. } => return Err(NoRecord),
         })
     }

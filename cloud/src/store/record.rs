@@ -96,6 +96,32 @@ pub struct Node {
     pub removed: Option<u64>,
 }
 
+/// Who has a volume that one guest owns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Owner {
+    /// The node.
+    pub node: NodeName,
+    /// Grows with each time that any volume is given to anybody.
+    pub epoch: u64,
+    /// It was attached to the node, or that was tried (ControllerPublishVolume).
+    pub attached: bool,
+    /// The UID of the pod that it is published to there, empty if that is not known; none while it is not published.
+    pub held: Option<Box<str>>,
+    /// Since when the node is its owner, in ms since 1970.
+    pub since: u64,
+}
+
+/// Whose a volume is that one guest owns. What says nothing is not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ownership {
+    /// Who has it, if anybody.
+    pub owner: Option<Owner>,
+    /// The epoch at which an operator took it from a node last: who was given it before has lost it.
+    pub broken: Option<u64>,
+}
+
 /// One change of the store; no record means that there is none any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -109,6 +135,10 @@ pub enum Change {
     Node(NodeName, Option<Node>),
     /// Of the node that carries out the calls of a shared driver.
     Elected(DriverName, Option<NodeName>),
+    /// Of whose a volume is.
+    Owner(DriverName, Id, Option<Ownership>),
+    /// Of the epoch that was given last; it only grows.
+    Epoch(u64),
 }
 
 impl Home {

@@ -7,7 +7,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 
 use super::recent::Recent;
-use super::record::{At, Change, Home, Intent, Node};
+use super::record::{At, Change, Home, Intent, Node, Ownership};
 
 /// Everything that the store keeps.
 #[derive(Default)]
@@ -16,6 +16,8 @@ pub struct State {
     nodes: BTreeMap<NodeName, Node>,
     /// Those of them that were removed; asked for at each decision, and seldom any.
     removed: HashSet<NodeName>,
+    /// The epoch that was given last.
+    epoch: u64,
 }
 
 /// What the store keeps of one driver.
@@ -26,6 +28,8 @@ pub struct OfDriver {
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, At>,
     elected: Option<NodeName>,
+    /// Of the volumes that one guest owns.
+    owners: BTreeMap<Id, Ownership>,
     /// How many of the intents are of creates whose outcome nobody knows.
     open: usize,
     /// Volumes by node, with creates on their way.
@@ -75,6 +79,11 @@ impl State {
         self.removed.contains(node)
     }
 
+    /// The epoch that was given last; 0 before any was.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Takes a change that is durable.
     pub(super) fn apply(&mut self, change: Change) {
         match change {
@@ -85,6 +94,8 @@ impl State {
             Change::At(driver, node, at) => self.drivers.entry(driver).or_default().set_at(node, at),
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
             Change::Node(name, node) => self.set_node(name, node),
+            Change::Owner(driver, id, own) => self.drivers.entry(driver).or_default().set_owner(id, own),
+            Change::Epoch(last) => self.epoch = last,
         }
     }
 
@@ -161,6 +172,16 @@ impl OfDriver {
         self.elected.as_ref()
     }
 
+    /// Whose a volume is; none if it is nobody's, and was taken from nobody.
+    pub fn owner(&self, id: &Id) -> Option<&Ownership> {
+        self.owners.get(id)
+    }
+
+    /// Whose the volumes are that one guest owns.
+    pub fn owners(&self) -> &BTreeMap<Id, Ownership> {
+        &self.owners
+    }
+
     /// Volumes at a node, with creates on their way.
     pub fn load(&self, node: &NodeName) -> u64 {
         self.load.get(node).copied().unwrap_or(0)
@@ -203,6 +224,13 @@ impl OfDriver {
         };
         self.recent.changed(&id, before.as_ref().map(|home| &home.node), now_at.as_ref());
         self.count(before.and_then(|home| home.counted(&id).cloned()), after);
+    }
+
+    fn set_owner(&mut self, id: Id, own: Option<Ownership>) {
+        match own {
+            Some(own) => self.owners.insert(id, own),
+            None => self.owners.remove(&id),
+        };
     }
 
     fn set_intent(&mut self, name: Id, intent: Option<Intent>) {

@@ -9,7 +9,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, RPCS};
 
 use super::codec;
-use super::record::{At, Change, Claim, Home, Intent, Node};
+use super::record::{At, Change, Claim, Home, Intent, Node, Owner, Ownership};
 use super::*;
 
 mod contract;
@@ -122,16 +122,33 @@ fn any_at() -> impl Strategy<Value = At> {
         .prop_map(|(alike, info, place, listed, gone)| At { alike, info, place, listed, gone })
 }
 
-pub(super) fn change() -> impl Strategy<Value = Change> {
+fn any_ownership() -> impl Strategy<Value = Ownership> {
+    let owner = (node(), any::<u64>(), any::<bool>(), boxed(), any::<u64>())
+        .prop_map(|(node, epoch, attached, held, since)| Owner { node, epoch, attached, held, since });
+    (option::of(owner), option::of(any::<u64>())).prop_map(|(owner, broken)| Ownership { owner, broken })
+}
+
+/// Boxed, as a tree of all of them would not fit on a test's stack.
+pub(super) fn change() -> BoxedStrategy<Change> {
     let of_node =
         (any::<u64>(), option::of(any::<u64>())).prop_map(|(since, removed)| Node { since, removed });
+    let home = (driver(), id(), option::of(any_home())).prop_map(|(d, id, home)| Change::Home(d, id, home));
+    let intent = (driver(), id(), option::of(any_intent())).prop_map(|(d, id, it)| Change::Intent(d, id, it));
+    let at = (driver(), node(), option::of(any_at())).prop_map(|(d, n, at)| Change::At(d, n, at));
+    let node_of = (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of));
+    let elected = (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n));
+    let owner =
+        (driver(), id(), option::of(any_ownership())).prop_map(|(d, id, own)| Change::Owner(d, id, own));
     prop_oneof![
-        4 => (driver(), id(), option::of(any_home())).prop_map(|(d, id, home)| Change::Home(d, id, home)),
-        4 => (driver(), id(), option::of(any_intent())).prop_map(|(d, id, intent)| Change::Intent(d, id, intent)),
-        1 => (driver(), node(), option::of(any_at())).prop_map(|(d, n, at)| Change::At(d, n, at)),
-        1 => (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of)),
-        1 => (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n)),
+        4 => home.boxed(),
+        4 => intent.boxed(),
+        1 => at.boxed(),
+        1 => node_of.boxed(),
+        1 => elected.boxed(),
+        2 => owner.boxed(),
+        1 => any::<u64>().prop_map(Change::Epoch).boxed(),
     ]
+    .boxed()
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::Id;
 
-use super::record::{At, Change, Home, Intent, Node};
+use super::record::{At, Change, Home, Intent, Node, Ownership};
 use super::{Over, State};
 
 /// A change being made. It sees the changes before it, also those that share its commit.
@@ -16,14 +16,16 @@ pub struct Txn<'a> {
     at: Over<(DriverName, NodeName), At>,
     nodes: Over<NodeName, Node>,
     elected: Over<DriverName, NodeName>,
+    owners: Over<(DriverName, Id), Ownership>,
+    epoch: Option<u64>,
     /// Volumes that these changes add to a node, or take from it.
     load: std::collections::HashMap<(DriverName, NodeName), i64>,
 }
 
 impl<'a> Txn<'a> {
     pub(super) fn new(state: &'a State) -> Self {
-        let (homes, intents, at, nodes, elected, load) = Default::default();
-        Self { state, homes, intents, at, nodes, elected, load }
+        let (homes, intents, at, nodes, elected, owners, load) = Default::default();
+        Self { state, homes, intents, at, nodes, elected, owners, epoch: None, load }
     }
 
     /// What is durable, without these changes.
@@ -92,6 +94,26 @@ impl<'a> Txn<'a> {
         self.elected.insert(driver.clone(), node);
     }
 
+    /// Whose a volume is.
+    pub fn owner(&self, driver: &DriverName, id: &Id) -> Option<&Ownership> {
+        over(&self.owners, &(driver.clone(), id.clone()), || self.state.driver(driver)?.owner(id))
+    }
+
+    /// Sets whose a volume is, or forgets it.
+    pub fn set_owner(&mut self, driver: &DriverName, id: &Id, own: Option<Ownership>) {
+        self.owners.insert((driver.clone(), id.clone()), own);
+    }
+
+    /// The epoch that was given last.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.unwrap_or_else(|| self.state.epoch())
+    }
+
+    /// Notes that an epoch was given. It only grows.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = Some(epoch.max(self.epoch()));
+    }
+
     /// Volumes at a node, with those on their way to be made.
     pub fn load(&self, driver: &DriverName, node: &NodeName) -> u64 {
         let durable = self.state.driver(driver).map_or(0, |driver| driver.load(node));
@@ -114,7 +136,9 @@ impl<'a> Txn<'a> {
         let at = self.at.into_iter().map(|((driver, node), at)| Change::At(driver, node, at));
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
-        homes.chain(intents).chain(at).chain(nodes).chain(elected).collect()
+        let owners = self.owners.into_iter().map(|((driver, id), own)| Change::Owner(driver, id, own));
+        let epoch = self.epoch.map(Change::Epoch);
+        homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(owners).chain(epoch).collect()
     }
 }
 

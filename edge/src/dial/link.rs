@@ -3,6 +3,7 @@
 //! Told to stop, it asks the cloud to begin no call on it, lets those in flight be answered, and is closed by
 //! the cloud, which knows when the last answer has arrived.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +12,15 @@ use proto::hello::{Hello, Message, PROTOCOL, Welcome};
 use proto::http2;
 use proto::link::endpoint::Endpoint;
 use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
+use proto::own::{Answer, Owner};
 use proto::stop::Tasks;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info};
 
 use super::Dial;
 use crate::calls::Replaced;
+use crate::direct::own::asks::Asked;
 
 /// How long the cloud may take to answer a goodbye, and to close a link whose last call was answered.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -40,6 +43,8 @@ pub(super) struct Greeted {
     link: Link,
     /// Has changed if the drivers have since the hello.
     changed: watch::Receiver<u64>,
+    /// Whether the cloud knows whose volumes are.
+    owners: bool,
     pub(super) backoff_cap: Option<Duration>,
 }
 
@@ -54,10 +59,10 @@ impl Dial {
         let answer = tokio::time::timeout(HANDSHAKE, link.next()).await.map_err(|_| LinkError::TimedOut)?;
         match answer {
             Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
-                let backoff_cap = cap(&welcome);
+                let (backoff_cap, owners) = (cap(&welcome), welcome.owners);
                 // Made durable when the link is up: a disk that hangs keeps no node away.
                 self.calls.scopes().hear(welcome.scopes);
-                Ok(Greeted { link, changed, backoff_cap })
+                Ok(Greeted { link, changed, owners, backoff_cap })
             }
             Event::Message(Message::Welcome(Welcome { protocol, .. })) => Err(LinkError::Transport(format!(
                 "the cloud speaks link protocol {protocol} and this csi-edge speaks {PROTOCOL}"
@@ -91,11 +96,17 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { tell, tasks, replaced } = link;
-    let Greeted { link, changed, .. } = greeted;
+    let Greeted { link, changed, owners, .. } = greeted;
     // Stopped when the cloud has heard the goodbye, so not with `tasks`.
     let streams = Tasks::default();
     let (link, own) = (Some(link), tasks.clone());
-    let mut serving = Serving { dial, link, streams, own, tell, replaced, leaving: false, end: None };
+    let asked = owners.then(|| dial.calls.asks().linked());
+    if asked.is_none() {
+        dial.calls.asks().linked_to_older();
+    }
+    let asking = HashMap::new();
+    let mut serving =
+        Serving { dial, link, streams, own, tell, replaced, asked, asking, leaving: false, end: None };
     serving.settle_scopes();
     let ended = serving.run(changed, &tasks).await;
     serving.streams.give_up();
@@ -114,6 +125,10 @@ struct Serving {
     own: Tasks,
     tell: mpsc::Sender<Heard>,
     replaced: Replaced,
+    /// What the cloud is to be asked about volumes; none if it does not know.
+    asked: Option<mpsc::Receiver<Asked>>,
+    /// Who waits for its answers.
+    asking: HashMap<u64, oneshot::Sender<Answer>>,
     /// We have said goodbye.
     leaving: bool,
     /// When the link is closed whatever is on it.
@@ -132,6 +147,11 @@ impl Serving {
             };
             let stepped = tokio::select! {
                 event = link.next() => self.take(event).await,
+                Some(asked) = next(&mut self.asked) => {
+                    self.asking.retain(|_, asking| !asking.is_closed());
+                    self.asking.insert(asked.own.id, asked.answer);
+                    link.send(&Message::Own(asked.own)).await
+                }
                 _ = changed.changed() => link.send(&Message::Drivers(self.dial.drivers.hello())).await,
                 () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
                 () = sleep(GOODBYE), if self.leaving && !self.streams.is_stopped() => {
@@ -163,6 +183,10 @@ impl Serving {
                 self.dial.calls.scopes().hear(again.scopes);
                 self.settle_scopes();
             }
+            Event::Message(Message::Owner(Owner { id, answer })) => {
+                // Who left asks again.
+                let _ = self.asking.remove(&id).map(|asking| asking.send(answer));
+            }
             Event::Message(Message::Refused(refused)) => return Err(LinkError::Closed(refused.reason)),
             Event::Message(_) => debug!("a control message that this version has no use for"),
             Event::Closed(error) => return Err(error),
@@ -173,7 +197,11 @@ impl Serving {
     /// Lets what was heard of scopes count, while the link goes on.
     fn settle_scopes(&self) {
         let calls = self.dial.calls.clone();
-        self.own.spawn_until_stop("scopes", async move { calls.scopes().settle().await });
+        self.own.spawn_until_stop("scopes", async move {
+            calls.scopes().settle().await;
+            // Of another scope, other volumes are to be stated.
+            calls.asks().stir();
+        });
     }
 
     /// Asks the cloud to begin no more calls here.
@@ -207,6 +235,14 @@ impl Serving {
                 debug!(?kind, error = %chain(&error), "HTTP/2 on a link ended");
             }
         });
+    }
+}
+
+/// The next thing that the cloud is to be asked; never, if it does not know such.
+async fn next(asked: &mut Option<mpsc::Receiver<Asked>>) -> Option<Asked> {
+    match asked {
+        Some(asked) => asked.recv().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
+use super::own::lease::{self, Lease};
 use super::published::{self, Kind, Published, State};
 use super::runtime::{Holder, Runtimes, stats::Stats};
 
@@ -35,6 +36,8 @@ pub struct Volume {
     pub sandbox: Option<String>,
     /// Sandboxes that had it and are gone.
     pub stale: Vec<String>,
+    /// Whose it is; none if no other node could have it, or for an entry of somebody else.
+    pub lease: Option<Lease>,
     /// What its guest says of it; only if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
@@ -50,6 +53,8 @@ pub enum Standing {
     Published,
     /// It should be handed over, and the entry is gone, as after a reboot.
     Lost,
+    /// An operator has taken it from this node; `lease` says why. Unpublishing it ends that.
+    Fenced,
     /// It is an entry without a record: of somebody else.
     Foreign,
 }
@@ -79,16 +84,19 @@ pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume
     let mut volumes = BTreeMap::new();
     for record in &records {
         entries.retain(|target| *target != record.target);
-        volumes.insert(record.target.clone(), volume(record, runtimes).await?);
+        volumes.insert(record.target.clone(), volume(state, record, runtimes).await?);
     }
     let foreign = entries.into_iter().map(|target| (target.clone(), foreign(target)));
     volumes.extend(foreign);
     Ok(volumes.into_values().collect())
 }
 
-async fn volume(record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
+async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
     let holder = runtimes.holder(record).await?;
+    let kept = lease::of(state, &record.driver, &record.volume_id);
+    let lease = kept.context("it cannot be read whose a volume is")?.map(|kept| kept.lease);
     let standing = match (&holder, record.state) {
+        _ if matches!(lease, Some(Lease::Fenced { .. })) => Standing::Fenced,
         (_, State::Begun) => Standing::Begun,
         (Holder::NotHandedOver, State::Published) => Standing::Lost,
         _ => Standing::Published,
@@ -109,6 +117,7 @@ async fn volume(record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volum
         runtime,
         sandbox,
         stale,
+        lease,
         guest: None,
     })
 }
@@ -125,6 +134,7 @@ fn foreign(target: PathBuf) -> Volume {
         runtime: None,
         sandbox: None,
         stale: Vec::new(),
+        lease: None,
         guest: None,
     }
 }
@@ -210,6 +220,9 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
         if !volume.stale.is_empty() {
             writeln!(out, "{:<10} {}", "GONE:", volume.stale.join(" "))?;
         }
+        if let Some(lease) = &volume.lease {
+            writeln!(out, "{:<10} {}", "OWNER:", printable(&owner(lease)))?;
+        }
         let Some(guest) = &volume.guest else { continue };
         for (name, numbers) in [("BYTES", guest.bytes), ("INODES", guest.inodes)] {
             if let Some([total, used, available]) = numbers {
@@ -224,6 +237,15 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
         writeln!(out)?;
     }
     Ok(())
+}
+
+fn owner(lease: &Lease) -> String {
+    match lease {
+        Lease::Held { epoch } => format!("this node, epoch {epoch}"),
+        Lease::LetGo { epoch } => format!("this node, epoch {epoch}; it lets go"),
+        Lease::Unsettled => "not known; csi-cloud is asked".into(),
+        Lease::Fenced { epoch, why } => format!("taken from this node, which had epoch {epoch}: {why}"),
+    }
 }
 
 /// A cell without what would move the terminal's cursor: ids come from drivers.

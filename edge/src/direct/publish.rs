@@ -33,6 +33,8 @@ impl Direct {
         let record = self.planned(asking, &publish);
         let record = record.and_then(|record| self.can_be(&record, &there).map(|()| record));
         let record = record.map_err(|error| unless_begun(error, &publish, &there))?;
+        let owned = self.own(asking.driver, &publish.volume_id, (&publish.target, !there.is_empty())).await;
+        owned.map_err(|error| unless_begun(error, &publish, &there))?;
         let before = there.first();
         if let Some(before) = before {
             match self.standing(before).await {

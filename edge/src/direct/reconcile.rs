@@ -43,6 +43,9 @@ impl Direct {
             State::Begun => Standing::Another,
         };
         match standing {
+            Standing::Same if self.is_fenced(record) => {
+                warn!(driver, volume, "was taken from this node, so its runtime is not told of it");
+            }
             Standing::Same => match self.show(record) {
                 Ok(()) => info!(driver, volume, "is handed over directly"),
                 Err(error) => warn!(driver, volume, error = error.chain(), "not shown to its runtime"),
@@ -71,7 +74,7 @@ impl Direct {
 
 /// Removes what was being written when csi-edge, or the power, went: it has no name yet that anybody reads.
 fn tidy(directory: &Path) {
-    let below = ["published", "volumes"].map(|name| std::fs::read_dir(directory.join(name)));
+    let below = ["published", "volumes", "owners"].map(|name| std::fs::read_dir(directory.join(name)));
     for entry in below.into_iter().flatten().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();

@@ -87,7 +87,7 @@ impl Direct {
         self.give_back(record).await
     }
 
-    async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
+    pub(super) async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
         // No process outlives its boot.
         if self.host.is_other_boot(&record.boot) {
             return Ok(());

@@ -3,6 +3,9 @@
 
 pub mod contract;
 pub mod guest;
+pub mod pair;
 pub mod scene;
 pub mod shim;
+#[cfg(test)]
+mod test_own;
 pub mod wrapper;

@@ -33,7 +33,14 @@ pub struct Scene {
 }
 
 /// Takes back what a test that failed has left of mounts and loop devices.
-struct Clean(PathBuf);
+pub(super) struct Clean(PathBuf);
+
+impl Clean {
+    /// Of what is below this directory.
+    pub(super) fn of(below: &Path) -> anyhow::Result<Self> {
+        Ok(Self(below.canonicalize()?))
+    }
+}
 
 impl Drop for Clean {
     fn drop(&mut self) {
@@ -49,7 +56,7 @@ impl Drop for Clean {
 }
 
 /// Loop devices of files below a directory, and those files.
-fn loops(below: &Path) -> Vec<(String, PathBuf)> {
+pub(super) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
     let listed = Command::new("losetup").args(["-n", "-O", "NAME,BACK-FILE"]).output();
     let listed =
         listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -98,7 +105,7 @@ impl Scene {
         // Many a kubelet's directory is a symlink, and what the runtime sees is not what the kubelet says.
         std::fs::create_dir_all(stand.dir().join("disk/pods"))?;
         std::os::unix::fs::symlink(stand.dir().join("disk/pods"), stand.dir().join("pods"))?;
-        let clean = Clean(stand.dir().canonicalize()?);
+        let clean = Clean::of(stand.dir())?;
         let mut scene = Self { stand, cloud, driver: None, edge: None, _clean: clean };
         scene.start_driver().await?;
         scene.start_edge().await?;

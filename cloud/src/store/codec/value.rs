@@ -8,7 +8,7 @@ use prost::Message;
 use proto::rpc::Id;
 
 use super::parts;
-use crate::store::record::{At, Claim, Home, Intent};
+use crate::store::record::{At, Claim, Home, Intent, Ownership};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HomeValue {
@@ -108,6 +108,47 @@ pub(super) struct NodeValue {
 pub(super) struct ElectedValue {
     #[prost(string, tag = "1")]
     pub(super) node: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OwnershipValue {
+    #[prost(message, optional, tag = "1")]
+    pub(super) owner: Option<OwnerValue>,
+    #[prost(uint64, optional, tag = "2")]
+    pub(super) broken: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OwnerValue {
+    #[prost(string, tag = "1")]
+    pub(super) node: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) epoch: u64,
+    #[prost(bool, tag = "3")]
+    pub(super) attached: bool,
+    #[prost(string, optional, tag = "4")]
+    pub(super) held: Option<String>,
+    #[prost(uint64, tag = "5")]
+    pub(super) since: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct EpochValue {
+    #[prost(uint64, tag = "1")]
+    pub(super) last: u64,
+}
+
+impl From<&Ownership> for OwnershipValue {
+    fn from(own: &Ownership) -> Self {
+        let owner = own.owner.as_ref().map(|owner| OwnerValue {
+            node: owner.node.to_string(),
+            epoch: owner.epoch,
+            attached: owner.attached,
+            held: owner.held.as_deref().map(Into::into),
+            since: owner.since,
+        });
+        Self { owner, broken: own.broken }
+    }
 }
 
 impl From<&Home> for HomeValue {

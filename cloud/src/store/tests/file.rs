@@ -55,6 +55,27 @@ fn a_newer_format_is_refused() {
 }
 
 #[test]
+fn a_store_of_before_it_knew_of_owners_is_read_and_takes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let before = volume("v", Some(home("n1")));
+    File::open(&path).unwrap().commit(std::slice::from_ref(&before)).unwrap();
+    let database = Database::open(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    for table in ["owners", "epochs"] {
+        assert!(writing.delete_table(TableDefinition::<&[u8], &[u8]>::new(table)).unwrap(), "{table}");
+    }
+    writing.commit().unwrap();
+    drop(database);
+    assert_eq!(loaded(&mut File::open(&path).unwrap()).unwrap(), expected(std::slice::from_ref(&before)));
+    let own = Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(Ownership::default()));
+    let more = [own, Change::Epoch(7)];
+    File::open(&path).unwrap().commit(&more).unwrap();
+    let all = [&[before], more.as_slice()].concat();
+    assert_eq!(loaded(&mut File::open(&path).unwrap()).unwrap(), expected(&all));
+}
+
+#[test]
 fn what_is_no_store_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");

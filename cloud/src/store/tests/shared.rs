@@ -157,6 +157,8 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::At(driver, node, at) => txn.set_at(&driver, &node, at),
         Change::Node(name, node) => txn.set_node(&name, node),
         Change::Elected(driver, node) => txn.elect(&driver, node),
+        Change::Owner(driver, id, own) => txn.set_owner(&driver, &id, own),
+        Change::Epoch(last) => txn.set_epoch(last),
     }
 }
 

@@ -124,6 +124,13 @@ fn intent(method: &'static str, made: &str) -> Change {
     Change::Intent("d.example".parse().unwrap(), Id::Name(method, "pvc".into()), Some(intent))
 }
 
+fn owner(node: &str, epoch: u64) -> Change {
+    let node = node.parse().unwrap();
+    let owner = Some(Owner { node, epoch, attached: false, held: Some("".into()), since: 1 });
+    let own = Ownership { owner, broken: None };
+    Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(own))
+}
+
 fn listed(id: &str) -> Home {
     let volume = csi::Volume { volume_id: id.into(), ..Default::default() };
     let entry = csi::list_volumes_response::Entry { volume: Some(volume), ..Default::default() };
@@ -148,6 +155,9 @@ fn what_does_not_agree_is_said() {
             Some("cannot be read"),
         ),
         (vec![elected], Some("never had d.example")),
+        (vec![owner("n1", 7), Change::Epoch(7)], None),
+        (vec![owner("n1", 7), Change::Epoch(6)], Some("7 may be given out again")),
+        (vec![owner("n3", 7), Change::Epoch(7)], Some("n3 never linked")),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");

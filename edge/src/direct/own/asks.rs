@@ -1,0 +1,177 @@
+//! The way by which the cloud is asked about volumes that one guest owns: the control messages of the link in use.
+//!
+//! What is asked goes out on that link alone, and again on the one that replaces it, so the cloud hears it in order.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proto::identity::DriverName;
+use proto::own::{Answer, Own, Step};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Questions that wait until the link takes them.
+const QUEUE: usize = 64;
+
+/// A question on its way.
+pub(crate) struct Asked {
+    pub(crate) own: Own,
+    pub(crate) answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Clone, Default)]
+enum To {
+    /// There is no link.
+    #[default]
+    Nobody,
+    /// The link's cloud does not know such questions.
+    Older,
+    /// They go out there.
+    Link(mpsc::Sender<Asked>),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    #[error(
+        "there is no link to csi-cloud, which alone knows whether another node has it; it can be had when csi-edge has linked"
+    )]
+    NoLink,
+    #[error("this csi-cloud does not know whether another node has it; upgrade csi-cloud")]
+    Older,
+    #[error("csi-cloud did not say in time whether another node has it")]
+    Silent,
+}
+
+/// Asks the cloud.
+#[derive(Default)]
+pub(crate) struct Asks {
+    to: watch::Sender<To>,
+    /// Grows when all is to be stated: the link is new, or the cloud has said something else.
+    news: watch::Sender<u64>,
+    next: AtomicU64,
+}
+
+impl Asks {
+    /// A link is in use from now on, and questions go out as they come here.
+    pub(crate) fn linked(&self) -> mpsc::Receiver<Asked> {
+        let (sender, asked) = mpsc::channel(QUEUE);
+        self.to.send_replace(To::Link(sender));
+        self.stir();
+        asked
+    }
+
+    /// The same for a link whose cloud does not know such questions.
+    pub(crate) fn linked_to_older(&self) {
+        self.to.send_replace(To::Older);
+    }
+
+    /// All is to be stated again.
+    pub(crate) fn stir(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Changes when all is to be stated.
+    pub(crate) fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
+    /// Whether there is a link that takes questions.
+    pub(crate) fn is_linked(&self) -> bool {
+        matches!(&*self.to.borrow(), To::Link(link) if !link.is_closed())
+    }
+
+    /// Asks, for so long at most; without a link it waits for one.
+    pub(crate) async fn ask(
+        &self,
+        driver: &DriverName,
+        volume: &str,
+        step: Step,
+        patience: Duration,
+    ) -> Result<Answer, NoAnswer> {
+        let mut to = self.to.subscribe();
+        let asking = async {
+            loop {
+                let link = to.borrow_and_update().clone();
+                let answered = async {
+                    match &link {
+                        To::Link(link) => self.ask_on(link, driver, volume, step.clone()).await,
+                        To::Nobody | To::Older => None,
+                    }
+                };
+                // Whatever comes of the other link: the cloud hears it no more.
+                let answer = tokio::select! {
+                    answer = answered => answer,
+                    _ = to.changed() => continue,
+                };
+                if let Some(answer) = answer {
+                    return answer;
+                }
+                // It is an error when this goes away, and then nobody waits.
+                let _ = to.changed().await;
+            }
+        };
+        tokio::time::timeout(patience, asking).await.map_err(|_| self.no_answer())
+    }
+
+    /// None if the link is gone.
+    async fn ask_on(
+        &self,
+        link: &mpsc::Sender<Asked>,
+        driver: &DriverName,
+        volume: &str,
+        step: Step,
+    ) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let own = Own { id, driver: driver.clone(), volume: volume.to_owned(), step };
+        link.send(Asked { own, answer }).await.ok()?;
+        answered.await.ok()
+    }
+
+    fn no_answer(&self) -> NoAnswer {
+        match &*self.to.borrow() {
+            To::Link(link) if !link.is_closed() => NoAnswer::Silent,
+            To::Older => NoAnswer::Older,
+            To::Link(_) | To::Nobody => NoAnswer::NoLink,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    async fn release(asks: &Asks) -> Result<Answer, NoAnswer> {
+        asks.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn why_there_is_no_answer_is_known() {
+        let asks = Asks::default();
+        assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
+        asks.linked_to_older();
+        assert_eq!(release(&asks).await, Err(NoAnswer::Older));
+        let asked = asks.linked();
+        assert_eq!(release(&asks).await, Err(NoAnswer::Silent));
+        drop(asked);
+        assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
+        assert!(!asks.is_linked());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_goes_out_again_on_the_link_that_replaces_its_own() {
+        let asks = Asks::default();
+        let mut older = asks.linked();
+        let (answer, ()) = tokio::join!(release(&asks), async {
+            let first = older.recv().await.unwrap();
+            let mut newer = asks.linked();
+            let again = newer.recv().await.unwrap();
+            assert_ne!(first.own.id, again.own.id);
+            let _ = first.answer.send(Answer::NotNow { why: String::new() });
+            again.answer.send(Answer::Released).unwrap();
+        });
+        assert_eq!(answer, Ok(Answer::Released));
+    }
+}

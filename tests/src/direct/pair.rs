@@ -1,0 +1,324 @@
+//! csi-cloud, one hostdir that stands for shared storage, and two nodes with a csi-edge each, whose links can be cut.
+//!
+//! Both nodes have the same driver process, so what one writes the other finds, as with a SAN. hostdir is asked for volumes
+//! of several writers, so that nobody but us keeps the two apart.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use proto::csi;
+use proto::csi::controller_client::ControllerClient;
+use proto::csi::node_client::NodeClient;
+use serde_json::Value;
+use tonic::transport::Channel;
+
+use super::scene::{Clean, DRIVER, Volume, loops};
+use crate::process::Process;
+use crate::relay::Relay;
+use crate::stand::{Cloud, START, STOP, Stand, channel, until};
+
+/// A class whose volumes a hostdir would give to several pods.
+pub const CLASS: [(&str, &str); 2] =
+    [("edge-csi.io/direct", "kata"), ("edge-csi.io/direct-access", "ReadWriteOnce")];
+
+const NODES: [&str; 2] = ["n1", "n2"];
+const MIB: i64 = 1024 * 1024;
+
+/// Everything, up and linked.
+pub struct Pair {
+    /// The directory of everything.
+    pub stand: Stand,
+    /// The program.
+    pub cloud: Cloud,
+    driver: Process,
+    edges: Vec<(Process, Relay)>,
+    _clean: Clean,
+}
+
+impl Pair {
+    /// Two nodes of a shared driver.
+    ///
+    /// # Errors
+    /// A program does not start; the error holds its log.
+    pub async fn new() -> anyhow::Result<Self> {
+        let mut stand = Stand::new().await?;
+        let config = stand.at("cloud.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
+        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        let cloud = cloud(&stand, "wss://127.0.0.1:0").await?;
+        let clean = Clean::of(stand.dir())?;
+        let mut command = stand.program("hostdir")?;
+        let endpoint = format!("unix://{}", stand.at("driver.sock"));
+        command.args(["--endpoint", &endpoint, "--node-id", "both", "--state", &stand.at("hostdir")]);
+        let mut driver = Process::start("hostdir", command, stand.dir())?;
+        driver.line_starting("ready", START).await?;
+        let mut edges = Vec::new();
+        for node in NODES {
+            let relay = Relay::to(cloud.urls.first().context("no listener")?).await?;
+            let mut edge = edge(&mut stand, node, relay.url()).await?;
+            edge.line_starting("linked ", START).await?;
+            edges.push((edge, relay));
+        }
+        Ok(Self { stand, cloud, driver, edges, _clean: clean })
+    }
+
+    /// Kills csi-cloud and starts it again.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart_cloud(&mut self) -> anyhow::Result<()> {
+        self.restart_cloud_after(|_| Ok(())).await
+    }
+
+    /// The same, and its store is lost.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn forget_store(&mut self) -> anyhow::Result<()> {
+        self.restart_cloud_after(|stand| Ok(std::fs::remove_file(stand.at("cloud.redb"))?)).await
+    }
+
+    async fn restart_cloud_after(
+        &mut self,
+        between: impl FnOnce(&Stand) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let pid = self.cloud.process.pid().context("csi-cloud has ended")?;
+        self.cloud.process.signal(rustix::process::Signal::KILL)?;
+        self.cloud.process.ended(STOP).await.with_context(|| format!("csi-cloud {pid} was not killed"))?;
+        between(&self.stand)?;
+        let url = self.cloud.urls.first().context("no listener")?.clone();
+        self.cloud = cloud(&self.stand, &url).await?;
+        Ok(())
+    }
+
+    /// Cuts a node off, and waits until csi-cloud knows.
+    ///
+    /// # Errors
+    /// It does not notice.
+    pub async fn cut(&self, node: usize) -> anyhow::Result<()> {
+        self.edges[node].1.cut();
+        until("the node is away", || async {
+            let nodes = self.json(&["nodes"]).await?;
+            let nodes = nodes.as_array().context("no list")?;
+            let it = nodes.iter().find(|it| it["name"] == NODES[node]).context("no such node")?;
+            ensure!(it["state"] == "away", "{it}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Lets a node link again.
+    pub fn mend(&self, node: usize) {
+        self.edges[node].1.mend();
+    }
+
+    /// Kills a csi-edge and starts it again; it may be cut off.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.restart_edge_after(node, |_| Ok(())).await
+    }
+
+    /// The same, and it has what a csi-edge would have left that knows nothing of owners.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn upgrade_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.restart_edge_after(node, |state| Ok(std::fs::remove_dir_all(state.join("direct/owners"))?)).await
+    }
+
+    async fn restart_edge_after(
+        &mut self,
+        node: usize,
+        between: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (older, relay) = self.edges.remove(node);
+        older.kill().await?;
+        between(&self.of(node, "state"))?;
+        let newer = edge(&mut self.stand, NODES[node], relay.url()).await?;
+        self.edges.insert(node, (newer, relay));
+        Ok(())
+    }
+
+    /// What a command of csi-cloud prints.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
+        let admin = self.stand.at("cloud/_admin.sock");
+        self.stand.run("csi-cloud", &[command, &["--admin", &admin]].concat()).await
+    }
+
+    /// The same as JSON.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn json(&self, command: &[&str]) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.say(&[command, &["-o", "json"]].concat()).await?)?)
+    }
+
+    /// What a command of `csi-edge direct` prints at a node.
+    ///
+    /// # Errors
+    /// It fails.
+    pub async fn direct(&self, node: usize, command: &[&str]) -> anyhow::Result<String> {
+        let (state, entries) = (self.of(node, "state"), self.of(node, "entries").display().to_string());
+        let at = ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
+        let at: Vec<_> = at.iter().map(String::as_str).collect();
+        self.stand.run("csi-edge", &[&["direct"], command, &at].concat()).await
+    }
+
+    fn of(&self, node: usize, what: &str) -> PathBuf {
+        self.stand.dir().join(format!("{}-{what}", NODES[node]))
+    }
+
+    /// The block device of the one volume.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn device(&self) -> anyhow::Result<String> {
+        let devices = loops(&self.stand.dir().canonicalize()?);
+        Ok(devices.into_iter().next().context("no device")?.0)
+    }
+
+    /// How many entries a node's runtimes see.
+    pub fn entries(&self, node: usize) -> usize {
+        std::fs::read_dir(self.of(node, "entries")).map_or(0, Iterator::count)
+    }
+
+    async fn controller(&self) -> anyhow::Result<ControllerClient<Channel>> {
+        Ok(ControllerClient::new(channel(&self.stand.cloud_front(DRIVER)).await?))
+    }
+
+    async fn node(&self, node: usize) -> anyhow::Result<NodeClient<Channel>> {
+        Ok(NodeClient::new(channel(&self.stand.edge_front(NODES[node], DRIVER)).await?))
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// The call's.
+    pub async fn create(
+        &self,
+        name: &str,
+        class: &[(&str, &str)],
+        capability: csi::VolumeCapability,
+    ) -> anyhow::Result<Volume> {
+        let request = csi::CreateVolumeRequest {
+            name: name.into(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: 64 * MIB, limit_bytes: 0 }),
+            volume_capabilities: vec![capability.clone()],
+            parameters: class.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            ..Default::default()
+        };
+        let volume = self.controller().await?.create_volume(request).await?.into_inner().volume;
+        let volume = volume.context("no volume")?;
+        Ok(Volume { id: volume.volume_id, context: volume.volume_context, capability })
+    }
+
+    /// Deletes a volume.
+    ///
+    /// # Errors
+    /// The call's.
+    pub async fn delete(&self, volume: &Volume) -> anyhow::Result<()> {
+        let request = csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
+        self.controller().await?.delete_volume(request).await?;
+        Ok(())
+    }
+
+    /// The storage has one path for both.
+    fn staging(&self, volume: &Volume) -> anyhow::Result<String> {
+        let staging = self.stand.dir().join("staging").join(&volume.id);
+        std::fs::create_dir_all(&staging)?;
+        Ok(staging.display().to_string())
+    }
+
+    /// Stages a volume at a node.
+    ///
+    /// # Errors
+    /// The call's.
+    pub async fn stage(&self, node: usize, volume: &Volume) -> anyhow::Result<()> {
+        let request = csi::NodeStageVolumeRequest {
+            volume_id: volume.id.clone(),
+            staging_target_path: self.staging(volume)?,
+            volume_capability: Some(volume.capability.clone()),
+            volume_context: volume.context.clone(),
+            ..Default::default()
+        };
+        self.node(node).await?.node_stage_volume(request).await?;
+        Ok(())
+    }
+
+    /// The target of a pod, as its kubelet has it.
+    fn target(&self, node: usize, pod: &str) -> anyhow::Result<String> {
+        let parent = self.of(node, "kubelet").join("pods").join(pod).join("volumes/kubernetes.io~csi/pv");
+        std::fs::create_dir_all(&parent)?;
+        Ok(parent.join("mount").display().to_string())
+    }
+
+    /// Publishes a volume to a pod of a node.
+    ///
+    /// # Errors
+    /// The call's.
+    pub async fn publish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
+        let request = csi::NodePublishVolumeRequest {
+            volume_id: volume.id.clone(),
+            staging_target_path: self.staging(volume)?,
+            target_path: self.target(node, pod)?,
+            volume_capability: Some(volume.capability.clone()),
+            volume_context: volume.context.clone(),
+            ..Default::default()
+        };
+        self.node(node).await?.node_publish_volume(request).await?;
+        Ok(())
+    }
+
+    /// Takes a volume from a pod of a node.
+    ///
+    /// # Errors
+    /// The call's.
+    pub async fn unpublish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
+        let (volume_id, target_path) = (volume.id.clone(), self.target(node, pod)?);
+        let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
+        self.node(node).await?.node_unpublish_volume(request).await?;
+        Ok(())
+    }
+
+    /// Unstages a volume that is unpublished at both, and deletes it.
+    ///
+    /// # Errors
+    /// The first call's that fails.
+    pub async fn end(&self, volume: &Volume) -> anyhow::Result<()> {
+        for node in [0, 1] {
+            let (volume_id, staging_target_path) = (volume.id.clone(), self.staging(volume)?);
+            let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
+            self.node(node).await?.node_unstage_volume(request).await?;
+        }
+        until("it is deleted", || self.delete(volume)).await
+    }
+
+    /// Ends everything in order.
+    ///
+    /// # Errors
+    /// A program does not end well.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        for (edge, _) in self.edges {
+            edge.stop(STOP).await?;
+        }
+        self.driver.stop(STOP).await?;
+        self.cloud.process.stop(STOP).await
+    }
+}
+
+async fn cloud(stand: &Stand, url: &str) -> anyhow::Result<Cloud> {
+    stand.cloud(&[url], &[DRIVER], &["--config", &stand.at("cloud.toml")]).await
+}
+
+async fn edge(stand: &mut Stand, node: &str, url: &str) -> anyhow::Result<Process> {
+    let [state, entries, sandboxes] =
+        ["state", "entries", "sandboxes"].map(|what| stand.at(&format!("{node}-{what}")));
+    let socket = stand.at("driver.sock");
+    let more = ["--cloud", url, "--state", &state, "--direct-volumes", &entries, "--sandboxes", &sandboxes];
+    stand.edge_with(node, &[(DRIVER, &socket)], &more).await
+}

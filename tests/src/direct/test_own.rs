@@ -1,0 +1,275 @@
+//! Who owns a volume, in any order of steps: what the cloud decides, with what nodes make of its answers, over links that
+//! lose what is on them and nodes that are killed. The two sides' rules are the real ones.
+
+use std::collections::VecDeque;
+
+use cloud::own::decide::{Moment, Step, Verdict, decide};
+use cloud::store::Ownership;
+use edge::direct::own::lease::{self, Lease, Wish};
+use proptest::prelude::*;
+use proto::identity::NodeName;
+use proto::own::{Answer, Step as Said};
+
+const NODES: usize = 3;
+
+/// What may happen; the number says at which node.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A pod wants the volume.
+    Publish(usize),
+    /// Its pod is gone, and so is its guest.
+    Unpublish(usize),
+    /// The node tells the cloud how it stands.
+    State(usize),
+    /// The cloud hears the node's next message.
+    Hear(usize),
+    /// The node hears the cloud's next answer.
+    Answer(usize),
+    /// The node waits for its answer no more.
+    TimeOut(usize),
+    /// The link is lost, with all that is on it; the node may have been killed, too.
+    Cut(usize),
+    Link(usize),
+    /// csi-cloud was killed.
+    KillCloud,
+    Attach(usize),
+    Detach(usize),
+    /// An operator takes the volume from a node that is away.
+    Break(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let at = || 0..NODES;
+    prop_oneof![
+        4 => at().prop_map(Event::Publish),
+        3 => at().prop_map(Event::Unpublish),
+        3 => at().prop_map(Event::State),
+        8 => at().prop_map(Event::Hear),
+        8 => at().prop_map(Event::Answer),
+        1 => at().prop_map(Event::TimeOut),
+        1 => at().prop_map(Event::Cut),
+        4 => at().prop_map(Event::Link),
+        1 => Just(Event::KillCloud),
+        1 => at().prop_map(Event::Attach),
+        1 => at().prop_map(Event::Detach),
+        1 => at().prop_map(Event::Break),
+    ]
+}
+
+#[derive(Default)]
+struct Node {
+    /// Durable.
+    lease: Option<Lease>,
+    /// There is a record of it, and maybe a guest. Durable.
+    recorded: bool,
+    linked: bool,
+    /// On the way to the cloud, and to the node.
+    up: VecDeque<(u64, Said)>,
+    down: VecDeque<(u64, Answer)>,
+    /// What it waits for: the answer's number, whether a pod wants the volume, and how it stood.
+    waits: Option<(u64, bool, Lease)>,
+    next: u64,
+    /// An operator has said that nobody there uses it any more.
+    excused: bool,
+}
+
+impl Node {
+    fn say(&mut self, step: Said, for_pod: bool, lease: Lease) {
+        if !self.linked {
+            return;
+        }
+        self.next += 1;
+        self.up.push_back((self.next, step));
+        self.waits = Some((self.next, for_pod, lease));
+    }
+
+    /// The right to the volume is taken while it waits.
+    fn is_free(&self) -> bool {
+        self.waits.is_none()
+    }
+
+    fn settle(&mut self) {
+        self.lease = lease::settled(self.lease.take(), self.recorded, true);
+    }
+
+    fn publish(&mut self) {
+        self.settle();
+        match lease::wish(self.lease.as_ref()) {
+            Wish::Has(lease) => (self.lease, self.recorded) = (Some(lease), true),
+            Wish::Fenced(_) => {}
+            Wish::Ask => {
+                self.lease = Some(Lease::Unsettled);
+                self.say(Said::Ask { pod: "p".into() }, true, Lease::Unsettled);
+            }
+        }
+    }
+
+    fn state(&mut self) {
+        self.settle();
+        let Some((lease, step)) = self.lease.as_ref().and_then(|lease| lease::statement(lease, "p")) else {
+            return;
+        };
+        if self.linked {
+            self.lease = Some(lease.clone());
+            self.say(step, false, lease);
+        }
+    }
+
+    fn answer(&mut self) {
+        let Some((number, answer)) = self.down.pop_front() else { return };
+        let Some((_, for_pod, lease)) = self.waits.take_if(|(waits, ..)| *waits == number) else { return };
+        self.lease = lease::answered(lease, &answer);
+        self.recorded |= for_pod && matches!(self.lease, Some(Lease::Held { .. }));
+        if !for_pod {
+            return;
+        }
+        self.settle();
+    }
+
+    fn cut(&mut self) {
+        (self.linked, self.waits) = (false, None);
+        self.up.clear();
+        self.down.clear();
+    }
+
+    /// Whether a guest may use the volume here, without anybody being asked.
+    fn has(&self) -> bool {
+        matches!(self.lease, Some(Lease::Held { .. } | Lease::LetGo { .. })) || self.recorded
+    }
+}
+
+#[derive(Default)]
+struct World {
+    nodes: [Node; NODES],
+    own: Ownership,
+    epoch: u64,
+}
+
+impl World {
+    fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
+        self.epoch += 1;
+        let (after, verdict) =
+            decide(std::mem::take(&mut self.own), &name(at), step, Moment { epoch: self.epoch, now: 1 });
+        self.own = after;
+        verdict
+    }
+
+    fn hear(&mut self, at: usize) {
+        let Some((number, said)) = self.nodes[at].up.pop_front() else { return };
+        let verdict = match &said {
+            Said::Ask { pod } => self.step(at, Step::Ask(pod)),
+            Said::Hold { epoch, pod } => self.step(at, Step::Hold(*epoch, pod)),
+            Said::Release => self.step(at, Step::Release),
+        };
+        let why = String::new();
+        let answer = match verdict {
+            Verdict::Held(epoch) => Answer::Held { epoch },
+            Verdict::Done => Answer::Released,
+            Verdict::Anothers(_) => Answer::Anothers { why },
+            Verdict::Fenced(_) => Answer::Fenced { why },
+        };
+        self.nodes[at].down.push_back((number, answer));
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Publish(at) if self.nodes[at].is_free() => self.nodes[at].publish(),
+            Event::Unpublish(at) if self.nodes[at].is_free() => {
+                self.nodes[at].recorded = false;
+                self.nodes[at].settle();
+            }
+            Event::State(at) if self.nodes[at].is_free() => self.nodes[at].state(),
+            Event::Hear(at) => self.hear(at),
+            Event::Answer(at) => self.nodes[at].answer(),
+            Event::TimeOut(at) => self.nodes[at].waits = None,
+            Event::Cut(at) => self.nodes[at].cut(),
+            Event::Link(at) => {
+                self.nodes[at].cut();
+                self.nodes[at].linked = true;
+            }
+            Event::KillCloud => self.nodes.iter_mut().for_each(Node::cut),
+            Event::Attach(at) => drop(self.step(at, Step::Attach)),
+            Event::Detach(at) => drop(self.step(at, Step::Detach)),
+            Event::Break(at) if !self.nodes[at].linked => self.take_from(at),
+            _ => {}
+        }
+        for node in self.nodes.iter_mut().filter(|node| !node.has()) {
+            node.excused = false;
+        }
+    }
+
+    fn take_from(&mut self, at: usize) {
+        let done = self.step(at, Step::Break) == Verdict::Done;
+        self.nodes[at].excused |= done && self.nodes[at].has();
+    }
+
+    /// Who may use the volume, without those of whom an operator has said that they do not.
+    fn users(&self) -> Vec<usize> {
+        (0..NODES).filter(|at| self.nodes[*at].has() && !self.nodes[*at].excused).collect()
+    }
+
+    fn holder(&self) -> Option<NodeName> {
+        self.own.owner.as_ref().filter(|owner| owner.held.is_some()).map(|owner| owner.node.clone())
+    }
+
+    /// All is linked again, all pods go, and all is heard.
+    fn ends(&mut self) {
+        for at in 0..NODES {
+            self.happens(Event::Link(at));
+            self.happens(Event::Detach(at));
+            // What it has first, since it may be fenced.
+            for ended in [Event::State(at), Event::Unpublish(at), Event::State(at)] {
+                self.happens(ended);
+                self.happens(Event::Hear(at));
+                self.happens(Event::Answer(at));
+            }
+        }
+    }
+}
+
+fn name(at: usize) -> NodeName {
+    format!("n{at}").parse().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn no_two_nodes_have_a_volume_but_by_an_operators_word(events in proptest::collection::vec(event(), 0..200)) {
+        let mut world = World::default();
+        for (number, event) in events.iter().enumerate() {
+            world.happens(*event);
+            let users = world.users();
+            prop_assert!(users.len() <= 1, "{users:?} after {:?}", &events[..=number]);
+            let taken = (0..NODES).find(|at| world.nodes[*at].excused && world.holder() == Some(name(*at)));
+            prop_assert_eq!(taken, None, "it has what was taken from it, after {:?}", &events[..=number]);
+            if let Some(at) = users.first() {
+                prop_assert_eq!(world.holder(), Some(name(*at)), "after {:?}", &events[..=number]);
+            }
+        }
+        world.ends();
+        prop_assert_eq!(&world.own.owner, &None, "nobody has it, and it is nobody's to give");
+        prop_assert!(world.nodes.iter().all(|node| node.lease.is_none()));
+    }
+}
+
+/// What a proptest may not have come by: the three ways of a volume from one node to another.
+#[test]
+fn a_volume_goes_from_one_node_to_another() {
+    use Event::{Answer, Break, Cut, Hear, Link, Publish, State, Unpublish};
+    let took = |events: &[Event]| {
+        let mut world = World::default();
+        [Link(0), Link(1)].iter().chain(events).for_each(|event| world.happens(*event));
+        world.users()
+    };
+    let first = [Publish(0), Hear(0), Answer(0)];
+    let second = [Publish(1), Hear(1), Answer(1)];
+    let all = |parts: &[&[Event]]| parts.concat();
+    assert_eq!(took(&all(&[&first, &second])), [0]);
+    assert_eq!(took(&all(&[&first, &[Unpublish(0), State(0), Hear(0)], &second])), [1]);
+    assert_eq!(took(&all(&[&first, &[Cut(0), Unpublish(0)], &second])), [0]);
+    assert_eq!(took(&all(&[&first, &[Cut(0), Break(0)], &second])), [1]);
+    // Fenced when it is back, and an ordinary node when it has let go.
+    let back = [Link(0), State(0), Hear(0), Answer(0), Publish(0)];
+    assert_eq!(took(&all(&[&first, &[Cut(0), Break(0)], &second, &back])), [1]);
+}
