@@ -68,8 +68,8 @@ impl Ground {
         let modules: Vec<_> =
             MODULES.into_iter().chain(SHARES.into_iter().filter(|name| kernel.has(name))).collect();
         let tools = [tool("resize2fs")?, tool("xfs_growfs")?];
-        let archive = initramfs::of(&kernel, &init, &tools, &modules)?;
         let dir = tempfile::Builder::new().prefix("ec-guest-").tempdir()?;
+        let archive = initramfs::of(&kernel, &stripped(&init, dir.path())?, &tools, &modules)?;
         let at = dir.path().join("initramfs");
         proto::publish::publish(&at, &archive, 0o600, proto::publish::Existing::Keep)?;
         let mut ground = Self { image: kernel.image, dir, accel: Accel::Kvm, about: String::new() };
@@ -84,7 +84,10 @@ impl Ground {
                     ground.about = format!("{about}{why}");
                     return Ok(ground);
                 }
-                Err(error) if accel == Accel::Kvm && wish.is_none() => why = format!("; not KVM: {error:#}"),
+                Err(error) if accel == Accel::Kvm && wish.is_none() => {
+                    let text = format!("{error:#}");
+                    why = format!("; no guest comes up with KVM: {}", text.lines().next().unwrap_or_default());
+                }
                 Err(error) => return Err(error.context(format!("no guest comes up with {accel:?}{why}"))),
             }
         }
@@ -126,6 +129,15 @@ impl Ground {
         command.args(more);
         command
     }
+}
+
+/// A program without what debuggers need, which is nineteen parts of it in twenty.
+fn stripped(program: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
+    let to = dir.join("init");
+    let done = std::process::Command::new("strip").arg("-o").arg(&to).arg(program).output();
+    let done = done.context("strip cannot be started; it comes with the linker that cargo uses")?;
+    ensure!(done.status.success(), "strip: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(to)
 }
 
 /// A program of this machine's.
