@@ -33,8 +33,8 @@ const TAIL: usize = 1500;
 const MEMORY: u32 = 512;
 /// What its kernel needs for the port, disks and file systems. Their check sums are asked for by name at run time.
 const MODULES: [&str; 7] = ["virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "crc32c_intel", "ext4", "xfs"];
-/// And for shared directories, if the kernel has them.
-const SHARES: [&str; 4] = ["9pnet_virtio", "9p", "fuse", "virtiofs"];
+/// And for shared directories, if the kernel has it: Debian's cloud kernel has it, and no 9p.
+const SHARES: &str = "virtiofs";
 
 /// How a guest's processor is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -66,7 +66,7 @@ impl Ground {
         let init = bin.with_file_name("guestinit");
         ensure!(init.exists(), "{} is not there; run `make build` first", init.display());
         let modules: Vec<_> =
-            MODULES.into_iter().chain(SHARES.into_iter().filter(|name| kernel.has(name))).collect();
+            MODULES.into_iter().chain(Some(SHARES).filter(|name| kernel.has(name))).collect();
         let tools = [tool("resize2fs")?, tool("xfs_growfs")?];
         let dir = tempfile::Builder::new().prefix("ec-guest-").tempdir()?;
         let archive = initramfs::of(&kernel, &stripped(&init, dir.path())?, &tools, &modules)?;
@@ -259,14 +259,6 @@ impl Machine {
             ensure!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}; it has {disk:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-
-    /// QEMU's process.
-    ///
-    /// # Errors
-    /// It has ended.
-    pub fn pid(&self) -> anyhow::Result<u32> {
-        self.qemu.pid().context("QEMU has ended")
     }
 
     /// Has the guest switch the machine off.

@@ -1,7 +1,7 @@
 //! A VM runtime's sandbox: what it does with a pod's mount, and the socket on which it serves the contract of
 //! `docs/direct-runtimes.md`. All numbers are the guest's own, asked for when they are asked for.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use proto::stop::Tasks;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
@@ -25,6 +26,8 @@ use crate::direct::scene::Scene;
 use crate::direct::shim::{self, parameter, reply};
 use crate::stand::STOP;
 
+/// Where the volume is mounted in its guest.
+pub const AT: &str = "/run/volume";
 /// The volume's disk in its guest.
 const SERIAL: &str = "volume";
 
@@ -41,8 +44,6 @@ struct Inner {
     info: Info,
     /// What it is in the guest.
     disk: Disk,
-    /// Where it is mounted there.
-    at: PathBuf,
 }
 
 /// A sandbox with one container and one volume.
@@ -52,17 +53,30 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts a machine and then a container with a mount of this target, which csi-edge has published.
+    /// Starts a machine, and in it a container as in [`Sandbox::with`].
     ///
     /// # Errors
-    /// The mount is no direct volume, or the guest cannot have it.
+    /// It does not come up, or cannot have the volume.
     pub async fn start(
         scene: &Scene,
         ground: &Ground,
         runtime: Runtime,
         target: &Path,
     ) -> anyhow::Result<Self> {
-        let mut machine = Machine::start(ground, scene.stand.dir(), &[]).await?;
+        let machine = Machine::start(ground, scene.stand.dir(), &[]).await?;
+        Self::with(machine, scene, runtime, target).await
+    }
+
+    /// Starts a container with a mount of this target, which csi-edge has published, in a machine that runs.
+    ///
+    /// # Errors
+    /// The mount is no direct volume, or the guest cannot have it.
+    pub async fn with(
+        mut machine: Machine,
+        scene: &Scene,
+        runtime: Runtime,
+        target: &Path,
+    ) -> anyhow::Result<Self> {
         // As containerd writes it, its symlinks resolved.
         let source = target.canonicalize()?;
         let entry =
@@ -80,18 +94,26 @@ impl Sandbox {
         let device = info.device.as_deref().context("no device")?;
         let disk = machine.plug(Path::new(device), SERIAL).await?;
         let kind = info.fstype.clone().context("no file system")?;
-        let (source, at) = (disk.path.display().to_string(), PathBuf::from("/run/volume"));
-        let mounting = Ask::Mount { source, kind, options: info.options.clone(), at: at.clone() };
+        let source = disk.path.display().to_string();
+        let mounting = Ask::Mount { source, kind, options: info.options.clone(), at: AT.into() };
         let _: Value = machine.ask(&mounting).await?;
         let id = uuid::Uuid::new_v4().simple().to_string();
         std::fs::File::create(scene.root().join(entry).join(&id))?;
         let socket = scene.sandboxes().join(id).join("direct.sock");
         std::fs::create_dir_all(socket.parent().context("no directory")?)?;
         let listener = UnixListener::bind(socket)?;
-        let inner = Arc::new(Mutex::new(Inner { machine, info, disk, at }));
+        let inner = Arc::new(Mutex::new(Inner { machine, info, disk }));
         let tasks = Tasks::default();
         tasks.spawn_until_stop("sandbox", accept(listener, inner.clone(), tasks.clone()));
         Ok(Self { inner, tasks })
+    }
+
+    /// Asks the guest for something else.
+    ///
+    /// # Errors
+    /// It could not.
+    pub async fn ask<T: DeserializeOwned>(&self, ask: &Ask) -> anyhow::Result<T> {
+        self.inner.lock().await.machine.ask(ask).await
     }
 
     /// Writes a file of the volume so often, and has it on the disk.
@@ -99,9 +121,8 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn write(&self, name: &str, text: &str, times: usize) -> anyhow::Result<()> {
-        let mut inner = self.inner.lock().await;
-        let ask = Ask::Write { path: inner.at.join(name), text: text.to_owned(), times };
-        inner.machine.ask::<Value>(&ask).await.map(drop)
+        let ask = Ask::Write { path: Path::new(AT).join(name), text: text.to_owned(), times };
+        self.ask::<Value>(&ask).await.map(drop)
     }
 
     /// What is in a file of the volume.
@@ -109,9 +130,7 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn read(&self, name: &str) -> anyhow::Result<String> {
-        let mut inner = self.inner.lock().await;
-        let ask = Ask::Read { path: inner.at.join(name) };
-        inner.machine.ask(&ask).await
+        self.ask(&Ask::Read { path: Path::new(AT).join(name) }).await
     }
 
     /// Has files of the volume come and go from now on.
@@ -119,9 +138,7 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn churn(&self) -> anyhow::Result<()> {
-        let mut inner = self.inner.lock().await;
-        let ask = Ask::Churn { below: inner.at.join("churn") };
-        inner.machine.ask::<Value>(&ask).await.map(drop)
+        self.ask::<Value>(&Ask::Churn { below: Path::new(AT).join("churn") }).await.map(drop)
     }
 
     /// How full the volume is.
@@ -129,7 +146,7 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn usage(&self) -> anyhow::Result<Usage> {
-        usage(&mut *self.inner.lock().await).await
+        self.ask(&Ask::Usage { at: AT.into() }).await
     }
 
     /// The guest's disk.
@@ -137,17 +154,8 @@ impl Sandbox {
     /// # Errors
     /// It has none.
     pub async fn disk(&self) -> anyhow::Result<Disk> {
-        let mut inner = self.inner.lock().await;
-        let disk: Option<Disk> = inner.machine.ask(&Ask::Disk { serial: SERIAL.into() }).await?;
+        let disk: Option<Disk> = self.ask(&Ask::Disk { serial: SERIAL.into() }).await?;
         disk.context("the guest has no such disk")
-    }
-
-    /// QEMU's process.
-    ///
-    /// # Errors
-    /// It has ended.
-    pub async fn pid(&self) -> anyhow::Result<u32> {
-        self.inner.lock().await.machine.pid()
     }
 
     /// The container ends: the volume is unmounted in the guest and taken out of the machine, which then ends.
@@ -156,8 +164,7 @@ impl Sandbox {
     /// The guest's, or QEMU's.
     pub async fn stop(self) -> anyhow::Result<()> {
         let mut inner = self.end().await?;
-        let at = inner.at.clone();
-        let _: Value = inner.machine.ask(&Ask::Unmount { at }).await?;
+        let _: Value = inner.machine.ask(&Ask::Unmount { at: AT.into() }).await?;
         inner.machine.unplug(SERIAL).await?;
         inner.machine.stop().await
     }
@@ -176,11 +183,6 @@ impl Sandbox {
         let inner = Arc::try_unwrap(self.inner).ok().context("the sandbox is being asked for something")?;
         Ok(inner.into_inner())
     }
-}
-
-async fn usage(inner: &mut Inner) -> anyhow::Result<Usage> {
-    let at = inner.at.clone();
-    inner.machine.ask(&Ask::Usage { at }).await
 }
 
 async fn accept(listener: UnixListener, inner: Arc<Mutex<Inner>>, tasks: Tasks) {
@@ -214,7 +216,7 @@ async fn answer(
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, "/v1/stats") => {
             ensure!(parameter(&parts.uri, "device") == inner.info.device, "it has another device");
-            let Usage { total, free, inodes, inodes_free } = usage(inner).await?;
+            let Usage { total, free, inodes, inodes_free } = inner.machine.ask(&Ask::Usage { at: AT.into() }).await?;
             let (used, inodes_used) = (total - free, inodes - inodes_free);
             let volume = shim::Volume { total, used, inodes, inodes_used, grows: true };
             Ok(reply(StatusCode::OK, shim::statistics(&volume).to_string()))
@@ -223,7 +225,7 @@ async fn answer(
             let Resize { device, bytes } = serde_json::from_slice(body)?;
             ensure!(Some(device) == inner.info.device, "it has another device");
             inner.machine.grown(SERIAL, bytes).await?;
-            let (device, at) = (inner.disk.path.clone(), inner.at.clone());
+            let (device, at) = (inner.disk.path.clone(), AT.into());
             let kind = inner.info.fstype.clone().unwrap_or_default();
             let _: Value = inner.machine.ask(&Ask::Grow { device, kind, at }).await?;
             Ok(reply(StatusCode::NO_CONTENT, ""))
