@@ -112,7 +112,10 @@ async fn compared(
             let (path, ms) = (PathBuf::from(way).join("loaded"), u64::try_from(time.as_millis())?);
             let load = Load { path, bytes: BYTES, block, write, random, threads, ms };
             let loaded: Loaded = sandbox.ask(&Ask::Load(load)).await?;
-            ensure!(loaded.direct, "{way} has no O_DIRECT: what is read there came out of the guest's memory");
+            ensure!(
+                loaded.direct,
+                "{way} has no O_DIRECT: what is read there came out of the guest's memory"
+            );
             seen[at].push(loaded.bytes_per_s / MIB);
         }
     }

@@ -47,7 +47,9 @@ async fn all(args: Args) -> anyhow::Result<()> {
     let ground = Ground::new(&args.kernel, args.accel).await?;
     println!("guest: {}", ground.about);
     let mut failed = 0;
-    for turn in TURNS.iter().filter(|turn| args.turn.is_empty() || args.turn.iter().any(|name| name == turn.name)) {
+    for turn in
+        TURNS.iter().filter(|turn| args.turn.is_empty() || args.turn.iter().any(|name| name == turn.name))
+    {
         failed += usize::from(!one(turn, &ground).await);
     }
     ensure!(failed == 0, "{failed} failed");

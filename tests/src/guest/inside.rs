@@ -94,7 +94,10 @@ fn wait<T>(what: &str, mut ask: impl FnMut() -> anyhow::Result<T>) -> anyhow::Re
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(error) if Instant::now() > deadline => return Err(error.context(format!("no {what}"))),
-            #[expect(clippy::disallowed_methods, reason = "process 1 has nothing else to do, and each wait an end")]
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "process 1 has nothing else to do, and each wait an end"
+            )]
             Err(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }
@@ -132,7 +135,8 @@ fn mounted(source: &str, kind: &str, options: &[String], at: &Path) -> anyhow::R
     fs::create_dir_all(at)?;
     let (flags, data) = flags(options);
     let data = CString::new(data)?;
-    mount(source, at, kind, flags, data.as_c_str()).with_context(|| format!("cannot mount {source} as {kind}"))
+    mount(source, at, kind, flags, data.as_c_str())
+        .with_context(|| format!("cannot mount {source} as {kind}"))
 }
 
 /// What all file systems have is flags for the kernel; the rest is for the file system.
@@ -208,7 +212,8 @@ mod tests {
 
     #[test]
     fn options_of_all_file_systems_are_flags_and_the_others_text() {
-        let text = |options: &[&str]| flags(&options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>());
+        let text =
+            |options: &[&str]| flags(&options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>());
         assert_eq!(text(&[]), (MountFlags::empty(), String::new()));
         assert_eq!(text(&["noatime", "ro"]), (MountFlags::NOATIME | MountFlags::RDONLY, String::new()));
         assert_eq!(text(&["rw", "data=ordered", "x"]), (MountFlags::empty(), "data=ordered,x".to_owned()));

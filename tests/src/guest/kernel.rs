@@ -115,18 +115,26 @@ mod tests {
         let lib = dir.path().join("lib/modules/6.1/kernel/fs/deep");
         std::fs::create_dir_all(&lib).unwrap();
         std::fs::create_dir(dir.path().join("boot")).unwrap();
-        let put = |path: PathBuf, text: String| publish(&path, text.as_bytes(), 0o644, Existing::Keep).unwrap();
+        let put =
+            |path: PathBuf, text: String| publish(&path, text.as_bytes(), 0o644, Existing::Keep).unwrap();
         put(dir.path().join("boot/vmlinuz-6.1"), String::new());
-        put(dir.path().join("lib/modules/6.1/modules.builtin"), "kernel/drivers/virtio/virtio-ring.ko\n".into());
+        put(
+            dir.path().join("lib/modules/6.1/modules.builtin"),
+            "kernel/drivers/virtio/virtio-ring.ko\n".into(),
+        );
         for (name, depends) in modules {
-            put(lib.join(format!("{name}.ko")), format!("\x7fELF\0name={name}\0depends={depends}\0license=GPL\0"));
+            put(
+                lib.join(format!("{name}.ko")),
+                format!("\x7fELF\0name={name}\0depends={depends}\0license=GPL\0"),
+            );
         }
         dir
     }
 
     #[test]
     fn a_module_comes_after_what_it_needs_and_once() {
-        let modules = [("ext4", "jbd2,mbcache"), ("jbd2", ""), ("mbcache", ""), ("virtio-blk", "virtio_ring")];
+        let modules =
+            [("ext4", "jbd2,mbcache"), ("jbd2", ""), ("mbcache", ""), ("virtio-blk", "virtio_ring")];
         let dir = unpacked(&modules);
         let kernel = Kernel::at(dir.path()).unwrap();
         let files = kernel.modules(&["virtio_blk", "ext4", "jbd2"]).unwrap();

@@ -29,7 +29,12 @@ pub fn run(load: &Load) -> anyhow::Result<Loaded> {
     let from = Instant::now();
     let until = from + Duration::from_millis(load.ms);
     let counts: Vec<io::Result<u64>> = std::thread::scope(|scope| {
-        let work = |seed| scope.spawn({ let file = &file; move || one(file, load, seed, until) });
+        let work = |seed| {
+            scope.spawn({
+                let file = &file;
+                move || one(file, load, seed, until)
+            })
+        };
         let all: Vec<_> = (0..load.threads as u64).map(work).collect();
         let ended = || io::Error::other("a thread of the load panicked");
         all.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(ended()))).collect()

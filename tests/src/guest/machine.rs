@@ -32,7 +32,8 @@ const TAIL: usize = 1500;
 /// A guest's memory, in MiB.
 const MEMORY: u32 = 512;
 /// What its kernel needs for the port, disks and file systems. Their check sums are asked for by name at run time.
-const MODULES: [&str; 7] = ["virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "crc32c_intel", "ext4", "xfs"];
+const MODULES: [&str; 7] =
+    ["virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "crc32c_intel", "ext4", "xfs"];
 /// And for shared directories, if the kernel has it: Debian's cloud kernel has it, and no 9p.
 const SHARES: &str = "virtiofs";
 
@@ -86,7 +87,8 @@ impl Ground {
                 }
                 Err(error) if accel == Accel::Kvm && wish.is_none() => {
                     let text = format!("{error:#}");
-                    why = format!("; no guest comes up with KVM: {}", text.lines().next().unwrap_or_default());
+                    why =
+                        format!("; no guest comes up with KVM: {}", text.lines().next().unwrap_or_default());
                 }
                 Err(error) => return Err(error.context(format!("no guest comes up with {accel:?}{why}"))),
             }
@@ -211,11 +213,16 @@ impl Machine {
     /// # Errors
     /// QEMU's, or the guest does not see it.
     pub async fn plug(&mut self, device: &Path, serial: &str) -> anyhow::Result<Disk> {
-        let node = json!({
-            "driver": "host_device", "node-name": serial, "filename": device, "aio": "threads",
-            "cache": { "direct": true, "no-flush": false },
-        });
-        self.qmp.execute("blockdev-add", node).await?;
+        let node = |aio: &str| {
+            json!({
+                "driver": "host_device", "node-name": serial, "filename": device, "aio": aio,
+                "cache": { "direct": false, "no-flush": false },
+            })
+        };
+        // As Kata has it by default. Not every machine lets its programs have io_uring.
+        if self.qmp.execute("blockdev-add", node("io_uring")).await.is_err() {
+            self.qmp.execute("blockdev-add", node("threads")).await?;
+        }
         let disk = json!({ "driver": "virtio-blk-pci", "id": serial, "drive": serial, "serial": serial });
         self.qmp.execute("device_add", disk).await?;
         self.until("the guest sees the disk", serial, |disk| disk.is_some()).await?.context("no disk")

@@ -79,8 +79,7 @@ impl Sandbox {
     ) -> anyhow::Result<Self> {
         // As containerd writes it, its symlinks resolved.
         let source = target.canonicalize()?;
-        let entry =
-            base64::engine::general_purpose::URL_SAFE.encode(source.as_os_str().as_encoded_bytes());
+        let entry = base64::engine::general_purpose::URL_SAFE.encode(source.as_os_str().as_encoded_bytes());
         let mount = OciMount {
             destination: "/data".into(),
             kind: Some("bind".into()),
@@ -216,7 +215,8 @@ async fn answer(
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, "/v1/stats") => {
             ensure!(parameter(&parts.uri, "device") == inner.info.device, "it has another device");
-            let Usage { total, free, inodes, inodes_free } = inner.machine.ask(&Ask::Usage { at: AT.into() }).await?;
+            let Usage { total, free, inodes, inodes_free } =
+                inner.machine.ask(&Ask::Usage { at: AT.into() }).await?;
             let (used, inodes_used) = (total - free, inodes - inodes_free);
             let volume = shim::Volume { total, used, inodes, inodes_used, grows: true };
             Ok(reply(StatusCode::OK, shim::statistics(&volume).to_string()))

@@ -1,13 +1,12 @@
 //! What is tried with real guests: a volume's life with two of them, grown under the first one; and guests that are killed
 //! while they write.
 
-use std::future::Future;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::pin::Pin;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use futures_util::future::LocalBoxFuture;
 use proto::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
@@ -27,7 +26,7 @@ const TEXT: &str = "what the first guest wrote";
 pub struct Turn {
     /// Its name.
     pub name: &'static str,
-    run: for<'a> fn(&'a Ground) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>,
+    run: fn(&Ground) -> LocalBoxFuture<'_, anyhow::Result<()>>,
 }
 
 /// All of them.
@@ -153,12 +152,7 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
 }
 
 /// What the kubelet is told of the volume's bytes, in all and taken, which is what the guest says.
-async fn shown(
-    scene: &Scene,
-    volume: &Volume,
-    target: &Path,
-    guest: &Sandbox,
-) -> anyhow::Result<(u64, u64)> {
+async fn shown(scene: &Scene, volume: &Volume, target: &Path, guest: &Sandbox) -> anyhow::Result<(u64, u64)> {
     let (total, used) = scene.stats(volume, target).await?;
     let (total, used) = (u64::try_from(total)?, u64::try_from(used)?);
     let said = guest.usage().await?;
