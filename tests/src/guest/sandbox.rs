@@ -49,7 +49,16 @@ struct Inner {
 /// A sandbox with one container and one volume.
 pub struct Sandbox {
     inner: Arc<Mutex<Inner>>,
-    tasks: Tasks,
+    socket: Socket,
+}
+
+/// What serves the socket; it holds the machine too, and so has to end with the sandbox however that ends.
+struct Socket(Tasks);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
 }
 
 impl Sandbox {
@@ -104,7 +113,7 @@ impl Sandbox {
         let inner = Arc::new(Mutex::new(Inner { machine, info, disk }));
         let tasks = Tasks::default();
         tasks.spawn_until_stop("sandbox", accept(listener, inner.clone(), tasks.clone()));
-        Ok(Self { inner, tasks })
+        Ok(Self { inner, socket: Socket(tasks) })
     }
 
     /// Asks the guest for something else.
@@ -178,7 +187,7 @@ impl Sandbox {
 
     /// Serves no more.
     async fn end(self) -> anyhow::Result<Inner> {
-        self.tasks.finish(STOP).await;
+        self.socket.0.finish(STOP).await;
         let inner = Arc::try_unwrap(self.inner).ok().context("the sandbox is being asked for something")?;
         Ok(inner.into_inner())
     }

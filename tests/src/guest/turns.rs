@@ -100,6 +100,10 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     guest.write("larger", &"b".repeat(4096), 80 * 1024).await?;
     mounted_nowhere(&scene)?;
     guest.stop().await?;
+    let device = scene.devices().pop().context("no device")?.0;
+    // What the guest wrote is on the volume's own device.
+    run("grep", &["-qaF", "-m1", TEXT, &device])?;
+    whole(fs_type, &device)?;
     scene.unpublish(&volume, &first).await?;
 
     let second = scene.target("pod-2")?;
@@ -183,6 +187,7 @@ fn recovers(device: &str) -> anyhow::Result<bool> {
     Ok(run("dumpe2fs", &["-h", device])?.contains("needs_recovery"))
 }
 
+/// Fails if the file system has faults; it is not written to.
 fn whole(fs_type: &str, device: &str) -> anyhow::Result<()> {
     match fs_type {
         "ext4" => run("e2fsck", &["-fn", device]).map(drop),
