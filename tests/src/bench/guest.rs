@@ -19,7 +19,7 @@ use crate::direct::scene::{Scene, mount};
 use crate::guest::machine::{Ground, Machine};
 use crate::guest::sandbox::{AT, Sandbox};
 use crate::guest::turns;
-use crate::guest::words::{Ask, Load, Loaded};
+use crate::guest::words::{Ask, Load, Loaded, What};
 use crate::process::Process;
 use crate::stand::until;
 
@@ -31,14 +31,15 @@ const SHARED: &str = "/run/shared";
 const BYTES: u64 = 192 << 20;
 const MIB: f64 = 1_048_576.0;
 
-/// What is done: its name, the size of a block, whether anywhere, whether it writes, by how many.
-const LOADS: [(&str, usize, bool, bool, usize); 6] = [
-    ("read 1 MiB, in sequence", 1 << 20, false, false, 1),
-    ("write 1 MiB, in sequence", 1 << 20, false, true, 1),
-    ("read 4 KiB, anywhere", 4096, true, false, 1),
-    ("write 4 KiB, anywhere", 4096, true, true, 1),
-    ("read 4 KiB, anywhere, by 16", 4096, true, false, 16),
-    ("write 4 KiB, anywhere, by 16", 4096, true, true, 16),
+/// What is done: its name, how, in blocks of what size, and by how many at the same time.
+const LOADS: [(&str, What, usize, usize); 7] = [
+    ("read 1 MiB, in sequence", What::Read, 1 << 20, 1),
+    ("write 1 MiB, in sequence", What::Write, 1 << 20, 1),
+    ("read 4 KiB, anywhere", What::ReadAnywhere, 4096, 1),
+    ("write 4 KiB, anywhere", What::WriteAnywhere, 4096, 1),
+    ("read 4 KiB, anywhere, by 16", What::ReadAnywhere, 4096, 16),
+    ("write 4 KiB, anywhere, by 16", What::WriteAnywhere, 4096, 16),
+    ("a file of 4 KiB made and removed", What::Files, 4096, 1),
 ];
 
 /// Measures in turns, each load for `time` on each way in each round, with the kernel that was unpacked here.
@@ -102,28 +103,29 @@ async fn share(scene: &Scene, directory: &Path) -> anyhow::Result<(Process, Vec<
 /// One load on both ways, in turns, so that a slow moment of the machine hits both.
 async fn compared(
     sandbox: &Sandbox,
-    (name, block, random, write, threads): (&str, usize, bool, bool, usize),
+    (name, what, block, threads): (&str, What, usize, usize),
     rounds: usize,
     time: Duration,
 ) -> anyhow::Result<[Figure; 3]> {
+    let (files, ms) = (what == What::Files, u64::try_from(time.as_millis())?);
     let mut seen = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         for (at, way) in [AT, SHARED].into_iter().enumerate() {
-            let (path, ms) = (PathBuf::from(way).join("loaded"), u64::try_from(time.as_millis())?);
-            let load = Load { path, bytes: BYTES, block, write, random, threads, ms };
-            let loaded: Loaded = sandbox.ask(&Ask::Load(load)).await?;
+            let path = PathBuf::from(way).join("loaded");
+            let load = Load { path, bytes: BYTES, block, what, threads, ms };
+            let Loaded { bytes_per_s, per_s, direct } = sandbox.ask(&Ask::Load(load)).await?;
             ensure!(
-                loaded.direct,
+                direct || files,
                 "{way} has no O_DIRECT: what is read there came out of the guest's memory"
             );
-            seen[at].push(loaded.bytes_per_s / MIB);
+            seen[at].push(if files { per_s } else { bytes_per_s / MIB });
         }
     }
     let ratio = median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
-    let [direct, shared] = seen.map(median);
+    let ([direct, shared], unit) = (seen.map(median), if files { "/s" } else { "MiB/s" });
     Ok([
-        Figure::new(format!("{name}: direct"), direct, "MiB/s"),
-        Figure::new(format!("{name}: shared"), shared, "MiB/s"),
+        Figure::new(format!("{name}: direct"), direct, unit),
+        Figure::new(format!("{name}: shared"), shared, unit),
         Figure::new(format!("{name}: direct to shared"), ratio, "×"),
     ])
 }

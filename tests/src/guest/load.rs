@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use rustix::fs::OFlags;
 use tokio::time::Instant;
 
-use super::words::{Load, Loaded};
+use super::words::{Load, Loaded, What};
 
 /// What `O_DIRECT` wants of addresses and lengths.
 const ALIGNED: usize = 4096;
@@ -29,12 +29,8 @@ pub fn run(load: &Load) -> anyhow::Result<Loaded> {
     let from = Instant::now();
     let until = from + Duration::from_millis(load.ms);
     let counts: Vec<io::Result<u64>> = std::thread::scope(|scope| {
-        let work = |seed| {
-            scope.spawn({
-                let file = &file;
-                move || one(file, load, seed, until)
-            })
-        };
+        let file = &file;
+        let work = |n| scope.spawn(move || one(file, load, n, until));
         let all: Vec<_> = (0..load.threads as u64).map(work).collect();
         let ended = || io::Error::other("a thread of the load panicked");
         all.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(ended()))).collect()
@@ -63,31 +59,38 @@ fn lay_out(path: &Path, bytes: u64) -> io::Result<()> {
 /// Past the page cache, if the file system has that.
 fn open(load: &Load) -> io::Result<(File, bool)> {
     let direct = i32::try_from(OFlags::DIRECT.bits()).map_err(io::Error::other)?;
-    let with = |flags| File::options().read(true).write(load.write).custom_flags(flags).open(&load.path);
+    let with = |flags| File::options().read(true).write(true).custom_flags(flags).open(&load.path);
     match with(direct) {
-        Ok(file) => Ok((file, true)),
+        Ok(file) => Ok((file, load.what != What::Files)),
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok((with(0)?, false)),
         Err(error) => Err(error),
     }
 }
 
-fn one(file: &File, load: &Load, seed: u64, until: Instant) -> io::Result<u64> {
+/// What the `n`th thread does; how many blocks that were.
+fn one(file: &File, load: &Load, n: u64, until: Instant) -> io::Result<u64> {
     let mut room = vec![0x5a; load.block + ALIGNED];
     let from = room.as_ptr().align_offset(ALIGNED);
     let block = &mut room[from..from + load.block];
-    let blocks = load.bytes / load.block as u64;
-    let (mut count, mut random) = (0, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (blocks, size) = (load.bytes / load.block as u64, load.block as u64);
+    let (mut count, mut random) = (0, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     while Instant::now() < until {
         random = next(random);
-        let at = if load.random { random % blocks } else { count % blocks } * load.block as u64;
-        if load.write {
-            file.write_all_at(block, at)?;
-        } else {
-            file.read_exact_at(block, at)?;
+        match load.what {
+            What::Read => file.read_exact_at(block, count % blocks * size)?,
+            What::Write => file.write_all_at(block, count % blocks * size)?,
+            What::ReadAnywhere => file.read_exact_at(block, random % blocks * size)?,
+            What::WriteAnywhere => file.write_all_at(block, random % blocks * size)?,
+            What::Files => made_and_removed(&load.path.with_extension(format!("{n}-{count}")), block)?,
         }
         count += 1;
     }
     Ok(count)
+}
+
+fn made_and_removed(path: &Path, block: &[u8]) -> io::Result<()> {
+    File::create_new(path)?.write_all(block)?;
+    std::fs::remove_file(path)
 }
 
 /// Marsaglia's xorshift: a guest that has just started has no entropy to ask for.
@@ -105,13 +108,17 @@ mod tests {
     fn a_load_is_counted_and_writes_what_it_says() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let load = Load { path, bytes: 1 << 20, block: 8192, write: false, random: true, threads: 3, ms: 20 };
+        let what = What::ReadAnywhere;
+        let load = Load { path, bytes: 1 << 20, block: 8192, what, threads: 3, ms: 20 };
         let read = run(&load).unwrap();
         assert!(read.per_s > 0.0 && (read.bytes_per_s / read.per_s - 8192.0).abs() < 1e-6, "{read:?}");
         let there = || std::fs::read(&load.path).unwrap();
         assert!(there().len() == 1 << 20 && there().iter().all(|byte| *byte == 0xa5));
-        run(&Load { write: true, random: false, threads: 1, ..load.clone() }).unwrap();
+        run(&Load { what: What::Write, threads: 1, ..load.clone() }).unwrap();
         assert_eq!((there().len(), there()[..8192].iter().all(|byte| *byte == 0x5a)), (1 << 20, true));
+        let files = run(&Load { what: What::Files, ..load.clone() }).unwrap();
+        assert!(files.per_s > 0.0 && !files.direct, "{files:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "files were left");
     }
 
     #[test]

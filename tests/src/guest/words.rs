@@ -118,14 +118,28 @@ pub struct Load {
     pub bytes: u64,
     /// How much is read or written at once, in bytes; a multiple of 4096.
     pub block: usize,
-    /// Written to instead of read.
-    pub write: bool,
-    /// Anywhere in the file instead of one after the other.
-    pub random: bool,
+    /// What is done.
+    pub what: What,
     /// How many do so at the same time.
     pub threads: usize,
     /// For how long, in ms.
     pub ms: u64,
+}
+
+/// What a load does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Reads the file from its beginning to its end, again and again.
+    Read,
+    /// Writes it so.
+    Write,
+    /// Reads it anywhere.
+    ReadAnywhere,
+    /// Writes to it anywhere.
+    WriteAnywhere,
+    /// Makes a file beside it, writes a block, and removes it.
+    Files,
 }
 
 /// What a load came to.
@@ -133,8 +147,8 @@ pub struct Load {
 pub struct Loaded {
     /// Bytes in a second.
     pub bytes_per_s: f64,
-    /// Reads or writes in a second.
+    /// Blocks in a second.
     pub per_s: f64,
-    /// The file was open with `O_DIRECT`: nothing came out of the guest's own memory.
+    /// The file was open with `O_DIRECT`: nothing came out of the guest's own memory. [`What::Files`] never is.
     pub direct: bool,
 }
