@@ -11,7 +11,8 @@ use proto::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
 use super::machine::Ground;
-use super::sandbox::Sandbox;
+use super::sandbox::{AT, Sandbox};
+use super::words::Ask;
 use crate::cluster::tidy;
 use crate::direct::contract::Runtime;
 use crate::direct::scene::{Scene, Volume, mount};
@@ -80,6 +81,9 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     let first = scene.target("pod-1")?;
     let guest = Sandbox::start(&scene, ground, Runtime::Go, &first).await?;
     ensure!(guest.disk().await?.bytes == SIZES[0] * MIB, "the guest has {:?}", guest.disk().await?);
+    let mounts: String = guest.ask(&Ask::Read { path: "/proc/self/mounts".into() }).await?;
+    let mounted = format!(" {AT} {fs_type} rw,noatime");
+    ensure!(mounts.contains(&mounted), "not as it was published:{mounted}; the guest has:\n{mounts}");
     guest.write("kept", TEXT, 1).await?;
     guest.write("large", &"a page of it ".repeat(315), 16 * 1024).await?;
     mounted_nowhere(&scene)?;
