@@ -1,5 +1,5 @@
 //! How fast a direct volume is in its guest, through virtio-blk, against an ordinary volume of the same driver on the same
-//! disk whose directory is shared with the same guest, through virtiofs: as Kata does both.
+//! disk whose directory is shared with the same guest, through virtiofs: Kata's two ways, with its defaults.
 //!
 //! The guest's page cache is passed by on both ways. The host's is not, on either: loop devices and virtiofsd use it. So it
 //! is the ways that are compared, and not the disk.
@@ -86,7 +86,7 @@ async fn share(scene: &Scene, directory: &Path) -> anyhow::Result<(Process, Vec<
     let socket = scene.stand.at("shared.sock");
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", VIRTIOFSD, &format!("--socket-path={socket}")]);
-    // As Kata starts it.
+    // As Kata has it, but for its pool of one thread, which costs time here: without one it answers at once.
     command.args(["-o", &format!("source={}", directory.canonicalize()?.display()), "-o", "cache=auto"]);
     let daemon = Process::start("virtiofsd", command, scene.stand.dir())?;
     until("virtiofsd's socket", || async {
