@@ -30,6 +30,8 @@ enum Refusal {
     Late,
     /// The volume cannot be the node's.
     Never(String),
+    /// It lives at another node, where alone it can be had.
+    Elsewhere(String),
     /// The node has as many as it may.
     Full,
 }
@@ -80,7 +82,8 @@ pub(crate) async fn said(
             Some(answer((store, links), node, (&driver, &id), verdict, news))
         }
         Err(Refusal::Late) => None,
-        Err(Refusal::Never(why)) => {
+        Err(Refusal::Elsewhere(why)) if !holds => Some(Answer::Anothers { why }),
+        Err(Refusal::Never(why) | Refusal::Elsewhere(why)) => {
             if holds {
                 warn!(%node, %driver, volume = text(&id), why, "a node says that it has what cannot be its own");
             }
@@ -112,18 +115,18 @@ fn may_be(
     {
         return never(format!("{epoch} was never given to anybody"));
     }
-    // What was given to it stays so, whatever has been learned since.
+    // What was given to it stays so, whatever has been learned since; and who has it is told to whoever asks.
     let owner = txn.owner(driver, id).and_then(|own| own.owner.as_ref());
-    if owner.is_some_and(|owner| owner.node == *node) {
+    if owner.is_some_and(|owner| owner.node == *node || matches!(said, Said::Ask { .. })) {
         return Ok(());
     }
     if let Some(home) = txn.home(driver, id).filter(|home| !home.lost) {
         if scope == Some(Scope::Node) && home.node != *node {
-            return never(format!(
+            return Err(Refusal::Elsewhere(format!(
                 "it lives at node {}, and driver {driver} is of scope \"node\"; if other nodes can have its volumes too, \
                  give it scope \"shared\" in csi-cloud's configuration",
                 home.node
-            ));
+            )));
         }
         let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(proto::direct::KEY));
         if home.name.is_some() && !direct {

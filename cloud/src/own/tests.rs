@@ -300,13 +300,17 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         for said in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
             let answer = world.say("n2", said).await;
             assert_eq!(matches!(answer, Answer::Held { .. }), !elsewhere, "{answer:?}");
-            if elsewhere {
-                let why = not_now(answer);
+            if let Answer::Anothers { why } | Answer::NotNow { why } = answer {
                 assert!(why.contains("lives at node n1") && why.contains("\"shared\""), "{why}");
             }
             world.say("n2", Said::Release).await;
         }
         assert!(matches!(world.ask("n1").await, Answer::Held { .. }));
+        let refused = world.ask("n2").await;
+        assert!(
+            matches!(&refused, Answer::Anothers { why } if why.contains("node n1 has it")),
+            "{refused:?}"
+        );
         // It stays its owner's, wherever it is said to live later.
         world.home("n2", None, &[]).await;
         assert!(matches!(world.hold("n1", 1).await, Answer::Held { .. }));
