@@ -1,9 +1,11 @@
 //! What nodes say of volumes that one guest owns: who may speak of which, and what is answered.
 
+use prost::Message;
+use proto::csi;
 use proto::error::chain;
 use proto::identity::{DriverName, NodeName};
 use proto::own::{Answer, Own, Step as Said};
-use proto::rpc::Id;
+use proto::rpc::{Id, Segments};
 use tracing::{info, warn};
 
 use super::decide::{Step, Verdict};
@@ -11,7 +13,7 @@ use super::{step, whose};
 use crate::links::Links;
 use crate::make::text;
 use crate::policy::Scope;
-use crate::store::{Ownership, Store, Txn};
+use crate::store::{At, Home, Ownership, Store, Txn};
 
 /// The longest id of a volume that an edge may speak of, in bytes. CSI's limit is 128; drivers exceed it.
 const MAX_ID: usize = 4096;
@@ -107,9 +109,9 @@ fn may_be(
     said: &Said,
 ) -> Result<(), Refusal> {
     let never = |why: String| Err(Refusal::Never(why));
-    if txn.at(driver, node).is_none() {
+    let Some(at) = txn.at(driver, node) else {
         return never(format!("node {node} never had driver {driver}"));
-    }
+    };
     if let Said::Hold { epoch, .. } = said
         && *epoch > txn.epoch().max(LAST)
     {
@@ -121,7 +123,7 @@ fn may_be(
         return Ok(());
     }
     if let Some(home) = txn.home(driver, id).filter(|home| !home.lost) {
-        if scope == Some(Scope::Node) && home.node != *node {
+        if scope == Some(Scope::Node) && home.node != *node && !reaches(home, at) {
             return Err(Refusal::Elsewhere(format!(
                 "it lives at node {}, and driver {driver} is of scope \"node\"; if other nodes can have its volumes too, \
                  give it scope \"shared\" in csi-cloud's configuration",
@@ -135,6 +137,14 @@ fn may_be(
         }
     }
     if txn.state().owned_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }
+}
+
+/// Whether a driver says that a volume can be had at a node which is not its home: in the same zone, for example.
+fn reaches(home: &Home, at: &At) -> bool {
+    let entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
+    let places = entry.volume.unwrap_or_default().accessible_topology;
+    let places = places.into_iter().map(|place| place.segments.into_iter().collect::<Segments>());
+    places.filter(|segments| !segments.is_empty()).any(|segments| at.is_at(&segments))
 }
 
 fn answer(

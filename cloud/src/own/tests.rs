@@ -315,6 +315,21 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         world.home("n2", None, &[]).await;
         assert!(matches!(world.hold("n1", 1).await, Answer::Held { .. }));
     }
+    // Where its driver says that it can be had as well, it can: in the same zone.
+    for (zone, can) in [("z1", true), ("z2", false)] {
+        let world = World::of_scope(Memory::default(), Some(Scope::Node)).await;
+        let topology = csi::Topology { segments: [("zone".to_owned(), "z1".to_owned())].into() };
+        let volume_of = csi::Volume { accessible_topology: vec![topology], ..Default::default() };
+        let entry = csi::list_volumes_response::Entry { volume: Some(volume_of), ..Default::default() };
+        let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(node("n1"), 1) };
+        let at = At { place: [("zone".to_owned(), zone.to_owned())].into_iter().collect(), ..At::default() };
+        let known = world.store.write(|txn| {
+            txn.set_home(&driver(), &volume(), Some(home));
+            txn.set_at(&driver(), &node("n2"), Some(at));
+        });
+        known.await.unwrap();
+        assert_eq!(matches!(world.hold("n2", 0).await, Answer::Held { .. }), can, "{zone}");
+    }
     let world = World::of_scope(Memory::default(), Some(Scope::Shared)).await;
     for (name, keys, can) in [
         (Some("pvc"), &[][..], false),
