@@ -20,7 +20,7 @@ use proto::identity::DriverName;
 use proto::rpc::{self, Rpc};
 use proto::stop::Tasks;
 use proto::{csi, frame};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 use crate::calls::{Calls, Came};
@@ -77,6 +77,8 @@ pub struct Direct {
     host: Host,
     runtimes: Runtimes,
     busy: Arc<Mutex<HashSet<(DriverName, String)>>>,
+    /// The volume of which the cloud is being told.
+    stating: watch::Sender<Option<(DriverName, String)>>,
     /// Held while it is settled whose a device is.
     claims: Mutex<()>,
     tasks: Tasks,
@@ -107,7 +109,8 @@ impl Direct {
         let Places { state, host, roots } = places;
         let root = Root::new(roots.entries.clone());
         let runtimes = Runtimes::new(roots, runtime::PATIENCE);
-        Self { calls, state, root, host, runtimes, busy: Arc::default(), claims: Mutex::default(), tasks }
+        let (busy, stating, claims) = Default::default();
+        Self { calls, state, root, host, runtimes, busy, stating, claims, tasks }
     }
 
     /// Answers a request that came in by this node's front of a driver.
@@ -147,15 +150,34 @@ impl Direct {
         let work = async {
             let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
-            let Some(work) = self.settle(driver, rpc.method, &message)? else {
-                return Ok(Direction::Pass(body));
-            };
+            let settled = self.settled(driver, rpc.method, &message).await;
+            let Some(work) = settled? else { return Ok(Direction::Pass(body)) };
             self.clone().detached(driver.clone(), rpc, headers.clone(), work).await.map(Direction::Done)
         };
         forward::until(deadline, std::pin::pin!(work)).await
     }
 
-    /// What is to be done, and the right to do it; none if it is for the driver alone.
+    /// What is to be done, and the right to do it; none if it is for the driver alone. It waits while the cloud is told of
+    /// the volume, which nobody asked for.
+    async fn settled(
+        &self,
+        driver: &DriverName,
+        method: &'static str,
+        message: &Bytes,
+    ) -> Result<Option<(Busy, Work)>, Error> {
+        let key = Some((driver.clone(), asked::volume(method, message)?));
+        let mut stating = self.stating.subscribe();
+        loop {
+            let is_stated = *stating.borrow_and_update() == key;
+            match self.settle(driver, method, message) {
+                Err(Error::Pending { .. }) if is_stated => {}
+                other => return other,
+            }
+            // Its sender is ours.
+            let _ = stating.changed().await;
+        }
+    }
+
     fn settle(
         &self,
         driver: &DriverName,
@@ -277,17 +299,43 @@ pub(crate) fn name(parts: &[&[u8]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use prost::Message;
     use tonic::Code;
+
+    fn direct(dir: &tempfile::TempDir) -> Direct {
+        let places = Places { state: Some(dir.path().to_owned()), ..Places::default() };
+        Direct::new(Arc::new(Calls::new(&[], Tasks::default())), places, Tasks::default())
+    }
+
+    fn unstaging() -> Bytes {
+        let (volume_id, staging_target_path) = ("v".to_owned(), "/s".to_owned());
+        csi::NodeUnstageVolumeRequest { volume_id, staging_target_path }.encode_to_vec().into()
+    }
+
+    #[tokio::test]
+    async fn a_call_waits_while_the_cloud_is_told_of_its_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let (direct, driver) = (direct(&dir), "d.example".parse().unwrap());
+        published::tests::record("v").keep(dir.path()).unwrap();
+        let unstaging = unstaging();
+        let settled = || direct.settled(&driver, "NodeUnstageVolume", &unstaging);
+        direct.stating.send_replace(Some((driver.clone(), "v".into())));
+        let told = direct.take(&driver, "v").unwrap();
+        let mut waiting = std::pin::pin!(settled());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(told);
+        direct.stating.send_replace(None);
+        let (_busy, _) = waiting.await.unwrap().unwrap();
+        // It is another call now that has it.
+        assert_eq!(settled().await.err().unwrap().code(), Code::Aborted);
+    }
 
     #[test]
     fn a_call_while_another_is_at_the_volume_waits_and_knows_what_that_has_done() {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places { state: Some(dir.path().to_owned()), ..Places::default() };
-        let direct = Direct::new(Arc::new(Calls::new(&[], Tasks::default())), places, Tasks::default());
-        let driver: DriverName = "d.example".parse().unwrap();
-        let (volume_id, staging_target_path) = ("v".to_owned(), "/s".to_owned());
-        let message = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path }.encode_to_vec().into();
+        let (direct, driver) = (direct(&dir), "d.example".parse().unwrap());
+        let message = unstaging();
         let settle = || direct.settle(&driver, "NodeUnstageVolume", &message);
         assert!(settle().unwrap().is_none(), "an ordinary volume is the driver's");
         let publishing = direct.take(&driver, "v").unwrap();

@@ -210,23 +210,24 @@ impl Direct {
     async fn state_all(&self) -> bool {
         let mut all = true;
         for (driver, volume) in self.owned() {
-            // Whoever does something with it tells of it, but not that it holds it.
-            let Some(_busy) = self.take(&driver, &volume) else {
-                all = false;
-                continue;
-            };
-            let stated = match self.settle_owner(&driver, &volume) {
-                Ok(Some(entry)) => self.state_owner(&driver, &entry).await,
-                Ok(None) => true,
-                // It stays so until somebody looks; that was said when csi-edge began.
-                Err(_) => true,
-            };
-            all &= stated;
+            all &= self.state_one(&driver, &volume).await;
             if !self.calls.asks().is_linked() {
                 return true;
             }
         }
         all
+    }
+
+    async fn state_one(&self, driver: &DriverName, volume: &str) -> bool {
+        let _stating = Stating::of(self, driver, volume);
+        // Whoever does something with it tells of it, but not that it holds it.
+        let Some(_busy) = self.take(driver, volume) else { return false };
+        match self.settle_owner(driver, volume) {
+            Ok(Some(entry)) => self.state_owner(driver, &entry).await,
+            Ok(None) => true,
+            // It stays so until somebody looks; that was said when csi-edge began.
+            Err(_) => true,
+        }
     }
 
     /// The volumes that are published, or of which it is kept whose they are.
@@ -238,6 +239,22 @@ impl Direct {
         let kept = kept.map(|entry| (entry.driver, entry.volume_id));
         let all: BTreeMap<_, _> = records.chain(kept).map(|volume| (volume, ())).collect();
         all.into_keys().filter_map(|(driver, volume)| Some((driver.parse().ok()?, volume))).collect()
+    }
+}
+
+/// Says of which volume the cloud is being told, until that has ended.
+struct Stating<'a>(&'a Direct);
+
+impl<'a> Stating<'a> {
+    fn of(direct: &'a Direct, driver: &DriverName, volume: &str) -> Self {
+        direct.stating.send_replace(Some((driver.clone(), volume.to_owned())));
+        Self(direct)
+    }
+}
+
+impl Drop for Stating<'_> {
+    fn drop(&mut self) {
+        self.0.stating.send_replace(None);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Both nodes have the same driver process, so what one writes the other finds, as with a SAN. hostdir is asked for volumes
 //! of several writers, so that nobody but us keeps the two apart.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use proto::csi;
@@ -12,7 +12,7 @@ use proto::csi::node_client::NodeClient;
 use serde_json::Value;
 use tonic::transport::Channel;
 
-use super::scene::{Clean, DRIVER, Volume};
+use super::scene::{Clean, DRIVER, Volume, loops};
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::stand::{Cloud, START, STOP, Stand, channel, until};
@@ -117,8 +117,25 @@ impl Pair {
     /// # Errors
     /// It does not start.
     pub async fn restart_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.restart_edge_after(node, |_| Ok(())).await
+    }
+
+    /// The same, and it has what a csi-edge would have left that knows nothing of owners.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn upgrade_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.restart_edge_after(node, |state| Ok(std::fs::remove_dir_all(state.join("direct/owners"))?)).await
+    }
+
+    async fn restart_edge_after(
+        &mut self,
+        node: usize,
+        between: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let (older, relay) = self.edges.remove(node);
         older.kill().await?;
+        between(&self.of(node, "state"))?;
         let newer = edge(&mut self.stand, NODES[node], relay.url()).await?;
         self.edges.insert(node, (newer, relay));
         Ok(())
@@ -154,6 +171,15 @@ impl Pair {
 
     fn of(&self, node: usize, what: &str) -> PathBuf {
         self.stand.dir().join(format!("{}-{what}", NODES[node]))
+    }
+
+    /// The block device of the one volume.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn device(&self) -> anyhow::Result<String> {
+        let devices = loops(&self.stand.dir().canonicalize()?);
+        Ok(devices.into_iter().next().context("no device")?.0)
     }
 
     /// How many entries a node's runtimes see.

@@ -56,7 +56,7 @@ impl Drop for Clean {
 }
 
 /// Loop devices of files below a directory, and those files.
-fn loops(below: &Path) -> Vec<(String, PathBuf)> {
+pub(super) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
     let listed = Command::new("losetup").args(["-n", "-O", "NAME,BACK-FILE"]).output();
     let listed =
         listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
