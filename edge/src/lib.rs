@@ -50,7 +50,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     // Before anybody can ask: what the runtime is told must be true.
     direct.reconcile().await;
     direct.settle_owners();
-    work.spawn_until_stop("owners", direct.clone().state_owners());
+    work.spawn_until_stop("owners", direct.clone().keep_owners());
     if let Some(fronts) = &config.fronts {
         let making = || format!("the directory of the fronts, {}, cannot be made", fronts.display());
         std::fs::create_dir_all(fronts).with_context(making)?;

@@ -43,6 +43,15 @@ async fn staged(pair: &Pair) -> anyhow::Result<Volume> {
     Ok(volume)
 }
 
+async fn fenced(pair: &Pair, node: usize) -> anyhow::Result<()> {
+    until("it is told that it was taken", || async {
+        let shown = pair.shown(node).await?;
+        ensure!(shown["standing"] == "fenced", "{shown}");
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result<()> {
@@ -123,13 +132,7 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     // The old one does not know yet; nothing can tell it.
     pair.publish(0, &volume, "uid-1").await?;
     pair.mend(0);
-    until("the old one is told", || async {
-        let listed = pair.direct(0, &["list", "-o", "json"]).await?;
-        let listed: Value = serde_json::from_str(&listed)?;
-        ensure!(listed[0]["standing"] == "fenced", "{listed}");
-        Ok(())
-    })
-    .await?;
+    fenced(&pair, 0).await?;
     let shown = pair.direct(0, &["inspect", &volume.id]).await?;
     assert!(
         shown.contains("taken from this node") && shown.contains("node n2 has it for pod uid-2"),
@@ -141,8 +144,13 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     })
     .await?;
     // Not final: its kubelet would not unpublish what it was told had failed.
-    let words = ["it was taken from this node", "node n2 has it for pod uid-2"];
-    refused(pair.publish(0, &volume, "uid-1").await, Code::Unavailable, &words);
+    let is_refused = || async {
+        let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
+        let words = ["it was taken from this node", "node n2 has it for pod uid-2"];
+        ensure!(code == Code::Unavailable && words.iter().all(|word| why.contains(word)), "{code:?} {why}");
+        Ok(())
+    };
+    until("it is refused", is_refused).await?;
     pair.restart_edge(0).await?;
     until("it is served", || async {
         let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
@@ -192,6 +200,120 @@ async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends(
     pair.unpublish(0, &volume, "uid-1").await?;
     until("it is an ordinary node again", || pair.publish(0, &volume, "uid-1")).await?;
     pair.unpublish(0, &volume, "uid-1").await?;
+    pair.end(&volume).await?;
+    pair.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_has_it() -> anyhow::Result<()>
+{
+    let mut pair = Pair::new().await?;
+    let volume = staged(&pair).await?;
+    pair.publish(0, &volume, "uid-1").await?;
+    pair.power_off(0).await?;
+    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    pair.say(&release).await?;
+    pair.publish(1, &volume, "uid-2").await?;
+    pair.power_on(0).await?;
+    // Its kubelet starts the same pod as soon as there is somebody to ask.
+    until("it is refused", || async {
+        let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
+        assert_ne!(code, Code::Ok, "the other node's data is destroyed");
+        let words = ["it was taken from this node", "end the guest"];
+        ensure!(words.iter().all(|word| why.contains(word)), "{code:?} {why}");
+        Ok(())
+    })
+    .await?;
+    fenced(&pair, 0).await?;
+    until("nobody is at it", || pair.unpublish(0, &volume, "uid-1")).await?;
+    pair.unpublish(1, &volume, "uid-2").await?;
+    pair.end(&volume).await?;
+    pair.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_guest_that_runs_with_a_fenced_volume_is_the_last_one() -> anyhow::Result<()> {
+    let mut pair = Pair::new().await?;
+    let volume = staged(&pair).await?;
+    pair.publish(0, &volume, "uid-1").await?;
+    pair.cut(0).await?;
+    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    pair.say(&release).await?;
+    pair.publish(1, &volume, "uid-2").await?;
+    let shown = pair.shown(0).await?;
+    let guest = std::fs::File::open(shown["device"].as_str().context("no device")?)?;
+    pair.mend(0);
+    fenced(&pair, 0).await?;
+    pair.restart_edge(0).await?;
+    until("it is served", || async {
+        let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
+        ensure!(code == Code::Unavailable && why.contains("it was taken"), "{code:?} {why}");
+        Ok(())
+    })
+    .await?;
+    assert_eq!(pair.entries(0), 1, "a guest has it");
+    drop(guest);
+    until("no later guest finds it", || async {
+        ensure!(pair.entries(0) == 0, "{} entries", pair.entries(0));
+        Ok(())
+    })
+    .await?;
+    until("nobody is at it", || pair.unpublish(0, &volume, "uid-1")).await?;
+    pair.unpublish(1, &volume, "uid-2").await?;
+    pair.end(&volume).await?;
+    pair.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_its_volume_from_other_nodes()
+-> anyhow::Result<()> {
+    let mut pair = Pair::new().await?;
+    let volume = staged(&pair).await?;
+    // The node is off, and its pod is given up meanwhile.
+    pair.publish(0, &volume, "uid-1").await?;
+    pair.power_off(0).await?;
+    refused(pair.publish(1, &volume, "uid-2").await, Code::FailedPrecondition, &["node n1", "has no link"]);
+    pair.forget_pod(0, "uid-1")?;
+    pair.power_on(0).await?;
+    until("it has let go", || pair.publish(1, &volume, "uid-2")).await?;
+    assert_eq!(pair.entries(0), 0);
+    // The kubelet alone was away, and nothing links anew.
+    pair.forget_pod(1, "uid-2")?;
+    let again = async {
+        while code(pair.publish(0, &volume, "uid-1").await).0 != Code::Ok {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(START * 2, again).await.context("it was not looked at again")?;
+    pair.unpublish(0, &volume, "uid-1").await?;
+    pair.end(&volume).await?;
+    pair.stop().await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_scope_that_has_become_node_gives_nothing_away() -> anyhow::Result<()> {
+    let mut pair = Pair::new().await?;
+    let volume = staged(&pair).await?;
+    pair.publish(0, &volume, "uid-1").await?;
+    pair.cut(0).await?;
+    pair.change_scope("node").await?;
+    until("the other node is told", || async {
+        let scopes = pair.kept(1, "scopes.json")?;
+        ensure!(scopes.contains("node"), "{scopes}");
+        Ok(())
+    })
+    .await?;
+    let (code, why) = code(pair.publish(1, &volume, "uid-2").await);
+    assert_eq!((code, pair.entries(1)), (Code::FailedPrecondition, 0), "{why}");
+    pair.change_scope("shared").await?;
+    pair.mend(0);
+    until("it is linked", || pair.unpublish(0, &volume, "uid-1")).await?;
+    until("it is free", || pair.publish(1, &volume, "uid-2")).await?;
+    pair.unpublish(1, &volume, "uid-2").await?;
     pair.end(&volume).await?;
     pair.stop().await
 }

@@ -199,8 +199,6 @@ impl Serving {
         let calls = self.dial.calls.clone();
         self.own.spawn_until_stop("scopes", async move {
             calls.scopes().settle().await;
-            // Of another scope, other volumes are to be stated.
-            calls.asks().stir();
         });
     }
 

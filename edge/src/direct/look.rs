@@ -38,6 +38,9 @@ pub struct Volume {
     pub stale: Vec<String>,
     /// Whose it is; none if no other node could have it, or for an entry of somebody else.
     pub lease: Option<Lease>,
+    /// Why it is not known whose it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// What its guest says of it; only if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
@@ -94,7 +97,11 @@ pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume
 async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
     let holder = runtimes.holder(record).await?;
     let kept = lease::of(state, &record.driver, &record.volume_id);
-    let lease = kept.context("it cannot be read whose a volume is")?.map(|kept| kept.lease);
+    // It is this volume's fault alone.
+    let (lease, fault) = match kept {
+        Ok(kept) => (kept.map(|kept| kept.lease), None),
+        Err(error) => (None, Some(proto::error::chain(&error))),
+    };
     let standing = match (&holder, record.state) {
         _ if matches!(lease, Some(Lease::Fenced { .. })) => Standing::Fenced,
         (_, State::Begun) => Standing::Begun,
@@ -118,6 +125,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow
         sandbox,
         stale,
         lease,
+        fault,
         guest: None,
     })
 }
@@ -135,6 +143,7 @@ fn foreign(target: PathBuf) -> Volume {
         sandbox: None,
         stale: Vec::new(),
         lease: None,
+        fault: None,
         guest: None,
     }
 }
@@ -167,7 +176,10 @@ impl Volume {
             0 => String::new(),
             n => format!("{n} gone"),
         });
-        let standing = format!("{:?}", self.standing).to_lowercase();
+        let mut standing = format!("{:?}", self.standing).to_lowercase();
+        if self.fault.is_some() {
+            standing.push_str(", owner not known");
+        }
         [
             self.volume_id.clone(),
             self.driver.clone(),
@@ -223,6 +235,9 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
         if let Some(lease) = &volume.lease {
             writeln!(out, "{:<10} {}", "OWNER:", printable(&owner(lease)))?;
         }
+        if let Some(fault) = &volume.fault {
+            writeln!(out, "{:<10} not known: {}", "OWNER:", printable(fault))?;
+        }
         let Some(guest) = &volume.guest else { continue };
         for (name, numbers) in [("BYTES", guest.bytes), ("INODES", guest.inodes)] {
             if let Some([total, used, available]) = numbers {
@@ -251,4 +266,41 @@ fn owner(lease: &Lease) -> String {
 /// A cell without what would move the terminal's cursor: ids come from drivers.
 pub(super) fn printable(cell: &str) -> String {
     if cell.is_empty() { "-".into() } else { super::runtime::printable(cell) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::published::tests::record;
+    use super::super::runtime::{PATIENCE, Roots};
+    use super::*;
+    use proto::publish::{Existing, publish};
+
+    #[tokio::test]
+    async fn a_damaged_lease_is_its_own_volumes_fault() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
+        let runtimes = Runtimes::new(roots, PATIENCE);
+        for (volume, epoch) in [("v", 5), ("w", 6)] {
+            record(volume).keep(dir.path()).unwrap();
+            let (driver, volume_id, pod) = ("d.example".into(), volume.into(), String::new());
+            lease::Entry { driver, volume_id, pod, lease: Lease::Held { epoch } }.keep(dir.path()).unwrap();
+        }
+        let mut second = record("w");
+        second.target = "/pods/q/mount".into();
+        second.keep(dir.path()).unwrap();
+        record("w").forget(dir.path()).unwrap();
+        let kept = std::fs::read_dir(dir.path().join("direct/owners")).unwrap().flatten();
+        let damaged = kept
+            .map(|entry| entry.path())
+            .find(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"v\"")));
+        publish(&damaged.unwrap(), b"{", 0o600, Existing::Replace).unwrap();
+        let volumes = all(dir.path(), &runtimes).await.unwrap();
+        let seen: Vec<_> = volumes.iter().map(|it| (&*it.volume_id, it.fault.is_some(), &it.lease)).collect();
+        assert_eq!(seen, [("v", true, &None), ("w", false, &Some(Lease::Held { epoch: 6 }))]);
+        let mut shown = Vec::new();
+        details(&mut shown, &volumes).unwrap();
+        table(&mut shown, &volumes).unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.contains("is damaged") && shown.contains("lost, owner not known"), "{shown}");
+    }
 }

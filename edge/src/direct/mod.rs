@@ -81,6 +81,7 @@ pub struct Direct {
     stating: watch::Sender<Option<(DriverName, String)>>,
     /// Held while it is settled whose a device is.
     claims: Mutex<()>,
+    known: own::known::Known,
     tasks: Tasks,
 }
 
@@ -110,7 +111,8 @@ impl Direct {
         let root = Root::new(roots.entries.clone());
         let runtimes = Runtimes::new(roots, runtime::PATIENCE);
         let (busy, stating, claims) = Default::default();
-        Self { calls, state, root, host, runtimes, busy, stating, claims, tasks }
+        let known = own::known::Known::default();
+        Self { calls, state, root, host, runtimes, busy, stating, claims, known, tasks }
     }
 
     /// Answers a request that came in by this node's front of a driver.

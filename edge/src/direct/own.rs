@@ -1,10 +1,9 @@
-//! Exclusive use between nodes: a direct volume that another node could have is handed over here only with the cloud's
-//! word that it is this node's. That word is kept, so nobody need be asked while it lasts.
+//! Exclusive use between nodes: a direct volume is handed over here only with the cloud's word that it is this node's.
+//! That word is kept, so a node that is cut off asks nobody while it lasts; one that has a link has it confirmed first.
 //!
 //! All of it is done with the right to the volume. Whatever has no record is let go; the cloud is told at once, or when
 //! there is a link.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,258 +15,226 @@ use proto::own::{Answer, Step};
 use proto::topology::Scope;
 use tracing::{error, info, warn};
 
-use super::published::{self, Published};
-use super::standing::Absent;
+use super::published;
 use super::{Direct, not_yet};
 
 pub(crate) mod asks;
+mod fence;
+pub(super) mod known;
 pub mod lease;
+pub(super) mod rounds;
 
+use asks::NoAnswer;
 use lease::{Entry, Lease, Wish};
 
 const HANDED_OVER: &str = "handed over directly";
+/// The longest id of a volume of which the cloud is asked, in bytes, as it has it too. CSI's limit is 128; drivers exceed
+/// it.
+const MAX_ID: usize = 4096;
 /// How long a pod's volume waits for the cloud's word.
 const ASK: Duration = Duration::from_secs(5);
 /// How long an unpublished volume's caller waits until the cloud knows.
 const TELL: Duration = Duration::from_secs(2);
-/// How soon what could not be stated is stated again: at first, and twice that each time, up to a minute.
-const AGAIN: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(60);
+
+/// Why it is not known here what the cloud has decided.
+#[derive(Debug, thiserror::Error)]
+enum Unheard {
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
+    #[error("csi-cloud's answer cannot be kept in the state directory")]
+    NotKept(#[from] io::Error),
+}
+
+/// Whether the cloud knows how a volume stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// It does, or it will be told at the next link.
+    Yes,
+    /// Something is to be done again.
+    Later,
+    /// It did not answer.
+    Silent,
+}
 
 impl Direct {
-    /// Makes a volume this node's before it is handed over, if another node could have it.
+    /// Makes a volume this node's before it is handed over.
     pub(super) async fn own(
         &self,
         driver: &DriverName,
         volume: &str,
         (target, recorded): (&Path, bool),
     ) -> Result<(), Arc<Error>> {
+        if volume.len() > MAX_ID {
+            let why = format!("its id has more than {MAX_ID} bytes, so it cannot be known whose it is");
+            return Err(Error::DirectRefused { volume: volume.to_owned(), why }.into());
+        }
         let state = self.state(volume)?;
-        let kept = lease::of(state, driver.as_str(), volume).map_err(not_yet(volume, HANDED_OVER))?;
-        let shared = self.is_shared(driver);
-        let lease = lease::settled(kept.as_ref().map(|kept| kept.lease.clone()), recorded, shared);
-        let mut entry = Entry {
-            driver: driver.to_string(),
-            volume_id: volume.to_owned(),
-            pod: pod(target),
-            lease: Lease::Unsettled,
+        self.calls.asks().first_link().await;
+        let kept = self.known.of(state, driver.as_str(), volume).map_err(not_yet(volume, HANDED_OVER))?;
+        let lease = lease::settled(kept.as_ref().map(|kept| kept.lease.clone()), recorded);
+        let link = self.calls.asks().link();
+        let lease = match lease::wish(lease.as_ref()) {
+            Wish::Has(lease) => lease,
+            Wish::Fenced(why) => return Err(fence::refusal(volume, &why)),
+            // It is stated when there is a link.
+            Wish::Ask if link.is_none() && self.is_nodes(driver) => return Ok(()),
+            Wish::Ask => Lease::Unsettled,
         };
-        match lease::wish(lease.as_ref()) {
-            Wish::Has(lease) => entry.lease = lease,
-            Wish::Fenced(why) => {
-                return Err(Error::Owned { volume: volume.to_owned(), why: fenced(&why) }.into());
-            }
-            Wish::Ask if !shared => return Ok(()),
-            Wish::Ask => {}
-        }
+        let entry =
+            Entry { driver: driver.to_string(), volume_id: volume.to_owned(), pod: pod(target), lease };
         if kept.as_ref() != Some(&entry) {
-            entry.keep(state).map_err(not_yet(volume, HANDED_OVER))?;
+            self.known.keep(state, &entry).map_err(not_yet(volume, HANDED_OVER))?;
         }
-        if entry.lease == Lease::Unsettled { self.ask_for(driver, entry).await } else { Ok(()) }
+        let is_ours = entry.lease != Lease::Unsettled;
+        match link {
+            None if is_ours => Ok(()),
+            Some(link) if is_ours && self.known.has_confirmed(link, &entry) => Ok(()),
+            _ => self.ask_for(driver, entry).await,
+        }
     }
 
-    /// Asks the cloud for a volume.
+    /// Asks the cloud for a volume, or whether it is this node's still.
     async fn ask_for(&self, driver: &DriverName, entry: Entry) -> Result<(), Arc<Error>> {
-        let volume = entry.volume_id.clone();
-        let state = self.state(&volume)?;
-        let ask = Step::Ask { pod: entry.pod.clone() };
-        let answer = self.calls.asks().ask(driver, &volume, ask, ASK).await;
-        let answer = answer.map_err(not_yet(&volume, HANDED_OVER))?;
-        keep(state, &entry, lease::answered(Lease::Unsettled, &answer))
-            .map_err(not_yet(&volume, HANDED_OVER))?;
+        let (volume, pod) = (entry.volume_id.clone(), entry.pod.clone());
+        let (step, is_ours) = match entry.lease {
+            // An operator may have taken it since the last link.
+            Lease::Held { epoch } => (Step::Hold { epoch, pod }, true),
+            _ => (Step::Ask { pod }, false),
+        };
+        let answer = match self.hear(driver, &entry, step, ASK).await {
+            Ok(answer) => answer,
+            // Cut off meanwhile: what is this node's it has, and what no other node could have.
+            Err(Unheard::NoAnswer(NoAnswer::NoLink | NoAnswer::Older))
+                if is_ours || self.is_nodes(driver) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(not_yet(&volume, HANDED_OVER)(error)),
+        };
         match answer {
             Answer::Held { epoch } => {
                 info!(%driver, volume, epoch, "is this node's");
                 Ok(())
             }
+            Answer::Fenced { why } if is_ours => Err(fence::refusal(&volume, &why)),
             Answer::Anothers { why } | Answer::Fenced { why } => Err(Error::Owned { volume, why }.into()),
             Answer::NotNow { why } => Err(not_yet(&volume, HANDED_OVER)(why)),
             Answer::Released => Err(not_yet(&volume, HANDED_OVER)("csi-cloud answered something else")),
         }
     }
 
-    /// Whether another node could have the volumes of a driver; also if that was never told.
-    fn is_shared(&self, driver: &DriverName) -> bool {
-        self.calls.scopes().of(driver) != Some(Scope::Node)
+    /// Says to the cloud how a volume stands, which is durable, or asks for it; and makes the answer durable.
+    async fn hear(
+        &self,
+        driver: &DriverName,
+        entry: &Entry,
+        step: Step,
+        patience: Duration,
+    ) -> Result<Answer, Unheard> {
+        let volume = &entry.volume_id;
+        let state = self.state.as_deref().unwrap_or_else(|| Path::new("/"));
+        let (answer, link) = self.calls.asks().ask(driver, volume, step, patience).await?;
+        let Some(lease) = lease::answered(entry.lease.clone(), &answer) else {
+            self.known.forget(state, entry)?;
+            return Ok(answer);
+        };
+        let after = Entry { lease, ..entry.clone() };
+        let kept = if after == *entry { Ok(()) } else { self.known.keep(state, &after) };
+        if let Lease::Fenced { why, .. } = &after.lease {
+            error!(%driver, volume, why, "the volume was taken from this node; a guest that writes to it here destroys data: end it");
+            if let Err(error) = kept {
+                let error = chain(&error);
+                warn!(%driver, volume, error, "that cannot be kept, and a csi-edge that starts now does not know it");
+                self.calls.asks().stir();
+            }
+            if !self.hide(driver.as_str(), volume).await {
+                self.calls.asks().stir();
+            }
+            return Ok(answer);
+        }
+        kept?;
+        if matches!(answer, Answer::Held { .. }) {
+            self.known.hear(link, after);
+        }
+        Ok(answer)
+    }
+
+    /// Whether no other node could have the volumes of a driver. That is not more than likely, since the scope may be
+    /// what a driver lets one think; so a cloud that can be asked is.
+    fn is_nodes(&self, driver: &DriverName) -> bool {
+        self.calls.scopes().of(driver) == Some(Scope::Node)
     }
 
     /// After something was done with a volume, and with the right to it: what is not used here any more is let go, and the
-    /// cloud told if it can be.
+    /// cloud told of what it does not know, if it can be.
     pub(super) async fn let_go(&self, driver: &DriverName, volume: &str) {
-        let stated = match self.settle_owner(driver, volume) {
-            Ok(Some(entry))
-                if !matches!(entry.lease, Lease::Held { .. }) && self.calls.asks().is_linked() =>
-            {
-                self.state_owner(driver, &entry).await
-            }
-            Ok(_) => return,
+        let told = match self.settle_owner(driver, volume) {
+            Ok(None) => return,
+            // The next round does it, for it may take a while.
+            Ok(Some(Entry { lease: Lease::Fenced { .. }, .. })) => return,
+            Ok(Some(entry)) => self.see_to(driver, &entry, false).await,
             Err(error) => {
                 let error = chain(&error);
-                return warn!(%driver, volume, error, "it is not known whose the volume is; it stays this node's");
+                warn!(%driver, volume, error, "it cannot be kept whose the volume is; it stays this node's until it can");
+                Told::Later
             }
         };
-        if !stated {
-            // The next one who states all does it.
+        if told != Told::Yes {
             self.calls.asks().stir();
         }
     }
 
     /// Makes durable how a volume stands when nothing is being done with it.
     fn settle_owner(&self, driver: &DriverName, volume: &str) -> io::Result<Option<Entry>> {
-        let Some(state) = &self.state else { return Ok(None) };
-        let kept = lease::of(state, driver.as_str(), volume)?;
+        let Some(state) = self.state.as_deref().filter(|_| volume.len() <= MAX_ID) else { return Ok(None) };
+        let kept = self.known.of(state, driver.as_str(), volume)?;
         let records = published::of(state, driver.as_str(), volume)?;
         let before = kept.as_ref().map(|kept| kept.lease.clone());
-        let after = lease::settled(before.clone(), !records.is_empty(), self.is_shared(driver));
+        let after = lease::settled(before.clone(), !records.is_empty());
         let pod = records.first().map(|record| pod(&record.target_as_given));
         let pod = kept.map(|kept| kept.pod).or(pod).unwrap_or_default();
         let (driver, volume_id) = (driver.to_string(), volume.to_owned());
-        let entry = after.map(|lease| Entry { driver, volume_id, pod, lease });
-        if let Some(entry) = entry.as_ref().filter(|entry| before.as_ref() != Some(&entry.lease)) {
-            entry.keep(state)?;
+        let Some(lease) = after else { return Ok(None) };
+        let entry = Entry { driver, volume_id, pod, lease };
+        if before.as_ref() != Some(&entry.lease) {
+            self.known.keep(state, &entry)?;
+        } else if self.known.is_only_remembered(&entry) {
+            // It counts all the same, and the next round tries again.
+            let _ = self.known.keep(state, &entry);
         }
-        Ok(entry)
+        Ok(Some(entry))
     }
 
-    /// Tells the cloud how a volume stands, and makes its answer durable; false if it has to be told again.
-    async fn state_owner(&self, driver: &DriverName, entry: &Entry) -> bool {
-        let Some(state) = &self.state else { return true };
-        let Some((first, step)) = lease::statement(&entry.lease, &entry.pod) else { return true };
+    /// Tells the cloud how a volume stands, unless it knows, or has been silent; and hides what was taken from this node.
+    async fn see_to(&self, driver: &DriverName, entry: &Entry, silent: bool) -> Told {
         let volume = &entry.volume_id;
-        let said = async {
-            if first != entry.lease {
-                Entry { lease: first.clone(), ..entry.clone() }.keep(state).map_err(|error| chain(&error))?;
-            }
-            let answer = self.calls.asks().ask(driver, volume, step, TELL).await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            let after = lease::answered(first.clone(), &answer);
-            if let Some(lease @ Lease::Fenced { why, .. }) = &after {
-                self.fence(driver, entry, why).await;
-                return keep(state, entry, Some(lease.clone())).map_err(|error| chain(&error));
-            }
-            if after.as_ref() != Some(&first) || first != entry.lease {
-                keep(state, entry, after).map_err(|error| chain(&error))?;
-            }
-            match answer {
-                Answer::NotNow { why } => Err(why),
-                _ => Ok(()),
-            }
+        let Some((first, step)) = lease::statement(&entry.lease, &entry.pod) else {
+            return if self.hide(driver.as_str(), volume).await { Told::Yes } else { Told::Later };
         };
-        let said: Result<(), String> = said.await;
-        said.inspect_err(|error| warn!(%driver, volume, error, "csi-cloud is not told whose the volume is"))
-            .is_ok()
-    }
-
-    /// The volume was taken from this node: no guest that begins now is to find it. One that has it is left alone, and
-    /// unpublishing it ends this.
-    async fn fence(&self, driver: &DriverName, entry: &Entry, why: &str) {
-        let volume = &entry.volume_id;
-        error!(%driver, volume, why, "the volume was taken from this node; what a guest here writes to it destroys data");
-        let state = self.state.as_deref().unwrap_or_else(|| Path::new("/"));
-        for record in published::of(state, driver.as_str(), volume).unwrap_or_default() {
-            let hidden = match self.is_let_go(&record, Absent::Lost).await {
-                Ok(()) => {
-                    self.root.remove(&record.target, driver.as_str(), volume).map_err(|error| chain(&error))
-                }
-                Err(error) => Err(chain(&error)),
-            };
-            if let Err(error) = hidden {
-                warn!(%driver, volume, error, "and its runtime is still told of it");
+        let Some(link) = self.calls.asks().link() else { return Told::Yes };
+        if self.known.has_heard(link, entry) {
+            return Told::Yes;
+        }
+        if silent {
+            return Told::Later;
+        }
+        let said = async {
+            let first = Entry { lease: first, ..entry.clone() };
+            if first != *entry {
+                let state = self.state.as_deref().unwrap_or_else(|| Path::new("/"));
+                self.known.keep(state, &first)?;
             }
-        }
+            self.hear(driver, &first, step, TELL).await
+        };
+        let (told, error) = match said.await {
+            Ok(Answer::NotNow { why } | Answer::Anothers { why }) => (Told::Later, why),
+            Ok(_) => return Told::Yes,
+            Err(error @ Unheard::NoAnswer(_)) => (Told::Silent, chain(&error)),
+            Err(error) => (Told::Later, chain(&error)),
+        };
+        warn!(%driver, volume, error, "csi-cloud does not know whose the volume is");
+        told
     }
-
-    /// Whether a volume was taken from this node, or that cannot be read.
-    pub(super) fn is_fenced(&self, record: &Published) -> bool {
-        let Some(state) = &self.state else { return false };
-        let kept = lease::of(state, &record.driver, &record.volume_id);
-        kept.map_or(true, |kept| kept.is_some_and(|kept| matches!(kept.lease, Lease::Fenced { .. })))
-    }
-
-    /// Lets go what is not used, and holds what is, as a csi-edge left it that has ended. Nobody is asked.
-    pub fn settle_owners(&self) {
-        for (driver, volume) in self.owned() {
-            if let Err(error) = self.settle_owner(&driver, &volume) {
-                warn!(%driver, volume, error = chain(&error), "it is not known whose the volume is");
-            }
-        }
-    }
-
-    /// Tells the cloud of all volumes, whenever there is a new link, until told to stop.
-    pub async fn state_owners(self: Arc<Self>) {
-        let (mut news, mut wait) = (self.calls.asks().news(), AGAIN);
-        loop {
-            news.borrow_and_update();
-            let all = !self.calls.asks().is_linked() || self.state_all().await;
-            tokio::select! {
-                _ = news.changed() => wait = AGAIN,
-                () = tokio::time::sleep(wait), if !all => wait = (wait * 2).min(SELDOM),
-            }
-        }
-    }
-
-    /// Whether the cloud knows of all.
-    async fn state_all(&self) -> bool {
-        let mut all = true;
-        for (driver, volume) in self.owned() {
-            all &= self.state_one(&driver, &volume).await;
-            if !self.calls.asks().is_linked() {
-                return true;
-            }
-        }
-        all
-    }
-
-    async fn state_one(&self, driver: &DriverName, volume: &str) -> bool {
-        let _stating = Stating::of(self, driver, volume);
-        // Whoever does something with it tells of it, but not that it holds it.
-        let Some(_busy) = self.take(driver, volume) else { return false };
-        match self.settle_owner(driver, volume) {
-            Ok(Some(entry)) => self.state_owner(driver, &entry).await,
-            Ok(None) => true,
-            // It stays so until somebody looks; that was said when csi-edge began.
-            Err(_) => true,
-        }
-    }
-
-    /// The volumes that are published, or of which it is kept whose they are.
-    fn owned(&self) -> Vec<(DriverName, String)> {
-        let Some(state) = &self.state else { return Vec::new() };
-        let records = published::each(state).unwrap_or_default().into_iter().flatten();
-        let records = records.map(|record| (record.driver, record.volume_id));
-        let kept = lease::all(state).unwrap_or_default().into_iter().flatten();
-        let kept = kept.map(|entry| (entry.driver, entry.volume_id));
-        let all: BTreeMap<_, _> = records.chain(kept).map(|volume| (volume, ())).collect();
-        all.into_keys().filter_map(|(driver, volume)| Some((driver.parse().ok()?, volume))).collect()
-    }
-}
-
-/// Says of which volume the cloud is being told, until that has ended.
-struct Stating<'a>(&'a Direct);
-
-impl<'a> Stating<'a> {
-    fn of(direct: &'a Direct, driver: &DriverName, volume: &str) -> Self {
-        direct.stating.send_replace(Some((driver.clone(), volume.to_owned())));
-        Self(direct)
-    }
-}
-
-impl Drop for Stating<'_> {
-    fn drop(&mut self) {
-        self.0.stating.send_replace(None);
-    }
-}
-
-/// Makes durable how a volume stands after an answer.
-fn keep(state: &Path, entry: &Entry, lease: Option<Lease>) -> io::Result<()> {
-    match lease {
-        Some(lease) => Entry { lease, ..entry.clone() }.keep(state),
-        None => lease::forget(state, &entry.driver, &entry.volume_id),
-    }
-}
-
-fn fenced(why: &str) -> String {
-    format!("{why}. What is here may be older than what another has written; unpublish it, and ask again")
 }
 
 /// The UID of a pod in the path of its volume, as kubelets have it; empty if it is not there.
@@ -279,16 +246,4 @@ fn pod(target: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pod_is_named_in_its_volumes_path() {
-        let uid = "0a1b-2c";
-        let path = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pvc/mount");
-        assert_eq!(pod(Path::new(&path)), uid);
-        for other in ["/pods/p/mount", "/pods", "/mnt/x"] {
-            assert_eq!(pod(Path::new(other)), "");
-        }
-    }
-}
+mod tests;

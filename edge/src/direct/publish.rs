@@ -16,6 +16,7 @@ use super::asked::{Publish, targeted};
 use super::format::{self, FormatError, Ready, Wanted};
 use super::journal::Journal;
 use super::mount_info::MountInfo;
+use super::own::rounds::is_orphan;
 use super::published::{self, Kind, Published, State};
 use super::runtime::offline::{self, Growing};
 use super::standing::{Absent, Standing};
@@ -69,21 +70,20 @@ impl Direct {
         Ok(answer)
     }
 
-    /// Takes back what was published for pods that are no more. A kubelet that was away when its pod went sees no mount
-    /// at the target, so it does not unpublish; it removes the pod's directories.
-    async fn take_back_orphans(&self, asking: &Asking<'_>, volume: &str) -> Result<(), Arc<Error>> {
+    /// Takes back what was handed over to pods that are gone.
+    pub(super) async fn take_back_orphans(
+        &self,
+        asking: &Asking<'_>,
+        volume: &str,
+    ) -> Result<(), Arc<Error>> {
         let there = published::of(self.state(volume)?, asking.driver.as_str(), volume);
-        for record in there.map_err(not_yet(volume, HANDED_OVER))? {
-            let gone = record.target.parent().is_some_and(|parent| {
-                std::fs::symlink_metadata(parent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-            });
-            if gone {
-                let target = record.target.display();
-                warn!(volume, %target, "the target's directory is gone; what was handed over there is taken back");
-                let answer = self.unpublish(asking, &record).await?;
-                let failed = answer.failure().map(|status| status.to_string());
-                failed.map_or(Ok(()), |status| Err(not_yet(volume, HANDED_OVER)(status)))?;
-            }
+        let there = there.map_err(not_yet(volume, HANDED_OVER))?;
+        for record in there.iter().filter(|record| is_orphan(record)) {
+            let target = record.target.display();
+            warn!(volume, %target, "the target's directory is gone; what was handed over there is taken back");
+            let answer = self.unpublish(asking, record).await?;
+            let failed = answer.failure().map(|status| status.to_string());
+            failed.map_or(Ok(()), |status| Err(not_yet(volume, HANDED_OVER)(status)))?;
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ impl Direct {
         };
         match standing {
             Standing::Same if self.is_fenced(record) => {
-                warn!(driver, volume, "was taken from this node, so its runtime is not told of it");
+                warn!(driver, volume, "was taken from this node, so its runtime is not told of it again");
             }
             Standing::Same => match self.show(record) {
                 Ok(()) => info!(driver, volume, "is handed over directly"),

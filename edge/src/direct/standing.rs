@@ -87,28 +87,31 @@ impl Direct {
         self.give_back(record).await
     }
 
-    pub(super) async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
-        // No process outlives its boot.
-        if self.host.is_other_boot(&record.boot) {
-            return Ok(());
-        }
-        let passed_on = self.other_with(record, record.number).is_some();
+    async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
         let end = Instant::now() + PATIENCE;
         loop {
-            let (host, record) = (self.host.clone(), record.clone());
-            let path = record.private_path.display().to_string();
-            // An open may take as long as the device likes.
-            let look = move || is_let_go(&host, &record, absent, passed_on);
-            let looked = tokio::task::spawn_blocking(look).await;
-            let looked = looked
-                .unwrap_or_else(|gone| Err(DeviceError::Unknown { path, source: io::Error::other(gone) }));
-            match looked {
+            match self.is_let_go_now(record, absent).await {
                 Err(DeviceError::Held { .. } | DeviceError::InUse(_)) if Instant::now() < end => {
                     tokio::time::sleep(BETWEEN).await;
                 }
                 looked => return looked,
             }
         }
+    }
+
+    /// Whether nobody has a volume any more, without waiting for who may be just ending.
+    pub(super) async fn is_let_go_now(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
+        // No process outlives its boot.
+        if self.host.is_other_boot(&record.boot) {
+            return Ok(());
+        }
+        let passed_on = self.other_with(record, record.number).is_some();
+        let (host, record) = (self.host.clone(), record.clone());
+        let path = record.private_path.display().to_string();
+        // An open may take as long as the device likes.
+        let look = move || is_let_go(&host, &record, absent, passed_on);
+        let looked = tokio::task::spawn_blocking(look).await;
+        looked.unwrap_or_else(|gone| Err(DeviceError::Unknown { path, source: io::Error::other(gone) }))
     }
 
     /// Notes that a device is this volume's, before it is written to; no two volumes have the same.

@@ -3,7 +3,7 @@
 //! Both nodes have the same driver process, so what one writes the other finds, as with a SAN. hostdir is asked for volumes
 //! of several writers, so that nobody but us keeps the two apart.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use proto::csi;
@@ -42,9 +42,7 @@ impl Pair {
     /// A program does not start; the error holds its log.
     pub async fn new() -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
-        let config = stand.at("cloud.toml");
-        let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
-        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        say_scope(&stand, "shared")?;
         let cloud = cloud(&stand, "wss://127.0.0.1:0").await?;
         let clean = Clean::of(stand.dir())?;
         let mut command = stand.program("hostdir")?;
@@ -78,6 +76,14 @@ impl Pair {
         self.restart_cloud_after(|stand| Ok(std::fs::remove_file(stand.at("cloud.redb"))?)).await
     }
 
+    /// The same, and its operator says another scope, `node` or `shared`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn change_scope(&mut self, scope: &str) -> anyhow::Result<()> {
+        self.restart_cloud_after(|stand| say_scope(stand, scope)).await
+    }
+
     async fn restart_cloud_after(
         &mut self,
         between: impl FnOnce(&Stand) -> anyhow::Result<()>,
@@ -97,6 +103,11 @@ impl Pair {
     /// It does not notice.
     pub async fn cut(&self, node: usize) -> anyhow::Result<()> {
         self.edges[node].1.cut();
+        self.is_away(node).await
+    }
+
+    /// Waits until csi-cloud knows that a node has no link.
+    async fn is_away(&self, node: usize) -> anyhow::Result<()> {
         until("the node is away", || async {
             let nodes = self.json(&["nodes"]).await?;
             let nodes = nodes.as_array().context("no list")?;
@@ -117,7 +128,8 @@ impl Pair {
     /// # Errors
     /// It does not start.
     pub async fn restart_edge(&mut self, node: usize) -> anyhow::Result<()> {
-        self.restart_edge_after(node, |_| Ok(())).await
+        self.kill_edge(node).await?;
+        self.power_on(node).await
     }
 
     /// The same, and it has what a csi-edge would have left that knows nothing of owners.
@@ -125,20 +137,59 @@ impl Pair {
     /// # Errors
     /// It does not start.
     pub async fn upgrade_edge(&mut self, node: usize) -> anyhow::Result<()> {
-        self.restart_edge_after(node, |state| Ok(std::fs::remove_dir_all(state.join("direct/owners"))?)).await
+        self.kill_edge(node).await?;
+        std::fs::remove_dir_all(self.of(node, "state").join("direct/owners"))?;
+        self.power_on(node).await
     }
 
-    async fn restart_edge_after(
-        &mut self,
-        node: usize,
-        between: impl FnOnce(&Path) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let (older, relay) = self.edges.remove(node);
-        older.kill().await?;
-        between(&self.of(node, "state"))?;
-        let newer = edge(&mut self.stand, NODES[node], relay.url()).await?;
-        self.edges.insert(node, (newer, relay));
+    async fn kill_edge(&mut self, node: usize) -> anyhow::Result<()> {
+        self.edges[node].0.signal(rustix::process::Signal::KILL)?;
+        self.edges[node].0.ended(STOP).await.context("csi-edge was not killed")?;
         Ok(())
+    }
+
+    /// Kills a csi-edge, and waits until csi-cloud knows.
+    ///
+    /// # Errors
+    /// It does not notice.
+    pub async fn power_off(&mut self, node: usize) -> anyhow::Result<()> {
+        self.kill_edge(node).await?;
+        self.is_away(node).await
+    }
+
+    /// Starts a csi-edge that was killed; it may not have linked yet.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn power_on(&mut self, node: usize) -> anyhow::Result<()> {
+        let url = self.edges[node].1.url().to_owned();
+        self.edges[node].0 = edge(&mut self.stand, NODES[node], &url).await?;
+        Ok(())
+    }
+
+    /// Removes a pod's directory, as a kubelet does that does not know the pod.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn forget_pod(&self, node: usize, pod: &str) -> anyhow::Result<()> {
+        Ok(std::fs::remove_dir_all(self.of(node, "kubelet").join("pods").join(pod))?)
+    }
+
+    /// What csi-edge keeps at a node, in a file of this name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn kept(&self, node: usize, file: &str) -> anyhow::Result<String> {
+        Ok(std::fs::read_to_string(self.of(node, "state").join(file))?)
+    }
+
+    /// The first of a node's direct volumes, as csi-edge shows it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn shown(&self, node: usize) -> anyhow::Result<Value> {
+        let listed: Value = serde_json::from_str(&self.direct(node, &["list", "-o", "json"]).await?)?;
+        listed.get(0).cloned().context("no direct volume")
     }
 
     /// What a command of csi-cloud prints.
@@ -309,6 +360,12 @@ impl Pair {
         self.driver.stop(STOP).await?;
         self.cloud.process.stop(STOP).await
     }
+}
+
+fn say_scope(stand: &Stand, scope: &str) -> anyhow::Result<()> {
+    let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
+    let (config, replace) = (stand.at("cloud.toml"), proto::publish::Existing::Replace);
+    Ok(proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
 }
 
 async fn cloud(stand: &Stand, url: &str) -> anyhow::Result<Cloud> {

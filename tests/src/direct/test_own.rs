@@ -69,6 +69,8 @@ struct Node {
     /// What it waits for: the answer's number, whether a pod wants the volume, and how it stood.
     waits: Option<(u64, bool, Lease)>,
     next: u64,
+    /// What the cloud has confirmed on this link.
+    confirmed: Option<Lease>,
     /// An operator has said that nobody there uses it any more.
     excused: bool,
 }
@@ -89,13 +91,20 @@ impl Node {
     }
 
     fn settle(&mut self) {
-        self.lease = lease::settled(self.lease.take(), self.recorded, true);
+        self.lease = lease::settled(self.lease.take(), self.recorded);
     }
 
     fn publish(&mut self) {
         self.settle();
         match lease::wish(self.lease.as_ref()) {
-            Wish::Has(lease) => (self.lease, self.recorded) = (Some(lease), true),
+            Wish::Has(lease) => {
+                self.lease = Some(lease.clone());
+                // With a link, no pod has it before the cloud has confirmed that.
+                match lease::statement(&lease, "p").filter(|_| self.linked && self.confirmed != self.lease) {
+                    Some((lease, step)) => self.say(step, true, lease),
+                    None => self.recorded = true,
+                }
+            }
             Wish::Fenced(_) => {}
             Wish::Ask => {
                 self.lease = Some(Lease::Unsettled);
@@ -119,6 +128,9 @@ impl Node {
         let Some((number, answer)) = self.down.pop_front() else { return };
         let Some((_, for_pod, lease)) = self.waits.take_if(|(waits, ..)| *waits == number) else { return };
         self.lease = lease::answered(lease, &answer);
+        if matches!(answer, Answer::Held { .. }) {
+            self.confirmed = self.lease.clone();
+        }
         self.recorded |= for_pod && matches!(self.lease, Some(Lease::Held { .. }));
         if !for_pod {
             return;
@@ -127,7 +139,7 @@ impl Node {
     }
 
     fn cut(&mut self) {
-        (self.linked, self.waits) = (false, None);
+        (self.linked, self.waits, self.confirmed) = (false, None, None);
         self.up.clear();
         self.down.clear();
     }
@@ -238,7 +250,11 @@ proptest! {
     fn no_two_nodes_have_a_volume_but_by_an_operators_word(events in proptest::collection::vec(event(), 0..200)) {
         let mut world = World::default();
         for (number, event) in events.iter().enumerate() {
+            let before = world.nodes.each_ref().map(|node| node.recorded);
             world.happens(*event);
+            for at in (0..NODES).filter(|at| world.nodes[*at].recorded && !before[*at] && world.nodes[*at].linked) {
+                prop_assert_eq!(world.holder(), Some(name(at)), "a pod has it, after {:?}", &events[..=number]);
+            }
             let users = world.users();
             prop_assert!(users.len() <= 1, "{users:?} after {:?}", &events[..=number]);
             let taken = (0..NODES).find(|at| world.nodes[*at].excused && world.holder() == Some(name(*at)));

@@ -8,7 +8,11 @@ use std::time::Duration;
 use proto::identity::DriverName;
 use proto::own::{Answer, Own, Step};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
+/// How long a csi-edge that has just begun waits for its first link before it goes on as one that is cut off: what it
+/// kept may be older than what an operator has said.
+const FIRST: Duration = Duration::from_secs(10);
 /// Questions that wait until the link takes them.
 const QUEUE: usize = 64;
 
@@ -25,8 +29,8 @@ enum To {
     Nobody,
     /// The link's cloud does not know such questions.
     Older,
-    /// They go out there.
-    Link(mpsc::Sender<Asked>),
+    /// They go out there. The number is the link's, and no other has it.
+    Link(u64, mpsc::Sender<Asked>),
 }
 
 /// Why there is no answer.
@@ -43,19 +47,26 @@ pub(crate) enum NoAnswer {
 }
 
 /// Asks the cloud.
-#[derive(Default)]
 pub(crate) struct Asks {
+    begun: Instant,
     to: watch::Sender<To>,
     /// Grows when all is to be stated: the link is new, or the cloud has said something else.
     news: watch::Sender<u64>,
     next: AtomicU64,
 }
 
+impl Default for Asks {
+    fn default() -> Self {
+        let (to, news, next) = (watch::Sender::default(), watch::Sender::default(), AtomicU64::default());
+        Self { begun: Instant::now(), to, news, next }
+    }
+}
+
 impl Asks {
     /// A link is in use from now on, and questions go out as they come here.
     pub(crate) fn linked(&self) -> mpsc::Receiver<Asked> {
         let (sender, asked) = mpsc::channel(QUEUE);
-        self.to.send_replace(To::Link(sender));
+        self.to.send_replace(To::Link(self.next.fetch_add(1, Ordering::Relaxed), sender));
         self.stir();
         asked
     }
@@ -75,29 +86,35 @@ impl Asks {
         self.news.subscribe()
     }
 
-    /// Whether there is a link that takes questions.
-    pub(crate) fn is_linked(&self) -> bool {
-        matches!(&*self.to.borrow(), To::Link(link) if !link.is_closed())
+    /// The number of the link that takes questions, if there is one.
+    pub(crate) fn link(&self) -> Option<u64> {
+        match &*self.to.borrow() {
+            To::Link(number, link) if !link.is_closed() => Some(*number),
+            To::Link(..) | To::Older | To::Nobody => None,
+        }
     }
 
-    /// Asks, for so long at most; without a link it waits for one.
+    /// Waits for the first link of a csi-edge that has just begun, in its first seconds.
+    pub(crate) async fn first_link(&self) {
+        let mut to = self.to.subscribe();
+        let linked = to.wait_for(|to| !matches!(to, To::Nobody));
+        // Without one in time it is cut off.
+        let _ = tokio::time::timeout_at(self.begun + FIRST, linked).await;
+    }
+
+    /// Asks, for so long at most; without a link it waits for one. The number is that of the link whose answer it is.
     pub(crate) async fn ask(
         &self,
         driver: &DriverName,
         volume: &str,
         step: Step,
         patience: Duration,
-    ) -> Result<Answer, NoAnswer> {
+    ) -> Result<(Answer, u64), NoAnswer> {
         let mut to = self.to.subscribe();
         let asking = async {
             loop {
                 let link = to.borrow_and_update().clone();
-                let answered = async {
-                    match &link {
-                        To::Link(link) => self.ask_on(link, driver, volume, step.clone()).await,
-                        To::Nobody | To::Older => None,
-                    }
-                };
+                let answered = self.ask_on(&link, driver, volume, step.clone());
                 // Whatever comes of the other link: the cloud hears it no more.
                 let answer = tokio::select! {
                     answer = answered => answer,
@@ -113,26 +130,21 @@ impl Asks {
         tokio::time::timeout(patience, asking).await.map_err(|_| self.no_answer())
     }
 
-    /// None if the link is gone.
-    async fn ask_on(
-        &self,
-        link: &mpsc::Sender<Asked>,
-        driver: &DriverName,
-        volume: &str,
-        step: Step,
-    ) -> Option<Answer> {
+    /// None if there is no link, or it is gone.
+    async fn ask_on(&self, to: &To, driver: &DriverName, volume: &str, step: Step) -> Option<(Answer, u64)> {
+        let To::Link(number, link) = to else { return None };
         let (answer, answered) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let own = Own { id, driver: driver.clone(), volume: volume.to_owned(), step };
         link.send(Asked { own, answer }).await.ok()?;
-        answered.await.ok()
+        Some((answered.await.ok()?, *number))
     }
 
     fn no_answer(&self) -> NoAnswer {
         match &*self.to.borrow() {
-            To::Link(link) if !link.is_closed() => NoAnswer::Silent,
+            To::Link(_, link) if !link.is_closed() => NoAnswer::Silent,
             To::Older => NoAnswer::Older,
-            To::Link(_) | To::Nobody => NoAnswer::NoLink,
+            To::Link(..) | To::Nobody => NoAnswer::NoLink,
         }
     }
 }
@@ -144,7 +156,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     async fn release(asks: &Asks) -> Result<Answer, NoAnswer> {
-        asks.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await
+        let answer = asks.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await;
+        answer.map(|(answer, _)| answer)
     }
 
     #[tokio::test(start_paused = true)]
@@ -157,7 +170,30 @@ mod tests {
         assert_eq!(release(&asks).await, Err(NoAnswer::Silent));
         drop(asked);
         assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
-        assert!(!asks.is_linked());
+        assert_eq!(asks.link(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_link_is_waited_for_and_not_for_long() {
+        let asks = Asks::default();
+        let begun = Instant::now();
+        asks.first_link().await;
+        assert_eq!(begun.elapsed(), FIRST);
+        asks.first_link().await;
+        assert_eq!(begun.elapsed(), FIRST, "it is cut off, and goes on");
+        let asks = Asks::default();
+        let linked = async {
+            tokio::time::sleep(FIRST / 2).await;
+            asks.linked()
+        };
+        let ((), asked) = tokio::join!(asks.first_link(), linked);
+        assert_eq!(begun.elapsed(), FIRST + FIRST / 2);
+        let first = asks.link();
+        drop(asked);
+        asks.first_link().await;
+        assert_eq!(begun.elapsed(), FIRST + FIRST / 2, "a lost link is not the first one");
+        let _asked = asks.linked();
+        assert!(asks.link().is_some() && asks.link() != first);
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,15 +57,14 @@ pub fn wish(lease: Option<&Lease>) -> Wish {
     }
 }
 
-/// How a volume stands when nothing is being done with it. `recorded`: it is published here, or that was begun;
-/// `shared`: another node could have it too.
-pub fn settled(lease: Option<Lease>, recorded: bool, shared: bool) -> Option<Lease> {
+/// How a volume stands when nothing is being done with it. `recorded`: it is published here, or that was begun.
+pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
     match (lease, recorded) {
         (Some(Lease::Held { epoch }), false) => Some(Lease::LetGo { epoch }),
         (Some(Lease::LetGo { epoch }), true) => Some(Lease::Held { epoch }),
-        // Published before anybody was asked: who has it says so, and is not asked.
-        (None, true) if shared => Some(Lease::Held { epoch: 0 }),
-        (Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0 }),
+        // Published without a question: by an older csi-edge, or while nobody could be asked about what no other node
+        // has. It says so when it can.
+        (None | Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0 }),
         // A guest has it no more, so it is an ordinary node again.
         (Some(Lease::Fenced { .. }), false) => Some(Lease::Unsettled),
         (lease, _) => lease,
@@ -203,18 +202,13 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_here_is_let_go_and_what_is_published_is_held() {
-        assert_eq!(settled(Some(held(5)), false, true), Some(Lease::LetGo { epoch: 5 }));
-        assert_eq!(settled(Some(held(5)), true, true), Some(held(5)));
-        assert_eq!(settled(None, true, true), Some(held(0)), "published before this was there");
-        assert_eq!(settled(None, true, false), None, "no other node could have it");
-        assert_eq!(
-            settled(Some(Lease::Unsettled), true, false),
-            Some(held(0)),
-            "it is never let go under a guest"
-        );
-        assert_eq!(settled(Some(fenced()), true, true), Some(fenced()));
-        assert_eq!(settled(Some(fenced()), false, true), Some(Lease::Unsettled));
-        assert_eq!(settled(None, false, true), None);
+        assert_eq!(settled(Some(held(5)), false), Some(Lease::LetGo { epoch: 5 }));
+        assert_eq!(settled(Some(held(5)), true), Some(held(5)));
+        assert_eq!(settled(None, true), Some(held(0)), "published without a question");
+        assert_eq!(settled(Some(Lease::Unsettled), true), Some(held(0)), "it is never let go under a guest");
+        assert_eq!(settled(Some(fenced()), true), Some(fenced()));
+        assert_eq!(settled(Some(fenced()), false), Some(Lease::Unsettled));
+        assert_eq!(settled(None, false), None);
     }
 
     #[test]

@@ -1,0 +1,294 @@
+//! What a node does with and without a link, against a cloud that answers as the test says.
+
+use std::path::PathBuf;
+
+use proto::own::Own;
+use proto::stop::Tasks;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use super::super::device::tests::{block_devices, with_open};
+use super::super::device::{self, Host};
+use super::super::published::{Published, tests::record};
+use super::super::runtime::Roots;
+use super::super::{Places, place, publish};
+use super::asks::Asked;
+use super::*;
+use crate::calls::Calls;
+use crate::scopes::Scopes;
+
+const TARGET: &str = "/pods/uid-1/volumes/kubernetes.io~csi/pv/mount";
+
+struct Node {
+    dir: tempfile::TempDir,
+    driver: DriverName,
+    direct: Direct,
+}
+
+async fn node(scope: Option<Scope>) -> Node {
+    on(scope, Host::default()).await
+}
+
+async fn on(scope: Option<Scope>, host: Host) -> Node {
+    let (dir, driver) = (tempfile::tempdir().unwrap(), "d.example".parse::<DriverName>().unwrap());
+    let scopes = Scopes::default();
+    scopes.hear(scope.map(|scope| (driver.clone(), scope)).into_iter().collect());
+    scopes.settle().await;
+    let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
+    let places = Places { state: Some(dir.path().join("state")), host, roots };
+    let calls = Calls::new(&[], Tasks::default()).scoped(scopes);
+    Node { dir, driver, direct: Direct::new(Arc::new(calls), places, Tasks::default()) }
+}
+
+impl Node {
+    fn link(&self) -> mpsc::Receiver<Asked> {
+        self.direct.calls.asks().linked()
+    }
+
+    async fn own(&self, recorded: bool) -> Result<(), Arc<Error>> {
+        self.direct.own(&self.driver, "v", (Path::new(TARGET), recorded)).await
+    }
+
+    /// The same, while the cloud answers so to what it is asked next.
+    async fn own_with(
+        &self,
+        link: &mut mpsc::Receiver<Asked>,
+        answer: Answer,
+    ) -> (Result<(), Arc<Error>>, Step) {
+        let (owned, own) = tokio::join!(self.own(true), answered(link, answer));
+        (owned, own.step)
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    fn keep(&self, volume: &str, lease: Lease) {
+        let (driver, volume_id, pod) = (self.driver.to_string(), volume.to_owned(), "uid-1".to_owned());
+        Entry { driver, volume_id, pod, lease }.keep(&self.state()).unwrap();
+    }
+
+    fn lease(&self) -> Option<Lease> {
+        lease::of(&self.state(), "d.example", "v").unwrap().map(|kept| kept.lease)
+    }
+
+    fn publish(&self, volume: &str) {
+        Published { target_as_given: TARGET.into(), ..record(volume) }.keep(&self.state()).unwrap();
+    }
+}
+
+async fn answered(link: &mut mpsc::Receiver<Asked>, answer: Answer) -> Own {
+    let asked = link.recv().await.unwrap();
+    asked.answer.send(answer).unwrap();
+    asked.own
+}
+
+fn why() -> String {
+    "w".into()
+}
+
+fn held(epoch: u64) -> Lease {
+    Lease::Held { epoch }
+}
+
+fn hold(epoch: u64) -> Step {
+    Step::Hold { epoch, pod: "uid-1".into() }
+}
+
+#[test]
+fn a_pod_is_named_in_its_volumes_path() {
+    let uid = "0a1b-2c";
+    let path = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/pvc/mount");
+    assert_eq!(pod(Path::new(&path)), uid);
+    for other in ["/pods/p/mount", "/pods", "/mnt/x"] {
+        assert_eq!(pod(Path::new(other)), "");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_the_scope_who_can_be_asked_is() {
+    for scope in [Some(Scope::Node), Some(Scope::Shared), None] {
+        let node = node(scope).await;
+        let mut link = node.link();
+        let cloud = answered(&mut link, Answer::Anothers { why: why() });
+        let (owned, Own { step, .. }) = tokio::join!(node.own(false), cloud);
+        // A scope that was learned of a driver may be wrong, and the cloud's record is not.
+        let refused = owned.unwrap_err();
+        assert_eq!((refused.code(), step), (Code::FailedPrecondition, Step::Ask { pod: "uid-1".into() }));
+        assert_eq!(node.lease(), None);
+        assert_eq!(node.own(false).await.unwrap_err().code(), Code::Unavailable, "it is silent");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_other_node_could_have_is_had_without_a_link_and_said_at_the_next() {
+    for scope in [Some(Scope::Shared), None] {
+        assert_eq!(node(scope).await.own(false).await.unwrap_err().code(), Code::Unavailable);
+    }
+    let node = node(Some(Scope::Node)).await;
+    drop(node.link());
+    node.own(false).await.unwrap();
+    node.publish("v");
+    node.direct.let_go(&node.driver, "v").await;
+    assert_eq!(node.lease(), Some(held(0)));
+    let mut link = node.link();
+    let (all, own) = tokio::join!(node.direct.see_to_all(), answered(&mut link, Answer::Held { epoch: 9 }));
+    assert!(all && own.step == hold(0), "{own:?}");
+    assert_eq!(node.lease(), Some(held(9)));
+    // Of an older cloud nobody can ask it.
+    node.direct.calls.asks().linked_to_older();
+    node.direct.own(&node.driver, "w", (Path::new(TARGET), false)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_held_is_confirmed_on_each_link_before_a_pod_has_it() {
+    let node = node(Some(Scope::Shared)).await;
+    node.publish("v");
+    node.keep("v", held(5));
+    let mut link = node.link();
+    let (owned, step) = node.own_with(&mut link, Answer::Held { epoch: 5 }).await;
+    owned.unwrap();
+    assert_eq!(step, hold(5));
+    node.own(true).await.unwrap();
+    assert!(link.try_recv().is_err(), "it was asked again on the same link");
+    drop(link);
+    node.own(true).await.unwrap();
+    let mut link = node.link();
+    assert_eq!(node.own(true).await.unwrap_err().code(), Code::Unavailable, "it is silent");
+    link.try_recv().unwrap();
+    let (owned, step) = node.own_with(&mut link, Answer::NotNow { why: why() }).await;
+    assert_eq!((owned.unwrap_err().code(), step), (Code::Unavailable, hold(5)));
+    let (owned, step) = node.own_with(&mut link, Answer::Fenced { why: why() }).await;
+    let refused = owned.unwrap_err();
+    assert!(refused.chain().contains("end the guest"), "{}", refused.chain());
+    assert_eq!((refused.code(), step), (Code::FailedPrecondition, hold(5)));
+    assert_eq!(node.lease(), Some(Lease::Fenced { epoch: 5, why: why() }));
+    drop(link);
+    assert_eq!(node.own(true).await.unwrap_err().code(), Code::FailedPrecondition);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_csi_edge_that_has_just_begun_waits_for_a_link_before_it_goes_on_alone() {
+    let node = node(Some(Scope::Shared)).await;
+    node.keep("v", Lease::LetGo { epoch: 5 });
+    let cloud = async {
+        sleep(Duration::from_secs(8)).await;
+        let mut link = node.link();
+        let own = answered(&mut link, Answer::Fenced { why: why() }).await;
+        (own.step, link)
+    };
+    let (owned, (step, _link)) = tokio::join!(node.own(false), cloud);
+    assert_eq!((owned.unwrap_err().code(), step), (Code::FailedPrecondition, hold(5)));
+    // Cut off, it is as it was designed to be.
+    let alone = self::node(Some(Scope::Shared)).await;
+    alone.keep("v", held(5));
+    let begun = Instant::now();
+    alone.own(true).await.unwrap();
+    alone.own(true).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_stated_while_it_was_busy_is_when_it_is_free() {
+    let node = node(Some(Scope::Shared)).await;
+    node.publish("v");
+    node.keep("v", held(5));
+    let mut link = node.link();
+    let busy = node.direct.take(&node.driver, "v").unwrap();
+    assert!(!node.direct.see_to_all().await);
+    assert!(link.try_recv().is_err());
+    let let_go = node.direct.let_go(&node.driver, "v");
+    let ((), own) = tokio::join!(let_go, answered(&mut link, Answer::Held { epoch: 6 }));
+    drop(busy);
+    assert_eq!((own.step, node.lease()), (hold(5), Some(held(6))));
+    assert!(node.direct.see_to_all().await);
+    node.direct.let_go(&node.driver, "v").await;
+    assert!(link.try_recv().is_err(), "the cloud knows");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_one_silence_no_other_volume_is_kept_waiting_and_what_was_stated_is_not_again() {
+    let node = node(Some(Scope::Shared)).await;
+    for volume in ["a", "b", "c"] {
+        node.publish(volume);
+    }
+    let mut link = node.link();
+    let begun = Instant::now();
+    let (all, own) = tokio::join!(node.direct.see_to_all(), answered(&mut link, Answer::Held { epoch: 1 }));
+    assert!(!all && own.volume == "a", "{own:?}");
+    assert_eq!(begun.elapsed(), TELL);
+    assert_eq!(link.try_recv().unwrap().own.volume, "b");
+    assert!(link.try_recv().is_err(), "c would have been kept from its callers too");
+    let cloud = async {
+        let b = answered(&mut link, Answer::Held { epoch: 2 }).await;
+        [b, answered(&mut link, Answer::Held { epoch: 3 }).await].map(|own| own.volume)
+    };
+    let (all, rest) = tokio::join!(node.direct.see_to_all(), cloud);
+    assert!(all && rest == ["b", "c"], "{rest:?}");
+    assert!(node.direct.see_to_all().await && link.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_kept_on_a_full_disk_is_let_go_when_there_is_room() {
+    let node = node(Some(Scope::Shared)).await;
+    node.keep("v", held(5));
+    let mut link = node.link();
+    let mut news = node.direct.calls.asks().news();
+    news.borrow_and_update();
+    let kept = node.state().join("direct/owners");
+    let aside = node.dir.path().join("aside");
+    std::fs::rename(&kept, &aside).unwrap();
+    std::fs::File::create(&kept).unwrap();
+    node.direct.let_go(&node.driver, "v").await;
+    assert!(news.has_changed().unwrap(), "nobody would try again");
+    assert!(!node.direct.see_to_all().await);
+    std::fs::remove_file(&kept).unwrap();
+    std::fs::rename(&aside, &kept).unwrap();
+    let (all, own) = tokio::join!(node.direct.see_to_all(), answered(&mut link, Answer::Released));
+    assert!(all && own.step == Step::Release, "{own:?}");
+    assert_eq!(node.lease(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_the_cloud_cannot_keep_is_refused_before_anything_is_written() {
+    let node = node(Some(Scope::Shared)).await;
+    let mut link = node.link();
+    let id = "v".repeat(MAX_ID + 1);
+    let owned = node.direct.own(&node.driver, &id, (Path::new(TARGET), false)).await;
+    assert_eq!(owned.unwrap_err().code(), Code::FailedPrecondition);
+    assert!(!node.state().exists());
+    // Also if it was published by an older csi-edge.
+    node.publish(&id);
+    node.direct.let_go(&node.driver, &id).await;
+    assert!(node.direct.see_to_all().await);
+    assert!(link.try_recv().is_err() && lease::all(&node.state()).unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
+    let Some(device) = block_devices().into_iter().next() else { return };
+    let (proc, host) = with_open(&device);
+    let node = on(Some(Scope::Shared), host).await;
+    let private_path = node.dir.path().join("private");
+    std::os::unix::fs::symlink(&device, &private_path).unwrap();
+    let (target, number) = (node.dir.path().join("pods/p/mount"), device::number(&device).unwrap());
+    let metadata = [("edge-csi.io/driver", "d.example"), ("edge-csi.io/volume-id", "v")];
+    let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let record = Published { target, private_path, device, number, metadata, ..record("v") };
+    place::make_private(record.target.parent().unwrap()).unwrap();
+    record.keep(&node.state()).unwrap();
+    node.direct.root.publish(&record.target, &publish::info(&record)).unwrap();
+    let entry = node.direct.root.entry(&record.target).unwrap();
+    let mut link = node.link();
+    let (_, own) = tokio::join!(node.direct.see_to_all(), answered(&mut link, Answer::Fenced { why: why() }));
+    assert_eq!(own.step, Step::Hold { epoch: 0, pod: String::new() });
+    assert!(matches!(node.lease(), Some(Lease::Fenced { .. })), "it is durable before anybody is waited for");
+    assert!(entry.exists(), "a guest has it");
+    assert!(!node.direct.see_to_all().await && entry.exists());
+    std::fs::remove_file(proc.path().join("12/fd/3")).unwrap();
+    // Cut off or not.
+    drop(link);
+    assert!(node.direct.see_to_all().await && !entry.exists(), "a guest that begins now would find it");
+    assert!(node.direct.is_fenced(&record));
+}
