@@ -131,9 +131,12 @@ fn may_be(
             )));
         }
         let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(proto::direct::KEY));
-        if home.name.is_some() && !direct {
-            let key = proto::direct::KEY;
-            return never(format!("it was made as an ordinary volume: its class has no {key}"));
+        // At home it may be made direct by its PersistentVolume's attributes: nobody else could want it.
+        if home.name.is_some() && !direct && scope != Some(Scope::Node) {
+            return never(format!(
+                "it was made as an ordinary volume, which other nodes may have mounted: its class has no {}",
+                proto::direct::KEY
+            ));
         }
     }
     if txn.state().owned_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }

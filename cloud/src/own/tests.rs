@@ -330,17 +330,19 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         known.await.unwrap();
         assert_eq!(matches!(world.hold("n2", 0).await, Answer::Held { .. }), can, "{zone}");
     }
-    let world = World::of_scope(Memory::default(), Some(Scope::Shared)).await;
-    for (name, keys, can) in [
-        (Some("pvc"), &[][..], false),
-        (Some("pvc"), &["edge-csi.io/other"], false),
-        (Some("pvc"), &[proto::direct::KEY], true),
-        (None, &[], true),
-    ] {
-        world.home("n1", name, keys).await;
-        let answer = world.ask("n2").await;
-        assert_eq!(matches!(answer, Answer::Held { .. }), can, "{answer:?}");
-        world.say("n2", Said::Release).await;
+    for (scope, by_hand) in [(Scope::Shared, false), (Scope::Node, true)] {
+        let world = World::of_scope(Memory::default(), Some(scope)).await;
+        for (name, keys, can) in [
+            (Some("pvc"), &[][..], by_hand),
+            (Some("pvc"), &["edge-csi.io/other"], by_hand),
+            (Some("pvc"), &[proto::direct::KEY], true),
+            (None, &[], true),
+        ] {
+            world.home("n1", name, keys).await;
+            let answer = world.ask("n1").await;
+            assert_eq!(matches!(answer, Answer::Held { .. }), can, "{answer:?}");
+            world.say("n1", Said::Release).await;
+        }
     }
 }
 
