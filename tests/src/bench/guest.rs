@@ -86,7 +86,7 @@ async fn share(scene: &Scene, directory: &Path) -> anyhow::Result<(Process, Vec<
     let socket = scene.stand.at("shared.sock");
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", VIRTIOFSD, &format!("--socket-path={socket}")]);
-    // As Kata has it, but for its pool of one thread, which costs time here: without one it answers at once.
+    // As Kata has it, but for its pool of one thread, which is not virtiofsd's default.
     command.args(["-o", &format!("source={}", directory.canonicalize()?.display()), "-o", "cache=auto"]);
     let daemon = Process::start("virtiofsd", command, scene.stand.dir())?;
     until("virtiofsd's socket", || async {
