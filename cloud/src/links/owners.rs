@@ -79,7 +79,9 @@ mod tests {
     use proto::rpc::Id;
     use proto::stop::Tasks;
 
+    use super::super::Peer;
     use super::*;
+    use crate::own::Standing;
     use crate::store::{At, Memory, Store};
 
     struct World {
@@ -114,7 +116,7 @@ mod tests {
         }
     }
 
-    fn own(id: u64, step: Step) -> Own {
+    fn saying(id: u64, step: Step) -> Own {
         Own { id, driver: "d.example".parse().unwrap(), volume: "v".into(), step }
     }
 
@@ -127,13 +129,13 @@ mod tests {
         let world = World::new().await;
         let older = world.link();
         let mut late = Asking::new(&world.links, &world.node, &older);
-        late.push(own(1, Step::Release)).unwrap();
+        late.push(saying(1, Step::Release)).unwrap();
         let newer = world.link();
         let mut asking = Asking::new(&world.links, &world.node, &newer);
-        asking.push(own(1, ask())).unwrap();
+        asking.push(saying(1, ask())).unwrap();
         assert!(matches!(asking.next().await.answer, Answer::Held { .. }));
         // Behind it in the store's order, so it has had its turn when this is answered.
-        asking.push(own(2, ask())).unwrap();
+        asking.push(saying(2, ask())).unwrap();
         tokio::select! {
             biased;
             answer = late.next() => panic!("answered {answer:?}"),
@@ -147,9 +149,9 @@ mod tests {
         let world = World::new().await;
         let link = world.link();
         let mut asking = Asking::new(&world.links, &world.node, &link);
-        asking.push(own(1, ask())).unwrap();
+        asking.push(saying(1, ask())).unwrap();
         assert!(matches!(asking.next().await.answer, Answer::Held { .. }));
-        asking.push(own(2, Step::Release)).unwrap();
+        asking.push(saying(2, Step::Release)).unwrap();
         world.links.remove(&world.node, &link);
         // Made after the word is, since that is looked at first.
         let behind = async { world.links.store.write(|_| ()).await };
@@ -159,5 +161,39 @@ mod tests {
             done = behind => done.unwrap(),
         }
         assert!(world.is_held());
+    }
+
+    #[tokio::test]
+    async fn a_node_stands_as_its_newest_link_says() {
+        let world = World::new().await;
+        let of = |removed| Standing::of(&world.node, removed, &world.links);
+        assert_eq!((of(false), of(true)), (Standing::Away, Standing::Removed));
+        for (owners, standing) in [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)] {
+            let peer = Peer { version: "0.1.0".into(), owners, ..Peer::default() };
+            let handle = Handle { peer, ..Handle::new(mpsc::channel(1).0, world.tasks.child()) };
+            world.links.enter(&world.node, &Arc::new(handle));
+            assert_eq!((of(false), of(true)), (standing, Standing::Removed));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_has_as_many_as_it_may_is_refused_more_and_its_link_knows() {
+        let world = World::new().await;
+        let node = world.node.clone();
+        let fill = world.links.store.write(move |txn| {
+            for number in 0..own::MOST {
+                let owner = crate::store::Owner { node: node.clone(), epoch: 1, pod: "".into(), since: 1 };
+                let own = crate::store::Ownership { owner: Some(owner), ..Default::default() };
+                txn.set_owner(&"d.example".parse().unwrap(), &Id::Volume(number.to_string()), Some(own));
+            }
+        });
+        fill.await.unwrap();
+        let link = world.link();
+        let mut asking = Asking::new(&world.links, &world.node, &link);
+        for _ in 0..2 {
+            asking.push(saying(1, ask())).unwrap();
+            assert!(matches!(asking.next().await.answer, Answer::NotNow { .. }));
+            assert!(link.full.load(Ordering::Relaxed));
+        }
     }
 }
