@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test -p tests --test direct --test runtime --test own --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: help build demo direct test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
+.PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are name
 
 direct: build ## Direct volumes: create, format, hand over to guests in namespaces of their own, stats and growth (root)
 	$(DIRECT)
+
+guest: build ## Direct volumes with real guests: QEMU and Debian's kernel from packages, KVM or emulated (root); TURN='name …'
+	@sh tests/guest.sh target/debug/guest $(foreach turn,$(TURN),--turn $(turn))
 
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
@@ -66,8 +69,8 @@ release:
 	$(CARGO) build --locked --release -p tests --bins
 	$(CARGO) build --locked --release -p cloud -p edge
 
-bench: release ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing or durable
-	target/release/bench $(if $(CASE),--case $(CASE))
+bench: release ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, or guest: a direct volume against a shared directory in a real guest
+	$(if $(filter guest,$(CASE)),sh tests/guest.sh) target/release/bench $(if $(CASE),--case $(CASE))
 
 badnet: release ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
 	target/release/badnet

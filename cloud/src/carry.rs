@@ -173,8 +173,8 @@ impl Carrier<'_> {
 
     async fn at(&self, node: &NodeName, mut came: Came) -> Result<Response<Body>, Error> {
         let direct = direct::of_volume(came.rpc.method, &came.message, || self.class(&came.key))?;
+        self.to_one_owner(&came, direct.is_some()).await?;
         if let Some(request) = &direct {
-            self.to_one_owner(&came).await?;
             came.call.body = frame::frame(request);
         }
         let mut answer = self.send(node, &mut came).await?;
@@ -191,11 +191,15 @@ impl Carrier<'_> {
         Ok(answer.response())
     }
 
-    /// A direct volume is attached to its owner only, or to who becomes that.
-    async fn to_one_owner(&self, came: &Came) -> Result<(), Error> {
+    /// A direct volume is attached to its owner only, or to who becomes that; so is one that is not asked for as one, while
+    /// it has an owner.
+    async fn to_one_owner(&self, came: &Came, direct: bool) -> Result<(), Error> {
         let (Learn::Attached(node), Key::Home(id)) = (came.rpc.learn, &came.key) else { return Ok(()) };
+        if !direct && !own::is_had(self.store, self.driver, id) {
+            return Ok(());
+        }
         let node = node(&came.message).map_err(|e| malformed(came.rpc, e.into()))?;
-        own::attaching(self.store, self.asker.links(), self.driver, id, &node).await
+        own::attaching(self.store, self.asker.links(), (self.driver, id), &node, direct).await
     }
 
     /// What of its class is ours, if the volume was made here.

@@ -16,7 +16,7 @@ use tracing::info;
 
 use crate::make::text;
 use crate::own;
-use crate::store::{At, Home, Node, OfDriver, Store, StoreError};
+use crate::store::{At, Home, Node, OfDriver, Store, StoreError, Txn};
 use crate::topology::NODE_SEGMENT;
 
 /// The moment of the wall clock at the first look at it; what passes since is counted by tokio, so that time does
@@ -105,7 +105,7 @@ fn segments_of(info: &Bytes) -> Segments {
     info.accessible_topology.map(|topology| topology.segments.into_iter().collect()).unwrap_or_default()
 }
 
-/// Keeps that something is gone, the intent of its name and whose it was too; with a group also its snapshots.
+/// Keeps that something was deleted, the intent of its name and whose it was too; with a group also its snapshots.
 ///
 /// # Errors
 /// It could not be made durable.
@@ -113,28 +113,41 @@ pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), Sto
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
         own::gone(txn, &driver, &id);
-        let Some(home) = txn.home(&driver, &id).cloned() else {
-            // A list that was read before may still tell of it.
-            return txn.set_home(&driver, &id, None);
-        };
-        let method = match &id {
-            Id::Volume(_) => "CreateVolume",
-            Id::Snapshot(_) => "CreateSnapshot",
-            Id::Group(_) | Id::Name(..) => "CreateVolumeGroupSnapshot",
-        };
-        if let Some(name) = home.name {
-            txn.set_intent(&driver, &Id::Name(method, name.into()), None);
-        }
-        if matches!(id, Id::Group(_)) {
-            let group =
-                csi::CreateVolumeGroupSnapshotResponse::decode(home.entry).unwrap_or_default().group_snapshot;
-            for snapshot in group.into_iter().flat_map(|group| group.snapshots) {
-                txn.set_home(&driver, &Id::Snapshot(snapshot.snapshot_id), None);
-            }
-        }
-        txn.set_home(&driver, &id, None);
+        forget(txn, &driver, &id);
     });
     write.await
+}
+
+/// The same of what nobody knows to be deleted: whose it was stays.
+///
+/// # Errors
+/// It could not be made durable.
+pub async fn forgotten(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
+    let (driver, id) = (driver.clone(), id.clone());
+    store.write(move |txn| forget(txn, &driver, &id)).await
+}
+
+fn forget(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
+    let Some(home) = txn.home(driver, id).cloned() else {
+        // A list that was read before may still tell of it.
+        return txn.set_home(driver, id, None);
+    };
+    let method = match id {
+        Id::Volume(_) => "CreateVolume",
+        Id::Snapshot(_) => "CreateSnapshot",
+        Id::Group(_) | Id::Name(..) => "CreateVolumeGroupSnapshot",
+    };
+    if let Some(name) = home.name {
+        txn.set_intent(driver, &Id::Name(method, name.into()), None);
+    }
+    if matches!(id, Id::Group(_)) {
+        let group =
+            csi::CreateVolumeGroupSnapshotResponse::decode(home.entry).unwrap_or_default().group_snapshot;
+        for snapshot in group.into_iter().flat_map(|group| group.snapshots) {
+            txn.set_home(driver, &Id::Snapshot(snapshot.snapshot_id), None);
+        }
+    }
+    txn.set_home(driver, id, None);
 }
 
 /// Keeps what a call did to a volume, in its entry. It is durable before its caller is answered: a list tells it also

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use self::drive::backoff_cap;
 use self::scopes::Scopes;
-use crate::policy::Policy;
+use crate::policy::{Policy, Scope};
 use crate::store::Store;
 
 mod drive;
@@ -65,6 +65,8 @@ pub struct Handle {
     tasks: Tasks,
     /// Whether it is its node's: no newer one is there, and the edge has not said goodbye on it.
     in_use: AtomicBool,
+    /// Whether it was said that its node has as many volumes as may be its own.
+    full: AtomicBool,
     /// When the link was made.
     pub(crate) begun: Instant,
     /// Who is at its other end.
@@ -80,6 +82,8 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// The version of csi-edge.
     pub version: Box<str>,
+    /// Whether it says which volumes it has that one guest owns.
+    pub owners: bool,
 }
 
 impl Links {
@@ -96,6 +100,11 @@ impl Links {
     #[must_use]
     pub fn scoped(self, policies: &BTreeMap<DriverName, Policy>) -> Self {
         Self { scopes: Scopes::new(policies), ..self }
+    }
+
+    /// How far a driver's volumes reach, as edges are told.
+    pub(crate) fn scope(&self, driver: &DriverName) -> Option<Scope> {
+        self.scopes.of(driver, &self.store)
     }
 
     /// The tasks of all links; what asks nodes by itself is one of them.
@@ -215,9 +224,10 @@ impl Links {
 impl Handle {
     fn new(want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
         let (room, passing) = (Semaphore::new(MAX_CALLS), Arc::new(Semaphore::new(MAX_PASSING)));
-        let (calls, bulk, in_use) = (Mutex::default(), Mutex::default(), AtomicBool::new(true));
+        let (calls, bulk) = (Mutex::default(), Mutex::default());
+        let (in_use, full) = (AtomicBool::new(true), AtomicBool::default());
         let (begun, peer) = (Instant::now(), Peer::default());
-        Self { calls, bulk, want, room, passing, tasks, in_use, begun, peer }
+        Self { calls, bulk, want, room, passing, tasks, in_use, full, begun, peer }
     }
 
     /// Whether the link still holds.

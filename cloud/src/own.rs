@@ -4,26 +4,24 @@
 //! is in [`decide`], which is pure; `docs/direct-volumes.md` says why no two nodes have a volume at a time.
 
 use bytes::Bytes;
-use k8s_openapi::jiff::Timestamp;
 use prost::Message;
 use proto::csi;
-use proto::error::{Error, chain};
+use proto::error::Error;
 use proto::identity::{DriverName, NodeName};
-use proto::own::{Answer, Own, Step as Said};
 use proto::rpc::Id;
-use tracing::{info, warn};
 
 use crate::learn::now;
 use crate::links::Links;
 use crate::make::text;
-use crate::store::{OfDriver, Owner, Ownership, State, Store, StoreError, Txn};
+use crate::store::{Ownership, State, Store, StoreError, Txn};
 
 use self::decide::{Moment, Step, Verdict};
+pub(crate) use self::said::{MOST, said};
+pub(crate) use self::whose::{Standing, whose};
 
 pub mod decide;
-
-/// The longest id of a volume that an edge may speak of, in bytes. CSI's limit is 128; drivers exceed it.
-const MAX_ID: usize = 4096;
+mod said;
+mod whose;
 
 /// Makes a step.
 pub(crate) fn step(
@@ -34,8 +32,10 @@ pub(crate) fn step(
     step: Step<'_>,
 ) -> Verdict {
     let now = now();
+    let said = if let Step::Hold(epoch, _) = step { epoch } else { 0 };
     // Larger than all that were given, also by a store of which this is an older copy.
-    let at = Moment { epoch: now.max(txn.epoch().saturating_add(1)), now };
+    let epoch = now.max(txn.epoch().saturating_add(1)).max(said.saturating_add(1));
+    let at = Moment { epoch, now };
     let before = txn.owner(driver, id).cloned().unwrap_or_default();
     let (after, verdict) = decide::decide(before.clone(), node, step, at);
     if after != before {
@@ -45,32 +45,8 @@ pub(crate) fn step(
     verdict
 }
 
-/// Who is said to have a volume, and what to do about it.
-fn whose(driver: &DriverName, id: &Id, owner: &Owner, links: &Links) -> String {
-    let Owner { node, held, since, .. } = owner;
-    let volume = text(id);
-    let has = match held.as_deref() {
-        None => format!("it is attached to node {node}"),
-        Some("") => format!("node {node} has it for a pod"),
-        Some(pod) => format!("node {node} has it for pod {pod}"),
-    };
-    let since = i64::try_from(*since).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    let since = since.map(|since| format!(" since {since:.0}")).unwrap_or_default();
-    let until = match (links.now(node).is_some(), held) {
-        (true, Some(_)) => {
-            "is linked: it lets go when that pod is gone and the volume is unpublished there".to_owned()
-        }
-        (true, None) => "is linked: it is free when it is detached (ControllerUnpublishVolume)".to_owned(),
-        (false, _) => format!(
-            "has no link: it lets go when it has linked and the pod there is gone; if it is off for good, and only then, \
-             `csi-cloud volume release {driver} {volume} --node {node}` takes it from that node"
-        ),
-    };
-    format!("{has}{since}, and {until}")
-}
-
-fn anothers(driver: &DriverName, id: &Id, owner: &Owner, links: &Links) -> Error {
-    Error::Owned { volume: text(id).into(), why: whose(driver, id, owner, links) }
+fn anothers(store: &Store, links: &Links, driver: &DriverName, id: &Id, own: &Ownership) -> Error {
+    Error::Owned { volume: text(id).into(), why: whose(driver, id, own, store, links) }
 }
 
 fn not_durable(source: StoreError) -> Error {
@@ -78,51 +54,81 @@ fn not_durable(source: StoreError) -> Error {
 }
 
 /// The nodes that a driver calls by this id: one, if the driver keeps to CSI.
-fn called(driver: &OfDriver, node_id: &str) -> Vec<NodeName> {
+#[derive(Default)]
+struct Called {
+    nodes: Vec<NodeName>,
+    /// What of whose name is not known now.
+    unknown: Vec<NodeName>,
+}
+
+/// Who is called so. All nodes may have to be looked at, so it is done before the store's task has its turn.
+fn called(store: &Store, driver: &DriverName, node_id: &str) -> Called {
     let is = |info: &Bytes| {
         csi::NodeGetInfoResponse::decode(info.clone()).is_ok_and(|info| info.node_id == node_id)
     };
     // As most drivers have it; what is behind it looks at each node.
-    let named = node_id
-        .parse()
-        .ok()
-        .filter(|node: &NodeName| driver.at(node).is_some_and(|at| at.info.as_ref().is_some_and(is)));
-    if let Some(node) = named {
-        return vec![node];
+    let named: Option<NodeName> = node_id.parse().ok();
+    let info = |state: &State, node: &NodeName| state.driver(driver)?.at(node)?.info.clone();
+    if let Some(node) = named
+        && store.read(|state| info(state, &node)).as_ref().is_some_and(is)
+    {
+        return Called { nodes: vec![node], unknown: Vec::new() };
     }
-    let nodes = driver.nodes().iter().filter(|(_, at)| at.info.as_ref().is_some_and(is));
-    nodes.map(|(node, _)| node.clone()).collect()
+    let infos: Vec<_> = store.read(|state| {
+        let nodes = state.driver(driver).into_iter().flat_map(|driver| driver.nodes());
+        nodes.map(|(node, at)| (node.clone(), at.info.clone())).collect()
+    });
+    let mut called = Called::default();
+    for (node, info) in infos {
+        match info {
+            None => called.unknown.push(node),
+            Some(info) if is(&info) => called.nodes.push(node),
+            Some(_) => {}
+        }
+    }
+    called
 }
 
-/// Before a direct volume is attached: notes for which node, or refuses it since it is another's.
+/// Before a volume is attached: notes for which node, or refuses it since it is another's. `direct`: it is asked for as
+/// a direct one; if not, that is done only if it is somebody's.
 ///
 /// # Errors
 /// Whose it is; or it could not be made durable.
 pub(crate) async fn attaching(
     store: &Store,
     links: &Links,
-    driver: &DriverName,
-    id: &Id,
+    (driver, id): (&DriverName, &Id),
     node_id: &str,
+    direct: bool,
 ) -> Result<(), Error> {
+    let called = called(store, driver, node_id);
     let (of, volume, node_id) = (driver.clone(), id.clone(), node_id.to_owned());
     let written = store.write(move |txn| {
-        let nodes = txn.state().driver(&of).map(|driver| called(driver, &node_id)).unwrap_or_default();
-        let owner = txn.owner(&of, &volume).and_then(|own| own.owner.clone());
-        match (nodes.as_slice(), owner) {
-            ([node], _) => step(txn, &of, &volume, node, Step::Attach),
-            (nodes, Some(owner)) if !nodes.contains(&owner.node) => Verdict::Anothers(owner),
+        let own = txn.owner(&of, &volume).cloned().unwrap_or_default();
+        let attached = own.attached.as_ref();
+        let had = own.owner.as_ref().map(|owner| &owner.node);
+        let had = had.or_else(|| attached.map(|attached| &attached.node));
+        let again = attached.filter(|attached| *attached.id == *node_id).map(|attached| &attached.node);
+        match (called.nodes.as_slice(), had) {
+            (_, None) if !direct => Verdict::Done,
+            ([node], _) => step(txn, &of, &volume, node, Step::Attach(&node_id)),
+            // Its name was known when it was attached first.
+            ([], Some(had)) if again == Some(had) => Verdict::Done,
+            (nodes, Some(had)) if !nodes.contains(had) && !called.unknown.contains(had) => {
+                Verdict::Anothers(own)
+            }
             // A node that is not ours, or several with one id: which of them is not known before it asks.
             _ => Verdict::Done,
         }
     });
     match written.await.map_err(not_durable)? {
-        Verdict::Anothers(owner) => Err(anothers(driver, id, &owner, links)),
+        Verdict::Anothers(own) => Err(anothers(store, links, driver, id, &own)),
         _ => Ok(()),
     }
 }
 
-/// A volume was detached from the node that the driver calls so; from all, if that is empty.
+/// A volume was detached from the node that the driver calls so, or called so when it was attached; from all, if that is
+/// empty.
 ///
 /// # Errors
 /// It could not be made durable.
@@ -132,23 +138,24 @@ pub(crate) async fn detached(
     id: &Id,
     node_id: String,
 ) -> Result<(), StoreError> {
-    if store.read(|state| owner(state, driver, id).is_none()) {
-        return Ok(());
-    }
+    let attached = store.read(|state| state.driver(driver)?.owner(id)?.attached.clone());
+    let Some(attached) = attached else { return Ok(()) };
+    let by_name = node_id.is_empty() || *attached.id == *node_id;
+    let called = if by_name { Called::default() } else { called(store, driver, &node_id) };
     let (driver, id) = (driver.clone(), id.clone());
     let written = store.write(move |txn| {
-        let Some(owner) = txn.owner(&driver, &id).and_then(|own| own.owner.clone()) else { return };
-        let is = |driver: &OfDriver| called(driver, &node_id).contains(&owner.node);
-        if node_id.is_empty() || txn.state().driver(&driver).is_some_and(is) {
-            step(txn, &driver, &id, &owner.node, Step::Detach);
-        }
+        let attached = txn.owner(&driver, &id).and_then(|own| own.attached.clone());
+        let Some(attached) = attached else { return };
+        let name = if called.nodes.contains(&attached.node) { &*attached.id } else { &*node_id };
+        step(txn, &driver, &id, &attached.node, Step::Detach(name));
     });
     written.await
 }
 
-/// Who has a volume.
-pub(crate) fn owner<'a>(state: &'a State, driver: &DriverName, id: &Id) -> Option<&'a Owner> {
-    state.driver(driver)?.owner(id)?.owner.as_ref()
+/// Whether a volume is somebody's.
+pub(crate) fn is_had(store: &Store, driver: &DriverName, id: &Id) -> bool {
+    let had = |own: &Ownership| own.owner.is_some() || own.attached.is_some();
+    store.read(|state| state.driver(driver).and_then(|driver| driver.owner(id)).is_some_and(had))
 }
 
 /// Refuses to delete what a guest may have.
@@ -161,73 +168,16 @@ pub(crate) fn may_be_deleted(
     driver: &DriverName,
     id: &Id,
 ) -> Result<(), Error> {
-    let owner = store.read(|state| owner(state, driver, id).filter(|owner| owner.held.is_some()).cloned());
-    owner.map_or(Ok(()), |owner| Err(anothers(driver, id, &owner, links)))
+    let own = store.read(|state| state.driver(driver)?.owner(id).cloned());
+    let own = own.filter(|own| own.owner.is_some());
+    own.map_or(Ok(()), |own| Err(anothers(store, links, driver, id, &own)))
 }
 
-/// A volume is gone, and with it whose it was; unless a node says that it has it still.
+/// A volume is deleted, and with it whose it was; unless a node says that it has it still.
 pub(crate) fn gone(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
-    let own = txn.owner(driver, id);
-    if own.is_some_and(|own| own.owner.as_ref().is_none_or(|owner| owner.held.is_none())) {
+    if txn.owner(driver, id).is_some_and(|own| own.owner.is_none()) {
         txn.set_owner(driver, id, None);
     }
-}
-
-/// What a node said of a volume, on its link; none if that is not the node's any more when it is the message's turn, or
-/// has said goodbye: whatever came after it counts.
-pub(crate) async fn said(
-    store: &Store,
-    links: &Links,
-    node: &NodeName,
-    own: Own,
-    counts: impl Fn() -> bool + Send + 'static,
-) -> Option<Answer> {
-    let (driver, id, said) = (own.driver.clone(), Id::Volume(own.volume), own.step);
-    if text(&id).is_empty() || text(&id).len() > MAX_ID {
-        return Some(Answer::NotNow { why: format!("the id of a volume has 1 to {MAX_ID} bytes") });
-    }
-    let (at, volume) = (node.clone(), id.clone());
-    let written = store.write(move |txn| {
-        if !counts() {
-            return None;
-        }
-        if txn.state().driver(&own.driver).is_none_or(|driver| driver.at(&at).is_none()) {
-            return Some(None);
-        }
-        let said = match &said {
-            Said::Ask { pod } => Step::Ask(pod),
-            Said::Hold { epoch, pod } => Step::Hold(*epoch, pod),
-            Said::Release => Step::Release,
-        };
-        let before = txn.owner(&own.driver, &volume).cloned();
-        let verdict = step(txn, &own.driver, &volume, &at, said);
-        let news = txn.owner(&own.driver, &volume) != before.as_ref();
-        Some(Some((verdict, news)))
-    });
-    let verdict = match written.await {
-        Ok(verdict) => verdict?,
-        Err(error) => return Some(Answer::NotNow { why: chain(&error) }),
-    };
-    Some(match verdict {
-        None => Answer::NotNow { why: format!("node {node} never had driver {driver}") },
-        Some((Verdict::Held(epoch), news)) => {
-            if news {
-                info!(%node, %driver, volume = text(&id), epoch, "a volume is the node's");
-            }
-            Answer::Held { epoch }
-        }
-        Some((Verdict::Done, _)) => Answer::Released,
-        Some((Verdict::Anothers(owner), _)) => Answer::Anothers { why: whose(&driver, &id, &owner, links) },
-        Some((Verdict::Fenced(owner), _)) => {
-            warn!(%node, %driver, volume = text(&id), "a node says that it has what was taken from it");
-            let now = owner.map(|owner| format!("; now {}", whose(&driver, &id, &owner, links)));
-            let why = format!(
-                "it was taken from this node{}",
-                now.unwrap_or_else(|| ", and is nobody's now".into())
-            );
-            Answer::Fenced { why }
-        }
-    })
 }
 
 #[cfg(test)]

@@ -58,6 +58,9 @@ pub struct Hello {
     pub version: String,
     /// The drivers at this node.
     pub drivers: Vec<Driver>,
+    /// Whether it says, in [`Message::Own`], which volumes it has that one guest owns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub owners: bool,
 }
 
 /// The cloud takes the link.
@@ -188,7 +191,17 @@ mod tests {
             node: "n1".parse().unwrap(),
             version: "0.1.0".into(),
             drivers: vec![Driver { name: "hostdir.edge-csi.io".parse().unwrap(), answers }],
+            owners: false,
         })
+    }
+
+    #[test]
+    fn a_hello_of_before_owners_says_nothing_of_them_and_a_newer_one_does() {
+        let Message::Hello(older) = hello() else { unreachable!() };
+        let newer = Message::Hello(Hello { owners: true, ..older });
+        let text = newer.encode().unwrap();
+        assert!(text.ends_with(r#""owners":true}}"#), "{text}");
+        assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
     }
 
     #[test]

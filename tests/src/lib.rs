@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod demo;
 pub mod direct;
 pub mod e2e;
+pub mod guest;
 pub mod hostdir;
 pub mod net;
 pub mod process;

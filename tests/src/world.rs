@@ -164,7 +164,13 @@ impl World {
 /// # Errors
 /// That is no node's name.
 pub fn hello(node: &str) -> anyhow::Result<Hello> {
-    Ok(Hello { protocol: PROTOCOL, node: node.parse()?, version: "test".into(), drivers: Vec::new() })
+    Ok(Hello {
+        protocol: PROTOCOL,
+        node: node.parse()?,
+        version: "test".into(),
+        drivers: Vec::new(),
+        owners: false,
+    })
 }
 
 /// Succeeds when the front's Probe says that it is ready.

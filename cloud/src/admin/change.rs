@@ -148,7 +148,7 @@ impl Insight {
                  will look for it everywhere. Give --force if you are sure"
             )));
         }
-        learn::gone(&self.store, &driver, &key).await?;
+        learn::forgotten(&self.store, &driver, &key).await?;
         Ok(done(format!("the {kind} {name} of {driver} at {node} is forgotten; nothing was deleted there")))
     }
 

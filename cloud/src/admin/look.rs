@@ -179,7 +179,7 @@ fn volume(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeSho
         since_ms: home.since,
         state: condition.into(),
         claimed_by: home.rivals.clone(),
-        holder: crate::own::owner(state, driver, id).map(Holder::from).unwrap_or_default(),
+        holder: state.driver(driver).and_then(|of| of.owner(id)).map(Holder::from).unwrap_or_default(),
     }
 }
 

@@ -280,7 +280,7 @@ fn volume(volume: &VolumeShown) -> Vec<String> {
     ]
 }
 
-const OWNERS: &[&str] = &["ID", "DRIVER", "NODE", "LINK", "POD", "ATTACHED", "EPOCH", "AGE", "BROKEN"];
+const OWNERS: &[&str] = &["ID", "DRIVER", "NODE", "LINK", "POD", "ATTACHED", "EPOCH", "AGE", "TAKEN FROM"];
 
 fn owner(owner: &OwnerShown) -> Vec<String> {
     let holder = &owner.holder;
@@ -299,7 +299,7 @@ fn owner(owner: &OwnerShown) -> Vec<String> {
         yes(holder.holder_attached, ["no", "yes"]),
         holder.holder_epoch.map(|epoch| epoch.to_string()).unwrap_or_default(),
         holder.holder_since_ms.map(since).unwrap_or_default(),
-        owner.broken.map(|broken| broken.to_string()).unwrap_or_default(),
+        owner.taken_from.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
     ]
 }
 

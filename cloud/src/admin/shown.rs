@@ -7,7 +7,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::Id;
 use serde::{Deserialize, Serialize};
 
-use crate::store::Owner;
+use crate::store::Ownership;
 
 /// A part of a list, and where the next one begins.
 #[derive(Debug, Serialize, Deserialize)]
@@ -147,7 +147,7 @@ pub struct VolumeShown {
     pub holder: Holder,
 }
 
-/// Who has a volume that one guest owns; all of it is none if nobody has.
+/// Who has a volume that one guest owns, or where it is attached; all of it is none if nobody has it.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The node.
@@ -159,10 +159,13 @@ pub struct Holder {
     /// Whether it is attached to the node (ControllerPublishVolume).
     #[serde(default)]
     pub holder_attached: Option<bool>,
-    /// Grows with each time that a volume is given to anybody.
+    /// As what it is attached there: the node's id at its driver.
+    #[serde(default)]
+    pub holder_node_id: Option<String>,
+    /// Grows with each time that a volume is given to anybody; none if the volume is attached only.
     #[serde(default)]
     pub holder_epoch: Option<u64>,
-    /// Since when the node has it, in ms since 1970.
+    /// Since when the pod has it, or it is attached, in ms since 1970.
     #[serde(default)]
     pub holder_since_ms: Option<u64>,
 }
@@ -193,6 +196,9 @@ pub struct OwnerShown {
     pub linked: Option<bool>,
     /// The epoch at which an operator took it from a node last.
     pub broken: Option<u64>,
+    /// From whom it was taken who has not had it since.
+    #[serde(default)]
+    pub taken_from: Vec<NodeName>,
 }
 
 /// Takes a volume from a node that is away for good.
@@ -386,14 +392,21 @@ pub struct Refusal {
     pub error: String,
 }
 
-impl From<&Owner> for Holder {
-    fn from(owner: &Owner) -> Self {
+impl From<&Ownership> for Holder {
+    fn from(own: &Ownership) -> Self {
+        let owner = own.owner.as_ref();
+        let node =
+            owner.map(|owner| &owner.node).or_else(|| own.attached.as_ref().map(|attached| &attached.node));
+        let attached = own.attached.as_ref().filter(|attached| Some(&attached.node) == node);
         Self {
-            holder_node: Some(owner.node.clone()),
-            holder_pod: owner.held.as_deref().map(str::to_owned),
-            holder_attached: Some(owner.attached),
-            holder_epoch: Some(owner.epoch),
-            holder_since_ms: Some(owner.since),
+            holder_node: node.cloned(),
+            holder_pod: owner.map(|owner| owner.pod.to_string()),
+            holder_attached: node.map(|_| attached.is_some()),
+            holder_node_id: attached.map(|attached| attached.id.to_string()),
+            holder_epoch: owner.map(|owner| owner.epoch),
+            holder_since_ms: owner
+                .map(|owner| owner.since)
+                .or_else(|| attached.map(|attached| attached.since)),
         }
     }
 }

@@ -209,7 +209,7 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
     let insight = filled(&tasks, 1).await;
     let own = |id: &'static str, held: Option<&'static str>| {
         let step = move |txn: &mut crate::store::Txn<'_>| {
-            let owner = crate::own::decide::Step::Attach;
+            let owner = crate::own::decide::Step::Attach("id-n1");
             crate::own::step(txn, &driver(), &volume(id), &node("n1"), owner);
             if let Some(pod) = held {
                 let ask = crate::own::decide::Step::Ask(pod);
@@ -238,7 +238,8 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
         }
     }
     let said = insight.remove_node(remove(false)).await.unwrap();
-    assert!(said.text.contains("2 volumes that one guest owns stay its own"), "{}", said.text);
+    assert!(said.text.contains("1 volumes that one guest owns stay its own"), "{}", said.text);
+    assert!(said.text.contains("1 direct volumes stay attached"), "{}", said.text);
     let said = insight.release_volume(release("v0000", "n1", false)).await.unwrap();
     assert!(!said.done && said.text.contains("pod p has it") && said.text.contains("--yes"), "{}", said.text);
     assert_eq!(owners(AskOwners::default()), shown);

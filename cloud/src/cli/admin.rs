@@ -202,11 +202,13 @@ pub enum ChangeVolume {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Take a volume that one guest owns from a node that is away, so that another node can have it.
+    /// Take a volume that one guest owns from a node that does not let go, so that another node can have it.
     ///
-    /// Only you can know that no guest at that node writes to the volume any more: power the machine off, or cut it
-    /// from the storage, first. If it still writes while another guest does, the volume's data is destroyed. When the
-    /// node links again it is told, and does not hand the volume to another pod.
+    /// Only you can know that no guest at that node writes to the volume any more: power the machine off first, or end
+    /// the guest and cut the machine from the storage. If it still writes while another guest does, the volume's data
+    /// is destroyed. The node is told when it links again, and not before: keep it off the storage until `csi-edge
+    /// direct list` there says that the volume is fenced, or does not have it. A node that was removed (`node remove`),
+    /// or whose csi-edge does not say what it has, is not told at all: unpublish the volume there first.
     Release {
         /// Its driver
         driver: DriverName,

@@ -60,7 +60,8 @@ impl Links {
                 format!("an operator removed this node; `csi-cloud node admit {node}` lets it in again");
             return refuse(&node, link, &reason).await;
         }
-        let peer = Peer { transport: link.transport(), address: from, version: hello.version.into() };
+        let (transport, version) = (link.transport(), hello.version.into());
+        let peer = Peer { transport, address: from, version, owners: hello.owners };
         if let Err(error) = learn::drivers(&self.store, &node, hello.drivers).await {
             return refuse(&node, link, &chain(&error)).await;
         }
@@ -81,7 +82,7 @@ impl Links {
     }
 
     /// Makes this the node's link.
-    fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
+    pub(super) fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
         if let Some(older) = self.put(node, handle) {
             info!(%node, "a newer link replaces the older one");
             older.tasks.stop();
@@ -92,7 +93,7 @@ impl Links {
     }
 
     /// Takes a link out, so that no call is begun on it, if it is still its node's.
-    fn remove(&self, node: &NodeName, handle: &Arc<Handle>) {
+    pub(super) fn remove(&self, node: &NodeName, handle: &Arc<Handle>) {
         let mut map = self.map();
         if map.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
             map.remove(node);

@@ -30,6 +30,11 @@ impl Scopes {
         self.among(store, |driver| driver.at(node).is_some())
     }
 
+    /// That of one driver.
+    pub(super) fn of(&self, driver: &DriverName, store: &Store) -> Option<Scope> {
+        store.read(|state| self.scope(driver, state.driver(driver)?))
+    }
+
     /// Looks whether what a node said has changed a scope for all.
     pub(super) fn look(&self, store: &Store) {
         let now = self.among(store, |_| true);

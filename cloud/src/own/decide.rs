@@ -1,22 +1,22 @@
 //! Whose a volume is after each step. Pure: the record, who says what, and the next epoch go in.
 //!
-//! It has one owner at most, and another one only after the first has let go, or an operator has said so. What a node
-//! says is heard in the order in which it said it.
+//! It has one owner at most, and another one only after the first has let go, or an operator has said so, or a later epoch
+//! proves that one of the two was so. What a node says is heard in the order in which it said it.
 
 use proto::identity::NodeName;
 
-use crate::store::{Owner, Ownership};
+use crate::store::{Attached, Broken, Owner, Ownership};
 
 /// What is done to a volume, or said of it, at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// It is about to be attached to the node.
-    Attach,
-    /// It was detached from the node.
-    Detach,
+    /// It is about to be attached to the node, which its driver calls so.
+    Attach(&'a str),
+    /// It was detached from who its driver calls so; from all, if that is empty.
+    Detach(&'a str),
     /// A pod of the node wants it; the node does not have it.
     Ask(&'a str),
-    /// The node has it, for this pod, since this epoch.
+    /// The node has it, for this pod, since this epoch; 0 if it was never told one.
     Hold(u64, &'a str),
     /// The node does not have it.
     Release,
@@ -27,7 +27,7 @@ pub enum Step<'a> {
 /// When a step is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// An epoch that was never given out.
+    /// An epoch that was never given out, and is later than all that were, and than what is said.
     pub epoch: u64,
     /// In ms since 1970.
     pub now: u64,
@@ -41,72 +41,86 @@ pub enum Verdict {
     /// It is so.
     Done,
     /// It is another's, so nothing has changed.
-    Anothers(Owner),
+    Anothers(Ownership),
     /// It was taken from the node; it is whose it is said to be, or nobody's.
     Fenced(Option<Owner>),
 }
 
 /// Decides.
-pub fn decide(before: Ownership, node: &NodeName, step: Step<'_>, at: Moment) -> (Ownership, Verdict) {
-    let Ownership { owner, broken } = before;
-    // Of no epoch that was given before is it the node's still.
-    if let Step::Hold(epoch, _) = step
-        && broken.is_some_and(|broken| epoch <= broken)
-    {
-        let others = owner.clone().filter(|owner| owner.node != *node);
-        return (Ownership { owner, broken }, Verdict::Fenced(others));
-    }
-    let (mine, others) = match owner {
-        Some(owner) if owner.node == *node => (Some(owner), None),
-        owner => (None, owner),
-    };
-    if let Some(others) = others {
-        return of_another(others, broken, node, step, at);
-    }
-    let new = || Owner { node: node.clone(), epoch: at.epoch, attached: false, held: None, since: at.now };
-    let (owner, verdict) = match step {
-        Step::Attach => (Some(Owner { attached: true, ..mine.unwrap_or_else(new) }), Verdict::Done),
-        Step::Detach => (mine.map(|mine| Owner { attached: false, ..mine }), Verdict::Done),
-        Step::Ask(pod) => {
-            let mine = mine.unwrap_or_else(new);
-            (Some(Owner { epoch: at.epoch, held: Some(pod.into()), ..mine }), Verdict::Held(at.epoch))
-        }
-        Step::Hold(_, pod) => {
-            let mine = mine.unwrap_or_else(new);
-            // What it was told last may not have arrived, and another pod may have come while it was cut off.
-            let epoch = if mine.held.is_some() { mine.epoch } else { at.epoch };
-            let held = mine.held.clone().filter(|_| pod.is_empty()).unwrap_or_else(|| pod.into());
-            (Some(Owner { epoch, held: Some(held), ..mine }), Verdict::Held(epoch))
-        }
-        Step::Release => (mine.map(|mine| Owner { held: None, ..mine }), Verdict::Done),
-        Step::Break => return (Ownership { owner: None, broken: Some(at.epoch) }, Verdict::Done),
-    };
-    // Nobody's, once it is neither attached nor held.
-    let owner = owner.filter(|owner| owner.attached || owner.held.is_some());
-    (Ownership { owner, broken }, verdict)
-}
-
-/// The same while another node is the owner.
-fn of_another(
-    others: Owner,
-    broken: Option<u64>,
-    node: &NodeName,
-    step: Step<'_>,
-    at: Moment,
-) -> (Ownership, Verdict) {
+pub fn decide(mut own: Ownership, node: &NodeName, step: Step<'_>, at: Moment) -> (Ownership, Verdict) {
     let verdict = match step {
-        Step::Attach | Step::Ask(_) | Step::Break => Verdict::Anothers(others.clone()),
-        Step::Hold(..) if others.held.is_some() => Verdict::Fenced(Some(others.clone())),
-        // Of a store that was put back from a copy: who has it counts more than who may be about to.
-        Step::Hold(_, pod) => {
-            let (node, held) = (node.clone(), Some(pod.into()));
-            let owner = Owner { node, epoch: at.epoch, attached: false, held, since: at.now };
-            return (Ownership { owner: Some(owner), broken }, Verdict::Held(at.epoch));
+        Step::Attach(_) | Step::Ask(_) if is_anothers(&own, node) => Verdict::Anothers(own.clone()),
+        Step::Attach(id) => {
+            let before = own.attached.take().filter(|before| *before.id == *id);
+            let since = before.map_or(at.now, |before| before.since);
+            own.attached = Some(Attached { node: node.clone(), id: id.into(), since });
+            Verdict::Done
         }
-        Step::Detach | Step::Release => Verdict::Done,
+        Step::Detach(id) => {
+            own.attached.take_if(|attached| id.is_empty() || *attached.id == *id);
+            Verdict::Done
+        }
+        Step::Ask(pod) => give(&mut own, node, pod, at.epoch, at.now),
+        Step::Hold(epoch, pod) => hold(&mut own, node, (epoch, pod), at),
+        Step::Release => {
+            own.owner.take_if(|owner| owner.node == *node);
+            Verdict::Done
+        }
+        Step::Break => take(&mut own, node, at.epoch),
     };
-    (Ownership { owner: Some(others), broken }, verdict)
+    (own, verdict)
 }
 
+/// Whether another node has it, or is about to.
+fn is_anothers(own: &Ownership, node: &NodeName) -> bool {
+    let owner = own.owner.as_ref().map(|owner| &owner.node);
+    let attached = own.attached.as_ref().map(|attached| &attached.node);
+    // Who has it counts more than where an older copy of the store says that it is attached.
+    owner.or(attached).is_some_and(|other| other != node)
+}
+
+/// Makes it the node's.
+fn give(own: &mut Ownership, node: &NodeName, pod: &str, epoch: u64, now: u64) -> Verdict {
+    let before = own.owner.take().filter(|owner| owner.node == *node);
+    let same = before.filter(|before| pod.is_empty() || *before.pod == *pod);
+    let (pod, since) = same.map_or_else(|| (pod.into(), now), |same| (same.pod, same.since));
+    own.owner = Some(Owner { node: node.clone(), epoch, pod, since });
+    own.broken.retain(|broken| broken.node != *node);
+    Verdict::Held(epoch)
+}
+
+/// A node says that it has it. Of two that say so, who was given it later is right: it was given only after the other
+/// had let go, or an operator had said so, though the store may be a copy of before that.
+fn hold(own: &mut Ownership, node: &NodeName, (said, pod): (u64, &str), at: Moment) -> Verdict {
+    // Of another node's it says nothing: whoever had it in between, and is not owner now, has let go.
+    let broken = own.broken.iter().any(|broken| broken.node == *node && said <= broken.epoch);
+    let mine = own.owner.as_ref().filter(|owner| owner.node == *node).map(|owner| owner.epoch);
+    let others = own.owner.as_ref().filter(|owner| owner.node != *node);
+    if broken || others.is_some_and(|others| said <= others.epoch) {
+        return Verdict::Fenced(others.cloned());
+    }
+    // What it was told last may not have arrived.
+    let epoch = mine.filter(|mine| said <= *mine).unwrap_or(at.epoch);
+    give(own, node, pod, epoch, at.now)
+}
+
+/// Takes it from a node, whatever that says from now on.
+fn take(own: &mut Ownership, node: &NodeName, epoch: u64) -> Verdict {
+    let before = own.clone();
+    let attached = own.attached.take_if(|attached| attached.node == *node).is_some();
+    if own.owner.as_ref().is_some_and(|owner| owner.node != *node) {
+        // What its owner was given goes on.
+        return if attached { Verdict::Done } else { Verdict::Anothers(before) };
+    }
+    if own.owner.take().is_none() && own.attached.is_some() {
+        return Verdict::Anothers(before);
+    }
+    own.broken.retain(|broken| broken.node != *node);
+    own.broken.push(Broken { node: node.clone(), epoch });
+    Verdict::Done
+}
+
+#[cfg(test)]
+mod copies;
 #[cfg(test)]
 mod tests;

@@ -122,8 +122,12 @@ fn about_intent(state: &State, of: &OfDriver, name: &Id, intent: &Intent) -> Vec
 }
 
 fn about_owner(state: &State, own: &Ownership) -> Vec<String> {
-    let mut why: Vec<_> = own.owner.iter().filter_map(|owner| unknown(state, &owner.node)).collect();
-    let epoch = own.owner.as_ref().map(|owner| owner.epoch).max(own.broken).unwrap_or_default();
+    let holder = own.owner.iter().map(|owner| &owner.node);
+    let nodes = holder.chain(own.attached.iter().map(|attached| &attached.node));
+    let mut why: Vec<_> = nodes.filter_map(|node| unknown(state, node)).collect();
+    why.dedup();
+    let broken = own.broken.iter().map(|broken| broken.epoch).max();
+    let epoch = own.owner.as_ref().map(|owner| owner.epoch).max(broken).unwrap_or_default();
     if epoch > state.epoch() {
         why.push(format!(
             "its epoch {epoch} may be given out again: the last one is said to be {}",

@@ -12,9 +12,12 @@ use prost::Message;
 use proto::identity::{DriverName, IdentityError, NodeName};
 use proto::rpc::{Id, RPCS};
 
-use self::value::{AtValue, ElectedValue, EpochValue, HomeValue, IntentValue, NodeValue, OwnershipValue};
+use self::value::{
+    AtValue, AttachedValue, BrokenValue, ElectedValue, EpochValue, HomeValue, IntentValue, NodeValue,
+    OwnerValue, OwnershipValue,
+};
 use super::StoreError;
-use super::record::{Change, Home, Intent, Node, Owner, Ownership};
+use super::record::{Attached, Broken, Change, Home, Intent, Node, Owner, Ownership};
 
 mod value;
 
@@ -243,17 +246,17 @@ impl Decoder {
     }
 
     fn ownership(&mut self, value: OwnershipValue) -> Result<Ownership, CodecError> {
-        let owner = value.owner.map(|owner| {
-            let (node, held) = (self.node(&owner.node)?, owner.held.map(Into::into));
-            Ok::<_, CodecError>(Owner {
-                node,
-                epoch: owner.epoch,
-                attached: owner.attached,
-                held,
-                since: owner.since,
-            })
-        });
-        Ok(Ownership { owner: owner.transpose()?, broken: value.broken })
+        let mut own = Ownership::default();
+        if let Some(OwnerValue { node, epoch, pod, since }) = value.owner {
+            own.owner = Some(Owner { node: self.node(&node)?, epoch, pod: pod.into(), since });
+        }
+        if let Some(AttachedValue { node, id, since }) = value.attached {
+            own.attached = Some(Attached { node: self.node(&node)?, id: id.into(), since });
+        }
+        for BrokenValue { node, epoch } in value.broken {
+            own.broken.push(Broken { node: self.node(&node)?, epoch });
+        }
+        Ok(own)
     }
 
     fn intent(&mut self, value: IntentValue) -> Result<Intent, CodecError> {

@@ -14,7 +14,7 @@ use crate::config::StoreAt;
 
 pub use self::file::File;
 pub use self::memory::{Crash, Memory};
-pub use self::record::{At, Change, Claim, Home, Intent, Node, Owner, Ownership};
+pub use self::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
 pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
 

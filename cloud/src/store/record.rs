@@ -96,7 +96,7 @@ pub struct Node {
     pub removed: Option<u64>,
 }
 
-/// Who has a volume that one guest owns.
+/// Who has a volume that one guest owns: a pod of that node has it, or may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Owner {
@@ -104,12 +104,32 @@ pub struct Owner {
     pub node: NodeName,
     /// Grows with each time that any volume is given to anybody.
     pub epoch: u64,
-    /// It was attached to the node, or that was tried (ControllerPublishVolume).
-    pub attached: bool,
-    /// The UID of the pod that it is published to there, empty if that is not known; none while it is not published.
-    pub held: Option<Box<str>>,
-    /// Since when the node is its owner, in ms since 1970.
+    /// The UID of the pod that it is published to there; empty if that is not known.
+    pub pod: Box<str>,
+    /// Since when that pod has it, in ms since 1970.
     pub since: u64,
+}
+
+/// Where a volume is attached that one guest owns, or that was tried (ControllerPublishVolume).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attached {
+    /// The node.
+    pub node: NodeName,
+    /// As its driver called the node then: it is detached by that name, whatever the driver says later.
+    pub id: Box<str>,
+    /// Since when, in ms since 1970.
+    pub since: u64,
+}
+
+/// That an operator took a volume from a node, which has not been given it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Broken {
+    /// The node.
+    pub node: NodeName,
+    /// The epoch at which that was done: what the node was given before it has lost.
+    pub epoch: u64,
 }
 
 /// Whose a volume is that one guest owns. What says nothing is not kept.
@@ -118,8 +138,10 @@ pub struct Owner {
 pub struct Ownership {
     /// Who has it, if anybody.
     pub owner: Option<Owner>,
-    /// The epoch at which an operator took it from a node last: who was given it before has lost it.
-    pub broken: Option<u64>,
+    /// Where it is attached; another node than its owner's only in a store that was put back from an older copy.
+    pub attached: Option<Attached>,
+    /// From whom it was taken, the last one last; each node once.
+    pub broken: Vec<Broken>,
 }
 
 /// One change of the store; no record means that there is none any more.

@@ -30,6 +30,8 @@ pub struct OfDriver {
     elected: Option<NodeName>,
     /// Of the volumes that one guest owns.
     owners: BTreeMap<Id, Ownership>,
+    /// How many of them each node has.
+    had: HashMap<NodeName, usize>,
     /// How many of the intents are of creates whose outcome nobody knows.
     open: usize,
     /// Volumes by node, with creates on their way.
@@ -82,6 +84,11 @@ impl State {
     /// The epoch that was given last; 0 before any was.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// How many of the volumes that one guest owns a node has.
+    pub fn owned_by(&self, node: &NodeName) -> usize {
+        self.drivers.values().filter_map(|driver| driver.had.get(node)).sum()
     }
 
     /// Takes a change that is durable.
@@ -227,10 +234,20 @@ impl OfDriver {
     }
 
     fn set_owner(&mut self, id: Id, own: Option<Ownership>) {
-        match own {
+        let owner = |own: &Ownership| own.owner.as_ref().map(|owner| owner.node.clone());
+        let after = own.as_ref().and_then(owner);
+        let before = match own {
             Some(own) => self.owners.insert(id, own),
             None => self.owners.remove(&id),
         };
+        if let Some(node) = before.as_ref().and_then(owner)
+            && let Some(had) = self.had.get_mut(&node)
+        {
+            *had = had.saturating_sub(1);
+        }
+        if let Some(node) = after {
+            *self.had.entry(node).or_default() += 1;
+        }
     }
 
     fn set_intent(&mut self, name: Id, intent: Option<Intent>) {

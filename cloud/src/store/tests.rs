@@ -9,7 +9,7 @@ use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, RPCS};
 
 use super::codec;
-use super::record::{At, Change, Claim, Home, Intent, Node, Owner, Ownership};
+use super::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
 use super::*;
 
 mod contract;
@@ -123,9 +123,17 @@ fn any_at() -> impl Strategy<Value = At> {
 }
 
 fn any_ownership() -> impl Strategy<Value = Ownership> {
-    let owner = (node(), any::<u64>(), any::<bool>(), boxed(), any::<u64>())
-        .prop_map(|(node, epoch, attached, held, since)| Owner { node, epoch, attached, held, since });
-    (option::of(owner), option::of(any::<u64>())).prop_map(|(owner, broken)| Ownership { owner, broken })
+    let text = || boxed().prop_map(Option::unwrap_or_default);
+    let owner = (node(), any::<u64>(), text(), any::<u64>()).prop_map(|(node, epoch, pod, since)| Owner {
+        node,
+        epoch,
+        pod,
+        since,
+    });
+    let attached = (node(), text(), any::<u64>()).prop_map(|(node, id, since)| Attached { node, id, since });
+    let broken = (node(), any::<u64>()).prop_map(|(node, epoch)| Broken { node, epoch });
+    (option::of(owner), option::of(attached), vec(broken, 0..3))
+        .prop_map(|(owner, attached, broken)| Ownership { owner, attached, broken })
 }
 
 /// Boxed, as a tree of all of them would not fit on a test's stack.

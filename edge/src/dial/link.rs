@@ -54,7 +54,7 @@ impl Dial {
         let changed = self.drivers.changes();
         let version = env!("CARGO_PKG_VERSION").into();
         let drivers = self.drivers.hello();
-        let hello = Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers };
+        let hello = Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers, owners: true };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(HANDSHAKE, link.next()).await.map_err(|_| LinkError::TimedOut)?;
         match answer {

@@ -4,6 +4,7 @@
 pub mod durable;
 pub mod figures;
 pub mod grown;
+pub mod guest;
 pub mod load;
 pub mod report;
 pub mod routing;

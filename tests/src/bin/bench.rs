@@ -10,13 +10,14 @@ use tests::bench::figures::{self, Figure};
 use tests::bench::grown::Size;
 use tests::bench::load::{self, Life, Seen};
 use tests::bench::report::{self, Row, median};
-use tests::bench::{durable, routing, usage};
+use tests::bench::{durable, guest, routing, usage};
 use tests::process::Process;
 use tests::stand::{START, STOP, Stand, channel};
 use tonic::transport::Channel;
 
 /// Measures calls through csi-cloud and csi-edge, over WebSocket and over QUIC, against the driver directly; csi-cloud
-/// with very many nodes and volumes; and creates with the store on a disk against the store in memory.
+/// with very many nodes and volumes; creates with the store on a disk against the store in memory; and, if asked for,
+/// direct volumes in a real guest.
 ///
 /// Writes one JSON object per row to CASE.jsonl. Fails if a target is missed or a call failed.
 #[derive(Parser)]
@@ -42,6 +43,9 @@ struct Args {
     /// How many of these were made through csi-cloud, which keeps the intent of each create [default: all]
     #[arg(long)]
     intents: Option<usize>,
+    /// Where the kernel of `guest` was unpacked
+    #[arg(long, default_value = "target/guest/kernel")]
+    kernel: std::path::PathBuf,
 }
 
 /// What is measured.
@@ -53,6 +57,8 @@ enum Case {
     Routing,
     /// Creates with the store on a disk, against the store in memory
     Durable,
+    /// A direct volume in a real guest, against a directory shared with it: `make guest` says what it needs
+    Guest,
 }
 
 const NODE: &str = "n1";
@@ -75,7 +81,7 @@ fn main() -> ExitCode {
 async fn bench(args: Args) -> anyhow::Result<()> {
     std::fs::create_dir_all(&args.out)?;
     let mut missed = Vec::new();
-    for case in [Case::Calls, Case::Routing, Case::Durable] {
+    for case in [Case::Calls, Case::Routing, Case::Durable, Case::Guest] {
         if args.cases.contains(&case)
             && let Err(error) = one(case, &args).await
         {
@@ -101,6 +107,10 @@ async fn one(case: Case, args: &Args) -> anyhow::Result<()> {
         Case::Durable => {
             let time = Duration::from_millis(args.time_ms);
             finish(durable::measure(args.rounds, time, &args.out).await?, "durable.jsonl")
+        }
+        Case::Guest => {
+            let time = Duration::from_millis(args.time_ms);
+            finish(guest::measure(args.rounds, time, &args.kernel).await?, "guest.jsonl")
         }
     }
 }

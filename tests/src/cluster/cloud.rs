@@ -201,6 +201,9 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
         // There is no pod of the stand's csi-cloud that could own them.
         "--capacity-ownerref-level=-1",
         "--capacity-poll-interval=15s",
+        // Those of all classes at all nodes change at once, as they are all on one disk; by default one a second is told.
+        "--kube-api-capacity-qps=50",
+        "--kube-api-capacity-burst=100",
     ];
     [
         ("csi-provisioner", launch("csi-provisioner", &provisioner)),

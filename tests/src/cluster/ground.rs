@@ -18,13 +18,14 @@ const TOOLS: [&str; 10] = [
     "registrar",
     "snapshot-controller",
 ];
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("/usr/bin/etcd", "etcd-server"),
     ("/usr/bin/containerd", "containerd"),
     ("/usr/sbin/runc", "runc"),
     ("/usr/lib/cni/loopback", "containernetworking-plugins"),
     ("/bin/busybox", "busybox-static"),
     ("/usr/bin/setpriv", "util-linux"),
+    ("/usr/sbin/mkfs.xfs", "xfsprogs"),
 ];
 
 /// See the module.

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use proto::publish::{Existing, publish};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::access::Access;
 use super::ground::{Ground, ports};
 use super::image::IMAGE;
 use super::program::{Launch, Program};
 use super::space::Space;
+use crate::direct::wrapper::HANDLER;
 use crate::relay::Relay;
 
 /// How long a program of a node may take until it is ready.
@@ -59,6 +60,8 @@ pub struct Node {
     pub drivers: Vec<Driver>,
     /// Between csi-edge and csi-cloud.
     pub relay: Relay,
+    /// Where the kubelet answers.
+    port: u16,
 }
 
 impl Node {
@@ -85,8 +88,26 @@ impl Node {
         }
         let relay = Relay::to(cloud).await?;
         let edge = edge(&at, &space, plan, relay.url()).await?;
-        let kubelet = kubelet(&at, &space, access).await?;
-        Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay })
+        let [port] = ports()?;
+        let kubelet = kubelet(&at, &space, access, port).await?;
+        Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay, port })
+    }
+
+    /// What the kubelet says of its pods and their volumes: its own summary, of which it has a new one every few seconds.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub async fn summary(&self) -> anyhow::Result<Value> {
+        let mut config = kube::Config::new(format!("https://127.0.0.1:{}", self.port).parse()?);
+        // It has made its certificate by itself.
+        config.accept_invalid_certs = true;
+        let request = http::Request::get("/stats/summary").body(Vec::new())?;
+        Ok(kube::Client::try_from(config)?.request(request).await?)
+    }
+
+    /// A path as it is at the node, whose `/run` is its own.
+    pub fn sees(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.space.pid()))
     }
 
     /// One more driver, which the kubelet calls without csi-edge. It is the caller's to stop.
@@ -152,7 +173,10 @@ async fn containerd(at: &Place<'_>, space: &Arc<Space>, image: &std::path::Path)
          stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n\
          [{cri}.cni]\nbin_dir = \"/usr/lib/cni\"\nconf_dir = \"{cni}\"\n\
          [{cri}.containerd]\nsnapshotter = \"native\"\ndefault_runtime_name = \"runc\"\n\
-         [{cri}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
+         [{cri}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
+         [{cri}.containerd.runtimes.{HANDLER}]\nruntime_type = \"io.containerd.runc.v2\"\n\
+         [{cri}.containerd.runtimes.{HANDLER}.options]\nBinaryName = \"{wrapper}\"\n",
+        wrapper = at.ground.ours("oci-wrapper").display()
     );
     let config = at.write("containerd.toml", &text)?;
     let launch = Launch::new("/usr/bin/containerd", ["--config", &config]);
@@ -206,6 +230,7 @@ async fn edge(at: &Place<'_>, space: &Arc<Space>, plan: &Plan, url: &str) -> any
         format!("--ca={pki}/ca.crt"),
         format!("--cert={pki}/{}.crt", plan.name),
         format!("--key={pki}/{}.key", plan.name),
+        format!("--state={}", at.text("csi-edge")),
     ];
     let socket = |name| at.text(&format!("plugins/{name}.sock"));
     args.extend(plan.drivers.iter().map(|name| format!("--driver={name}={}", socket(name))));
@@ -219,8 +244,7 @@ async fn edge(at: &Place<'_>, space: &Arc<Space>, plan: &Plan, url: &str) -> any
     Ok(program)
 }
 
-async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access) -> anyhow::Result<Program> {
-    let [port] = ports()?;
+async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access, port: u16) -> anyhow::Result<Program> {
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -239,12 +263,15 @@ async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access) -> anyhow:
         "failSwapOn": false,
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
-        "localStorageCapacityIsolation": false,
+        // Without it there is no summary.
+        "localStorageCapacityIsolation": true,
         "makeIPTablesUtilChains": false,
         "podLogsDir": at.text("logs"),
         "volumePluginDir": at.text("volumeplugins"),
         // How soon it sees that a pod's volume is to grow, by default after a minute or so.
         "syncFrequency": "10s",
+        // How old its volumes' statistics may be, by default a minute.
+        "volumeStatsAggPeriod": "5s",
         // A volume is mounted, and detached, only once the kubelet has reported it; that is with its status, by default
         // every 10 s.
         "nodeStatusUpdateFrequency": "1s",

@@ -71,9 +71,14 @@ pub enum Found {
     Fails(String),
 }
 
+/// Where the directory of a mount source is, if it is a direct volume's.
+pub fn entry(root: &Path, source: &Path) -> PathBuf {
+    root.join(URL_SAFE.encode(source.as_os_str().as_bytes()))
+}
+
 /// What a runtime does with a mount, by what is below its root directory.
 pub fn detect(runtime: Runtime, root: &Path, mount: &OciMount) -> Found {
-    let entry = root.join(URL_SAFE.encode(mount.source.as_os_str().as_bytes()));
+    let entry = entry(root, &mount.source);
     match runtime {
         Runtime::Runc => Found::Shared,
         Runtime::Go => go(&entry, mount),

@@ -22,14 +22,15 @@ pub const DRIVER: &str = "hostdir.edge-csi.io";
 const NODE: &str = "n1";
 const MIB: i64 = 1024 * 1024;
 
-/// Everything, up and linked.
+/// Everything, up and linked. When it fails its parts are dropped in this order: nobody writes any more into the directory
+/// that goes last.
 pub struct Scene {
-    /// The directory of everything.
-    pub stand: Stand,
     cloud: Cloud,
     driver: Option<Process>,
     edge: Option<Process>,
     _clean: Clean,
+    /// The directory of everything.
+    pub stand: Stand,
 }
 
 /// Takes back what a test that failed has left of mounts and loop devices.
@@ -106,7 +107,7 @@ impl Scene {
         std::fs::create_dir_all(stand.dir().join("disk/pods"))?;
         std::os::unix::fs::symlink(stand.dir().join("disk/pods"), stand.dir().join("pods"))?;
         let clean = Clean::of(stand.dir())?;
-        let mut scene = Self { stand, cloud, driver: None, edge: None, _clean: clean };
+        let mut scene = Self { cloud, driver: None, edge: None, _clean: clean, stand };
         scene.start_driver().await?;
         scene.start_edge().await?;
         let identity = IdentityClient::new(channel(&scene.stand.cloud_front(DRIVER)).await?);

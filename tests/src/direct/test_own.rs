@@ -200,8 +200,8 @@ impl World {
                 self.nodes[at].linked = true;
             }
             Event::KillCloud => self.nodes.iter_mut().for_each(Node::cut),
-            Event::Attach(at) => drop(self.step(at, Step::Attach)),
-            Event::Detach(at) => drop(self.step(at, Step::Detach)),
+            Event::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
+            Event::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
             Event::Break(at) if !self.nodes[at].linked => self.take_from(at),
             _ => {}
         }
@@ -221,7 +221,7 @@ impl World {
     }
 
     fn holder(&self) -> Option<NodeName> {
-        self.own.owner.as_ref().filter(|owner| owner.held.is_some()).map(|owner| owner.node.clone())
+        self.own.owner.as_ref().map(|owner| owner.node.clone())
     }
 
     /// All is linked again, all pods go, and all is heard.

@@ -1,6 +1,7 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
+mod direct;
 mod edges;
 mod examples;
 mod faults;
@@ -16,6 +17,7 @@ pub mod scene;
 mod sets;
 mod shares;
 mod snapshots;
+mod tables;
 mod texts;
 mod traces;
 pub mod truth;
@@ -79,9 +81,12 @@ pub const ROWS: &[Row] = &[
     Row { name: "limits", alone: false, run: |scene| scarce::limits(scene).boxed() },
     Row { name: "static", alone: false, run: |scene| shares::by_hand(scene).boxed() },
     Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
+    Row { name: "direct", alone: false, run: |scene| direct::handed_over(scene).boxed() },
+    Row { name: "direct-stray", alone: false, run: |scene| direct::stray(scene).boxed() },
     // Alone, as the examples of another row have the names of those of deploy/.
     Row { name: "manifests", alone: true, run: |scene| manifests::accepted(scene).boxed() },
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },
+    Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
     Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },

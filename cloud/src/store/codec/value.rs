@@ -114,8 +114,10 @@ pub(super) struct ElectedValue {
 pub(super) struct OwnershipValue {
     #[prost(message, optional, tag = "1")]
     pub(super) owner: Option<OwnerValue>,
-    #[prost(uint64, optional, tag = "2")]
-    pub(super) broken: Option<u64>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) attached: Option<AttachedValue>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) broken: Vec<BrokenValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -124,12 +126,28 @@ pub(super) struct OwnerValue {
     pub(super) node: String,
     #[prost(uint64, tag = "2")]
     pub(super) epoch: u64,
-    #[prost(bool, tag = "3")]
-    pub(super) attached: bool,
-    #[prost(string, optional, tag = "4")]
-    pub(super) held: Option<String>,
-    #[prost(uint64, tag = "5")]
+    #[prost(string, tag = "3")]
+    pub(super) pod: String,
+    #[prost(uint64, tag = "4")]
     pub(super) since: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AttachedValue {
+    #[prost(string, tag = "1")]
+    pub(super) node: String,
+    #[prost(string, tag = "2")]
+    pub(super) id: String,
+    #[prost(uint64, tag = "3")]
+    pub(super) since: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BrokenValue {
+    #[prost(string, tag = "1")]
+    pub(super) node: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) epoch: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -143,11 +161,17 @@ impl From<&Ownership> for OwnershipValue {
         let owner = own.owner.as_ref().map(|owner| OwnerValue {
             node: owner.node.to_string(),
             epoch: owner.epoch,
-            attached: owner.attached,
-            held: owner.held.as_deref().map(Into::into),
+            pod: owner.pod.to_string(),
             since: owner.since,
         });
-        Self { owner, broken: own.broken }
+        let attached = own.attached.as_ref().map(|attached| AttachedValue {
+            node: attached.node.to_string(),
+            id: attached.id.to_string(),
+            since: attached.since,
+        });
+        let broken = own.broken.iter();
+        let broken = broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
+        Self { owner, attached, broken: broken.collect() }
     }
 }
 

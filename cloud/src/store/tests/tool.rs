@@ -126,8 +126,8 @@ fn intent(method: &'static str, made: &str) -> Change {
 
 fn owner(node: &str, epoch: u64) -> Change {
     let node = node.parse().unwrap();
-    let owner = Some(Owner { node, epoch, attached: false, held: Some("".into()), since: 1 });
-    let own = Ownership { owner, broken: None };
+    let owner = Some(Owner { node, epoch, pod: "".into(), since: 1 });
+    let own = Ownership { owner, ..Ownership::default() };
     Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(own))
 }
 

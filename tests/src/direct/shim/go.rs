@@ -18,30 +18,52 @@ struct Resize {
     size: u64,
 }
 
+/// What a request is about.
+pub(in crate::direct) enum Asked {
+    /// The statistics of the volume with this device.
+    Stats(String),
+    /// To make the file system of this device so many bytes large.
+    Resize(String, u64),
+    /// Nothing that its handlers take: the answer.
+    Refused(StatusCode, &'static str),
+}
+
+/// Reads a request as its handlers do.
+pub(in crate::direct) fn asked(parts: &request::Parts, body: &Bytes) -> Asked {
+    match parts.uri.path() {
+        "/direct-volume/stats" => {
+            let Some(path) = parameter(&parts.uri, "path") else {
+                return Asked::Refused(StatusCode::BAD_REQUEST, "Required parameter path not found");
+            };
+            // The query was decoded already, and here it is once more.
+            match unescape(&path).filter(|_| well_escaped(&path)) {
+                Some(path) => Asked::Stats(path),
+                None => Asked::Refused(StatusCode::INTERNAL_SERVER_ERROR, "invalid URL escape"),
+            }
+        }
+        "/direct-volume/resize" => match serde_json::from_slice(body) {
+            Ok(Resize { volume_path, size }) => Asked::Resize(volume_path, size),
+            Err(_) => Asked::Refused(StatusCode::INTERNAL_SERVER_ERROR, "invalid character"),
+        },
+        _ => Asked::Refused(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
 pub(super) fn answer(
     volumes: &mut BTreeMap<String, Volume>,
     parts: &request::Parts,
     body: &Bytes,
 ) -> Response<Full<Bytes>> {
-    match parts.uri.path() {
-        "/direct-volume/stats" => {
-            let Some(path) = parameter(&parts.uri, "path") else {
-                return reply(StatusCode::BAD_REQUEST, "Required parameter path not found");
-            };
-            // The query was decoded already, and here it is once more.
-            let Some(path) = unescape(&path).filter(|_| well_escaped(&path)) else {
-                return reply(StatusCode::INTERNAL_SERVER_ERROR, "invalid URL escape");
-            };
-            match volumes.get(&path) {
-                Some(volume) => reply(StatusCode::OK, statistics(volume).to_string()),
-                None => {
-                    let text = format!("failed to get volume stats: failed to find device {path}\n");
-                    reply(StatusCode::INTERNAL_SERVER_ERROR, text)
-                }
+    match asked(parts, body) {
+        Asked::Refused(status, text) => reply(status, text),
+        Asked::Resize(path, size) => resize(volumes, &path, size),
+        Asked::Stats(path) => match volumes.get(&path) {
+            Some(volume) => reply(StatusCode::OK, statistics(volume).to_string()),
+            None => {
+                let text = format!("failed to get volume stats: failed to find device {path}\n");
+                reply(StatusCode::INTERNAL_SERVER_ERROR, text)
             }
-        }
-        "/direct-volume/resize" => resize(volumes, body),
-        _ => reply(StatusCode::NOT_FOUND, "404 page not found\n"),
+        },
     }
 }
 
@@ -51,11 +73,8 @@ fn well_escaped(text: &str) -> bool {
     text.split('%').skip(1).all(hex)
 }
 
-fn resize(volumes: &mut BTreeMap<String, Volume>, body: &Bytes) -> Response<Full<Bytes>> {
-    let Ok(Resize { volume_path, size }) = serde_json::from_slice(body) else {
-        return reply(StatusCode::INTERNAL_SERVER_ERROR, "invalid character");
-    };
-    match volumes.get_mut(&volume_path) {
+fn resize(volumes: &mut BTreeMap<String, Volume>, path: &str, size: u64) -> Response<Full<Bytes>> {
+    match volumes.get_mut(path) {
         None => reply(StatusCode::INTERNAL_SERVER_ERROR, "failed to find device\n"),
         Some(volume) if !volume.grows => {
             let text = "failed to resize the volume: rpc error: code = Unimplemented desc = resize is not supported\n";

@@ -16,7 +16,7 @@ use proto::stop::Tasks;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-mod go;
+pub(in crate::direct) mod go;
 mod reference;
 mod rs;
 
@@ -191,7 +191,7 @@ async fn misbehave(mut stream: UnixStream, manner: Manner) -> std::io::Result<()
 }
 
 /// A parameter of a query, as a form has it: `+` is a space.
-fn parameter(uri: &http::Uri, name: &str) -> Option<String> {
+pub(crate) fn parameter(uri: &http::Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1.replace('+', " ");
     unescape(&value)
@@ -201,14 +201,14 @@ fn unescape(text: &str) -> Option<String> {
     percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Into::into)
 }
 
-fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(crate) fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response
 }
 
 /// CSI's statistics as Go writes them: what is zero is left out.
-fn statistics(volume: &Volume) -> serde_json::Value {
+pub(crate) fn statistics(volume: &Volume) -> serde_json::Value {
     let row = |unit: u64, total: u64, used: u64| {
         let fields = [("available", total - used), ("total", total), ("used", used), ("unit", unit)];
         let there = fields.into_iter().filter(|(_, value)| *value != 0);

@@ -1,0 +1,86 @@
+//! An OCI runtime around runc, which does to a direct volume what a VM's runtime does: finds it by its mount source,
+//! reads the contract, mounts the device for the container alone, and answers for it on a shim's socket.
+//!
+//! It is no VM: the kernel is the host's. All that is not about direct volumes is runc's own doing.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+
+use self::bundle::Container;
+use self::call::Create;
+use self::serve::Serving;
+
+mod bundle;
+mod call;
+mod inside;
+mod serve;
+
+/// The name of its RuntimeClass, and of its handler in containerd's configuration.
+pub const HANDLER: &str = "wrapped";
+/// Who makes the containers.
+const RUNC: &str = "/usr/sbin/runc";
+/// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it otherwise.
+pub const ENTRIES: &str = "/run/kata-containers/shared/direct-volumes";
+/// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go runtime.
+pub const SANDBOXES: &str = "/run/vc/sbs";
+
+/// The first argument when it has started itself in a mount namespace of its own; the others are runc's.
+const INSIDE: &str = "inside";
+/// The first argument when it has started itself as the shim of a sandbox, whose id is the other one.
+const SERVE: &str = "serve";
+
+/// Does what a command line says, which is one of runc's unless it has started itself.
+///
+/// # Errors
+/// What could not be done; of a container that could not be made it is in runc's log too, from where it goes to the
+/// pod's events.
+pub fn run(args: &[OsString]) -> anyhow::Result<ExitCode> {
+    match args.split_first() {
+        Some((first, [sandbox])) if first == SERVE => serve::run(sandbox),
+        Some((first, runcs)) if first == INSIDE => told(runcs, inside::run),
+        _ => told(args, create),
+    }
+}
+
+/// Writes down for containerd why something could not be done.
+fn told(
+    args: &[OsString],
+    work: impl Fn(&[OsString], Option<&Create>) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    let create = call::create(args);
+    let done = work(args, create.as_ref());
+    if let (Err(error), Some(log)) = (&done, create.and_then(|create| create.log)) {
+        let line = serde_json::json!({"level": "error", "msg": format!("{error:#}")});
+        let mut log = std::fs::File::options().append(true).create(true).open(log)?;
+        writeln!(log, "{line}")?;
+    }
+    done
+}
+
+/// Makes a container: with direct volumes in a mount namespace where they are mounted, which becomes the container's.
+fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
+    let Some(create) = create else { return runc(args) };
+    let container = Container::read(&create.bundle, Path::new(ENTRIES))?;
+    if container.volumes.is_empty() {
+        return runc(args);
+    }
+    let serving = Serving::start(&container.sandbox)?;
+    container.record(Path::new(ENTRIES))?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "slave", "--"]).arg(std::env::current_exe()?);
+    let status = command.arg(INSIDE).args(args).status().context("cannot start unshare")?;
+    if status.success() {
+        serving.has(&create.pid_file, &container)?;
+    }
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Becomes runc.
+fn runc(args: &[OsString]) -> anyhow::Result<ExitCode> {
+    Err(Command::new(RUNC).args(args).exec()).with_context(|| format!("cannot become {RUNC}"))
+}

@@ -1,0 +1,236 @@
+//! Volumes that are handed over directly to pods of a RuntimeClass whose handler does to them what a VM's runtime does
+//! (`direct::wrapper`): written, found again, grown on line, counted by the kubelet, and never mounted on the host.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
+use kube::api::DeleteParams;
+use serde_json::Value;
+
+use super::look::{self, SOON, reads, running, volume};
+use super::pods::{READ, STAY, WRITE};
+use super::scene::{Scene, claim, claim_of, pod};
+use super::tables::{self, Seen};
+use super::texts::{at, with};
+use super::traces::Traces;
+use crate::cluster::node::Node;
+use crate::cluster::objects::{list, within};
+use crate::direct::wrapper::{ENTRIES, HANDLER, SANDBOXES};
+
+const MIB: u64 = 1 << 20;
+/// What the pods write besides their file, in MiB.
+const FULL: u64 = 24;
+/// Writes a file, and enough to be seen in statistics.
+const FILL: &str = "echo written at $(hostname) > /data/file && dd if=/dev/zero of=/data/full bs=1M count=24 && sync \
+                    && touch /data/done && exec sleep 2147483647";
+/// That is there, and the pod's group has it.
+const FILLED: &str =
+    "test -e /data/done && grep -q written /data/file && test $(stat -c %g /data/file) = 1000";
+/// Stays only where that is there.
+const FOUND: &str = "grep -q written /data/file && exec sleep 2147483647";
+/// The pod sees more than the first size.
+const LARGE: &str = "grep -q written /data/file && df -m /data | awk \"END { exit \\$2 < 500 }\"";
+
+/// A claim of a direct class, of this size.
+fn disk(size: &str) -> String {
+    claim_of("disk", "direct", size, "").replace("ReadWriteOnce", "ReadWriteOncePod")
+}
+
+/// A pod at a node that has the claim, and is run as if in a VM.
+fn guest(name: &str, node: &str, script: &str, ready: &str) -> String {
+    let class = format!("runtimeClassName: {HANDLER}");
+    with(&at(&pod(name, "disk", script, ready), node), &[&class, "securityContext: {fsGroup: 1000}"])
+}
+
+/// The whole life of a direct volume beside an ordinary one of the same driver.
+pub(super) async fn handed_over(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
+    scene.apply(&guest("first", "n1", FILL, FILLED)).await?;
+    scene.apply(&at(&pod("ordinary", "data", WRITE, READ), "n1")).await?;
+    let traces = Traces::of(scene, "disk").await?;
+    tokio::select! {
+        seen = tables::until_hosts(scene.cluster, &traces.handle) => {
+            let (table, at) = seen?;
+            bail!("the file system of {} is in {} at {at}", traces.name, table.display())
+        }
+        lived = life(scene, &traces) => lived,
+    }
+}
+
+async fn life(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n1")?;
+    scene.ready(&["first", "ordinary"]).await?;
+    counted(scene, node, traces, 320).await?;
+    inspected(scene, node, traces).await?;
+    scene.delete::<Pod>("first").await?;
+    ensure!(
+        tables::namespaces(&traces.handle)?.is_empty(),
+        "what the first pod had mounted is mounted still"
+    );
+    scene.apply(&guest("second", "n1", FOUND, LARGE)).await?;
+    running(scene, "second").await?;
+
+    scene.apply(&disk("640Mi")).await?;
+    reads(scene, look::claim("disk"), "/status/capacity/storage", "640Mi").await?;
+    reads(scene, volume(&traces.name), "/spec/capacity/storage", "640Mi").await?;
+    scene.ready(&["second", "ordinary"]).await?;
+    counted(scene, node, traces, 640).await?;
+    ensure!(scene.restarts("second").await? == 0, "the volume grew, and the pod was started again");
+
+    scene.delete::<Pod>("second").await?;
+    scene.delete::<PersistentVolumeClaim>("disk").await?;
+    traces.gone(scene.cluster).await?;
+    scene.ready(&["ordinary"]).await?;
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, traces) }).await
+}
+
+/// Waits until the kubelet's summary has the very numbers of the file system that the container has mounted, of a volume of
+/// so many MiB; and of the ordinary volume some.
+async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> anyhow::Result<()> {
+    let counted = || async {
+        let process = within_container(traces)?.process;
+        let has = rustix::fs::statvfs(format!("/proc/{process}/root/data"))?;
+        let [total, free] = [has.f_blocks, has.f_bfree].map(|blocks| blocks * has.f_frsize);
+        let sizes = mib * MIB * 3 / 4..=mib * MIB;
+        ensure!(sizes.contains(&total), "the container has {total} bytes of {mib} MiB");
+        let summary = node.summary().await?;
+        let told = |key: &str| number(&summary, scene.namespace(), "disk", key);
+        let [capacity, used, available] = ["capacityBytes", "usedBytes", "availableBytes"].map(told);
+        let (capacity, used, available) = (capacity?, used?, available?);
+        let said = format!("the kubelet says {capacity} bytes, {used} used, {available} available");
+        ensure!((capacity, available) == (total, free), "{said}; the container has {total}, {free} free");
+        ensure!(used == total - free && used > FULL * MIB, "{said}, and more than {FULL} MiB were written");
+        number(&summary, scene.namespace(), "data", "capacityBytes").map(drop)
+    };
+    within("statistics of the direct volume", SOON, counted).await
+}
+
+/// An operator at the node sees which runtime has the volume, and what its guest says.
+async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
+    let ground = &scene.cluster.ground;
+    let (program, state) = (ground.ours("csi-edge").display().to_string(), state(scene, node));
+    let args = ["direct", "inspect", &traces.handle, "--state", &state, "-o", "json"];
+    let said = node.space.run(&program, &args).await?;
+    let seen: Value = serde_json::from_str(&said)?;
+    let is = |at: &str, wanted: &str| seen.pointer(at).and_then(Value::as_str) == Some(wanted);
+    let sandbox = seen.pointer("/0/sandbox").is_some_and(Value::is_string);
+    let counts = seen.pointer("/0/guest/bytes/0").is_some_and(Value::is_u64);
+    let all = is("/0/standing", "published") && is("/0/runtime", "kata-go") && sandbox && counts;
+    ensure!(all, "csi-edge shows {said}");
+    Ok(())
+}
+
+/// What csi-edge of a node may not forget.
+fn state(scene: &Scene<'_>, node: &Node) -> String {
+    scene.cluster.ground.at(&format!("{}/csi-edge", node.name))
+}
+
+/// A number of a claim's volume in a kubelet's summary.
+fn number(summary: &Value, namespace: &str, claim: &str, key: &str) -> anyhow::Result<u64> {
+    let pods = summary.get("pods").and_then(Value::as_array).into_iter().flatten();
+    let volumes = pods.filter_map(|pod| pod.get("volume")?.as_array()).flatten();
+    let of = |volume: &&Value, key: &str| volume.pointer(&format!("/pvcRef/{key}")).cloned();
+    let ours = |volume: &&Value| {
+        of(volume, "name") == Some(claim.into()) && of(volume, "namespace") == Some(namespace.into())
+    };
+    let found = volumes.into_iter().find(ours).with_context(|| format!("the kubelet counts no {claim}"))?;
+    found.get(key).and_then(Value::as_u64).with_context(|| format!("no {key} in {found}"))
+}
+
+/// The one mount namespace of the machine in which the volume's file system is: its container's.
+fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
+    let mut seen = tables::namespaces(&traces.handle)?;
+    let one = seen.pop().context("nobody has mounted the volume")?;
+    ensure!(seen.is_empty() && one.at == "/data", "it is mounted in {one:?} and {seen:?}");
+    Ok(one)
+}
+
+/// No entry of the contract, no shim, no record of csi-edge's, no device.
+fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
+    let records = PathBuf::from(state(scene, node)).join("direct/published");
+    let dirs = [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records, "record")];
+    for (dir, what) in dirs {
+        let left: Vec<_> = std::fs::read_dir(dir)?.filter_map(Result::ok).collect();
+        ensure!(left.is_empty(), "of {} there is still a {what}: {left:?}", traces.name);
+    }
+    let devices = tables::devices(&traces.handle)?;
+    ensure!(devices.is_empty(), "of {} there is still a device: {devices:?}", traces.name);
+    Ok(())
+}
+
+/// A pod keeps its volume when kubelet and csi-edge are killed and come back, though the kubelet finds nothing mounted; and
+/// when it goes while its kubelet is away, the next pod gets the volume with all that was written, but not before the first
+/// one's container has ended.
+pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n1")?;
+    scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
+    scene.apply(&guest("first", "n1", FILL, FILLED)).await?;
+    scene.apply(&at(&pod("ordinary", "data", WRITE, READ), "n1")).await?;
+    scene.ready(&["first", "ordinary"]).await?;
+    let traces = Traces::of(scene, "disk").await?;
+    for program in [&node.edge, &node.kubelet] {
+        program.kill().await?;
+        program.run().await?;
+    }
+    counted(scene, node, &traces, 320).await?;
+    scene.ready(&["first", "ordinary"]).await?;
+    ensure!(scene.restarts("first").await? == 0, "its container was started again");
+
+    node.kubelet.kill().await?;
+    scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
+    scene.gone::<Pod>("first").await?;
+    scene.apply(&guest("second", "n1", FOUND, READ)).await?;
+    ensure!(within_container(&traces).is_ok(), "the container has ended, though its kubelet was away");
+    node.kubelet.run().await?;
+    scene.ready(&["second", "ordinary"]).await?;
+    within_container(&traces)?;
+    scene.delete::<Pod>("second").await?;
+    scene.delete::<PersistentVolumeClaim>("disk").await?;
+    traces.gone(scene.cluster).await?;
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) }).await
+}
+
+/// What a pod without the RuntimeClass writes is in the host's directory: it is kept when the pod is gone, and nobody else
+/// gets the volume until an operator has taken it away.
+pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let node = scene.cluster.node("n2")?;
+    scene.apply(&claim_of("disk", "direct-once", "320Mi", "")).await?;
+    scene.apply(&at(&pod("stray", "disk", WRITE, READ), "n2")).await?;
+    scene.ready(&["stray"]).await?;
+    let traces = Traces::of(scene, "disk").await?;
+    let uid = scene.api::<Pod>().get("stray").await?.metadata.uid.context("a pod without a uid")?;
+    let target = format!("n2/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{}/mount/file", traces.name);
+    let file = scene.cluster.ground.dir().join(target);
+    let written = || std::fs::read_to_string(&file).with_context(|| format!("{} is gone", file.display()));
+    written()?;
+    // As `kubectl delete --force`: by itself it stays until its volume is taken back.
+    scene.api::<Pod>().delete("stray", &DeleteParams::default().grace_period(0)).await?;
+    scene.apply(&guest("next", "n2", STAY, "test ! -e /data/file")).await?;
+    let refused = || async {
+        let events = list(&scene.api::<Event>()).await?;
+        let of = |event: &&Event| event.involved_object.name.as_deref() == Some("next");
+        let mut said = events.iter().filter(of).filter_map(|event| event.message.as_deref());
+        let refused = said.any(|text| text.contains(&uid) && text.contains("one guest owns it"));
+        ensure!(refused, "its volume is not refused");
+        Ok(())
+    };
+    within("refusal of the next pod's volume", SOON, refused).await?;
+    let said = || async {
+        let log = node.edge.log();
+        let kept = log.lines().any(|line| line.contains("NodeUnpublishVolume") && line.contains("not empty"));
+        ensure!(kept, "csi-edge does not say why it does not take the volume back");
+        Ok(())
+    };
+    within("csi-edge's word", SOON, said).await?;
+    ensure!(written()?.starts_with("written"), "what the pod wrote has changed");
+    ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
+    // An operator saves it, and the next pod has the volume, with nothing in it.
+    std::fs::remove_file(&file)?;
+    scene.ready(&["next"]).await?;
+    within_container(&traces)?;
+    scene.delete::<Pod>("next").await?;
+    scene.delete::<PersistentVolumeClaim>("disk").await?;
+    traces.gone(scene.cluster).await?;
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) }).await
+}

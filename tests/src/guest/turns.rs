@@ -1,0 +1,207 @@
+//! What is tried with real guests: a volume's life with two of them, grown under the first one; and guests that are killed
+//! while they write.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use futures_util::future::LocalBoxFuture;
+use proto::csi::volume_capability::access_mode::Mode;
+use tonic::{Code, Status};
+
+use super::machine::Ground;
+use super::sandbox::{AT, Sandbox};
+use super::words::Ask;
+use crate::cluster::tidy;
+use crate::direct::contract::Runtime;
+use crate::direct::scene::{Scene, Volume, mount};
+use crate::stand::until;
+
+const MIB: u64 = 1 << 20;
+/// What a scene's volume has at first, and what it grows to, in MiB.
+const SIZES: [u64; 2] = [320, 640];
+const TEXT: &str = "what the first guest wrote";
+
+/// Something that is tried.
+pub struct Turn {
+    /// Its name.
+    pub name: &'static str,
+    run: fn(&Ground) -> LocalBoxFuture<'_, anyhow::Result<()>>,
+}
+
+/// All of them.
+pub const TURNS: [Turn; 4] = [
+    Turn { name: "life-ext4", run: |ground| Box::pin(life(ground, "node", "ext4")) },
+    Turn { name: "life-xfs", run: |ground| Box::pin(life(ground, "shared", "xfs")) },
+    Turn { name: "killed-ext4", run: |ground| Box::pin(killed(ground, "ext4")) },
+    Turn { name: "killed-xfs", run: |ground| Box::pin(killed(ground, "xfs")) },
+];
+
+impl Turn {
+    /// Does it.
+    ///
+    /// # Errors
+    /// It did not go as it must, or something was left behind.
+    pub async fn run(&self, ground: &Ground) -> anyhow::Result<()> {
+        (self.run)(ground).await
+    }
+}
+
+/// A scene with a volume that is published to a pod.
+///
+/// # Errors
+/// A call's.
+pub async fn published(scope: &str, fs_type: &str, pod: &str) -> anyhow::Result<(Scene, Volume)> {
+    let scene = Scene::new(scope).await?;
+    let capability = mount(Mode::SingleNodeSingleWriter, fs_type, "");
+    let class = [("edge-csi.io/direct", "kata")];
+    let made = || async { Ok(scene.create("data", &class, capability.clone()).await?) };
+    let volume = until("a volume", made).await?;
+    scene.stage(&volume).await?;
+    scene.publish(&volume, &scene.target(pod)?).await?;
+    Ok((scene, volume))
+}
+
+/// Ends a scene, and looks for what it has left.
+///
+/// # Errors
+/// Something was.
+pub async fn ended(scene: Scene, volume: &Volume) -> anyhow::Result<()> {
+    let dir = scene.stand.dir().to_owned();
+    scene.delete(volume).await?;
+    scene.stop().await?;
+    let left = tidy::left(&dir)?;
+    ensure!(left.is_empty() && !dir.exists(), "left behind:\n{}", left.join("\n"));
+    Ok(())
+}
+
+async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()> {
+    let (scene, volume) = published(scope, fs_type, "pod-1").await?;
+    let first = scene.target("pod-1")?;
+    let guest = Sandbox::start(&scene, ground, Runtime::Go, &first).await?;
+    ensure!(guest.disk().await?.bytes == SIZES[0] * MIB, "the guest has {:?}", guest.disk().await?);
+    let mounts: String = guest.ask(&Ask::Read { path: "/proc/self/mounts".into() }).await?;
+    let mounted = format!(" {AT} {fs_type} rw,noatime");
+    ensure!(mounts.contains(&mounted), "not as it was published:{mounted}; the guest has:\n{mounts}");
+    guest.write("kept", TEXT, 1).await?;
+    guest.write("large", &"a page of it ".repeat(315), 16 * 1024).await?;
+    mounted_nowhere(&scene)?;
+    // As a kubelet asks that was started again.
+    scene.publish(&volume, &first).await?;
+    let before = shown(&scene, &volume, &first, &guest).await?;
+    ensure!(before.1 > 60 * MIB, "{} bytes of some 64 MiB are taken", before.1);
+
+    // On line: the driver grows the device, the machine tells the guest, and the guest grows its file system.
+    scene.grow(&volume, 640).await?;
+    let grown = scene.grow_at_node(&volume, Some(&first), 640).await?;
+    ensure!(grown == 640, "the node says {grown} MiB");
+    ensure!(guest.disk().await?.bytes == SIZES[1] * MIB, "the guest has {:?}", guest.disk().await?);
+    let after = shown(&scene, &volume, &first, &guest).await?;
+    ensure!(after.0 > before.0 + 240 * MIB, "it had {before:?} and has {after:?}");
+    ensure!(guest.read("kept").await? == TEXT, "what was written before it grew");
+    // More than it had in all.
+    guest.write("larger", &"b".repeat(4096), 80 * 1024).await?;
+    mounted_nowhere(&scene)?;
+    guest.stop().await?;
+    let device = scene.devices().pop().context("no device")?.0;
+    // What the guest wrote is on the volume's own device.
+    run("grep", &["-qaF", "-m1", TEXT, &device])?;
+    whole(fs_type, &device)?;
+    scene.unpublish(&volume, &first).await?;
+
+    let second = scene.target("pod-2")?;
+    scene.publish(&volume, &second).await?;
+    let guest = Sandbox::start(&scene, ground, Runtime::Rs, &second).await?;
+    ensure!(guest.read("kept").await? == TEXT, "what the first guest wrote");
+    let now = shown(&scene, &volume, &second, &guest).await?;
+    ensure!(now.0 == after.0 && now.1 > 380 * MIB, "it had {after:?} and has {now:?}");
+    guest.stop().await?;
+    scene.unpublish(&volume, &second).await?;
+    ended(scene, &volume).await
+}
+
+async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
+    let (scene, volume) = published("node", fs_type, "pod-1").await?;
+    let first = scene.target("pod-1")?;
+    let guest = Sandbox::start(&scene, ground, Runtime::Go, &first).await?;
+    guest.write("kept", TEXT, 1).await?;
+    guest.churn().await?;
+    guest.kill().await?;
+    // The pod's sandbox is made anew, and nobody is told: the guest's own kernel mends it.
+    let guest = Sandbox::start(&scene, ground, Runtime::Rs, &first).await?;
+    ensure!(guest.read("kept").await? == TEXT, "what the first guest wrote");
+    guest.write("more", TEXT, 1).await?;
+    shown(&scene, &volume, &first, &guest).await?;
+    guest.churn().await?;
+
+    // The kubelet thinks that it is gone, but it is not.
+    let taken = scene.unpublish(&volume, &first).await.err().context("a volume was taken from a guest")?;
+    let code = taken.downcast::<Status>()?.code();
+    ensure!(code == Code::Unavailable, "a volume that a guest has: {code:?}");
+    guest.kill().await?;
+    let device = scene.devices().pop().context("no device")?.0;
+    ensure!(fs_type != "ext4" || recovers(&device)?, "nothing was in the journal of {device}");
+    scene.unpublish(&volume, &first).await?;
+
+    let second = scene.target("pod-2")?;
+    scene.publish(&volume, &second).await?;
+    let device = scene.devices().pop().context("no device")?.0;
+    ensure!(fs_type != "ext4" || !recovers(&device)?, "{device} was handed over with its journal");
+    let guest = Sandbox::start(&scene, ground, Runtime::Go, &second).await?;
+    for name in ["kept", "more"] {
+        ensure!(guest.read(name).await? == TEXT, "{name}: what was on the disk when the guests were killed");
+    }
+    mounted_nowhere(&scene)?;
+    guest.stop().await?;
+    whole(fs_type, &device)?;
+    scene.unpublish(&volume, &second).await?;
+    ended(scene, &volume).await
+}
+
+/// What the kubelet is told of the volume's bytes, in all and taken, which is what the guest says.
+async fn shown(scene: &Scene, volume: &Volume, target: &Path, guest: &Sandbox) -> anyhow::Result<(u64, u64)> {
+    let (total, used) = scene.stats(volume, target).await?;
+    let (total, used) = (u64::try_from(total)?, u64::try_from(used)?);
+    let said = guest.usage().await?;
+    // A file system may settle in between.
+    let near = (said.total - said.free).abs_diff(used) < 4 * MIB;
+    ensure!(said.total == total && near, "the kubelet is told {used} of {total}, the guest has {said:?}");
+    Ok((total, used))
+}
+
+/// Fails if any process of this machine has a file system of the driver's devices mounted, in whatever namespace.
+fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
+    scene.host_has_mounted_none()?;
+    for (device, _) in scene.devices() {
+        let number = std::fs::metadata(&device)?.rdev();
+        let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        for process in std::fs::read_dir("/proc")?.filter_map(Result::ok) {
+            // A process that has ended has none.
+            let table = std::fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
+            let there = table.lines().find(|line| line.split(' ').nth(2) == Some(&number));
+            ensure!(there.is_none(), "{device} is mounted in {}: {there:?}", process.path().display());
+        }
+    }
+    Ok(())
+}
+
+/// Whether ext4's journal has something that is not in its place.
+fn recovers(device: &str) -> anyhow::Result<bool> {
+    Ok(run("dumpe2fs", &["-h", device])?.contains("needs_recovery"))
+}
+
+/// Fails if the file system has faults; it is not written to.
+fn whole(fs_type: &str, device: &str) -> anyhow::Result<()> {
+    match fs_type {
+        "ext4" => run("e2fsck", &["-fn", device]).map(drop),
+        _ => run("xfs_repair", &["-n", device]).map(drop),
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program).args(args).output().with_context(|| program.to_owned())?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {error}", args.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
