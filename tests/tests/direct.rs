@@ -418,7 +418,7 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
 async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
     let scene = Scene::new("node").await?;
     let volume = staged(&scene, "data", "ext4").await?;
-    let (first, second) = (scene.target("pod-1")?, scene.target("pod-2")?);
+    let (first, second) = (scene.kubelets_target("pod-1")?, scene.kubelets_target("pod-2")?);
     scene.publish(&volume, &first).await?;
     let (device, _) = scene.devices().pop().context("no loop device")?;
     let vm = File::open(&device)?;
@@ -428,7 +428,7 @@ async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
     let (refused, why) = code(scene.delete(&volume).await);
     assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
     // Nor by way of a pod that is no more.
-    std::fs::remove_dir_all(first.parent().context("no parent")?)?;
+    std::fs::remove_dir_all(first.ancestors().nth(4).context("no pod")?)?;
     let (busy, why) = code(scene.publish(&volume, &second).await);
     assert!(busy == Code::Unavailable && why.contains("is open in process"), "{busy:?} {why}");
     drop(vm);
@@ -443,9 +443,9 @@ async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
 async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_the_volume() -> anyhow::Result<()> {
     let scene = Scene::new("node").await?;
     let volume = staged(&scene, "data", "ext4").await?;
-    let (first, second) = (scene.target("pod-1")?, scene.target("pod-2")?);
+    let (first, second) = (scene.kubelets_target("pod-1")?, scene.kubelets_target("pod-2")?);
     scene.publish(&volume, &first).await?;
-    std::fs::remove_dir_all(first.parent().context("no parent")?)?;
+    std::fs::remove_dir_all(first.ancestors().nth(4).context("no pod")?)?;
     scene.publish(&volume, &second).await?;
     assert_eq!(entries(&scene), 1);
     let mut vm = guest(&scene, Runtime::Rs, &second).await?;

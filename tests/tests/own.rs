@@ -220,7 +220,7 @@ async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_
     until("it is refused", || async {
         let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
         assert_ne!(code, Code::Ok, "the other node's data is destroyed");
-        let words = ["it was taken from this node", "end the guest"];
+        let words = ["it was taken from this node", "delete the pod"];
         ensure!(words.iter().all(|word| why.contains(word)), "{code:?} {why}");
         Ok(())
     })

@@ -80,6 +80,8 @@ pub(crate) async fn said(
             if let Some(before) = before.filter(|before| before.node != *node) {
                 let (volume, from, pod) = (text(&id), before.node, before.pod);
                 warn!(%node, %driver, volume, %from, pod, "a volume is another node's than was thought: it was given it later");
+                // It states all on its next link, and is told there.
+                links.end(&from);
             }
             Some(answer((store, links), node, (&driver, &id), verdict, news))
         }

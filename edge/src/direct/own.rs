@@ -76,8 +76,6 @@ impl Direct {
         let lease = match lease::wish(lease.as_ref()) {
             Wish::Has(lease) => lease,
             Wish::Fenced(why) => return Err(fence::refusal(volume, &why)),
-            // It is stated when there is a link.
-            Wish::Ask if link.is_none() && self.is_nodes(driver) => return Ok(()),
             Wish::Ask => Lease::Unsettled,
         };
         let entry =
@@ -103,12 +101,10 @@ impl Direct {
         };
         let answer = match self.hear(driver, &entry, step, ASK).await {
             Ok(answer) => answer,
-            // Cut off meanwhile: what is this node's it has, and what no other node could have.
-            Err(Unheard::NoAnswer(NoAnswer::NoLink | NoAnswer::Older))
-                if is_ours || self.is_nodes(driver) =>
-            {
-                return Ok(());
-            }
+            // Cut off meanwhile: what is this node's it has.
+            Err(Unheard::NoAnswer(NoAnswer::NoLink)) if is_ours => return Ok(()),
+            // It has no record of anybody's.
+            Err(Unheard::NoAnswer(NoAnswer::Older)) if is_ours || self.is_nodes(driver) => return Ok(()),
             Err(error) => return Err(not_yet(&volume, HANDED_OVER)(error)),
         };
         match answer {
@@ -141,7 +137,7 @@ impl Direct {
         let after = Entry { lease, ..entry.clone() };
         let kept = if after == *entry { Ok(()) } else { self.known.keep(state, &after) };
         if let Lease::Fenced { why, .. } = &after.lease {
-            error!(%driver, volume, why, "the volume was taken from this node; a guest that writes to it here destroys data: end it");
+            error!(%driver, volume, why, "the volume was taken from this node; a guest that writes to it here destroys data: delete its pod");
             if let Err(error) = kept {
                 let error = chain(&error);
                 warn!(%driver, volume, error, "that cannot be kept, and a csi-edge that starts now does not know it");
@@ -160,7 +156,7 @@ impl Direct {
     }
 
     /// Whether no other node could have the volumes of a driver. That is not more than likely, since the scope may be
-    /// what a driver lets one think; so a cloud that can be asked is.
+    /// what a driver lets one think; so it counts only with a cloud that cannot be asked because it is older.
     fn is_nodes(&self, driver: &DriverName) -> bool {
         self.calls.scopes().of(driver) == Some(Scope::Node)
     }

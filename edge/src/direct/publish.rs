@@ -80,7 +80,9 @@ impl Direct {
         let there = there.map_err(not_yet(volume, HANDED_OVER))?;
         for record in there.iter().filter(|record| is_orphan(record)) {
             let target = record.target.display();
-            warn!(volume, %target, "the target's directory is gone; what was handed over there is taken back");
+            // Nobody has asked the driver for it yet. While a guest has it, it is left as it is.
+            self.is_let_go(record, Absent::Lost).await.map_err(not_yet(volume, "taken back"))?;
+            warn!(volume, %target, "the pod's directory is gone; what was handed over there is taken back");
             let answer = self.unpublish(asking, record).await?;
             let failed = answer.failure().map(|status| status.to_string());
             failed.map_or(Ok(()), |status| Err(not_yet(volume, HANDED_OVER)(status)))?;

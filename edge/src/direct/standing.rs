@@ -87,7 +87,8 @@ impl Direct {
         self.give_back(record).await
     }
 
-    async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
+    /// The same, with some patience for who is just ending.
+    pub(super) async fn is_let_go(&self, record: &Published, absent: Absent) -> Result<(), DeviceError> {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.is_let_go_now(record, absent).await {

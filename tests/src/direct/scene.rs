@@ -179,6 +179,16 @@ impl Scene {
         Ok(parent.join("mount"))
     }
 
+    /// The target of a pod of a kubelet, in its directory as it is there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn kubelets_target(&self, pod: &str) -> anyhow::Result<PathBuf> {
+        let parent = self.stand.dir().join("pods").join(pod).join("volumes/kubernetes.io~csi/pv");
+        std::fs::create_dir_all(&parent)?;
+        Ok(parent.join("mount"))
+    }
+
     /// The cloud's front.
     ///
     /// # Errors

@@ -14,8 +14,8 @@ use super::lease::Lease;
 /// What a pod is told that wants it.
 pub(super) fn refusal(volume: &str, why: &str) -> Arc<Error> {
     let why = format!(
-        "{why}. What is here may be older than what another has written: end the guest that runs with it here, if one \
-         does, then unpublish it, and ask again"
+        "{why}. What is here may be older than what another has written: delete the pod whose guest runs with it here, if \
+         one does, and when it is unpublished ask again"
     );
     Error::Owned { volume: volume.to_owned(), why }.into()
 }
@@ -50,13 +50,13 @@ impl Direct {
             self.root.remove(&record.target, driver, volume).map_err(|error| chain(&error))
         };
         if let Err(error) = removed.await {
-            warn!(driver, volume, error, "a fenced volume is still with a guest here; end that guest");
+            warn!(driver, volume, error, "a fenced volume is still with a guest here; delete its pod");
             return false;
         }
         // One may have found it between the look and the removal.
         if let Err(error) = self.is_let_go_now(record, Absent::Lost).await {
             let error = chain(&error);
-            error!(driver, volume, error, "a guest has begun with a fenced volume just now; end that guest");
+            error!(driver, volume, error, "a guest has begun with a fenced volume just now; delete its pod");
         }
         true
     }

@@ -1,9 +1,9 @@
 //! What is seen to again and again, whether or not anybody calls: the cloud knows how each volume stands, what was taken
 //! from this node is told to no runtime, and what pods that are gone have left is taken back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use http::HeaderMap;
 use proto::error::chain;
 use proto::identity::DriverName;
 use proto::rpc;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::super::published::{self, Published};
+use super::super::published::{self, Kind, Published};
 use super::super::{Asking, Direct};
 use super::lease;
 use super::{MAX_ID, Told};
@@ -22,7 +23,12 @@ use super::{MAX_ID, Told};
 const AGAIN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(60);
 /// How soon all is looked at again when nothing was left.
-const LOOK: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_secs(10);
+/// How long a pod's directory is missing before what it had is taken back without a call.
+const GONE: Duration = Duration::from_secs(15);
+
+/// The targets of pods that are gone, and since when.
+type Orphans = BTreeMap<PathBuf, Instant>;
 
 impl Direct {
     /// Lets go what is not used, and holds what is, as a csi-edge left it that has ended. Nobody is asked.
@@ -34,14 +40,14 @@ impl Direct {
         }
     }
 
-    /// Sees to all volumes, at each new link and every half minute, until told to stop.
+    /// Sees to all volumes, at each new link and every few seconds, until told to stop.
     pub async fn keep_owners(self: Arc<Self>) {
-        let (mut news, mut wait) = (self.calls.asks().news(), AGAIN);
+        let (mut news, mut wait, mut orphans) = (self.calls.asks().news(), AGAIN, Orphans::new());
         loop {
             news.borrow_and_update();
             let all = self.see_to_all().await;
             // Later, so that a node that has just linked states what it has first.
-            self.take_back_all_orphans();
+            self.take_back_all_orphans(&mut orphans);
             if all {
                 wait = AGAIN;
             }
@@ -96,9 +102,15 @@ impl Direct {
 
     /// Takes back what was handed over to pods that are gone, each in a task of its own: a driver takes as long as it
     /// likes.
-    fn take_back_all_orphans(self: &Arc<Self>) {
+    fn take_back_all_orphans(self: &Arc<Self>, orphans: &mut Orphans) {
         let records = self.state.as_ref().and_then(|state| published::each(state).ok()).unwrap_or_default();
-        for record in records.into_iter().flatten().filter(is_orphan) {
+        let gone: Vec<_> = records.into_iter().flatten().filter(is_orphan).collect();
+        orphans.retain(|target, _| gone.iter().any(|record| record.target == *target));
+        for record in gone {
+            let since = *orphans.entry(record.target.clone()).or_insert_with(Instant::now);
+            if since.elapsed() < GONE {
+                continue;
+            }
             let Ok(driver) = record.driver.parse::<DriverName>() else { continue };
             let Some(rpc) = rpc::find("/csi.v1.Node/NodeUnpublishVolume") else { continue };
             // Whoever does something with it may be taking it back, and else it is this one's turn the next time.
@@ -133,16 +145,28 @@ impl Drop for Stating<'_> {
     }
 }
 
-/// Whether a volume was handed over to a pod that is gone. A kubelet that was away when its pod went sees no mount at the
-/// target, so it does not unpublish; it removes the pod's directories.
+/// Whether a volume was handed over to a kubelet's pod that is gone. A kubelet that was away when its pod went may see no
+/// mount at the target and not unpublish; it removes the pod's directory in the end. The volume's directory in it says
+/// nothing: a kubelet removes that after a refusal, too.
 pub(in super::super) fn is_orphan(record: &Published) -> bool {
     let missing = |path: &Path| {
         std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
-    // While a kubelet's whole directory is not mounted, as at a boot, nothing is known of its pods.
-    let pods =
-        record.target.ancestors().skip(2).find(|path| path.file_name().is_some_and(|name| name == "pods"));
-    record.target.parent().is_some_and(missing) && !pods.is_some_and(missing)
+    let Some(pod) = pod_directory(&record.target) else { return false };
+    // While a kubelet's whole directory is not mounted, as at a boot, nothing is known of its pods. Ours is in it, too. And
+    // who is connected to SPDK's socket is not known.
+    let kubelets = [pod.parent(), record.private_path.parent()];
+    record.kind != Kind::Spdk && missing(pod) && !kubelets.into_iter().flatten().any(missing)
+}
+
+/// The directory of the pod whose volume is at a target: `…/pods/UID` of `…/pods/UID/volumes/kubernetes.io~csi/PV/mount`.
+fn pod_directory(target: &Path) -> Option<&Path> {
+    let [_, volume, plugin, volumes, pod, pods] = *target.ancestors().take(6).collect::<Vec<_>>() else {
+        return None;
+    };
+    let named = |path: &Path, name: &str| path.file_name().is_some_and(|is| is == name);
+    let kubelets = named(plugin, "kubernetes.io~csi") && named(volumes, "volumes") && named(pods, "pods");
+    (kubelets && volume.file_name().is_some()).then_some(pod)
 }
 
 #[cfg(test)]
@@ -154,14 +178,23 @@ mod tests {
     fn a_pod_is_gone_when_its_directory_is_and_others_may_be_there() {
         let dir = tempfile::tempdir().unwrap();
         let pods = dir.path().join("pods");
-        let parent = pods.join("uid/volumes/kubernetes.io~csi/pv");
-        let record = Published { target: parent.join("mount"), ..record("v") };
-        assert!(!is_orphan(&record), "the kubelet's directory is not there at all");
-        std::fs::create_dir_all(&parent).unwrap();
+        let (ours, volume) = (dir.path().join("plugins/ours"), pods.join("uid/volumes/kubernetes.io~csi/pv"));
+        let record = Published { target: volume.join("mount"), private_path: ours.join("v"), ..record("v") };
+        std::fs::create_dir_all(&ours).unwrap();
+        assert!(!is_orphan(&record), "the kubelet's pods are not there at all");
+        std::fs::create_dir_all(&volume).unwrap();
         assert!(!is_orphan(&record), "the target itself may be missing");
+        std::fs::remove_dir(&volume).unwrap();
+        assert!(!is_orphan(&record), "so it is after a refusal");
         std::fs::remove_dir_all(pods.join("uid")).unwrap();
         assert!(is_orphan(&record));
-        let elsewhere = Published { target: dir.path().join("x/mount"), ..record };
-        assert!(is_orphan(&elsewhere));
+        assert!(!is_orphan(&Published { kind: Kind::Spdk, ..record.clone() }));
+        std::fs::remove_dir(&ours).unwrap();
+        assert!(!is_orphan(&record), "an older directory is below one that is not mounted");
+        std::fs::create_dir(&ours).unwrap();
+        for target in ["x/mount", "pods/uid/mount", "pods/uid/volumes/other/pv/mount"] {
+            let elsewhere = Published { target: dir.path().join(target), ..record.clone() };
+            assert!(!is_orphan(&elsewhere), "{target} is no kubelet's");
+        }
     }
 }

@@ -123,13 +123,11 @@ async fn whatever_the_scope_who_can_be_asked_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_other_node_could_have_is_had_without_a_link_and_said_at_the_next() {
-    for scope in [Some(Scope::Shared), None] {
+async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_the_next() {
+    for scope in [Some(Scope::Node), Some(Scope::Shared), None] {
         assert_eq!(node(scope).await.own(false).await.unwrap_err().code(), Code::Unavailable);
     }
     let node = node(Some(Scope::Node)).await;
-    drop(node.link());
-    node.own(false).await.unwrap();
     node.publish("v");
     node.direct.let_go(&node.driver, "v").await;
     assert_eq!(node.lease(), Some(held(0)));
@@ -162,7 +160,7 @@ async fn what_was_held_is_confirmed_on_each_link_before_a_pod_has_it() {
     assert_eq!((owned.unwrap_err().code(), step), (Code::Unavailable, hold(5)));
     let (owned, step) = node.own_with(&mut link, Answer::Fenced { why: why() }).await;
     let refused = owned.unwrap_err();
-    assert!(refused.chain().contains("end the guest"), "{}", refused.chain());
+    assert!(refused.chain().contains("delete the pod"), "{}", refused.chain());
     assert_eq!((refused.code(), step), (Code::FailedPrecondition, hold(5)));
     assert_eq!(node.lease(), Some(Lease::Fenced { epoch: 5, why: why() }));
     drop(link);
