@@ -99,9 +99,9 @@ fn hold(own: &mut Ownership, node: &NodeName, (said, pod): (u64, &str), at: Mome
     if broken || others.is_some_and(|others| said <= others.epoch) {
         return Verdict::Fenced(others.cloned());
     }
-    // What it was told last may not have arrived.
-    let epoch = mine.filter(|mine| said <= *mine).unwrap_or(at.epoch);
-    give(own, node, pod, epoch, at.now)
+    // What it was told last may not have arrived. It gets no later one for what it says: who is right and still away would be
+    // taken for who was given it before.
+    give(own, node, pod, mine.map_or(said, |mine| mine.max(said)), at.now)
 }
 
 /// Takes it from a node, whatever that says from now on.
