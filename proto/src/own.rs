@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::DriverName;
 
+/// The longest id of a volume that may be spoken of, in bytes; the shortest has one. CSI's limit is 128; drivers exceed it.
+pub const MAX_ID: usize = 4096;
+
 /// What an edge says of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {

@@ -4,7 +4,7 @@ use prost::Message;
 use proto::csi;
 use proto::error::chain;
 use proto::identity::{DriverName, NodeName};
-use proto::own::{Answer, Own, Step as Said};
+use proto::own::{Answer, MAX_ID, Own, Step as Said};
 use proto::rpc::{Id, Segments};
 use tracing::{info, warn};
 
@@ -14,9 +14,6 @@ use crate::links::Links;
 use crate::make::text;
 use crate::policy::Scope;
 use crate::store::{At, Home, Ownership, Store, Txn};
-
-/// The longest id of a volume that an edge may speak of, in bytes. CSI's limit is 128; drivers exceed it.
-const MAX_ID: usize = 4096;
 
 /// The volumes that one node may have: more than any machine runs guests for, and few enough that nodes which go mad
 /// leave room for others in the store.

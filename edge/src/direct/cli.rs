@@ -235,7 +235,7 @@ fn change(volume: look::Volume, after: &[look::Volume]) -> Change {
         (Standing::Lost, Standing::Published) => "handed over again",
         (Standing::Published, Standing::Lost) => "taken back, its device is not there; publish it again",
         (Standing::Lost, Standing::Lost) => "cannot be handed over; the log says why, publish it again",
-        (Standing::Fenced, _) => "taken from this node by an operator; end its guest, and unpublish it",
+        (Standing::Fenced, _) => "taken from this node by an operator; delete its pod",
         (Standing::Begun, _) => {
             "its publication was interrupted; the kubelet ends or takes back what was begun"
         }

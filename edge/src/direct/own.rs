@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proto::error::{Error, chain};
 use proto::identity::DriverName;
-use proto::own::{Answer, Step};
+use proto::own::{Answer, MAX_ID, Step};
 use proto::topology::Scope;
 use tracing::{error, info, warn};
 
@@ -28,9 +28,6 @@ use asks::NoAnswer;
 use lease::{Entry, Lease, Wish};
 
 const HANDED_OVER: &str = "handed over directly";
-/// The longest id of a volume of which the cloud is asked, in bytes, as it has it too. CSI's limit is 128; drivers exceed
-/// it.
-const MAX_ID: usize = 4096;
 /// How long a pod's volume waits for the cloud's word.
 const ASK: Duration = Duration::from_secs(5);
 /// How long an unpublished volume's caller waits until the cloud knows.

@@ -62,8 +62,7 @@ pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
     match (lease, recorded) {
         (Some(Lease::Held { epoch }), false) => Some(Lease::LetGo { epoch }),
         (Some(Lease::LetGo { epoch }), true) => Some(Lease::Held { epoch }),
-        // Published without a question: by an older csi-edge, or while nobody could be asked about what no other node
-        // has. It says so when it can.
+        // Published without a question: by an older csi-edge, or with an older csi-cloud. It says so when it can.
         (None | Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0 }),
         // A guest has it no more, so it is an ordinary node again.
         (Some(Lease::Fenced { .. }), false) => Some(Lease::Unsettled),

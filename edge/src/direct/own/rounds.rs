@@ -10,14 +10,15 @@ use std::time::Duration;
 use http::HeaderMap;
 use proto::error::chain;
 use proto::identity::DriverName;
+use proto::own::MAX_ID;
 use proto::rpc;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::super::published::{self, Kind, Published};
 use super::super::{Asking, Direct};
+use super::Told;
 use super::lease;
-use super::{MAX_ID, Told};
 
 /// How soon what was left undone is done again: at first, and twice that each time, up to the last.
 const AGAIN: Duration = Duration::from_secs(1);
