@@ -43,6 +43,22 @@ async fn staged(pair: &Pair) -> anyhow::Result<Volume> {
     Ok(volume)
 }
 
+/// Waits until csi-cloud has heard that the first node has it, for its pod, and does not give it to the other one.
+async fn is_the_first_nodes(pair: &Pair, volume: &Volume) -> anyhow::Result<()> {
+    until("the node has said so", || async {
+        let owners = pair.json(&["owners"]).await?;
+        ensure!(owners[0]["holder_node"] == "n1" && owners[0]["holder_pod"] == "uid-1", "{owners}");
+        Ok(())
+    })
+    .await?;
+    until("the other one is linked", || async {
+        let (code, why) = code(pair.publish(1, volume, "uid-2").await);
+        ensure!(code == Code::FailedPrecondition && why.contains("node n1 has it"), "{code:?} {why}");
+        Ok(())
+    })
+    .await
+}
+
 async fn fenced(pair: &Pair, node: usize) -> anyhow::Result<()> {
     until("it is told that it was taken", || async {
         let shown = pair.shown(node).await?;
@@ -351,18 +367,7 @@ async fn a_store_that_was_lost_learns_from_the_nodes_who_has_what() -> anyhow::R
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.forget_store().await?;
-    until("the node has said so", || async {
-        let owners = pair.json(&["owners"]).await?;
-        ensure!(owners[0]["holder_node"] == "n1" && owners[0]["holder_pod"] == "uid-1", "{owners}");
-        Ok(())
-    })
-    .await?;
-    until("the other one is linked", || async {
-        let (code, why) = code(pair.publish(1, &volume, "uid-2").await);
-        ensure!(code == Code::FailedPrecondition && why.contains("node n1 has it"), "{code:?} {why}");
-        Ok(())
-    })
-    .await?;
+    is_the_first_nodes(&pair, &volume).await?;
     pair.unpublish(0, &volume, "uid-1").await?;
     pair.end(&volume).await?;
     pair.stop().await
@@ -381,18 +386,7 @@ async fn what_was_published_before_anybody_asked_is_its_nodes() -> anyhow::Resul
     until("it is served", || pair.publish(0, &volume, "uid-1")).await?;
     assert_eq!(pair.json(&["owners"]).await?, Value::Array(Vec::new()));
     pair.mend(0);
-    until("the node has said so", || async {
-        let owners = pair.json(&["owners"]).await?;
-        ensure!(owners[0]["holder_node"] == "n1" && owners[0]["holder_pod"] == "uid-1", "{owners}");
-        Ok(())
-    })
-    .await?;
-    until("the other one is linked", || async {
-        let (code, why) = code(pair.publish(1, &volume, "uid-2").await);
-        ensure!(code == Code::FailedPrecondition && why.contains("node n1 has it"), "{code:?} {why}");
-        Ok(())
-    })
-    .await?;
+    is_the_first_nodes(&pair, &volume).await?;
     pair.unpublish(0, &volume, "uid-1").await?;
     pair.end(&volume).await?;
     pair.stop().await

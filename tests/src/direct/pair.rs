@@ -12,7 +12,7 @@ use proto::csi::node_client::NodeClient;
 use serde_json::Value;
 use tonic::transport::Channel;
 
-use super::scene::{Clean, DRIVER, Volume, loops};
+use super::scene::{Clean, DRIVER, Volume, loops, staging};
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::stand::{Cloud, START, STOP, Stand, channel, until};
@@ -278,13 +278,6 @@ impl Pair {
         Ok(())
     }
 
-    /// The storage has one path for both.
-    fn staging(&self, volume: &Volume) -> anyhow::Result<String> {
-        let staging = self.stand.dir().join("staging").join(&volume.id);
-        std::fs::create_dir_all(&staging)?;
-        Ok(staging.display().to_string())
-    }
-
     /// Stages a volume at a node.
     ///
     /// # Errors
@@ -292,7 +285,7 @@ impl Pair {
     pub async fn stage(&self, node: usize, volume: &Volume) -> anyhow::Result<()> {
         let request = csi::NodeStageVolumeRequest {
             volume_id: volume.id.clone(),
-            staging_target_path: self.staging(volume)?,
+            staging_target_path: staging(&self.stand, volume)?,
             volume_capability: Some(volume.capability.clone()),
             volume_context: volume.context.clone(),
             ..Default::default()
@@ -315,7 +308,7 @@ impl Pair {
     pub async fn publish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
         let request = csi::NodePublishVolumeRequest {
             volume_id: volume.id.clone(),
-            staging_target_path: self.staging(volume)?,
+            staging_target_path: staging(&self.stand, volume)?,
             target_path: self.target(node, pod)?,
             volume_capability: Some(volume.capability.clone()),
             volume_context: volume.context.clone(),
@@ -342,7 +335,7 @@ impl Pair {
     /// The first call's that fails.
     pub async fn end(&self, volume: &Volume) -> anyhow::Result<()> {
         for node in [0, 1] {
-            let (volume_id, staging_target_path) = (volume.id.clone(), self.staging(volume)?);
+            let (volume_id, staging_target_path) = (volume.id.clone(), staging(&self.stand, volume)?);
             let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
             self.node(node).await?.node_unstage_volume(request).await?;
         }

@@ -79,6 +79,13 @@ pub struct Volume {
     pub capability: csi::VolumeCapability,
 }
 
+/// Where a volume is staged, at whichever node; it is made.
+pub(super) fn staging(stand: &Stand, volume: &Volume) -> anyhow::Result<String> {
+    let staging = stand.dir().join("staging").join(&volume.id);
+    std::fs::create_dir_all(&staging)?;
+    Ok(staging.display().to_string())
+}
+
 /// A capability of a Filesystem claim.
 pub fn mount(mode: Mode, fs_type: &str, group: &str) -> csi::VolumeCapability {
     let mount = MountVolume {
@@ -242,19 +249,13 @@ impl Scene {
         self.controller().await?.controller_publish_volume(request).await?;
         let request = csi::NodeStageVolumeRequest {
             volume_id: volume.id.clone(),
-            staging_target_path: self.staging(volume)?,
+            staging_target_path: staging(&self.stand, volume)?,
             volume_capability: Some(volume.capability.clone()),
             volume_context: volume.context.clone(),
             ..Default::default()
         };
         self.node().await?.node_stage_volume(request).await?;
         Ok(())
-    }
-
-    fn staging(&self, volume: &Volume) -> anyhow::Result<String> {
-        let staging = self.stand.dir().join("staging").join(&volume.id);
-        std::fs::create_dir_all(&staging)?;
-        Ok(staging.display().to_string())
     }
 
     /// Publishes a volume to a pod.
@@ -264,7 +265,7 @@ impl Scene {
     pub async fn publish(&self, volume: &Volume, target: &Path) -> anyhow::Result<()> {
         let request = csi::NodePublishVolumeRequest {
             volume_id: volume.id.clone(),
-            staging_target_path: self.staging(volume)?,
+            staging_target_path: staging(&self.stand, volume)?,
             target_path: target.display().to_string(),
             volume_capability: Some(volume.capability.clone()),
             volume_context: volume.context.clone(),
@@ -307,7 +308,7 @@ impl Scene {
     /// The call's.
     pub async fn grow_at_node(&self, volume: &Volume, path: Option<&Path>, mib: i64) -> Result<i64, Status> {
         let local = |error: anyhow::Error| Status::internal(error.to_string());
-        let staging = self.staging(volume).map_err(local)?;
+        let staging = staging(&self.stand, volume).map_err(local)?;
         let request = csi::NodeExpandVolumeRequest {
             volume_id: volume.id.clone(),
             volume_path: path.map_or_else(|| staging.clone(), |path| path.display().to_string()),
@@ -342,7 +343,7 @@ impl Scene {
     /// # Errors
     /// The first call's that fails.
     pub async fn delete(&self, volume: &Volume) -> anyhow::Result<()> {
-        let (volume_id, staging_target_path) = (volume.id.clone(), self.staging(volume)?);
+        let (volume_id, staging_target_path) = (volume.id.clone(), staging(&self.stand, volume)?);
         let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
         self.node().await?.node_unstage_volume(request).await?;
         let (volume_id, node_id) = (volume.id.clone(), NODE.to_owned());
