@@ -186,7 +186,8 @@ async fn call(caller: &mut ControllerClient<Channel>, number: usize) -> anyhow::
     let accessible_topology = Some(csi::Topology { segments });
     let request = csi::GetCapacityRequest { accessible_topology, ..Default::default() };
     let answer = caller.get_capacity(request).await?.into_inner();
-    ensure!(answer.available_capacity == CAPACITY, "GetCapacity was answered wrongly");
+    let (said, its) = (answer.available_capacity, CAPACITY + i64::try_from(number)?);
+    ensure!(said == its, "GetCapacity was answered with {said}, and not by the edge with {its}");
     Ok(())
 }
 

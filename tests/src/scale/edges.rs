@@ -32,7 +32,7 @@ use tokio::time::Instant;
 pub const DRIVER: &str = "scale.test.edge-csi.io";
 /// The segment of its topology that is an edge's name.
 pub const SEGMENT: &str = "topology.scale.example/node";
-/// The answer to GetCapacity, in bytes.
+/// The answer to GetCapacity of the first edge, in bytes; each next one has a byte more.
 pub const CAPACITY: i64 = 1 << 40;
 /// Links over QUIC that share a UDP socket.
 const LINKS_PER_SOCKET: usize = 64;
@@ -49,6 +49,8 @@ pub struct Fleet {
 }
 
 struct Edge {
+    /// Its answer to GetCapacity.
+    capacity: i64,
     node: NodeName,
     driver: DriverName,
     tls: Arc<rustls::ClientConfig>,
@@ -93,7 +95,8 @@ impl Fleet {
             let alpn = if outgoing.is_some() { quic::ALPN } else { ws::ALPN };
             let tls = tls::client_config(&credentials, alpn)?;
             let driver = DRIVER.parse()?;
-            edges.push(Arc::new(Edge { node, driver, tls, outgoing: outgoing.clone() }));
+            let capacity = CAPACITY + i64::try_from(number)?;
+            edges.push(Arc::new(Edge { capacity, node, driver, tls, outgoing: outgoing.clone() }));
         }
         let shared = Shared {
             endpoint,
@@ -198,7 +201,7 @@ impl Edge {
         loop {
             tokio::select! {
                 event = link.next() => match event {
-                    Event::Opened(_, io) => tasks.spawn_until_stop("http2", answer_calls(io)),
+                    Event::Opened(_, io) => tasks.spawn_until_stop("http2", answer_calls(self.capacity, io)),
                     // Said anew when the fleet has grown.
                     Event::Message(Message::Welcome(welcome)) => *cap_ms = welcome.backoff_cap_ms,
                     Event::Message(_) => {}
@@ -210,20 +213,21 @@ impl Edge {
     }
 }
 
-async fn answer_calls(io: Io) {
+async fn answer_calls(capacity: i64, io: Io) {
     // It ends with its link.
-    let _ = http2::serve(io, answer, std::future::pending()).await;
+    let _ = http2::serve(io, move |request| answer(capacity, request), std::future::pending()).await;
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let _ = frame::collect(request.into_body()).await;
-    let response = csi::GetCapacityResponse { available_capacity: CAPACITY, ..Default::default() };
+    let response = csi::GetCapacityResponse { available_capacity: capacity, ..Default::default() };
     Ok(forward::Answer::of(frame::frame(&response.encode_to_vec())).response())
 }
 
 /// What a driver of node-local disks says of itself.
 fn driver(node: &NodeName, name: DriverName) -> Driver {
     use csi::controller_service_capability::rpc::Type;
+    use csi::plugin_capability::service::Type as Service;
     let capability = |r#type: Type| csi::ControllerServiceCapability {
         r#type: Some(csi::controller_service_capability::Type::Rpc(
             csi::controller_service_capability::Rpc { r#type: r#type.into() },
@@ -241,6 +245,16 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
         Type::CreateDeleteSnapshot,
         Type::ExpandVolume,
     ];
+    let service = |r#type: Service| csi::PluginCapability {
+        r#type: Some(csi::plugin_capability::Type::Service(csi::plugin_capability::Service {
+            r#type: r#type.into(),
+        })),
+    };
+    let plugin = csi::GetPluginCapabilitiesResponse {
+        capabilities: [Service::ControllerService, Service::VolumeAccessibilityConstraints]
+            .map(service)
+            .to_vec(),
+    };
     let controller = csi::ControllerGetCapabilitiesResponse { capabilities: kinds.map(capability).to_vec() };
     let segments = [(SEGMENT.to_owned(), node.to_string())].into();
     let node = csi::NodeGetInfoResponse {
@@ -250,7 +264,7 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
     };
     let answers = [
         ("GetPluginInfo", info.encode_to_vec()),
-        ("GetPluginCapabilities", csi::GetPluginCapabilitiesResponse::default().encode_to_vec()),
+        ("GetPluginCapabilities", plugin.encode_to_vec()),
         ("ControllerGetCapabilities", controller.encode_to_vec()),
         ("NodeGetCapabilities", csi::NodeGetCapabilitiesResponse::default().encode_to_vec()),
         ("NodeGetInfo", node.encode_to_vec()),
