@@ -46,12 +46,20 @@ pub struct Links {
     draining: Tasks,
     /// Told whenever a node has a new link.
     linking: watch::Sender<()>,
-    /// The backoff that edges were told last; it grows with the largest fleet seen.
-    backoff_cap: watch::Sender<Duration>,
+    /// What edges were told last.
+    told: watch::Sender<Told>,
     /// What edges are told of their drivers.
     scopes: Scopes,
     /// How many links were made so far.
     made: AtomicU64,
+}
+
+/// What all edges are told, and again when it changes.
+struct Told {
+    /// It grows with the largest fleet seen.
+    backoff_cap: Duration,
+    /// Those of all drivers; each edge is told of its own.
+    scopes: BTreeMap<DriverName, Scope>,
 }
 
 /// What a call needs of a link.
@@ -89,11 +97,11 @@ pub struct Peer {
 impl Links {
     /// No links yet. Their tasks are part of `tasks`.
     pub fn new(store: Store, tasks: Tasks) -> Self {
-        let (draining, backoff_cap) = (Tasks::default(), watch::Sender::new(backoff_cap(0)));
-        let (by_node, waiting, lost, linking) = Default::default();
+        let told = watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() });
+        let (by_node, waiting, lost, draining, linking) = Default::default();
         let (begun, made) = (Instant::now(), AtomicU64::new(0));
         let scopes = Scopes::default();
-        Self { by_node, waiting, lost, begun, store, tasks, draining, linking, backoff_cap, scopes, made }
+        Self { by_node, waiting, lost, begun, store, tasks, draining, linking, told, scopes, made }
     }
 
     /// The same with the operator's word on how far the volumes of these drivers reach.

@@ -1,6 +1,5 @@
 //! One link's life at the cloud: hello and welcome, what the edge says and what calls want of it, its end.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,22 +10,20 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use proto::error::chain;
 use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
-use proto::identity::{DriverName, NodeName};
+use proto::identity::NodeName;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::own::Own;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::owners::Asking;
-use super::{Handle, Links, Peer, Want};
+use super::{Handle, Links, Peer, Told, Want};
 use crate::learn;
-use crate::policy::Scope;
 
 /// What others want of a link.
 struct Asked {
     wanted: mpsc::Receiver<Want>,
-    cap: watch::Receiver<Duration>,
-    scopes: watch::Receiver<BTreeMap<DriverName, Scope>>,
+    told: watch::Receiver<Told>,
 }
 
 /// What an edge said.
@@ -40,45 +37,70 @@ enum Heard {
 
 impl Links {
     /// Runs a link whose other end is proved to be `node`, and was seen at `from`, until it ends.
-    pub async fn run(&self, node: NodeName, mut link: Link, from: Option<SocketAddr>) {
-        let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
-            Ok(Event::Message(Message::Hello(hello))) if self.is_drained() => {
-                self.greet(&node, &hello);
-                return refuse(&node, link, "csi-cloud is stopping; dial it elsewhere, or later").await;
-            }
-            Ok(Event::Message(Message::Hello(hello))) => hello,
-            Ok(Event::Closed(LinkError::Message(error))) => return refuse(&node, link, &chain(&error)).await,
-            Ok(Event::Closed(error)) => {
-                return warn!(%node, error = %chain(&error), "a link ended before its hello");
-            }
-            Ok(_) => return refuse(&node, link, "the first message on a link is a hello").await,
-            Err(_) => return refuse(&node, link, "no hello came in time").await,
-        };
-        self.greet(&node, &hello);
-        if self.store.read(|state| state.is_removed(&node)) {
-            let reason =
-                format!("an operator removed this node; `csi-cloud node admit {node}` lets it in again");
-            return refuse(&node, link, &reason).await;
-        }
-        let (transport, version) = (link.transport(), hello.version.into());
-        let peer = Peer { transport, address: from, version, owners: hello.owners };
-        if let Err(error) = learn::drivers(&self.store, &node, hello.drivers).await {
-            return refuse(&node, link, &chain(&error)).await;
-        }
-        self.scopes.look(&self.store);
-        let (cap, scopes) = (self.backoff_cap.subscribe(), self.scopes.changes());
-        if let Err(error) = link.send(&self.welcome(&node)).await {
-            return warn!(%node, error = %chain(&error), "a link ended at its welcome");
-        }
-        // Two are wanted at a time, one of each kind. Not tokio's channel, which takes 1.1 KiB of each idle link.
-        let (want, wanted) = mpsc::channel(2);
-        let tasks = self.tasks.group();
-        let handle = Arc::new(Handle { peer, ..Handle::new(want, tasks) });
-        self.enter(&node, &handle);
-        self.drive(&node, link, &handle, Asked { wanted, cap, scopes }).await;
+    pub async fn run(&self, node: NodeName, link: Link, from: Option<SocketAddr>) {
+        // Boxed, as all that is seldom: what idle links wait in has no room for it.
+        let Some((link, handle, asked)) = Box::pin(self.begin(&node, link, from)).await else { return };
+        self.drive(&node, link, &handle, asked).await;
         handle.tasks.stop();
         self.remove(&node, &handle);
         handle.tasks.ended().await;
+    }
+
+    /// Hello and welcome; none if it does not come to a link.
+    async fn begin(
+        &self,
+        node: &NodeName,
+        mut link: Link,
+        from: Option<SocketAddr>,
+    ) -> Option<(Link, Arc<Handle>, Asked)> {
+        let hello = match self.hello(node, &mut link).await {
+            Ok(hello) => hello,
+            Err(Some(reason)) => {
+                refuse(node, link, &reason).await;
+                return None;
+            }
+            Err(None) => return None,
+        };
+        let (transport, version) = (link.transport(), hello.version.into());
+        let peer = Peer { transport, address: from, version, owners: hello.owners };
+        if let Err(error) = learn::drivers(&self.store, node, hello.drivers).await {
+            refuse(node, link, &chain(&error)).await;
+            return None;
+        }
+        self.look();
+        let told = self.told.subscribe();
+        if let Err(error) = link.send(&self.welcome(node)).await {
+            warn!(%node, error = %chain(&error), "a link ended at its welcome");
+            return None;
+        }
+        // Two are wanted at a time, one of each kind. Not tokio's channel, which takes 1.1 KiB of each idle link.
+        let (want, wanted) = mpsc::channel(2);
+        let handle = Arc::new(Handle { peer, ..Handle::new(want, self.tasks.group()) });
+        self.enter(node, &handle);
+        Some((link, handle, Asked { wanted, told }))
+    }
+
+    /// The hello of a node that may link; else why it may not, and none if there is nobody any more to hear it.
+    async fn hello(&self, node: &NodeName, link: &mut Link) -> Result<Hello, Option<String>> {
+        let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
+            Ok(Event::Message(Message::Hello(hello))) => hello,
+            Ok(Event::Closed(LinkError::Message(error))) => return Err(Some(chain(&error))),
+            Ok(Event::Closed(error)) => {
+                warn!(%node, error = %chain(&error), "a link ended before its hello");
+                return Err(None);
+            }
+            Ok(_) => return Err(Some("the first message on a link is a hello".into())),
+            Err(_) => return Err(Some("no hello came in time".into())),
+        };
+        self.greet(node, &hello);
+        if self.is_drained() {
+            return Err(Some("csi-cloud is stopping; dial it elsewhere, or later".into()));
+        }
+        if self.store.read(|state| state.is_removed(node)) {
+            let admit = format!("`csi-cloud node admit {node}` lets it in again");
+            return Err(Some(format!("an operator removed this node; {admit}")));
+        }
+        Ok(hello)
     }
 
     /// Makes this the node's link.
@@ -88,7 +110,11 @@ impl Links {
             older.tasks.stop();
         }
         let cap = backoff_cap(self.map().len());
-        self.backoff_cap.send_if_modified(|told| std::mem::replace(told, cap.max(*told)) < cap);
+        self.told.send_if_modified(|told| {
+            let larger = cap > told.backoff_cap;
+            told.backoff_cap = cap.max(told.backoff_cap);
+            larger
+        });
         info!(%node, "linked");
     }
 
@@ -118,7 +144,7 @@ impl Links {
         let mut owners = Asking::new(self, node, handle);
         loop {
             let send = tokio::select! {
-                event = link.next() => match self.hear(node, event).await {
+                event = link.next() => match Box::pin(self.hear(node, event)).await {
                     Heard::Drivers => Some(self.welcome(node)),
                     Heard::Own(own) => match owners.push(own) {
                         Ok(()) => None,
@@ -144,8 +170,7 @@ impl Links {
                 }
                 Some(()) = opening.next() => None,
                 answer = owners.next() => Some(Message::Owner(answer)),
-                Ok(()) = asked.cap.changed() => Some(self.welcome(node)),
-                Ok(()) = asked.scopes.changed() => Some(self.welcome(node)),
+                Ok(()) = asked.told.changed() => Some(self.welcome(node)),
                 () = self.drained(), if !told_to_go => {
                     told_to_go = true;
                     Some(Message::Leave)
@@ -174,7 +199,7 @@ impl Links {
                 info!(%node, "drivers changed");
                 match learn::drivers(&self.store, node, drivers).await {
                     Ok(()) => {
-                        self.scopes.look(&self.store);
+                        self.look();
                         Heard::Drivers
                     }
                     Err(error) => Heard::Broken(chain(&error)),
@@ -193,12 +218,21 @@ impl Links {
         }
     }
 
+    /// Looks whether what a node said has changed a driver's scope for all.
+    fn look(&self) {
+        let mut scopes = self.scopes.all(&self.store);
+        self.told.send_if_modified(|told| {
+            std::mem::swap(&mut told.scopes, &mut scopes);
+            told.scopes != scopes
+        });
+    }
+
     /// What a node is told at first, and again when something of it has changed.
     fn welcome(&self, node: &NodeName) -> Message {
         Message::Welcome(Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
-            backoff_cap_ms: u32::try_from(self.backoff_cap.borrow().as_millis()).ok(),
+            backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
             scopes: self.scopes.at(node, &self.store),
             owners: true,
         })
@@ -239,13 +273,13 @@ mod tests {
         let tasks = Tasks::default();
         let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
         let links = Links::new(store, tasks.clone());
-        let told = links.backoff_cap.subscribe();
+        let told = links.told.subscribe();
         for name in 0..4_000 {
             let handle = Arc::new(Handle::new(mpsc::channel(1).0, tasks.child()));
             assert!(!told.has_changed().unwrap(), "with {name} links");
             links.enter(&format!("n{name}").parse().unwrap(), &handle);
         }
-        assert_eq!(*told.borrow(), Duration::from_secs(4));
+        assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
         assert!(told.has_changed().unwrap());
     }
 

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use proto::identity::{DriverName, NodeName};
-use tokio::sync::watch;
 
 use crate::policy::{Policy, Scope};
 use crate::store::{At, OfDriver, Store};
@@ -15,14 +14,12 @@ use crate::store::{At, OfDriver, Store};
 pub(super) struct Scopes {
     /// The operator's word.
     words: BTreeMap<DriverName, Scope>,
-    /// Those of all drivers that any node has, to see when one changes.
-    known: watch::Sender<BTreeMap<DriverName, Scope>>,
 }
 
 impl Scopes {
     pub(super) fn new(policies: &BTreeMap<DriverName, Policy>) -> Self {
         let word = |(driver, policy): (&DriverName, &Policy)| Some((driver.clone(), policy.scope?));
-        Self { words: policies.iter().filter_map(word).collect(), known: watch::Sender::default() }
+        Self { words: policies.iter().filter_map(word).collect() }
     }
 
     /// Those of the drivers that a node has.
@@ -35,19 +32,9 @@ impl Scopes {
         store.read(|state| self.scope(driver, state.driver(driver)?))
     }
 
-    /// Looks whether what a node said has changed a scope for all.
-    pub(super) fn look(&self, store: &Store) {
-        let now = self.among(store, |_| true);
-        self.known.send_if_modified(|known| {
-            let changed = *known != now;
-            *known = now;
-            changed
-        });
-    }
-
-    /// Changes whenever one of them does.
-    pub(super) fn changes(&self) -> watch::Receiver<BTreeMap<DriverName, Scope>> {
-        self.known.subscribe()
+    /// Those of all drivers that any node has.
+    pub(super) fn all(&self, store: &Store) -> BTreeMap<DriverName, Scope> {
+        self.among(store, |_| true)
     }
 
     fn among(&self, store: &Store, wanted: impl Fn(&OfDriver) -> bool) -> BTreeMap<DriverName, Scope> {
@@ -93,22 +80,18 @@ mod tests {
             ("word.example".parse().unwrap(), "inferred.example".parse().unwrap());
         let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
         let scopes = Scopes::new(&[(word.clone(), policy)].into());
-        let mut changes = scopes.changes();
+        let before = scopes.all(&store);
         let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
         let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
         learn::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")]).await.unwrap();
         assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
         learn::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
-        scopes.look(&store);
-        assert!(changes.has_changed().unwrap());
-        changes.mark_unchanged();
+        assert_ne!(scopes.all(&store), before);
         let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
         assert_eq!(scopes.at(&n1, &store), expected.into());
         assert!(scopes.at(&n2, &store).is_empty(), "another node's drivers are none of its business");
         // What one node's driver says holds at all.
         learn::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
-        scopes.look(&store);
-        assert!(changes.has_changed().unwrap());
         assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Node));
     }
 }

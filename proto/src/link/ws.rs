@@ -38,7 +38,7 @@ fn config() -> WebSocketConfig {
     // The read buffer is allocated at once, for every idle link; what is read from is TLS's buffer, so a small one
     // costs no system calls. Messages are at most a control message.
     WebSocketConfig::default()
-        .read_buffer_size(2048)
+        .read_buffer_size(1024)
         .write_buffer_size(4096)
         .max_message_size(Some(MAX_BYTES))
         .max_frame_size(Some(MAX_BYTES))
