@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Response;
+use proto::awake::{self, Awake};
 use proto::forward::Body;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::Key;
@@ -27,6 +28,8 @@ const SHOWN: usize = 256;
 pub struct Calls {
     /// What is counted of them, and all else.
     pub metrics: Metrics,
+    /// Whether the program stays awake for the next one.
+    pub awake: Arc<Awake>,
     kept: Mutex<Kept>,
 }
 
@@ -111,19 +114,21 @@ pub struct Ongoing {
     running: Arc<Running>,
     /// What its caller was told. Dropped before that, it was the caller who left.
     code: Code,
+    _awake: awake::Call,
 }
 
 impl Calls {
     /// A call has come in.
     #[must_use]
     pub fn begin(self: Arc<Self>, rpc: &'static str, driver: &DriverName) -> Ongoing {
+        let awake = self.awake.begin();
         let (driver, begun, progress) = (driver.clone(), Instant::now(), Mutex::default());
         let running = Arc::new(Running { calls: self.clone(), rpc, driver, begun, progress });
         let mut kept = self.kept();
         let number = kept.next;
         kept.next += 1;
         kept.running.insert(number, running.clone());
-        Ongoing { number, running, code: Code::Cancelled }
+        Ongoing { number, running, code: Code::Cancelled, _awake: awake }
     }
 
     /// The calls in flight with their numbers, the oldest first.

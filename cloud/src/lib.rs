@@ -87,7 +87,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let calls = Arc::new(Calls::default());
     let store = open(config.store, &calls, &keeping).await?;
     let links = Arc::new(Links::new(store.clone(), edges.clone()).scoped(&config.policies));
-    let Common { grace, keep_alive, .. } = config.common;
+    let Common { grace, keep_alive, workers, .. } = config.common;
+    if workers == 1 {
+        keeping.spawn_until_stop("awake", calls.awake.clone().keep());
+    }
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {
         door.listen(endpoint, &credentials).await?;

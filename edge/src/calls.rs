@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use proto::awake::Awake;
 use proto::error::{BadRequest, Error};
 use proto::forward::{self, Answer, Body, CALL_ID, Call};
 use proto::frame;
@@ -46,6 +47,7 @@ pub struct Calls {
     /// Where it is kept what is handed over directly.
     direct: Option<PathBuf>,
     tasks: Tasks,
+    awake: Arc<Awake>,
 }
 
 /// How a request came here.
@@ -86,7 +88,14 @@ impl Calls {
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
         };
         let drivers = drivers.iter().map(|driver| (driver.name.clone(), slot(driver))).collect();
-        Self { drivers, scopes: Scopes::default(), asks: Asks::default(), direct: None, tasks }
+        Self {
+            drivers,
+            scopes: Scopes::default(),
+            asks: Asks::default(),
+            direct: None,
+            tasks,
+            awake: Arc::default(),
+        }
     }
 
     /// The same with what is known of how far the drivers' volumes reach.
@@ -111,6 +120,11 @@ impl Calls {
         &self.asks
     }
 
+    /// Whether the program stays awake for the next one.
+    pub(crate) fn awake(&self) -> &Arc<Awake> {
+        &self.awake
+    }
+
     /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is set when the
     /// request's link is no longer the one in use.
     pub async fn from_link(
@@ -131,7 +145,7 @@ impl Calls {
         came: Came,
         request: Request<B>,
     ) -> Result<Response<Body>, Infallible> {
-        let begun = Instant::now();
+        let (begun, _awake) = (Instant::now(), self.awake.begin());
         let rpc = request.uri().path().to_owned();
         let result = self.run(driver, came, request).await;
         let ms = begun.elapsed().as_millis();

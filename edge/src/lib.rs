@@ -62,7 +62,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     drivers.keep(&work);
     let (cloud, return_after, connect) = (config.cloud, config.return_after, ws::tcp());
-    let Common { grace, keep_alive, .. } = config.common;
+    let Common { grace, keep_alive, workers, .. } = config.common;
+    if workers == 1 {
+        work.spawn_until_stop("awake", calls.awake().clone().keep());
+    }
     let dial = Dial { cloud, return_after, credentials, node, drivers, calls, keep_alive, connect };
     doors.spawn("dial", dial.keep(doors.clone()));
     stop::signal().await.context("cannot listen to signals")?;

@@ -10,6 +10,7 @@ pub mod csi {
     include!("gen/csi.v1.rs");
 }
 
+pub mod awake;
 mod batch;
 pub mod config;
 pub mod direct;
