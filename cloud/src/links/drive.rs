@@ -219,7 +219,7 @@ impl Links {
     }
 
     /// Looks whether what a node said has changed a driver's scope for all.
-    fn look(&self) {
+    pub(super) fn look(&self) {
         let mut scopes = self.scopes.all(&self.store);
         self.told.send_if_modified(|told| {
             std::mem::swap(&mut told.scopes, &mut scopes);

@@ -60,6 +60,7 @@ mod tests {
 
     use super::*;
     use crate::learn;
+    use crate::links::Links;
     use crate::store::Memory;
 
     fn driver(name: &str, constrained: bool) -> Driver {
@@ -75,23 +76,31 @@ mod tests {
 
     #[tokio::test]
     async fn a_scope_is_the_operators_word_or_what_a_driver_said_and_else_not_told() {
-        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
         let (word, inferred): (DriverName, DriverName) =
             ("word.example".parse().unwrap(), "inferred.example".parse().unwrap());
         let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
-        let scopes = Scopes::new(&[(word.clone(), policy)].into());
-        let before = scopes.all(&store);
+        let links = Links::new(store.clone(), tasks).scoped(&[(word.clone(), policy)].into());
+        let (scopes, mut told) = (&links.scopes, links.told.subscribe());
         let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
         let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
         learn::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")]).await.unwrap();
         assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
         learn::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
-        assert_ne!(scopes.all(&store), before);
+        links.look();
+        assert!(told.has_changed().unwrap());
+        told.mark_unchanged();
         let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
         assert_eq!(scopes.at(&n1, &store), expected.into());
         assert!(scopes.at(&n2, &store).is_empty(), "another node's drivers are none of its business");
         // What one node's driver says holds at all.
         learn::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
+        links.look();
+        assert!(told.has_changed().unwrap());
+        told.mark_unchanged();
         assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Node));
+        links.look();
+        assert!(!told.has_changed().unwrap(), "there is nothing new to tell");
     }
 }

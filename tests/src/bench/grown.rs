@@ -9,6 +9,7 @@ use bytes::Bytes;
 use cloud::store::{At, Backend, Change, File, Home, Intent, Node};
 use prost::Message;
 use proto::csi;
+use proto::csi::controller_service_capability::rpc::Type as Rpc;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::Id;
 
@@ -124,16 +125,6 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
 
 /// What the driver says at every node.
 fn alike() -> Arc<BTreeMap<String, Bytes>> {
-    use csi::controller_service_capability::rpc::Type as Rpc;
-    use csi::plugin_capability::service::Type as Service;
-    use csi::{controller_service_capability as controller, plugin_capability as plugin};
-    let service = |kind: Service| csi::PluginCapability {
-        r#type: Some(plugin::Type::Service(plugin::Service { r#type: kind.into() })),
-    };
-    let rpc = |kind: Rpc| csi::ControllerServiceCapability {
-        r#type: Some(controller::Type::Rpc(controller::Rpc { r#type: kind.into() })),
-    };
-    let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
     let rpcs = [
         Rpc::CreateDeleteVolume,
         Rpc::PublishUnpublishVolume,
@@ -144,14 +135,28 @@ fn alike() -> Arc<BTreeMap<String, Bytes>> {
         Rpc::CloneVolume,
         Rpc::ExpandVolume,
     ];
-    let plugin = csi::GetPluginCapabilitiesResponse { capabilities: services.map(service).into() };
-    let controller = csi::ControllerGetCapabilitiesResponse { capabilities: rpcs.map(rpc).into() };
     let info = csi::GetPluginInfoResponse { name: DRIVER.into(), ..Default::default() };
-    let answers = [
-        ("GetPluginInfo", info.encode_to_vec()),
+    let [plugin, controller] = node_local(&rpcs);
+    let answers =
+        [("GetPluginInfo", info.encode_to_vec()), plugin, controller, ("NodeGetCapabilities", Vec::new())];
+    Arc::new(answers.map(|(method, answer)| (method.to_owned(), answer.into())).into())
+}
+
+/// What a driver of node-local storage answers when it is asked what it can do: these calls. With the methods.
+pub fn node_local(rpcs: &[Rpc]) -> [(&'static str, Vec<u8>); 2] {
+    use csi::plugin_capability::service::Type as Service;
+    use csi::{controller_service_capability as controller, plugin_capability as plugin};
+    let service = |kind: Service| csi::PluginCapability {
+        r#type: Some(plugin::Type::Service(plugin::Service { r#type: kind.into() })),
+    };
+    let rpc = |kind: &Rpc| csi::ControllerServiceCapability {
+        r#type: Some(controller::Type::Rpc(controller::Rpc { r#type: (*kind).into() })),
+    };
+    let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
+    let plugin = csi::GetPluginCapabilitiesResponse { capabilities: services.map(service).into() };
+    let controller = csi::ControllerGetCapabilitiesResponse { capabilities: rpcs.iter().map(rpc).collect() };
+    [
         ("GetPluginCapabilities", plugin.encode_to_vec()),
         ("ControllerGetCapabilities", controller.encode_to_vec()),
-        ("NodeGetCapabilities", Vec::new()),
-    ];
-    Arc::new(answers.map(|(method, answer)| (method.to_owned(), answer.into())).into())
+    ]
 }

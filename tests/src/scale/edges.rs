@@ -15,6 +15,7 @@ use edge::dial::backoff::{Backoff, Cap, STABLE};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
+use proto::csi::controller_service_capability::rpc::Type as Rpc;
 use proto::forward::{self, Body};
 use proto::hello::{Answer, Driver, Hello, Message, PROTOCOL};
 use proto::identity::{DriverName, NodeName};
@@ -27,6 +28,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+
+use crate::bench::grown::node_local;
 
 /// The driver that every edge has.
 pub const DRIVER: &str = "scale.test.edge-csi.io";
@@ -226,36 +229,18 @@ async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Bo
 
 /// What a driver of node-local disks says of itself.
 fn driver(node: &NodeName, name: DriverName) -> Driver {
-    use csi::controller_service_capability::rpc::Type;
-    use csi::plugin_capability::service::Type as Service;
-    let capability = |r#type: Type| csi::ControllerServiceCapability {
-        r#type: Some(csi::controller_service_capability::Type::Rpc(
-            csi::controller_service_capability::Rpc { r#type: r#type.into() },
-        )),
-    };
     let info = csi::GetPluginInfoResponse {
         name: DRIVER.into(),
         vendor_version: "1.2.3".into(),
         manifest: Default::default(),
     };
-    let kinds = [
-        Type::CreateDeleteVolume,
-        Type::PublishUnpublishVolume,
-        Type::GetCapacity,
-        Type::CreateDeleteSnapshot,
-        Type::ExpandVolume,
-    ];
-    let service = |r#type: Service| csi::PluginCapability {
-        r#type: Some(csi::plugin_capability::Type::Service(csi::plugin_capability::Service {
-            r#type: r#type.into(),
-        })),
-    };
-    let plugin = csi::GetPluginCapabilitiesResponse {
-        capabilities: [Service::ControllerService, Service::VolumeAccessibilityConstraints]
-            .map(service)
-            .to_vec(),
-    };
-    let controller = csi::ControllerGetCapabilitiesResponse { capabilities: kinds.map(capability).to_vec() };
+    let [plugin, controller] = node_local(&[
+        Rpc::CreateDeleteVolume,
+        Rpc::PublishUnpublishVolume,
+        Rpc::GetCapacity,
+        Rpc::CreateDeleteSnapshot,
+        Rpc::ExpandVolume,
+    ]);
     let segments = [(SEGMENT.to_owned(), node.to_string())].into();
     let node = csi::NodeGetInfoResponse {
         node_id: node.to_string(),
@@ -264,8 +249,8 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
     };
     let answers = [
         ("GetPluginInfo", info.encode_to_vec()),
-        ("GetPluginCapabilities", plugin.encode_to_vec()),
-        ("ControllerGetCapabilities", controller.encode_to_vec()),
+        plugin,
+        controller,
         ("NodeGetCapabilities", csi::NodeGetCapabilitiesResponse::default().encode_to_vec()),
         ("NodeGetInfo", node.encode_to_vec()),
     ];
