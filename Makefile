@@ -22,7 +22,7 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 	target/debug/demo
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
-	$(CARGO) test --workspace --locked --quiet
+	$(CARGO) test --workspace --lib --test '*' --locked --quiet
 	target/debug/chaos --seconds 15 --quiet
 	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test -p tests --lib --locked --quiet -- --ignored && $(DIRECT); else \
 	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi
