@@ -96,10 +96,10 @@ impl Asker {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
         let body = frame::frame(&request.encode_to_vec());
-        let call = Call { headers, path: PathAndQuery::from_static(path), body };
+        let mut call = Call { headers, path: PathAndQuery::from_static(path), body };
         let Self { driver, authority, links } = self;
         let passage = Passage { links, driver, authority, node, rpc, deadline: Some(deadline), call: None };
-        let answer = proto::forward::until(Some(deadline), passage.unary(call)).await?;
+        let answer = proto::forward::until(Some(deadline), passage.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
             return Err(AskError::Driver { node: node.clone(), status });
         }

@@ -174,11 +174,11 @@ impl Capacities {
     }
 }
 
-async fn one(asker: &Asker, node: &NodeName, rpc: &'static Rpc, call: Call) -> Result<Answer, Error> {
+async fn one(asker: &Asker, node: &NodeName, rpc: &'static Rpc, mut call: Call) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
     let (links, driver, authority) = (&**asker.links(), &asker.driver, asker.authority());
     let passage = Passage { links, driver, authority, node, rpc, deadline, call: None };
-    until(deadline, std::pin::pin!(passage.unary(call))).await
+    until(deadline, std::pin::pin!(passage.unary(&mut call))).await
 }
 
 /// What a driver says; none if it refused.

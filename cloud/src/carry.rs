@@ -44,14 +44,14 @@ pub(crate) struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    pub(crate) async fn carry(&self, plan: Plan, came: Came) -> Result<Response<Body>, Error> {
+    pub(crate) async fn carry(&self, plan: Plan, came: &mut Came) -> Result<Response<Body>, Error> {
         let name = match &came.key {
             Key::Place { name, .. } | Key::Cut { name, .. } if !name.is_empty() => {
                 Some(Id::Name(came.rpc.method, name.clone()))
             }
             _ => None,
         };
-        self.is_settled(&plan, &came)?;
+        self.is_settled(&plan, came)?;
         if let (Learn::Gone, Key::End(id @ Id::Volume(_))) = (came.rpc.learn, &came.key) {
             own::may_be_deleted(self.store, self.asker.links(), self.driver, id)?;
         }
@@ -59,12 +59,12 @@ impl Carrier<'_> {
             (Plan::Make(nodes), Some(name)) => self.make(&name, nodes, came).await,
             (Plan::Node(node), Some(name)) => self.make_again(&name, node, came).await,
             (Plan::Node(node), None) if came.rpc.streaming => {
-                self.passage(&node, &came).stream(came.call).await
+                self.passage(&node, came).stream(&came.call).await
             }
             (Plan::Node(node), None) => self.at(&node, came).await,
             (Plan::Everywhere, _) => self.everywhere(came).await,
             (Plan::All, _) => self.list(came).await,
-            (Plan::Capacity(nodes), _) => self.capacities.sum(nodes, &came).await,
+            (Plan::Capacity(nodes), _) => self.capacities.sum(nodes, came).await,
             // The others are answered without a node.
             _ => Err(Error::NodeOnly(came.rpc.method)),
         }
@@ -92,11 +92,9 @@ impl Carrier<'_> {
 
     /// Sends a call and waits for its answer.
     async fn send(&self, node: &NodeName, came: &mut Came) -> Result<Answer, Error> {
-        // It is sent once, so it need not be copied for that.
-        let call = std::mem::take(&mut came.call);
         let about = if self.scope == Scope::Shared { came.rpc.subjects(&came.key) } else { Vec::new() };
         let sent = self.unsettled.send(about, node.clone(), came.deadline);
-        let answer = self.passage(node, came).unary(call).await?;
+        let answer = self.passage(node, came).unary(&mut came.call).await?;
         sent.answered();
         Ok(answer)
     }
@@ -108,16 +106,16 @@ impl Carrier<'_> {
     }
 
     /// A create that may be sent to one of these nodes.
-    async fn make(&self, name: &Id, nodes: Vec<NodeName>, came: Came) -> Result<Response<Body>, Error> {
-        let asked = asked(&came)?;
+    async fn make(&self, name: &Id, nodes: Vec<NodeName>, came: &mut Came) -> Result<Response<Body>, Error> {
+        let asked = asked(came)?;
         let create = self.creates.begin(name);
         let node = create.intend(nodes, &asked, self.scope == Scope::Shared).await?;
         self.create(create, node, asked, came).await
     }
 
     /// A create that was sent before.
-    async fn make_again(&self, name: &Id, node: NodeName, came: Came) -> Result<Response<Body>, Error> {
-        let asked = asked(&came)?;
+    async fn make_again(&self, name: &Id, node: NodeName, came: &mut Came) -> Result<Response<Body>, Error> {
+        let asked = asked(came)?;
         self.create(self.creates.begin(name), node, asked, came).await
     }
 
@@ -126,7 +124,7 @@ impl Carrier<'_> {
         create: Create<'_>,
         node: NodeName,
         asked: Asked,
-        mut came: Came,
+        came: &mut Came,
     ) -> Result<Response<Body>, Error> {
         let rpc = came.rpc;
         // A shared driver's volumes are accessible as the driver says.
@@ -137,7 +135,7 @@ impl Carrier<'_> {
         if request != came.message {
             came.call.body = frame::frame(&request);
         }
-        let answer = self.send(&node, &mut came).await?;
+        let answer = self.send(&node, came).await?;
         if let Some(status) = answer.failure() {
             create.refused(status.code()).await;
             return Ok(answer.response());
@@ -171,13 +169,13 @@ impl Carrier<'_> {
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
     }
 
-    async fn at(&self, node: &NodeName, mut came: Came) -> Result<Response<Body>, Error> {
+    async fn at(&self, node: &NodeName, came: &mut Came) -> Result<Response<Body>, Error> {
         let direct = direct::of_volume(came.rpc.method, &came.message, || self.class(&came.key))?;
-        self.to_one_owner(&came, direct.is_some()).await?;
+        self.to_one_owner(came, direct.is_some()).await?;
         if let Some(request) = &direct {
             came.call.body = frame::frame(request);
         }
-        let mut answer = self.send(node, &mut came).await?;
+        let mut answer = self.send(node, came).await?;
         if let Some(message) = message(&answer)
             && direct.is_some()
             && came.rpc.method == "ValidateVolumeCapabilities"
@@ -209,16 +207,16 @@ impl Carrier<'_> {
         class.map(|class| *class).unwrap_or_default()
     }
 
-    async fn list(&self, came: Came) -> Result<Response<Body>, Error> {
-        let Some(only) = self.lists.only(&came) else { return self.lists.list(&came).await };
-        let answer = self.passage(&only.node, &came).unary(came.call).await?;
+    async fn list(&self, came: &mut Came) -> Result<Response<Body>, Error> {
+        let Some(only) = self.lists.only(came) else { return self.lists.list(came).await };
+        let answer = self.passage(&only.node, came).unary(&mut came.call).await?;
         if let Some(message) = message(&answer) {
             self.lists.heard(only, &message).await;
         }
         Ok(answer.response())
     }
 
-    async fn everywhere(&self, came: Came) -> Result<Response<Body>, Error> {
+    async fn everywhere(&self, came: &Came) -> Result<Response<Body>, Error> {
         let Key::End(id) = &came.key else { return Err(Error::NodeOnly(came.rpc.method)) };
         let finder = Finder { asker: self.asker, store: self.store, deadline: came.deadline };
         let answer = finder.end(came.rpc, id, &came.call).await?;

@@ -125,9 +125,11 @@ impl Finder<'_> {
         matches!(id, Id::Volume(_)) && self.store.read(listed).is_some_and(|listed| listed > 0)
     }
 
-    async fn tell(&self, node: &NodeName, rpc: &'static Rpc, call: Call) -> Result<Answer, Error> {
+    async fn tell(&self, node: &NodeName, rpc: &'static Rpc, mut call: Call) -> Result<Answer, Error> {
         let (links, driver, authority) = (self.asker.links(), &self.asker.driver, self.asker.authority());
-        Passage { links, driver, authority, node, rpc, deadline: self.deadline, call: None }.unary(call).await
+        Passage { links, driver, authority, node, rpc, deadline: self.deadline, call: None }
+            .unary(&mut call)
+            .await
     }
 
     async fn has(&self, node: &NodeName, id: &Id) -> Has {

@@ -209,18 +209,22 @@ impl Front {
             }
             running.is_about(&key);
             let call = Call::new(parts, body);
-            let came = Came { rpc, key, message, call, deadline, running };
-            if by == By::Holder { self.awaited(came).await } else { self.planned(came).await }
+            let mut came = Came { rpc, key, message, call, deadline, running };
+            match by {
+                By::Socket => self.planned(&mut came).await,
+                // Boxed: every other call would have room for it too.
+                By::Holder => Box::pin(self.awaited(&came)).await,
+            }
         };
         forward::until(deadline, std::pin::pin!(answered)).await
     }
 
     /// Carries a call out, and as long as csi-cloud has just begun, again when another edge has linked.
-    async fn awaited(&self, came: Came) -> Result<Response<Body>, Error> {
+    async fn awaited(&self, came: &Came) -> Result<Response<Body>, Error> {
         let mut linking = self.links().linking();
         while let Some(left) = EDGES.checked_sub(self.links().age()) {
             linking.mark_unchanged();
-            let error = match self.planned(came.clone()).await {
+            let error = match self.planned(&mut came.clone()).await {
                 Err(error) if error.awaits_link() => error,
                 other => return other,
             };
@@ -229,11 +233,11 @@ impl Front {
             }
             tokio::time::sleep(AGAIN).await;
         }
-        self.planned(came).await
+        self.planned(&mut came.clone()).await
     }
 
-    async fn planned(&self, came: Came) -> Result<Response<Body>, Error> {
-        let mut plan = self.plan(&came).await?;
+    async fn planned(&self, came: &mut Came) -> Result<Response<Body>, Error> {
+        let mut plan = self.plan(came).await?;
         if let Plan::Ask(ids) = &plan {
             let finder = Finder { asker: &self.asker, store: &self.store, deadline: came.deadline };
             let _room = self.room()?;
@@ -248,7 +252,7 @@ impl Front {
                     found => found?,
                 }
             }
-            plan = self.plan(&came).await?;
+            plan = self.plan(came).await?;
         }
         let Self { driver, asker, store, creates, lists, capacities, unsettled, .. } = self;
         let carrier =

@@ -264,7 +264,16 @@ impl Handle {
     /// # Errors
     /// The link ended, or opens no byte stream.
     pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
-        let mut slot = if kind == Kind::Calls { self.calls.lock().await } else { self.bulk.lock().await };
+        let slot = if kind == Kind::Calls { &self.calls } else { &self.bulk };
+        let open = |slot: &Option<Upstream>| slot.as_ref().filter(|sender| !sender.is_closed()).cloned();
+        if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
+            return Ok(sender);
+        }
+        Box::pin(self.begin(kind, slot)).await
+    }
+
+    async fn begin(&self, kind: Kind, slot: &Mutex<Option<Upstream>>) -> Result<Upstream, LinkError> {
+        let mut slot = slot.lock().await;
         if let Some(sender) = slot.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }

@@ -53,11 +53,11 @@ enum Failed {
 }
 
 impl Passage<'_> {
-    /// Sends a call that has one answer, and sends it again on the next link whenever one is lost.
+    /// Sends a call that has one answer, and sends it again on the next link whenever one is lost. It has an id then.
     ///
     /// # Errors
     /// The node has no link, or none came back in time; or the edge, whose link holds, did not answer.
-    pub async fn unary(&self, mut call: Call) -> Result<Answer, Error> {
+    pub async fn unary(&self, call: &mut Call) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
         // A holder of a front's socket gave it one already, and sends it again to the next csi-cloud.
@@ -65,7 +65,7 @@ impl Passage<'_> {
         // Only a byte stream of the link may have broken; a link that is there is tried once more.
         let mut once_more = true;
         loop {
-            let lost = match self.send(&link, call.clone()).await {
+            let lost = match self.send(&link, call).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Final(error)) => return Err(error),
                 Err(Failed::Lost(error)) => error,
@@ -88,7 +88,7 @@ impl Passage<'_> {
     ///
     /// # Errors
     /// The node has no link, or lost it.
-    pub async fn stream(&self, call: Call) -> Result<Response<Body>, Error> {
+    pub async fn stream(&self, call: &Call) -> Result<Response<Body>, Error> {
         let link = self.link()?;
         let _sent = self.call.as_ref().map(|call| call.sent(self.node));
         let room = link.passing()?;
@@ -98,7 +98,7 @@ impl Passage<'_> {
         Ok(forward::pass(response, &self.lost("in the middle of its answer".into()), room))
     }
 
-    async fn send(&self, link: &Handle, call: Call) -> Result<Answer, Failed> {
+    async fn send(&self, link: &Handle, call: &Call) -> Result<Answer, Failed> {
         let kind = if self.rpc.bulk() { Kind::Bulk } else { Kind::Calls };
         let _room = link.room().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;

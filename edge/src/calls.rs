@@ -192,7 +192,7 @@ impl Calls {
             let call = Call::new(parts, body.clone());
             let answer = match row.zip(key) {
                 Some((rpc, _)) if rpc.streaming => {
-                    return slot.stream(call, deadline).await.map_err(Arc::new);
+                    return Box::pin(slot.stream(call, deadline)).await.map_err(Arc::new);
                 }
                 Some((rpc, key)) => {
                     let asked = Asked { rpc, body, subjects: rpc.subjects(&key), id };
@@ -232,7 +232,7 @@ impl Slot {
     /// A stream changes nothing and is read as fast as its caller reads; it ends with its caller.
     async fn stream(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Body>, Error> {
         let permit = self.streams.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))?;
-        let response = self.driver.call(call, deadline).await?;
+        let response = self.driver.call(&call, deadline).await?;
         let source = "in the middle of a stream".into();
         let broken = Error::DriverBroke { driver: self.driver.name.clone(), source };
         Ok(forward::pass(response, &broken, permit))
@@ -302,7 +302,7 @@ impl Drop for Detaching<'_> {
 }
 
 async fn carry_out(driver: &Driver, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
-    let response = driver.call(call, deadline).await?;
+    let response = driver.call(&call, deadline).await?;
     let broke = |source| Error::DriverBroke { driver: driver.name.clone(), source };
     Answer::collect(response).await.map_err(broke)
 }

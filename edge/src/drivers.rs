@@ -137,7 +137,7 @@ impl Driver {
         for rpc in RPCS.iter().filter(|rpc| matches!(rpc.key(&[]), Ok(Key::Local)) && rpc.method != "Probe") {
             let path = PathAndQuery::from_static(rpc.path);
             let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-            let asked = forward::forward(sender, call, &authority(), None).await;
+            let asked = forward::forward(sender, &call, &authority(), None).await;
             let response =
                 asked.map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
             let answer = Answer::collect(response).await?;
@@ -170,7 +170,7 @@ impl Driver {
     /// # Errors
     /// [`Error::DriverAway`] or [`Error::DeadlinePassed`] if it was not sent; [`Error::DriverBroke`] if it may
     /// have been.
-    pub async fn call(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Received>, Error> {
+    pub async fn call(&self, call: &Call, deadline: Option<Instant>) -> Result<Response<Received>, Error> {
         let sender = self.sender().await?;
         // A driver that was coming back may have been waited for.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -181,13 +181,14 @@ impl Driver {
     }
 
     async fn sender(&self) -> Result<Upstream, Error> {
-        let mut state = self.state.subscribe();
         let here = |state: &State| matches!(state, State::Here(sender, _) if !sender.is_closed());
-        if !here(&state.borrow()) {
+        if !here(&self.state.borrow()) {
             self.hurry.notify_one();
-            let _ = tokio::time::timeout(PATIENCE, state.wait_for(here)).await;
+            let mut state = self.state.subscribe();
+            // Boxed: every call would have room for it.
+            let _ = Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(here))).await;
         }
-        match &*state.borrow() {
+        match &*self.state.borrow() {
             State::Here(sender, _) => Ok(sender.clone()),
             State::Away(why) => Err(Error::DriverAway {
                 driver: self.name.clone(),

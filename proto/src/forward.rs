@@ -63,16 +63,16 @@ impl Call {
 
     /// The request for an upstream: `authority` names the driver (to an edge) or is `localhost` (to a
     /// driver), the time left until `deadline` is what the upstream is given, none without one.
-    fn request(self, authority: &Authority, deadline: Option<Instant>) -> (Request<()>, Bytes) {
+    fn request(&self, authority: &Authority, deadline: Option<Instant>) -> (Request<()>, Bytes) {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTP);
         uri.authority = Some(authority.clone());
-        uri.path_and_query = Some(self.path);
+        uri.path_and_query = Some(self.path.clone());
         let mut request = Request::new(());
         *request.method_mut() = http::Method::POST;
         // Scheme, authority and path are all there, so this cannot fail.
         *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
-        *request.headers_mut() = self.headers;
+        *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
@@ -80,7 +80,7 @@ impl Call {
             Some(deadline) => headers.insert(TIMEOUT, timeout_value(deadline)),
             None => headers.remove(TIMEOUT),
         };
-        (request, self.body)
+        (request, self.body.clone())
     }
 }
 
@@ -88,14 +88,18 @@ impl Call {
 ///
 /// # Errors
 /// The connection broke, or the answer is not gRPC's. The call may have been carried out.
-pub async fn forward(
+pub fn forward(
     upstream: &Upstream,
-    call: Call,
+    call: &Call,
     authority: &Authority,
     deadline: Option<Instant>,
-) -> Result<Response<Received>, BoxError> {
+) -> impl Future<Output = Result<Response<Received>, BoxError>> + Send + use<> {
     let (request, body) = call.request(authority, deadline);
-    let response = upstream.send(request, body).await?;
+    let answer = upstream.send(request, body);
+    async { is_grpc(answer.await?) }
+}
+
+fn is_grpc(response: Response<Received>) -> Result<Response<Received>, BoxError> {
     let content = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if response.status() != StatusCode::OK || !content.starts_with(b"application/grpc") {
         return Err(format!("it answered HTTP {} and no gRPC", response.status()).into());

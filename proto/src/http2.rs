@@ -84,11 +84,12 @@ where
     // Shared, because a clone for each call would take locks.
     let given_up = Arc::new(tasks.clone());
     let service = move |request| {
-        let (answering, tasks) = (service(request), given_up.clone());
+        // Boxed: taken into the next future as it is, it would be there twice.
+        let (mut answering, tasks) = (Box::pin(service(request)), given_up.clone());
         async move {
             tokio::select! {
                 biased;
-                answer = answering => answer,
+                answer = &mut answering => answer,
                 () = tasks.given_up() => Ok(Error::Stopping("the program behind this socket").response()),
             }
         }

@@ -66,15 +66,22 @@ impl Upstream {
     ///
     /// # Errors
     /// The connection or the stream broke. The request may have been received.
-    pub async fn send(&self, request: Request<()>, body: Bytes) -> Result<Response<Received>, h2::Error> {
-        let mut sender = self.sender.clone().ready().await?;
-        let (response, mut stream) = sender.send_request(request, body.is_empty())?;
-        if !body.is_empty() {
-            // Kept by h2 until the windows let it go; it is one message, so 4 MiB at most. It fails if the other
-            // side has answered already without reading it: that answer is what the caller gets.
-            let _ = stream.send_data(body, true);
-        }
-        Ok(response.await?.map(Received))
+    pub fn send(
+        &self,
+        request: Request<()>,
+        body: Bytes,
+    ) -> impl Future<Output = Result<Response<Received>, h2::Error>> + Send + use<> {
+        // A clone has sent nothing yet, so it need not wait until it is ready.
+        let sent = self.sender.clone().send_request(request, body.is_empty());
+        let sent = sent.map(|(response, mut stream)| {
+            if !body.is_empty() {
+                // Kept by h2 until the windows let it go; it is one message, so 4 MiB at most. It fails if the other
+                // side has answered already without reading it: that answer is what the caller gets.
+                let _ = stream.send_data(body, true);
+            }
+            response
+        });
+        async { Ok(sent?.await?.map(Received)) }
     }
 }
 

@@ -191,7 +191,7 @@ impl Connected {
         driver: &Authority,
         deadline: Option<Instant>,
     ) -> Result<http::Response<upstream::Received>, BoxError> {
-        forward::forward(&self.upstream, call, driver, deadline).await
+        forward::forward(&self.upstream, &call, driver, deadline).await
     }
 
     /// Whether csi-cloud says with this answer that it is stopping, and that the next one is to get the call.
