@@ -64,18 +64,24 @@ stand-down: ## End it
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),release,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),release,debug)/e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
-# The programs by themselves, at last: what the tests' own crates switch on in a shared build is not in them.
-release:
-	$(CARGO) build --locked --release -p tests --bins
-	$(CARGO) build --locked --release -p cloud -p edge
+# These of the tests' programs, each of which takes a minute to link, or all. Ours by themselves, at last: what the tests' own
+# crates switch on in a shared build is not in them.
+RELEASE = $(CARGO) build --locked --release -p tests $(if $(1),$(addprefix --bin ,$(1)),--bins) && \
+  $(CARGO) build --locked --release -p cloud -p edge
 
-bench: release ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, or guest: a direct volume against a shared directory in a real guest
+release:
+	$(call RELEASE)
+
+bench: ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, or guest: a direct volume against a shared directory in a real guest
+	$(call RELEASE,$(if $(filter guest,$(CASE)),,bench testdriver))
 	$(if $(filter guest,$(CASE)),sh tests/guest.sh) target/release/bench $(if $(CASE),--case $(CASE))
 
-badnet: release ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
+badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
+	$(call RELEASE,badnet)
 	target/release/badnet
 
-scale: release ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
+scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
+	$(call RELEASE,scale)
 	target/release/scale $(if $(LINKS),--links $(LINKS))
 
 tools: ## Install what `make check` needs and the machine lacks
