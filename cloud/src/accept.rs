@@ -1,6 +1,7 @@
 //! Takes the links that edges dial, over each transport, each handshake in a task of its own.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{self, Credentials};
 use proto::link::{HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
 use proto::stop::Tasks;
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tracing::warn;
 
 pub use self::room::Limits;
@@ -20,6 +21,10 @@ use self::room::Room;
 use crate::links::Links;
 
 pub(crate) mod room;
+
+/// Edges that may wait to be taken, if the system's own limit (`net.core.somaxconn`) lets them. All of a fleet come at once when
+/// csi-cloud is back, and one that finds no place asks again only after a second, then three, then seven.
+const WAITING: u32 = 65_535;
 
 /// Where links come in: what all listeners share.
 #[derive(Clone)]
@@ -55,7 +60,7 @@ impl Door {
 
     async fn ws(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
         let acceptor = ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, self.keep_alive);
-        let listener = TcpListener::bind(addr).await?;
+        let listener = listen(addr)?;
         let addr = listener.local_addr()?;
         self.tasks.clone().spawn_until_stop("accept", async move {
             // Drained, nobody listens any more, and what goes away next is the listener.
@@ -136,6 +141,13 @@ impl Door {
 
 /// A link and the node it is proved to be; none if the connection was another link's byte stream.
 type Authenticated = Result<Option<(NodeName, Link)>, LinkError>;
+
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(WAITING)
+}
 
 async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
     ws::tune(&tcp);
