@@ -50,7 +50,7 @@ impl Door {
         let addr = format!("{}:{}", endpoint.host, endpoint.port);
         let addr = lookup_host(&addr).await.with_context(cannot)?.next().with_context(cannot)?;
         let bound = match endpoint.transport {
-            Transport::Ws => self.clone().ws(addr, credentials).await,
+            Transport::Ws => self.clone().ws(addr, credentials),
             Transport::Quic => self.clone().quic(addr, credentials),
         };
         let port = bound.with_context(cannot)?.port();
@@ -58,7 +58,7 @@ impl Door {
         Ok(())
     }
 
-    async fn ws(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
+    fn ws(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
         let acceptor = ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, self.keep_alive);
         let listener = listen(addr)?;
         let addr = listener.local_addr()?;

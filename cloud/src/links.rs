@@ -265,17 +265,17 @@ impl Handle {
     /// The link ended, or opens no byte stream.
     pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
         let slot = if kind == Kind::Calls { &self.calls } else { &self.bulk };
-        let open = |slot: &Option<Upstream>| slot.as_ref().filter(|sender| !sender.is_closed()).cloned();
         if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
             return Ok(sender);
         }
+        // Boxed: every call would have room for it.
         Box::pin(self.begin(kind, slot)).await
     }
 
     async fn begin(&self, kind: Kind, slot: &Mutex<Option<Upstream>>) -> Result<Upstream, LinkError> {
         let mut slot = slot.lock().await;
-        if let Some(sender) = slot.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
+        if let Some(sender) = open(&slot) {
+            return Ok(sender);
         }
         let gone = || LinkError::Closed("it ended before the call was sent".into());
         let (answer, opened) = oneshot::channel();
@@ -291,4 +291,9 @@ impl Handle {
         *slot = Some(sender.clone());
         Ok(sender)
     }
+}
+
+/// The connection that was begun, while it holds.
+fn open(slot: &Option<Upstream>) -> Option<Upstream> {
+    slot.as_ref().filter(|sender| !sender.is_closed()).cloned()
 }
