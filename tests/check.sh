@@ -27,6 +27,11 @@ step 'sizes of files'
 long=$(git ls-files '*.rs' '*.go' ':!proto/src/gen' | xargs wc -l | awk '$2 != "total" && $1 > 500')
 [ -z "$long" ] || { echo "check: longer than 500 lines:" >&2; echo "$long" >&2; exit 1; }
 
+step mutations
+for mutation in tests/mutations/*.patch; do
+    git apply --check "$mutation" || { echo "check: bring $mutation up to date with the code" >&2; exit 1; }
+done
+
 step go
 if command -v go >/dev/null; then
     unformatted=$(gofmt -l tests/go)
