@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 work=$PWD/target/mutants
-seeds=${SEEDS:-400}
+seeds=${SEEDS:-1000}
 mkdir -p "$work"
 export CARGO_TARGET_DIR="$work/target"
 [ $# -gt 0 ] || set -- $(cd tests/mutations && ls -- *.patch | sed 's/\.patch$//')
