@@ -34,8 +34,7 @@ const MAX_STATUS_MESSAGE: usize = 4096;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One unary or server-streaming call: its headers, and its one request message as it came. The default is none,
-/// which nobody answers.
+/// One unary or server-streaming call: its headers, and its one request message as it came.
 #[derive(Clone)]
 pub struct Call {
     /// The caller's headers; kept but for what belongs to the hop.
@@ -44,13 +43,6 @@ pub struct Call {
     pub path: http::uri::PathAndQuery,
     /// The framed request message.
     pub body: Bytes,
-}
-
-impl Default for Call {
-    fn default() -> Self {
-        let path = http::uri::PathAndQuery::from_static("/");
-        Self { headers: HeaderMap::new(), path, body: Bytes::new() }
-    }
 }
 
 impl Call {
