@@ -197,7 +197,9 @@ pub async fn found(
     let write = store.write(move |txn| {
         let mut home = txn.home(&driver, &id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
         if home.node == node {
-            (home.absent, home.entry) = (false, if entry.is_empty() { home.entry } else { entry });
+            // Copied: a part of what was read from a link would keep all of that in memory.
+            let kept = if entry.is_empty() { home.entry } else { Bytes::copy_from_slice(&entry) };
+            (home.absent, home.entry) = (false, kept);
         } else if !home.rivals.contains(&node) {
             home.rivals.push(node);
         }

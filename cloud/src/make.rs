@@ -193,6 +193,8 @@ fn keep(
 fn home(before: Option<Home>, node: &NodeName, entry: Bytes, source: Option<Id>) -> Home {
     let mut home = before.unwrap_or_else(|| Home::at(node.clone(), now()));
     if home.node == *node {
+        // Copied: a part of what was read from a link would keep all of that in memory.
+        let entry = Bytes::copy_from_slice(&entry);
         (home.entry, home.source, home.absent) = (entry, source.map(Box::new), false);
     } else if !home.rivals.contains(node) {
         home.rivals.push(node.clone());
@@ -252,6 +254,24 @@ mod tests {
         }
         let home = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.node.clone()));
         (answered, home.unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_of_an_answer_does_not_keep_all_that_was_read_with_it() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let (driver, node) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), "n1".parse().unwrap());
+        let (creates, name) =
+            (Creates::new(driver.clone(), store.clone()), Id::Name("CreateVolume", "pvc".into()));
+        let read = Bytes::from(vec![0; 64 * 1024]);
+        let made = vec![Made { id: Id::Volume("v".into()), entry: read.slice(..8), source: None }];
+        creates.begin(&name).made(&node, made, Asked::default(), false).await.unwrap();
+        let found = Id::Volume("found".into());
+        crate::learn::found(&store, &driver, &found, &node, read.slice(8..16)).await.unwrap();
+        for id in [Id::Volume("v".into()), found] {
+            let kept = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.len()));
+            assert_eq!(kept, Some(8));
+        }
+        assert!(read.is_unique());
     }
 
     #[tokio::test]

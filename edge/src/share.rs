@@ -186,7 +186,8 @@ impl Kept {
 
     fn keep(&mut self, run: &Run, answer: &Answer) {
         let now = Instant::now();
-        let done = Arc::new(Done { rpc: run.rpc, body: run.body.clone(), answer: answer.clone() });
+        let body = Bytes::copy_from_slice(&run.body);
+        let done = Arc::new(Done { rpc: run.rpc, body, answer: answer.apart() });
         for id in &run.calls {
             self.bytes += done.size();
             if let Some(older) = self.by_call.insert(*id, done.clone()) {

@@ -156,6 +156,13 @@ impl Answer {
         Self { headers, body, ..self }
     }
 
+    /// The same with a body of its own, for who keeps it: what came over a connection is part of a larger buffer, and
+    /// keeps all of that in memory.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { body: Bytes::copy_from_slice(&self.body), ..self.clone() }
+    }
+
     /// The bytes that it holds, headers left out.
     pub fn size(&self) -> usize {
         self.body.len()

@@ -122,6 +122,17 @@ fn a_failure_of_ours_is_not_kept() {
 }
 
 #[test]
+fn what_is_kept_does_not_keep_all_that_was_read_with_it() {
+    let (share, id, message) = (Share::default(), Uuid::now_v7(), publish("v", "n1"));
+    let mut asked = asked(PUBLISH, &message, Some(id));
+    let read = Bytes::from([asked.body.as_ref(), &[0; 64 * 1024]].concat());
+    asked.body = read.slice(..asked.body.len());
+    run(&share, asked).end(&Ok(Answer::of(read.slice(8..16))));
+    assert!(done(&share, id, &message));
+    assert!(read.is_unique());
+}
+
+#[test]
 fn what_is_kept_is_bounded() {
     let share = Share::default();
     let keep = |size: usize| {
