@@ -343,6 +343,13 @@ fn a_page_that_ends_with_the_last_entry_has_no_next() {
     assert_eq!(read(&page::page(None, Kind::Volumes, None, 0)), (Vec::new(), String::new()));
 }
 
+/// How many nodes the volumes of a page are published to.
+fn attached_to(page: &[u8]) -> usize {
+    let page = csi::ListVolumesResponse::decode(page).unwrap();
+    let statuses = page.entries.into_iter().filter_map(|entry| entry.status);
+    statuses.map(|status| status.published_node_ids.len()).sum()
+}
+
 #[tokio::test]
 async fn what_a_call_changed_since_is_newer_than_a_list() {
     let mut world = world(&Tasks::default()).await;
@@ -358,18 +365,26 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
     crate::learn::changed(&world.store, &driver(), &volume, attach).await.unwrap();
     world.learn(0).await;
     let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
-    let attached_to = |page: &[u8]| {
-        let page = csi::ListVolumesResponse::decode(page).unwrap();
-        page.entries
-            .into_iter()
-            .filter_map(|entry| entry.status)
-            .flat_map(|status| status.published_node_ids)
-            .count()
-    };
     assert_eq!(attached_to(&page), 1, "the list undid it");
     // The next list is the driver's word again.
     world.begun[0] = Some(world.list(0));
     world.learn(0).await;
     let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
     assert_eq!(attached_to(&page), 0);
+}
+
+#[tokio::test]
+async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
+    let mut world = world(&Tasks::default()).await;
+    world.create(0, "v".into()).await;
+    // An attachment whose answer was lost, so that only a list tells of it, which comes after the detachment.
+    let mut list = world.list(0);
+    let entry = crate::entry::attach(&list.things[0].entry, "n9").unwrap();
+    list.things[0].entry = entry.into();
+    world.begun[0] = Some(list);
+    let detach = |entry: &[u8]| crate::entry::detach(entry, "n9");
+    crate::learn::changed(&world.store, &driver(), &Id::Volume("v".into()), detach).await.unwrap();
+    world.learn(0).await;
+    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    assert_eq!(attached_to(&page), 0, "the list undid it");
 }
