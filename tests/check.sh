@@ -27,6 +27,12 @@ step 'sizes of files'
 long=$(git ls-files '*.rs' '*.go' ':!proto/src/gen' | xargs wc -l | awk '$2 != "total" && $1 > 500')
 [ -z "$long" ] || { echo "check: longer than 500 lines:" >&2; echo "$long" >&2; exit 1; }
 
+step 'order of what is ready at the same moment'
+# Without `biased` it is drawn, and a seed of the simulation would not do the same again.
+drawn=$(git grep -A1 'select! {' -- 'proto/src' 'cloud/src' 'edge/src' 'tests/src/sim' |
+    awk '/select! \{/ { at = $0; getline; if ($0 !~ /biased;$/) print at }')
+[ -z "$drawn" ] || { echo "check: begin with \`biased;\`, and order the branches:" >&2; echo "$drawn" >&2; exit 1; }
+
 step mutations
 for mutation in tests/mutations/*.patch; do
     git apply --check "$mutation" || { echo "check: bring $mutation up to date with the code" >&2; exit 1; }

@@ -64,7 +64,11 @@ impl Door {
         let addr = listener.local_addr()?;
         self.tasks.clone().spawn_until_stop("accept", async move {
             // Drained, nobody listens any more, and what goes away next is the listener.
-            tokio::select! { () = self.accept(&listener, acceptor) => {}, () = self.links.drained() => {} }
+            tokio::select! {
+                biased;
+                () = self.links.drained() => {}
+                () = self.accept(&listener, acceptor) => {}
+            }
         });
         Ok(addr)
     }
@@ -92,7 +96,11 @@ impl Door {
                     self.take_quic(incoming).await;
                 }
             };
-            tokio::select! { () = taking => {}, () = tasks.stopped() => {} }
+            tokio::select! {
+                biased;
+                () = tasks.stopped() => {}
+                () = taking => {}
+            }
             acceptor.close().await;
         });
         Ok(addr)

@@ -67,12 +67,14 @@ impl Insight {
         loop {
             // The semaphore is never closed.
             let place = tokio::select! {
-                place = room.clone().acquire_owned() => place.ok(),
+                biased;
                 () = tasks.stopped() => return,
+                place = room.clone().acquire_owned() => place.ok(),
             };
             let accepted = tokio::select! {
-                accepted = socket.listener.accept() => accepted,
+                biased;
                 () = tasks.stopped() => return,
+                accepted = socket.listener.accept() => accepted,
             };
             let Some(stream) = taken(accepted.map(|(stream, _)| stream)).await else { continue };
             let (insight, ended) = (self.clone(), tasks.clone());

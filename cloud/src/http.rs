@@ -91,11 +91,15 @@ pub async fn serve(listener: TcpListener, health: Arc<Health>, tasks: Tasks) {
     loop {
         // The semaphore is never closed.
         let place = tokio::select! {
-            place = room.clone().acquire_owned() => place.ok(),
+            biased;
             () = tasks.stopped() => return,
+            place = room.clone().acquire_owned() => place.ok(),
         };
-        let accepted =
-            tokio::select! { accepted = listener.accept() => accepted, () = tasks.stopped() => return };
+        let accepted = tokio::select! {
+            biased;
+            () = tasks.stopped() => return,
+            accepted = listener.accept() => accepted,
+        };
         let Some(stream) = taken(accepted.map(|(stream, _)| stream)).await else { continue };
         let health = health.clone();
         let service = move |request: Request<Incoming>| {
@@ -138,6 +142,7 @@ where
     builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
         () = stop => {
             connection.as_mut().graceful_shutdown();

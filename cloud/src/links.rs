@@ -194,7 +194,12 @@ impl Links {
             of_node.push(linked);
             next
         };
-        tokio::select! { link = linked => link.ok(), () = self.drained() => None, () = self.tasks.stopped() => None }
+        tokio::select! {
+            biased;
+            () = self.tasks.stopped() => None,
+            () = self.drained() => None,
+            link = linked => link.ok(),
+        }
     }
 
     /// Makes this the link of a node; gives back the one that it replaces.

@@ -39,6 +39,7 @@ impl NodeFronts {
             linked.mark_unchanged();
             self.follow(&tasks);
             tokio::select! {
+                biased;
                 () = tasks.stopped() => return,
                 _ = linked.changed() => {}
                 () = tokio::time::sleep(AGAIN) => {}

@@ -13,6 +13,8 @@ use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
 use proto::link::{Connect, KeepAlive, LinkError};
 use proto::stop::Tasks;
+use rand::RngExt;
+use rand::rngs::StdRng;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -65,14 +67,16 @@ struct Current {
 }
 
 impl Dial {
-    /// Keeps a link until told to stop. The link is then let go in a task of `tasks`, its calls finished.
-    pub async fn keep(self, tasks: Tasks) {
+    /// Keeps a link until told to stop. The link is then let go in a task of `tasks`, its calls finished. Delays are
+    /// drawn with `dice`, no two edges' alike.
+    pub async fn keep(self, mut dice: StdRng, tasks: Tasks) {
         let dial = Arc::new(self);
-        let mut ways = Ways::new(&dial.cloud);
+        let mut ways = Ways::new(&dial.cloud, &mut dice);
         let mut current: Option<Current> = None;
         loop {
-            let aim = current.as_ref().map_or(Aim::Any, Current::aim);
+            let aim = current.as_ref().map_or(Aim::Any, |current| current.aim(&mut dice));
             tokio::select! {
+                biased;
                 () = tasks.stopped() => return,
                 heard = heard(&mut current) => match heard {
                     Heard::Leave => current.iter_mut().for_each(|current| current.told = true),
@@ -135,11 +139,11 @@ async fn heard(current: &mut Option<Current>) -> Heard {
 }
 
 impl Current {
-    fn aim(&self) -> Aim {
+    fn aim(&self, dice: &mut StdRng) -> Aim {
         match self.way {
             way if self.told => Aim::Elsewhere { than: way },
             0 => Aim::Nothing,
-            way => Aim::Better { than: way, after: self.return_after.mul_f64(rand::random_range(0.5..1.5)) },
+            way => Aim::Better { than: way, after: self.return_after.mul_f64(dice.random_range(0.5..1.5)) },
         }
     }
 

@@ -82,7 +82,11 @@ impl Driver {
                 Err(error) => {
                     self.away(error);
                     let delay = delays.next().unwrap_or(Duration::from_secs(2));
-                    tokio::select! { () = tokio::time::sleep(delay) => {}, () = self.hurry.notified() => {} }
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep(delay) => {}
+                        () = self.hurry.notified() => {}
+                    }
                 }
             }
         }

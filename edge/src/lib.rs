@@ -67,7 +67,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         work.spawn_until_stop("awake", calls.awake().clone().keep());
     }
     let dial = Dial { cloud, return_after, credentials, node, drivers, calls, keep_alive, connect };
-    doors.spawn("dial", dial.keep(doors.clone()));
+    doors.spawn("dial", dial.keep(rand::make_rng(), doors.clone()));
     stop::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     let end = Instant::now() + grace;

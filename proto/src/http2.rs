@@ -67,6 +67,7 @@ where
     let connection = builder.serve_connection(TokioIo::new(Batched::new(io)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
+        biased;
         ended = connection.as_mut() => return ended,
         () = stop => connection.as_mut().graceful_shutdown(),
     }
@@ -96,8 +97,9 @@ where
     };
     loop {
         let accepted = tokio::select! {
-            accepted = socket.listener.accept() => accepted,
+            biased;
             () = tasks.stopped() => return,
+            accepted = socket.listener.accept() => accepted,
         };
         let stream = match accepted {
             Ok((stream, _)) => stream,

@@ -87,7 +87,11 @@ impl Tasks {
     /// Tells the group to stop and waits for its tasks; gives them up at `end`. Whether they all ended before.
     pub async fn finish_before(&self, end: impl Future<Output = ()>) -> bool {
         self.stop.cancel();
-        tokio::select! { () = self.ended() => return true, () = end => {} }
+        tokio::select! {
+            biased;
+            () = self.ended() => return true,
+            () = end => {}
+        }
         warn!(tasks = self.running.len(), "the time is over; what is not finished is given up");
         self.given_up.cancel();
         if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
@@ -100,6 +104,7 @@ impl Tasks {
 /// Ends when `grace` is over or the process is asked to stop once more, whichever is first.
 pub async fn patience(grace: Duration) {
     tokio::select! {
+        biased;
         () = tokio::time::sleep(grace) => {}
         Ok(()) = signal() => {}
     }
@@ -112,7 +117,11 @@ pub async fn patience(grace: Duration) {
 pub async fn signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
     Ok(())
 }
 

@@ -29,7 +29,11 @@ pub(super) async fn run(show: &Show, interval: Duration, count: Option<u64>) -> 
     let mut shown = 0;
     while count.is_none_or(|count| shown < count) {
         // It ends well: there is nothing to undo on the terminal.
-        tokio::select! { _ = ticks.tick() => {}, _ = proto::stop::signal() => return Ok(()) }
+        tokio::select! {
+            biased;
+            _ = proto::stop::signal() => return Ok(()),
+            _ = ticks.tick() => {}
+        }
         let top: TopShown = client.ask("/top", &serde_json::Map::new()).await?;
         let now = Instant::now();
         let mut out = io::stdout().lock();

@@ -77,8 +77,9 @@ impl Holders {
     async fn accept_unix(self, socket: Socket) {
         loop {
             let accepted = tokio::select! {
-                accepted = socket.listener.accept() => accepted,
+                biased;
                 () = self.tasks.stopped() => return,
+                accepted = socket.listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, _)) => self.serve("unix".into(), Box::new(stream), None),
@@ -121,6 +122,7 @@ impl Holders {
         self.tasks.spawn("holder", async move {
             let _place = place;
             tokio::select! {
+                biased;
                 served = http2::serve(io, service, tasks.stopped()) => {
                     let reason = served.err().map(|error| chain(&error)).unwrap_or_default();
                     debug!(front, reason, "a holder's connection ended");

@@ -211,6 +211,7 @@ impl Keeper {
             };
             tokio::time::sleep(BREATH).await;
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(rest) => {}
                 () = self.mirror.changed() => {}
                 () = self.server.back() => {}

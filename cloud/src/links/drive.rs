@@ -143,7 +143,30 @@ impl Links {
         let (mut told_to_go, mut leaving) = (false, false);
         let mut owners = Asking::new(self, node, handle);
         loop {
+            // What the edge says comes last, so that it keeps nothing else waiting however much that is.
             let send = tokio::select! {
+                biased;
+                () = handle.tasks.stopped() => {
+                    info!(%node, "unlinked by csi-cloud");
+                    let reason = if self.tasks.is_stopped() { "csi-cloud is stopping" } else { "replaced by a newer link" };
+                    return link.close(reason).await;
+                }
+                () = self.drained(), if !told_to_go => {
+                    told_to_go = true;
+                    Some(Message::Leave)
+                }
+                Some((kind, answer)) = asked.wanted.next() => {
+                    let opened = link.open(kind);
+                    opening.push(async move { drop(answer.send(opened.await)) });
+                    None
+                }
+                Some(()) = opening.next() => None,
+                answer = owners.next() => Some(Message::Owner(answer)),
+                Ok(()) = asked.told.changed() => Some(self.welcome(node)),
+                () = handle.tasks.ended(), if leaving => {
+                    info!(%node, "unlinked, as the edge wished");
+                    return link.close("the last call is answered").await;
+                }
                 event = link.next() => match Box::pin(self.hear(node, event)).await {
                     Heard::Drivers => Some(self.welcome(node)),
                     Heard::Own(own) => match owners.push(own) {
@@ -163,27 +186,6 @@ impl Links {
                     Heard::Closed(_) if leaving => return info!(%node, "unlinked, as the edge wished"),
                     Heard::Closed(error) => return info!(%node, reason = %chain(&error), "unlinked"),
                 },
-                Some((kind, answer)) = asked.wanted.next() => {
-                    let opened = link.open(kind);
-                    opening.push(async move { drop(answer.send(opened.await)) });
-                    None
-                }
-                Some(()) = opening.next() => None,
-                answer = owners.next() => Some(Message::Owner(answer)),
-                Ok(()) = asked.told.changed() => Some(self.welcome(node)),
-                () = self.drained(), if !told_to_go => {
-                    told_to_go = true;
-                    Some(Message::Leave)
-                }
-                () = handle.tasks.ended(), if leaving => {
-                    info!(%node, "unlinked, as the edge wished");
-                    return link.close("the last call is answered").await;
-                }
-                () = handle.tasks.stopped() => {
-                    info!(%node, "unlinked by csi-cloud");
-                    let reason = if self.tasks.is_stopped() { "csi-cloud is stopping" } else { "replaced by a newer link" };
-                    return link.close(reason).await;
-                }
             };
             // If it cannot be said, the link is gone, and says so next.
             if let Some(message) = send {

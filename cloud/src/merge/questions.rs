@@ -75,6 +75,7 @@ async fn run<F: Future>(room: &Semaphore, question: impl FnOnce() -> F) -> F::Ou
     // Made only now: thousands may wait for a place.
     let mut asked = Box::pin(question());
     tokio::select! {
+        biased;
         said = &mut asked => return said,
         () = tokio::time::sleep(PATIENCE) => {}
     }

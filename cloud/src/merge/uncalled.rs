@@ -33,7 +33,11 @@ impl Lists {
                 self.ask_new(&mut tried);
             }
             // Not told of: drivers that come while their node's link stays, and nodes that did not answer.
-            tokio::select! { _ = linked.changed() => {} () = tokio::time::sleep(AGAIN) => {} }
+            tokio::select! {
+                biased;
+                _ = linked.changed() => {}
+                () = tokio::time::sleep(AGAIN) => {}
+            }
         }
     }
 

@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use rand::RngExt;
+use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep_until};
 
 /// The longest first delay.
@@ -38,20 +40,24 @@ pub struct Backoff {
     /// The longest that each next delay may be, but for the cloud's cap.
     delays: ExponentialBackoff,
     not_before: Instant,
+    dice: StdRng,
 }
 
 fn delays() -> ExponentialBackoff {
     ExponentialBuilder::new().with_min_delay(FIRST).with_max_delay(LAST).without_max_times().build()
 }
 
-/// No failure yet: the first dial is at once.
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { delays: delays(), not_before: Instant::now() }
-    }
-}
-
 impl Backoff {
+    /// No failure yet: the first dial is at once. Delays are drawn with `dice`, no two edges' alike.
+    pub fn new(dice: StdRng) -> Self {
+        Self { delays: delays(), not_before: Instant::now(), dice }
+    }
+
+    /// Forgets the failures: the next dial is at once.
+    pub fn forget(&mut self) {
+        (self.delays, self.not_before) = (delays(), Instant::now());
+    }
+
     /// Notes that no link came up; gives how long the way is left alone.
     pub fn failed(&mut self, cap: Cap) -> Duration {
         let longest = self.delays.next().unwrap_or(LAST).min(cap.0);
@@ -75,7 +81,7 @@ impl Backoff {
     }
 
     fn leave_alone(&mut self, longest: Duration) -> Duration {
-        let delay = longest.mul_f64(rand::random_range(0.0..1.0));
+        let delay = longest.mul_f64(self.dice.random_range(0.0..1.0));
         self.not_before = Instant::now() + delay;
         delay
     }
@@ -87,7 +93,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn delays_grow_to_the_cap_and_start_again_after_a_stable_link() {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(rand::make_rng());
         let bounds = [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000].map(Duration::from_millis);
         let mut longest = [Duration::ZERO; 8];
         // Enough draws that each bound is nearly reached, and none is passed.

@@ -146,21 +146,22 @@ impl Serving {
                 }
             };
             let stepped = tokio::select! {
-                event = link.next() => self.take(event).await,
+                biased;
+                () = tasks.given_up() => self.close().await,
+                () = over => self.close().await,
+                () = quiet(&self.streams), if self.streams.is_stopped() => self.close().await,
+                () = sleep(GOODBYE), if self.leaving && !self.streams.is_stopped() => {
+                    self.streams.stop();
+                    Ok(())
+                }
+                () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
+                _ = changed.changed() => link.send(&Message::Drivers(self.dial.drivers.hello())).await,
                 Some(asked) = next(&mut self.asked) => {
                     self.asking.retain(|_, asking| !asking.is_closed());
                     self.asking.insert(asked.own.id, asked.answer);
                     link.send(&Message::Own(asked.own)).await
                 }
-                _ = changed.changed() => link.send(&Message::Drivers(self.dial.drivers.hello())).await,
-                () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
-                () = sleep(GOODBYE), if self.leaving && !self.streams.is_stopped() => {
-                    self.streams.stop();
-                    Ok(())
-                }
-                () = quiet(&self.streams), if self.streams.is_stopped() => self.close().await,
-                () = tasks.given_up() => self.close().await,
-                () = over => self.close().await,
+                event = link.next() => self.take(event).await,
             };
             if let Err(ended) = stepped {
                 return ended;
@@ -226,6 +227,7 @@ impl Serving {
         self.streams.spawn("link http2", async move {
             let service = move |request| calls.clone().from_link(request, replaced.clone());
             let served = tokio::select! {
+                biased;
                 served = http2::serve(io, service, streams.stopped()) => served,
                 () = streams.given_up() => return,
             };

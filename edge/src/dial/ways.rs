@@ -10,6 +10,8 @@ use futures_util::stream::FuturesUnordered;
 use proto::error::chain;
 use proto::link::endpoint::Endpoint;
 use proto::link::{self, HANDSHAKE, LinkError};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::warn;
@@ -66,6 +68,7 @@ impl Gate {
         let mut failed = self.failed.subscribe();
         let turn = self.begun + STAGGER * u32::try_from(place).unwrap_or(u32::MAX);
         tokio::select! {
+            biased;
             () = sleep_until(turn) => {}
             _ = failed.wait_for(|failed| *failed >= place) => {}
         }
@@ -73,11 +76,11 @@ impl Gate {
 }
 
 impl Ways {
-    pub(super) fn new(cloud: &[Endpoint]) -> Self {
+    pub(super) fn new(cloud: &[Endpoint], dice: &mut StdRng) -> Self {
         let way = |(place, endpoint): (usize, &Endpoint)| Way {
             place,
             endpoint: endpoint.clone(),
-            backoff: Backoff::default(),
+            backoff: Backoff::new(StdRng::from_rng(dice)),
         };
         Self { all: cloud.iter().enumerate().map(way).collect(), cap: Cap::default() }
     }
@@ -113,7 +116,7 @@ impl Ways {
             }
             Aim::Better { than, after } => {
                 sleep(after).await;
-                self.all.iter_mut().take(than).for_each(|way| way.backoff = Backoff::default());
+                self.all.iter_mut().take(than).for_each(|way| way.backoff.forget());
                 let better = |place| (place < than).then_some(place);
                 timeout(HANDSHAKE, self.race(dial, better)).await.ok()
             }

@@ -174,14 +174,7 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
             }
         }
         Direct::Reconcile { at, output } => reconcile(&at, output, out).await,
-        Direct::Nri(Nri { at, socket, index, vm, typed }) => {
-            let mut handlers = Handlers { vm: vm.into_iter().collect(), typed: typed.into_iter().collect() };
-            // Who takes typed mounts runs VMs.
-            handlers.vm.extend(handlers.typed.iter().cloned());
-            let runtimes = Arc::new(at.runtimes());
-            let plugin = Plugin { state: at.state, index, handlers, runtimes };
-            tokio::select! { () = plugin.keep(socket) => Ok(()), end = proto::stop::signal() => Ok(end?) }
-        }
+        Direct::Nri(command) => nri(command).await,
         Direct::Cdi { at, dir } => {
             let state = at.state.display();
             let records = published::all(&at.state).with_context(|| format!("the records in {state}"))?;
@@ -193,6 +186,20 @@ pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
             }
             Ok(())
         }
+    }
+}
+
+/// Answers the container runtime until told to stop.
+async fn nri(Nri { at, socket, index, vm, typed }: Nri) -> anyhow::Result<()> {
+    let mut handlers = Handlers { vm: vm.into_iter().collect(), typed: typed.into_iter().collect() };
+    // Who takes typed mounts runs VMs.
+    handlers.vm.extend(handlers.typed.iter().cloned());
+    let runtimes = Arc::new(at.runtimes());
+    let plugin = Plugin { state: at.state, index, handlers, runtimes };
+    tokio::select! {
+        biased;
+        end = proto::stop::signal() => Ok(end?),
+        () = plugin.keep(socket) => Ok(()),
     }
 }
 

@@ -148,7 +148,7 @@ impl Fleet {
 
 impl Edge {
     async fn keep(&self, shared: &Shared, tasks: &Tasks) {
-        let (mut cap, mut backoff) = (Cap::default(), Backoff::default());
+        let (mut cap, mut backoff) = (Cap::default(), Backoff::new(rand::make_rng()));
         while !tasks.is_stopped() {
             let begun = Instant::now();
             // An error here is no news: while the cloud is away there are thousands.

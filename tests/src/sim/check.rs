@@ -209,9 +209,9 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                 }
                 wrong.push(format!("{} went to {} and {}", what(), name(first.node), name(second.node)));
             }
-            // Who only reads may as well read again.
-            let changes = METHODS.contains(&called.method) && first.received.outcome == Outcome::Finished;
-            let Some(ended) = first.ended().filter(|_| changes) else {
+            // Who only reads may as well read again, and an answer without a code says nothing.
+            let told = first.received.ended.filter(|(_, code)| code.is_some());
+            let Some((ended, _)) = told.filter(|_| METHODS.contains(&called.method)) else {
                 continue;
             };
             let again = second.received.at;

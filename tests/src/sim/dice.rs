@@ -18,6 +18,11 @@ impl Dice {
         Self(StdRng::seed_from_u64(part ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
+    /// Chance for a part of the product.
+    pub fn fork(&mut self) -> StdRng {
+        StdRng::from_rng(&mut self.0)
+    }
+
     /// True in so many of a hundred cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent

@@ -332,7 +332,11 @@ impl Fleet {
         let (front, stop) = (front.clone(), fronts.clone());
         fronts.spawn("front connection", async move {
             let served = http2::serve(far, move |request| front.clone().answer(request), stop.stopped());
-            tokio::select! { _ = served => {}, () = stop.given_up() => {} }
+            tokio::select! {
+                biased;
+                _ = served => {}
+                () = stop.given_up() => {}
+            }
         });
         Ok(near)
     }
@@ -374,7 +378,7 @@ impl Fleet {
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
         };
-        doors.spawn("dial", dial.keep(doors.clone()));
+        doors.spawn("dial", dial.keep(state.dice.fork(), doors.clone()));
         self.trace.say(format_args!("the edge of {name} starts"));
         state.edges.insert(node, EdgeRun { process, doors });
         Ok(())

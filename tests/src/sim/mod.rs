@@ -1,9 +1,8 @@
 //! The simulation: a cloud, edges and drivers in one process, on a clock that stands still while anybody has
 //! something to do, with a network that breaks, driven by a model of Kubernetes' sidecars.
 //!
-//! All that is drawn comes from the seed. A run is not the same to the bit each time: the product draws its
-//! own jitter and ids, and `select!` its order. So a failing run prints its trace, and need not be repeated
-//! to be read.
+//! All that is drawn comes from the seed, and so a seed does the same each time, but for the order of some of what
+//! happens at the same moment (`docs/testing.md`).
 
 pub mod chaos;
 pub mod check;

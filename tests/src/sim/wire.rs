@@ -171,6 +171,7 @@ impl Wire {
         while !ended || !on_the_way.is_empty() {
             let due = on_the_way.front().map(|(due, _)| self.due(way, *due));
             tokio::select! {
+                biased;
                 read = from.read(&mut chunk), if !ended && on_the_way.len() < ON_THE_WAY => match read {
                     Ok(length) if length > 0 => {
                         let bytes = Bytes::copy_from_slice(chunk.get(..length).unwrap_or_default());

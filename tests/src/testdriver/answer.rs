@@ -47,11 +47,24 @@ pub(super) fn raw(message: &Bytes, headers: HeaderMap, trailers: HeaderMap) -> R
     response
 }
 
+/// Marks what is sent as an answer and has no status, so that nobody can tell how the call ended.
+#[derive(Clone)]
+struct Open;
+
+/// With what code this answers a call; an error is headers only, and anything else ends in trailers that say OK. None
+/// if it breaks off before that.
+pub(super) fn code(response: &Response<Body>) -> Option<Code> {
+    let status = || Status::from_header_map(response.headers());
+    let open = response.extensions().get::<Open>().is_some();
+    (!open).then(|| status().map_or(Code::Ok, |status| status.code()))
+}
+
 /// What a web server says that knows no gRPC.
 pub(super) fn not_grpc() -> Response<Body> {
     let mut response =
         with_body("text/plain", Body::new(Full::new(Bytes::from_static(b"404 page not found\n"))));
     *response.status_mut() = http::StatusCode::NOT_FOUND;
+    response.extensions_mut().insert(Open);
     response
 }
 
@@ -63,13 +76,15 @@ async fn data_of(body: Body) -> Bytes {
 pub(super) async fn without_status(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     head.headers.remove("grpc-status");
+    head.extensions.insert(Open);
     let data = data_of(body).await;
     Response::from_parts(head, Body::new(Full::new(data)))
 }
 
 /// The same answer, whose connection breaks when half of the body is sent.
 pub(super) async fn half_of(response: Response<Body>, connection: CancellationToken) -> Response<Body> {
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    head.extensions.insert(Open);
     let mut data = data_of(body).await;
     data.truncate(data.len() / 2);
     let body = Half { data: Some(data), connection };
@@ -103,7 +118,7 @@ impl HttpBody for Half {
 pub(super) fn watched(response: Response<Body>, ticket: Ticket) -> Response<Body> {
     // An error is headers only. Wrapped, it would get an empty body, and some clients then miss its status.
     if response.body().is_end_stream() {
-        ticket.finish(Code::Ok);
+        ticket.finish(Some(Code::Ok));
         return response;
     }
     response.map(|inner| Body::new(Watched { inner, ticket }))
@@ -124,8 +139,8 @@ impl HttpBody for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         match &polled {
-            Poll::Ready(None) => self.ticket.finish(Code::Ok),
-            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => self.ticket.finish(Code::Ok),
+            Poll::Ready(None) => self.ticket.finish(Some(Code::Ok)),
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => self.ticket.finish(Some(Code::Ok)),
             _ => {}
         }
         polled

@@ -130,9 +130,10 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// It was answered; with an error at once, or with what a stream's body will say.
-    pub(super) fn finish(&self, code: Code) {
-        self.end(1, Some(code));
+    /// It was answered; with an error at once, or with what a stream's body will say; without a code if the answer breaks
+    /// off.
+    pub(super) fn finish(&self, code: Option<Code>) {
+        self.end(1, code);
     }
 
     fn end(&self, outcome: u8, code: Option<Code>) {

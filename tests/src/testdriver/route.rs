@@ -15,7 +15,7 @@ use proto::csi;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::core::{Core, Optional};
 use super::fault::Fault;
@@ -87,9 +87,7 @@ impl Routes {
         if method.starts_with("GetMetadata") {
             return answer::watched(response, ticket);
         }
-        // An error is headers only; anything else ends in trailers that say OK.
-        let status = Status::from_header_map(response.headers());
-        ticket.finish(status.map_or(Code::Ok, |status| status.code()));
+        ticket.finish(answer::code(&response));
         response
     }
 

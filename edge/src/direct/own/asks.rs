@@ -117,6 +117,7 @@ impl Asks {
                 let answered = self.ask_on(&link, driver, volume, step.clone());
                 // Whatever comes of the other link: the cloud hears it no more.
                 let answer = tokio::select! {
+                    biased;
                     answer = answered => answer,
                     _ = to.changed() => continue,
                 };

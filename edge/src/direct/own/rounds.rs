@@ -53,6 +53,7 @@ impl Direct {
                 wait = AGAIN;
             }
             tokio::select! {
+                biased;
                 _ = news.changed() => wait = AGAIN,
                 () = tokio::time::sleep(LOOK), if all => {}
                 () = tokio::time::sleep(wait), if !all => wait = (wait * 2).min(SELDOM),

@@ -78,6 +78,7 @@ async fn converse(socket: &Path, request: Request<Full<Bytes>>) -> Result<Reply,
         Ok(Reply { status: head.status, body: body.to_bytes() })
     });
     tokio::select! {
+        biased;
         answer = &mut answer => answer,
         // What had come before it ended is still read; why it ended, the request's own error says.
         _ = connection => answer.await,

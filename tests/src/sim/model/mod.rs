@@ -141,6 +141,7 @@ async fn live(kind: Kind, world: &World, process: &Process, life: u64, kill: &No
     };
     let sidecar = Arc::new(Sidecar { world: world.clone(), client, dice: Mutex::new(dice) });
     tokio::select! {
+        biased;
         begun = sidecar.begin(kind) => if let Err(why) = begun { return why },
         () = kill.notified() => return "killed".into(),
         () = sidecar.client.lost.cancelled() => return "the connection is lost".into(),
@@ -148,6 +149,7 @@ async fn live(kind: Kind, world: &World, process: &Process, life: u64, kill: &No
     let working = sidecar.clone();
     process.tasks.spawn_until_stop("sidecar", work(working, kind, process.clone()));
     tokio::select! {
+        biased;
         () = kill.notified() => "killed".into(),
         () = sidecar.client.lost.cancelled() => "the connection is lost".into(),
     }

@@ -88,7 +88,11 @@ impl Pace {
                 }
             }
         };
-        tokio::select! { () = changed => {}, () = tokio::time::sleep(wait) => {} }
+        tokio::select! {
+            biased;
+            () = changed => {}
+            () = tokio::time::sleep(wait) => {}
+        }
     }
 }
 
