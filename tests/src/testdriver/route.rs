@@ -13,9 +13,9 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as HttpBody, Incoming};
 use proto::csi;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
-use tonic::Status;
 
 use super::core::{Core, Optional};
 use super::fault::Fault;
