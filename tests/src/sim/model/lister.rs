@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use proto::csi::list_volumes_response::Entry;
 use proto::csi::{ListVolumesRequest, ListVolumesResponse};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::World;
@@ -70,7 +71,8 @@ impl Lister {
         let after = self.world.api.read(picture);
         let wrong = compare(&before, &after, &entries);
         self.world.trace.say(format_args!("lister: {} volumes listed: {}", entries.len(), ids(&entries)));
-        self.world.found.add(wrong.into_iter().map(|text| format!("in a list by {most}: {text}")));
+        let at = self.world.trace.at(Instant::now());
+        self.world.found.add(wrong.into_iter().map(|text| format!("in a list by {most}, at {at}: {text}")));
     }
 
     async fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Code> {
