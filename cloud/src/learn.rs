@@ -151,7 +151,8 @@ fn forget(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
 }
 
 /// Keeps what a call did to a volume, in its entry. It is durable before its caller is answered: a list tells it also
-/// after a crash, while the node is away. A volume without a home stays without one.
+/// after a crash, while the node is away. A volume without a home stays without one, and lists that were read before
+/// the call are no word of it.
 ///
 /// # Errors
 /// It could not be made durable.
@@ -163,7 +164,9 @@ pub async fn changed(
 ) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
-        let Some(home) = txn.home(&driver, &id).cloned() else { return };
+        let Some(home) = txn.home(&driver, &id).cloned() else {
+            return txn.changed_without(&driver, &id);
+        };
         // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
         let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };
         // What cannot be edited stays as it is: the node's next list replaces it.

@@ -161,7 +161,8 @@ impl Lists {
         Some(Only { node, whole })
     }
 
-    /// Learns of an (unframed) answer that the only node gave. One of several pages is asked for again, whole.
+    /// Learns of an (unframed) answer that the only node gave. One of several pages is asked for again, whole, and so is
+    /// one that is older than a call about what it names.
     pub(crate) async fn heard(&self, only: Only, answer: &Bytes) {
         let (Some((kind, since)), Some(page)) = (only.whole, Page::read(answer)) else { return };
         let node = &only.node;
@@ -172,7 +173,9 @@ impl Lists {
             Ok(things) => self.refresher.keep(node, Whole { kind, since, things }).await,
             Err(error) => Err(error),
         };
-        if let Err(error) = kept {
+        if let Ok(false) = kept {
+            drop(self.ask(node, kind, &Secrets::new()));
+        } else if let Err(error) = kept {
             let driver = &self.refresher.asker.driver;
             warn!(%node, %driver, error = chain(&error), "what a node listed is not kept");
         }

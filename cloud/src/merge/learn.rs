@@ -1,9 +1,9 @@
 //! What a node's whole list teaches, as one durable change; nothing is written if all of it is known.
 //!
-//! A list is older than what happened while it was read: homes that changed since are left alone, and homes are
-//! never forgotten here. What a list no longer has is absent: it is not shown, and a delete still goes to its node.
+//! A list is older than what happened while it was read: homes that changed since are left alone, what changed and
+//! has no home yet is asked for again, and homes are never forgotten here. What a list no longer has is absent: it is not shown, and a delete still goes to its node.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Made};
@@ -12,7 +12,7 @@ use tracing::warn;
 use super::kind::Kind;
 use crate::learn::now;
 use crate::make::text;
-use crate::store::{At, Home, State, Txn};
+use crate::store::{At, Home, State, Txn, Without};
 
 /// All that a node has of a kind.
 pub(super) struct Whole {
@@ -23,12 +23,14 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Keeps what it teaches.
-    pub(super) fn learn(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) {
+    /// Keeps what it teaches. Gives back whether that is all; if not, it is too old for something that it names, and
+    /// the node must be asked again.
+    pub(super) fn learn(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) -> bool {
         let Self { kind, since, things } = self;
         let state = txn.state();
         let missing = missing(state, driver, node, kind, since, &things);
-        let gone = state.driver(driver).map_or_else(|| Some(HashSet::new()), |of| of.gone_since(since));
+        let without = state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.without_since(since));
+        let mut whole = true;
         for Made { id, entry, source } in things {
             match txn.home(driver, &id).cloned() {
                 Some(home) if home.node != *node => claimed(txn, driver, node, &id, home),
@@ -41,12 +43,16 @@ impl Whole {
                         txn.set_home(driver, &id, Some(Home { absent: false, entry, source, ..home }));
                     }
                 }
-                // It may just have been deleted, and the list be older.
-                None if gone.as_ref().is_none_or(|gone| gone.contains(&id)) => {}
-                None => {
-                    let home = Home { entry, source: source.map(Box::new), ..Home::at(node.clone(), now()) };
-                    txn.set_home(driver, &id, Some(home));
-                }
+                None if txn.is_changed_without(driver, &id) => whole = false,
+                None => match without.as_ref().map(|without| without.get(&id)) {
+                    Some(None) => {
+                        let home = Home { entry, source: source.map(Box::new), ..Home::at(node.clone(), now()) };
+                        txn.set_home(driver, &id, Some(home));
+                    }
+                    // It was deleted, and the list is older.
+                    Some(Some(Without::Gone)) => {}
+                    Some(Some(Without::Changed)) | None => whole = false,
+                },
             }
         }
         for id in missing.iter().filter(|id| !txn.is_changing(driver, id)).cloned().collect::<Vec<_>>() {
@@ -54,10 +60,11 @@ impl Whole {
                 txn.set_home(driver, &id, Some(Home { absent: true, ..home }));
             }
         }
-        if let Some(at) = txn.at(driver, node).filter(|at| kind == Kind::Volumes && at.listed == 0) {
+        if let Some(at) = txn.at(driver, node).filter(|at| whole && kind == Kind::Volumes && at.listed == 0) {
             let at = At { listed: now(), ..at.clone() };
             txn.set_at(driver, node, Some(at));
         }
+        whole
     }
 }
 

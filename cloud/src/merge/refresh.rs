@@ -85,6 +85,16 @@ impl Refresher {
     }
 
     async fn list(&self, asked: &Asked) -> Result<usize, AskError> {
+        loop {
+            let whole = self.whole(asked).await?;
+            let things = whole.things.len();
+            if self.keep(&asked.node, whole).await? {
+                return Ok(things);
+            }
+        }
+    }
+
+    async fn whole(&self, asked: &Asked) -> Result<Whole, AskError> {
         let mut whole = self.pages(asked).await?;
         let Asked { node, kind, .. } = asked;
         let missing = |whole: &Whole| {
@@ -99,21 +109,21 @@ impl Refresher {
             let first = std::mem::replace(&mut whole.whole.things, again.whole.things);
             whole.whole.things.extend(first.into_iter().filter(|thing| !both.contains(&thing.id)));
         }
-        let things = whole.whole.things.len();
-        self.keep(node, whole.whole).await?;
-        Ok(things)
+        Ok(whole.whole)
     }
 
-    /// Keeps a whole list of a node.
+    /// Keeps a whole list of a node. Gives back whether that is done; if not, the node must be asked again.
     ///
     /// # Errors
     /// It could not be made durable.
-    pub(super) async fn keep(&self, node: &NodeName, whole: Whole) -> Result<(), AskError> {
+    pub(super) async fn keep(&self, node: &NodeName, whole: Whole) -> Result<bool, AskError> {
         let (driver, at, kind) = (self.asker.driver.clone(), node.clone(), whole.kind);
         let kept = self.store.write(move |txn| whole.learn(txn, &driver, &at)).await;
-        kept.map_err(|source| Error::NotDurable { source: source.into() })?;
-        self.had().insert((node.clone(), kind));
-        Ok(())
+        let whole = kept.map_err(|source| Error::NotDurable { source: source.into() })?;
+        if whole {
+            self.had().insert((node.clone(), kind));
+        }
+        Ok(whole)
     }
 
     async fn pages(&self, asked: &Asked) -> Result<Paged, AskError> {

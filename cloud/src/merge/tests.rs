@@ -374,6 +374,25 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
 }
 
 #[tokio::test]
+async fn a_list_older_than_a_call_about_what_has_no_home_is_asked_for_again() {
+    let mut world = world(&Tasks::default()).await;
+    let first = At::default();
+    world.store.write(move |txn| txn.set_at(&driver(), &name(0), Some(first))).await.unwrap();
+    world.step(Op::Appear(0, 1)).await;
+    let (id, older) = (World::id(0, 1), world.list(0));
+    let attach = |entry: &[u8]| crate::entry::attach(entry, "n9");
+    crate::learn::changed(&world.store, &driver(), &Id::Volume(id), attach).await.unwrap();
+    let listed = |world: &World| {
+        world.store.read(|state| state.driver(&driver()).unwrap().at(&name(0)).unwrap().listed > 0)
+    };
+    let learn = async |whole: Whole| world.store.write(|txn| whole.learn(txn, &driver(), &name(0))).await;
+    assert!(!learn(older).await.unwrap());
+    assert_eq!((world.homes(), listed(&world)), (BTreeSet::new(), false), "it may be at no node, as if deleted");
+    assert!(learn(world.list(0)).await.unwrap());
+    assert_eq!((world.homes().len(), listed(&world)), (1, true));
+}
+
+#[tokio::test]
 async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
     let mut world = world(&Tasks::default()).await;
     world.create(0, "v".into()).await;

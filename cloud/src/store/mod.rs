@@ -14,6 +14,7 @@ use crate::config::StoreAt;
 
 pub use self::file::File;
 pub use self::memory::{Crash, Memory};
+pub use self::recent::Without;
 pub use self::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
 pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
@@ -182,7 +183,7 @@ async fn run(
             return;
         }
         let mut settle = Vec::with_capacity(batch.len());
-        let changes = {
+        let (changes, without) = {
             let seen = state.read().unwrap_or_else(PoisonError::into_inner);
             let mut txn = Txn::new(&seen);
             settle.extend(batch.drain(..).map(|job| job(&mut txn)));
@@ -194,6 +195,7 @@ async fn run(
         if outcome.is_ok() {
             let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
             changes.into_iter().for_each(|change| state.apply(change));
+            without.into_iter().for_each(|(driver, id)| state.changed_without(&driver, id));
         }
         for settle in settle {
             settle(outcome.clone());

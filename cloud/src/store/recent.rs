@@ -3,13 +3,22 @@
 //!
 //! Counted in changes that were applied, in memory only: a list that was read before a restart is gone with it.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use proto::identity::NodeName;
 use proto::rpc::Id;
 
-/// So many of the homes that were forgotten last are remembered.
+/// So much of what has no home is remembered.
 const REMEMBERED: usize = 4096;
+
+/// Why an older list may be wrong about something that has no home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Without {
+    /// Its home was forgotten.
+    Gone,
+    /// A call changed it.
+    Changed,
+}
 
 /// The changes of one driver's homes.
 #[derive(Default)]
@@ -17,9 +26,9 @@ pub(super) struct Recent {
     changes: u64,
     /// What each node has, with the number of its last change.
     at: HashMap<NodeName, BTreeMap<Id, u64>>,
-    /// What was forgotten last, oldest first.
-    gone: VecDeque<(u64, Id)>,
-    /// The number of the last change that is no longer in `gone`.
+    /// What was forgotten, or changed without having a home, oldest first.
+    without: VecDeque<(u64, Id, Without)>,
+    /// The number of the last change that is no longer in `without`.
     dropped: u64,
 }
 
@@ -37,10 +46,20 @@ impl Recent {
         }
         match after {
             Some(node) => drop(self.at.entry(node.clone()).or_default().insert(id.clone(), self.changes)),
-            None => self.gone.push_back((self.changes, id.clone())),
+            None => self.remember(id.clone(), Without::Gone),
         }
-        if self.gone.len() > REMEMBERED {
-            self.dropped = self.gone.pop_front().map_or(self.dropped, |(change, _)| change);
+    }
+
+    /// A call changed what has no home.
+    pub(super) fn changed_without(&mut self, id: Id) {
+        self.changes += 1;
+        self.remember(id, Without::Changed);
+    }
+
+    fn remember(&mut self, id: Id, why: Without) {
+        self.without.push_back((self.changes, id, why));
+        if self.without.len() > REMEMBERED {
+            self.dropped = self.without.pop_front().map_or(self.dropped, |(change, ..)| change);
         }
     }
 
@@ -56,11 +75,15 @@ impl Recent {
         self.at.get(node)?.get(id).copied()
     }
 
-    pub(super) fn gone_since(&self, since: u64) -> Option<HashSet<&Id>> {
+    pub(super) fn without_since(&self, since: u64) -> Option<HashMap<&Id, Without>> {
         if since < self.dropped {
             return None;
         }
-        Some(self.gone.iter().rev().take_while(|(change, _)| *change > since).map(|(_, id)| id).collect())
+        let mut ids = HashMap::new();
+        for (_, id, why) in self.without.iter().rev().take_while(|(change, ..)| *change > since) {
+            ids.entry(id).and_modify(|known: &mut Without| *known = *why.max(known)).or_insert(*why);
+        }
+        Some(ids)
     }
 }
 
@@ -78,13 +101,22 @@ mod tests {
         recent.changed(&volume(0), None, Some(&node));
         let since = recent.changes();
         recent.changed(&volume(0), Some(&node), None);
-        assert_eq!(recent.gone_since(since).unwrap(), HashSet::from([&volume(0)]));
-        assert!(recent.gone_since(recent.changes()).unwrap().is_empty());
+        assert_eq!(recent.without_since(since).unwrap(), HashMap::from([(&volume(0), Without::Gone)]));
+        assert!(recent.without_since(recent.changes()).unwrap().is_empty());
         for number in 0..=REMEMBERED {
             recent.changed(&volume(number), None, None);
         }
-        assert_eq!(recent.gone_since(since), None, "it is not known any more");
+        assert_eq!(recent.without_since(since), None, "it is not known any more");
         assert_eq!(recent.of(&node).count(), 0);
+    }
+
+    #[test]
+    fn what_was_both_forgotten_and_changed_was_changed() {
+        let mut recent = Recent::default();
+        recent.changed_without(volume(0));
+        recent.changed(&volume(0), None, None);
+        assert_eq!(recent.without_since(0).unwrap(), HashMap::from([(&volume(0), Without::Changed)]));
+        assert_eq!(recent.without_since(1).unwrap(), HashMap::from([(&volume(0), Without::Gone)]));
     }
 
     #[test]

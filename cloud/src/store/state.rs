@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 
-use super::recent::Recent;
+use super::recent::{Recent, Without};
 use super::record::{At, Change, Home, Intent, Node, Ownership};
 
 /// Everything that the store keeps.
@@ -106,6 +106,13 @@ impl State {
         }
     }
 
+    /// A call changed something of a driver that has no home.
+    pub(super) fn changed_without(&mut self, driver: &DriverName, id: Id) {
+        if let Some(driver) = self.drivers.get_mut(driver) {
+            driver.recent.changed_without(id);
+        }
+    }
+
     fn set_node(&mut self, name: NodeName, node: Option<Node>) {
         match node.as_ref().and_then(|node| node.removed) {
             Some(_) => self.removed.insert(name.clone()),
@@ -129,7 +136,7 @@ impl OfDriver {
         &self.homes
     }
 
-    /// How often a home was made, changed or forgotten since csi-cloud started.
+    /// How often a home was made, changed or forgotten since csi-cloud started, or something changed that has none.
     pub fn changes(&self) -> u64 {
         self.recent.changes()
     }
@@ -144,9 +151,10 @@ impl OfDriver {
         self.recent.last_change(node, id).is_some_and(|change| change > since)
     }
 
-    /// What was forgotten after this change; none if that is so long ago that it is not known any more.
-    pub fn gone_since(&self, since: u64) -> Option<HashSet<&Id>> {
-        self.recent.gone_since(since)
+    /// What was forgotten after this change, or changed without having a home; none if that is so long ago that it is
+    /// not known any more.
+    pub fn without_since(&self, since: u64) -> Option<HashMap<&Id, Without>> {
+        self.recent.without_since(since)
     }
 
     /// To which node a create was sent.

@@ -1,5 +1,6 @@
 //! Changes on their way: what was decided but is not durable yet, over the state that is.
 
+use std::collections::HashSet;
 use std::hash::Hash;
 
 use proto::identity::{DriverName, NodeName};
@@ -18,14 +19,16 @@ pub struct Txn<'a> {
     elected: Over<DriverName, NodeName>,
     owners: Over<(DriverName, Id), Ownership>,
     epoch: Option<u64>,
+    /// What has no home and was changed.
+    without: HashSet<(DriverName, Id)>,
     /// Volumes that these changes add to a node, or take from it.
     load: std::collections::HashMap<(DriverName, NodeName), i64>,
 }
 
 impl<'a> Txn<'a> {
     pub(super) fn new(state: &'a State) -> Self {
-        let (homes, intents, at, nodes, elected, owners, load) = Default::default();
-        Self { state, homes, intents, at, nodes, elected, owners, epoch: None, load }
+        let (homes, intents, at, nodes, elected, owners, without, load) = Default::default();
+        Self { state, homes, intents, at, nodes, elected, owners, epoch: None, without, load }
     }
 
     /// What is durable, without these changes.
@@ -49,6 +52,17 @@ impl<'a> Txn<'a> {
     /// Whether these changes are about where this lives.
     pub fn is_changing(&self, driver: &DriverName, id: &Id) -> bool {
         self.homes.contains_key(&(driver.clone(), id.clone()))
+    }
+
+    /// Notes that a call changed something that has no home: what a list says of it that was read before is old. That
+    /// is known until csi-cloud ends, as the list is.
+    pub fn changed_without(&mut self, driver: &DriverName, id: &Id) {
+        self.without.insert((driver.clone(), id.clone()));
+    }
+
+    /// Whether these changes note that.
+    pub fn is_changed_without(&self, driver: &DriverName, id: &Id) -> bool {
+        self.without.contains(&(driver.clone(), id.clone()))
     }
 
     /// To which node a create was sent.
@@ -128,8 +142,8 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// All changes, each key once.
-    pub(super) fn changes(self) -> Vec<Change> {
+    /// All changes, each key once, and what else was changed that has no home.
+    pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
         let homes = self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));
         let intents =
             self.intents.into_iter().map(|((driver, id), intent)| Change::Intent(driver, id, intent));
@@ -138,7 +152,8 @@ impl<'a> Txn<'a> {
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
         let owners = self.owners.into_iter().map(|((driver, id), own)| Change::Owner(driver, id, own));
         let epoch = self.epoch.map(Change::Epoch);
-        homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(owners).chain(epoch).collect()
+        let changes = homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(owners).chain(epoch);
+        (changes.collect(), self.without)
     }
 }
 

@@ -173,7 +173,7 @@ proptest! {
         for ((driver, node), load) in loads(&all) {
             prop_assert_eq!(txn.load(&driver, &node), load, "{} at {}", driver, node);
         }
-        for change in txn.changes() {
+        for change in txn.changes().0 {
             state.apply(change);
         }
         agree(&state, &all)?;
