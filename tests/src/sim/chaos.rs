@@ -29,6 +29,8 @@ enum Event {
     CloudStops(Duration),
     EdgeStops(usize, Duration),
     Driver(usize, Duration),
+    /// A driver goes and comes back again and again, so that calls wait for it.
+    Flaps(usize, u64),
     Sidecar(usize),
     /// A fault of a driver: node, and the number that decides which.
     Fault(usize, u64),
@@ -142,6 +144,10 @@ impl Chaos {
                 self.later(down, move || fleet.start_driver(node));
                 "driver killed"
             }
+            Event::Flaps(node, number) => {
+                self.tasks.spawn_until_stop("flaps", flap(fleet, node, number));
+                "driver flaps"
+            }
             Event::Sidecar(which) => {
                 if let Some(sidecar) = self.sidecars.get(which) {
                     sidecar.notify_one();
@@ -196,6 +202,17 @@ impl Chaos {
     }
 }
 
+/// Never away for longer than calls wait for a driver, and seldom there for long.
+async fn flap(fleet: Arc<Fleet>, node: usize, number: u64) {
+    let mut dice = Dice::new(number, "flaps");
+    for _ in 0..dice.between(1, 30) {
+        fleet.kill_driver(node);
+        tokio::time::sleep(dice.time(50, 900)).await;
+        fleet.start_driver(node);
+        tokio::time::sleep(dice.time(1, 1_000)).await;
+    }
+}
+
 fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
     let node = dice.below(nodes);
     let way = dice.pick(&[Way::Up, Way::Down]);
@@ -216,8 +233,8 @@ fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
         ),
         3 => Event::Cloud(short),
         4 => Event::Edge(node, short),
-        // A blink, so that calls wait for the driver to come back.
-        5 => Event::Driver(node, if dice.chance(50) { short } else { dice.time(50, 900) }),
+        5 if dice.chance(50) => Event::Driver(node, short),
+        5 => Event::Flaps(node, dice.between(0, u64::MAX)),
         6 => Event::Sidecar(dice.below(KINDS.len())),
         8 if dice.chance(50) => Event::CloudStops(short),
         8 => Event::EdgeStops(node, short),
