@@ -78,10 +78,11 @@ impl Finder<'_> {
         }
     }
 
-    /// Tells every node to end something, and gives back an answer of OK if all said so.
+    /// Tells every node to end something, and gives back an answer of OK if all said so. A refusal for good is given
+    /// back only if no node's outcome is open: sidecars take it for the end of the call.
     ///
     /// # Errors
-    /// A driver refused, or a node could not be asked and may have it.
+    /// A node could not be told, or what came of it there is not known, and it may have it.
     pub async fn end(&self, rpc: &'static Rpc, id: &Id, call: &Call) -> Result<Answer, Error> {
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
             self.nodes().into_iter().partition(|node| self.asker.links().now(node).is_some());
@@ -91,20 +92,23 @@ impl Finder<'_> {
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let mut ended = None;
+        let (mut ended, mut refused) = (None, None);
         for (answer, node) in told {
             match answer {
-                Ok(answer) if answer.ok().is_none() => return Ok(answer),
-                Ok(answer) => ended = Some(answer),
+                Ok(answer) if answer.ok().is_some() => ended = Some(answer),
+                Ok(answer) => refused = refused.filter(is_open).or(Some(answer)),
                 Err(error) => {
                     warn!(%node, rpc = rpc.method, error = error.chain(), "could not be told");
                     silent.push(node);
                 }
             }
         }
-        match ended {
+        if let Some(status) = refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure) {
+            warn!(rpc = rpc.method, id = text(id), %status, "a driver refuses, and other nodes could not be told");
+        }
+        match refused.or(ended) {
             _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
-            Some(ended) => Ok(ended),
+            Some(answer) => Ok(answer),
             // Nobody was told, since nobody can have it.
             None => Ok(Answer::of(proto::frame::frame(&[]))),
         }
@@ -202,4 +206,10 @@ impl Finder<'_> {
         nodes.sort();
         Error::NotAsked { driver: self.asker.driver.clone(), id: text(id).into(), nodes: names(&nodes) }
     }
+}
+
+/// Whether a refusal leaves open what came of the call, for every sidecar.
+fn is_open(refused: &Answer) -> bool {
+    let code = refused.failure().map(|status| status.code());
+    matches!(code, Some(Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use prost::Message;
@@ -281,6 +282,17 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
     let refused = nodes.front.call(&controller("DeleteVolume"), &delete("never")).await?.status();
     assert_eq!((refused.code(), refused.message()), (Code::FailedPrecondition, "it is in use"));
     nodes.who_got("DeleteVolume");
+    // No word is final while another node may still do it, whichever answers first.
+    for (slow, busy) in [(0, 1), (1, 0)] {
+        nodes.nodes[slow].0.slow(Duration::from_millis(200), Duration::ZERO);
+        nodes.nodes[busy].0.inject("DeleteVolume", Fault::error(Code::Aborted, "it is busy"), Times::Next(1));
+        let refusal = Fault::error(Code::FailedPrecondition, "it is in use");
+        nodes.nodes[1 - busy].0.inject("DeleteVolume", refusal, Times::Next(1));
+        let open = nodes.front.call(&controller("DeleteVolume"), &delete("never")).await?.status();
+        assert_eq!((open.code(), open.message()), (Code::Aborted, "it is busy"));
+        nodes.nodes[slow].0.slow(Duration::ZERO, Duration::ZERO);
+        nodes.who_got("DeleteVolume");
+    }
     let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
     edge.stop(START).await?;
     serving.stop().await;
