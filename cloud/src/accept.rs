@@ -137,8 +137,8 @@ impl Door {
             match authenticated {
                 // In a task of its own, which does not keep the size of the handshake's.
                 Ok(Some((node, link))) => tasks.spawn("link", async move {
-                    let _place = place;
                     links.run(node, link, Some(from)).await;
+                    drop(place);
                 }),
                 Ok(None) => {}
                 Err(error) => warn!(%from, error = chain(&error), "refused a connection"),

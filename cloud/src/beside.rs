@@ -47,8 +47,8 @@ pub(crate) fn its_source(create_volume: &Bytes, at: &At) -> Result<Bytes, Malfor
 /// A requirement for where the driver says that its node is; it does not know our segment, which every node has too.
 fn place(at: &At) -> Vec<u8> {
     let mut topology = Vec::new();
-    for (key, value) in at.place.iter().filter(|(key, _)| key != NODE_SEGMENT) {
-        wire::append(&mut topology, &[SEGMENTS], &wire::entry(key, value));
+    for segment in at.place.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
+        wire::append(&mut topology, &[SEGMENTS], &wire::entry(&segment.0, &segment.1));
     }
     let mut requirement = Vec::new();
     wire::append(&mut requirement, &[REQUISITE], &topology);
@@ -57,6 +57,8 @@ fn place(at: &At) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use proto::csi::volume_content_source::{SnapshotSource, Type};
     use proto::csi::{CreateVolumeRequest, Topology, VolumeContentSource};
@@ -65,7 +67,10 @@ mod tests {
 
     fn at(node: &str) -> At {
         let place = [(NODE_SEGMENT, "ours"), ("zone", "a"), ("node", node)];
-        At { place: place.map(|(key, value)| (key.to_owned(), value.to_owned())).into(), ..At::default() }
+        At {
+            place: place.map(|(key, value)| Arc::new((key.to_owned(), value.to_owned()))).into(),
+            ..At::default()
+        }
     }
 
     fn topology(node: &str) -> Topology {

@@ -1,7 +1,7 @@
 //! What the cloud keeps of what edges and answers say. Each of these is one durable change.
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -96,7 +96,7 @@ fn learned(node: &NodeName, driver: &Driver, before: Option<&At>) -> At {
     }
     let mut segments = Segments::from([(NODE_SEGMENT.to_owned(), node.to_string())]);
     segments.extend(at.info.as_ref().map(segments_of).unwrap_or_default());
-    at.place = segments.into_iter().collect();
+    at.place = segments.into_iter().map(Arc::new).collect();
     at
 }
 

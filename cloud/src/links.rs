@@ -224,8 +224,8 @@ impl Links {
     }
 
     /// Ends when the links are drained.
-    pub async fn drained(&self) {
-        self.draining.stopped().await;
+    pub fn drained(&self) -> impl Future<Output = ()> {
+        self.draining.stopped()
     }
 
     /// Whether the links are drained.

@@ -262,7 +262,7 @@ impl Facts<'_> {
         let asked: Vec<_> = asked.iter().map(|segments| written(segments.iter())).collect();
         let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
         let known = some(nodes.map(|(node, at)| {
-            format!("{node} {}", written(at.place.iter().map(|(key, value)| (key, value))))
+            format!("{node} {}", written(at.place.iter().map(|segment| (&segment.0, &segment.1))))
         }));
         format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
     }

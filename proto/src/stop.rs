@@ -48,8 +48,8 @@ impl Tasks {
     }
 
     /// Ends when the group is told to stop.
-    pub async fn stopped(&self) {
-        self.stop.cancelled().await;
+    pub fn stopped(&self) -> impl Future<Output = ()> {
+        self.stop.cancelled()
     }
 
     /// Whether the group was told to stop.

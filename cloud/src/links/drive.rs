@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use proto::error::chain;
 use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
 use proto::identity::NodeName;
@@ -139,7 +138,6 @@ impl Links {
 
     /// Until the link ends: learns what the edge says, and opens the byte streams that calls want.
     async fn drive(&self, node: &NodeName, mut link: Link, handle: &Arc<Handle>, mut asked: Asked) {
-        let mut opening = FuturesUnordered::new();
         let (mut told_to_go, mut leaving) = (false, false);
         let mut owners = Asking::new(self, node, handle);
         loop {
@@ -157,10 +155,10 @@ impl Links {
                 }
                 Some((kind, answer)) = asked.wanted.next() => {
                     let opened = link.open(kind);
-                    opening.push(async move { drop(answer.send(opened.await)) });
+                    let opening = async move { drop(answer.send(opened.await)) };
+                    handle.tasks.spawn_until_stop("opening", opening);
                     None
                 }
-                Some(()) = opening.next() => None,
                 answer = owners.next() => Some(Message::Owner(answer)),
                 Ok(()) = asked.told.changed() => Some(self.welcome(node)),
                 () = handle.tasks.ended(), if leaving => {

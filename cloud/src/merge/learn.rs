@@ -46,7 +46,8 @@ impl Whole {
                 None if txn.is_changed_without(driver, &id) => whole = false,
                 None => match without.as_ref().map(|without| without.get(&id)) {
                     Some(None) => {
-                        let home = Home { entry, source: source.map(Box::new), ..Home::at(node.clone(), now()) };
+                        let home =
+                            Home { entry, source: source.map(Box::new), ..Home::at(node.clone(), now()) };
                         txn.set_home(driver, &id, Some(home));
                     }
                     // It was deleted, and the list is older.

@@ -387,7 +387,11 @@ async fn a_list_older_than_a_call_about_what_has_no_home_is_asked_for_again() {
     };
     let learn = async |whole: Whole| world.store.write(|txn| whole.learn(txn, &driver(), &name(0))).await;
     assert!(!learn(older).await.unwrap());
-    assert_eq!((world.homes(), listed(&world)), (BTreeSet::new(), false), "it may be at no node, as if deleted");
+    assert_eq!(
+        (world.homes(), listed(&world)),
+        (BTreeSet::new(), false),
+        "it may be at no node, as if deleted"
+    );
     assert!(learn(world.list(0)).await.unwrap());
     assert_eq!((world.homes().len(), listed(&world)), (1, true));
 }

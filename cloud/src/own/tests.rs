@@ -318,7 +318,8 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         let volume_of = csi::Volume { accessible_topology: vec![topology], ..Default::default() };
         let entry = csi::list_volumes_response::Entry { volume: Some(volume_of), ..Default::default() };
         let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(node("n1"), 1) };
-        let at = At { place: [("zone".to_owned(), zone.to_owned())].into_iter().collect(), ..At::default() };
+        let at =
+            At { place: [std::sync::Arc::new(("zone".to_owned(), zone.to_owned()))].into(), ..At::default() };
         let known = world.store.write(|txn| {
             txn.set_home(&driver(), &volume(), Some(home));
             txn.set_at(&driver(), &node("n2"), Some(at));

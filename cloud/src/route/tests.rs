@@ -22,7 +22,8 @@ fn driver() -> proto::identity::DriverName {
 }
 
 fn at(name: &str, zone: &str) -> Change {
-    let place = [("node", name), ("zone", zone)].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let place =
+        [("node", name), ("zone", zone)].map(|(k, v)| std::sync::Arc::new((k.to_owned(), v.to_owned())));
     Change::At(driver(), node(name), Some(At { place: place.into(), ..At::default() }))
 }
 

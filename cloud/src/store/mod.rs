@@ -15,7 +15,7 @@ use crate::config::StoreAt;
 pub use self::file::File;
 pub use self::memory::{Crash, Memory};
 pub use self::recent::Without;
-pub use self::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
+pub use self::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership, Segment};
 pub use self::state::{OfDriver, State};
 pub use self::txn::Txn;
 
@@ -24,6 +24,7 @@ mod codec;
 mod file;
 mod line;
 mod memory;
+mod places;
 mod recent;
 mod record;
 mod state;

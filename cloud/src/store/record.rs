@@ -67,6 +67,9 @@ pub struct Intent {
     pub claim: Option<Box<Claim>>,
 }
 
+/// A segment of a topology; nodes that are at it share it.
+pub type Segment = Arc<(String, String)>;
+
 /// A driver at a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,7 +81,7 @@ pub struct At {
     #[serde(with = "line::answer")]
     pub info: Option<Bytes>,
     /// Its segments: its own topology, else ours.
-    pub place: Box<[(String, String)]>,
+    pub place: Box<[Segment]>,
     /// When it first gave a whole list of its volumes, in ms since 1970; zero if never.
     pub listed: u64,
     /// Since when its node says nothing of it any more, in ms since 1970. What it said counts on: it may come back.
@@ -190,7 +193,8 @@ impl At {
 
     /// Whether it is at a topology: whether its segments hold all that this asks for.
     pub fn is_at(&self, asked: &Segments) -> bool {
-        asked.iter().all(|(key, value)| self.place.iter().any(|(its, at)| (its, at) == (key, value)))
+        let is_at = |key, value| self.place.iter().any(|segment| (&segment.0, &segment.1) == (key, value));
+        asked.iter().all(|(key, value)| is_at(key, value))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use proto::identity::{DriverName, NodeName};
 use proto::rpc::{Id, Segments};
 
+use super::places::Places;
 use super::recent::{Recent, Without};
 use super::record::{At, Change, Home, Intent, Node, Ownership};
 
@@ -39,7 +40,7 @@ pub struct OfDriver {
     /// The nodes that have the driver, those with the fewest volumes first.
     by_load: BTreeSet<(u64, NodeName)>,
     /// The nodes at each segment.
-    places: HashMap<(String, String), BTreeSet<NodeName>>,
+    places: Places,
     /// How many nodes have no topology of their own.
     given: usize,
     /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
@@ -209,12 +210,9 @@ impl OfDriver {
 
     /// The nodes whose segments hold all that a topology asks for, by name.
     pub fn located<'a>(&'a self, asked: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
-        let none = || const { &BTreeSet::new() };
-        let of = |(key, value): (&String, &String)| {
-            self.places.get(&(key.clone(), value.clone())).unwrap_or_else(none)
-        };
+        let of = |(key, value): (&'a String, &String)| self.places.of(key, value);
         // Looked through is what the rarest segment leaves.
-        let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_else(none);
+        let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_default();
         let has_others = |node: &NodeName| self.at.get(node).is_some_and(|at| at.is_at(asked));
         // Of a single segment the index has said all.
         rarest.iter().filter(move |node| asked.len() == 1 || has_others(node))
@@ -291,10 +289,8 @@ impl OfDriver {
     fn set_at(&mut self, node: NodeName, at: Option<At>) {
         let load = self.load(&node);
         let before = self.at.remove(&node);
-        for segment in before.iter().flat_map(|at| at.place.iter()) {
-            if let Some(nodes) = self.places.get_mut(segment) {
-                nodes.remove(&node);
-            }
+        if let Some(before) = &before {
+            self.places.remove(&before.place, &node);
         }
         self.by_load.remove(&(load, node.clone()));
         let given = |at: &At| usize::from(at.has_spoken() && !at.has_own_topology());
@@ -312,9 +308,7 @@ impl OfDriver {
         if same.is_none() || before.is_some_and(|before| before.alike != at.alike) {
             self.said = OnceLock::new();
         }
-        for segment in &at.place {
-            self.places.entry(segment.clone()).or_default().insert(node.clone());
-        }
+        self.places.add(&mut at.place, &node);
         self.by_load.insert((load, node.clone()));
         self.at.insert(node, at);
     }

@@ -117,7 +117,7 @@ fn any_intent() -> impl Strategy<Value = Intent> {
 
 fn any_at() -> impl Strategy<Value = At> {
     let alike = btree_map("[A-Z]{1,5}", bytes(), 0..3).prop_map(Arc::new);
-    let place = vec((text(), text()), 0..3).prop_map(Into::into);
+    let place = vec((text(), text()).prop_map(Arc::new), 0..3).prop_map(Into::into);
     (alike, option::of(bytes()), place, any::<u64>(), option::of(any::<u64>()))
         .prop_map(|(alike, info, place, listed, gone)| At { alike, info, place, listed, gone })
 }

@@ -77,7 +77,7 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
             accessible_topology: Some(csi::Topology { segments: segments(number).into() }),
             ..Default::default()
         };
-        let (info, place) = (Some(info.encode_to_vec().into()), segments(number).into());
+        let (info, place) = (Some(info.encode_to_vec().into()), segments(number).map(Arc::new).into());
         let at = At { alike: alike.clone(), info, place, listed: SINCE, gone: None };
         changes.push(Change::At(driver.clone(), node(number)?, Some(at)));
         flush(&mut file, &mut changes, BATCH)?;

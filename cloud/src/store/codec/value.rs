@@ -8,7 +8,7 @@ use prost::Message;
 use proto::rpc::Id;
 
 use super::parts;
-use crate::store::record::{At, Claim, Home, Intent, Ownership};
+use crate::store::record::{At, Claim, Home, Intent, Ownership, Segment};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HomeValue {
@@ -223,8 +223,7 @@ impl From<ClaimValue> for Claim {
 
 impl From<&At> for AtValue {
     fn from(at: &At) -> Self {
-        let segment =
-            |(key, value): &(String, String)| SegmentValue { key: key.clone(), value: value.clone() };
+        let segment = |of: &Segment| SegmentValue { key: of.0.clone(), value: of.1.clone() };
         Self {
             alike: (*at.alike).clone(),
             info: at.info.clone(),
@@ -240,7 +239,7 @@ impl From<AtValue> for At {
         Self {
             alike: Arc::new(at.alike),
             info: at.info,
-            place: at.place.into_iter().map(|segment| (segment.key, segment.value)).collect(),
+            place: at.place.into_iter().map(|segment| Arc::new((segment.key, segment.value))).collect(),
             listed: at.listed,
             gone: at.gone,
         }

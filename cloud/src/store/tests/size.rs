@@ -19,7 +19,7 @@ fn grown(path: &Path) {
         let at = At {
             alike: Arc::new(alike.clone()),
             info: Some(vec![1; 60].into()),
-            place: [("topology.edge-csi.io/node".to_owned(), format!("node-{n}"))].into(),
+            place: [Arc::new(("topology.edge-csi.io/node".to_owned(), format!("node-{n}")))].into(),
             listed: 1,
             gone: None,
         };
