@@ -163,11 +163,7 @@ impl Chaos {
                 "driver refuses"
             }
             Event::Hang(node, method, time) => {
-                let Some(driver) = fleet.drivers.get(node).cloned() else { return };
-                let method = METHODS.get(method).copied().unwrap_or_default();
-                self.trace.say(format_args!("driver of n{}: next {method} hangs for {time:?}", node + 1));
-                driver.inject(method, Fault::Hang, Times::Next(1));
-                self.later(time, move || driver.release());
+                self.hang(node, method, time);
                 "driver hangs"
             }
         };
@@ -179,6 +175,14 @@ impl Chaos {
             tokio::time::sleep(after).await;
             act();
         });
+    }
+
+    fn hang(&self, node: usize, method: usize, time: Duration) {
+        let Some(driver) = self.fleet.drivers.get(node).cloned() else { return };
+        let method = METHODS.get(method).copied().unwrap_or_default();
+        self.trace.say(format_args!("driver of n{}: next {method} hangs for {time:?}", node + 1));
+        driver.inject(method, Fault::Hang, Times::Next(1));
+        self.later(time, move || driver.release());
     }
 
     fn refuse(&self, node: usize, code: Code, times: u32) {
