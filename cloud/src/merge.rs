@@ -173,11 +173,13 @@ impl Lists {
             Ok(things) => self.refresher.keep(node, Whole { kind, since, things }).await,
             Err(error) => Err(error),
         };
-        if let Ok(false) = kept {
-            drop(self.ask(node, kind, &Secrets::new()));
-        } else if let Err(error) = kept {
-            let driver = &self.refresher.asker.driver;
-            warn!(%node, %driver, error = chain(&error), "what a node listed is not kept");
+        match kept {
+            Ok(true) => {}
+            Ok(false) => drop(self.ask(node, kind, &Secrets::new())),
+            Err(error) => {
+                let driver = &self.refresher.asker.driver;
+                warn!(%node, %driver, error = chain(&error), "what a node listed is not kept");
+            }
         }
     }
 }

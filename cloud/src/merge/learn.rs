@@ -1,7 +1,8 @@
 //! What a node's whole list teaches, as one durable change; nothing is written if all of it is known.
 //!
 //! A list is older than what happened while it was read: homes that changed since are left alone, what changed and
-//! has no home yet is asked for again, and homes are never forgotten here. What a list no longer has is absent: it is not shown, and a delete still goes to its node.
+//! has no home yet is asked for again, and homes are never forgotten here. What a list no longer has is absent: it is
+//! not shown, and a delete still goes to its node.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,6 +31,11 @@ impl Whole {
         let state = txn.state();
         let missing = missing(state, driver, node, kind, since, &things);
         let without = state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.without_since(since));
+        // What is not remembered any more may have been changed.
+        let why = |txn: &Txn<'_>, id: &Id| match &without {
+            Some(without) if !txn.is_changed_without(driver, id) => without.get(id).copied(),
+            _ => Some(Without::Changed),
+        };
         let mut whole = true;
         for Made { id, entry, source } in things {
             match txn.home(driver, &id).cloned() {
@@ -43,16 +49,15 @@ impl Whole {
                         txn.set_home(driver, &id, Some(Home { absent: false, entry, source, ..home }));
                     }
                 }
-                None if txn.is_changed_without(driver, &id) => whole = false,
-                None => match without.as_ref().map(|without| without.get(&id)) {
-                    Some(None) => {
+                None => match why(txn, &id) {
+                    None => {
                         let home =
                             Home { entry, source: source.map(Box::new), ..Home::at(node.clone(), now()) };
                         txn.set_home(driver, &id, Some(home));
                     }
                     // It was deleted, and the list is older.
-                    Some(Some(Without::Gone)) => {}
-                    Some(Some(Without::Changed)) | None => whole = false,
+                    Some(Without::Gone) => {}
+                    Some(Without::Changed) => whole = false,
                 },
             }
         }

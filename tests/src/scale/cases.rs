@@ -1,4 +1,5 @@
-//! The cases: idle edges, some minutes later, a call to each, edges that leave and come back, and a csi-cloud that is killed.
+//! The cases: idle edges, some minutes later, a call to each, edges that leave and come back, and a csi-cloud that is
+//! killed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,8 +23,8 @@ const LINKING: Duration = Duration::from_secs(180);
 const SETTLED: Duration = Duration::from_secs(3);
 /// How long idle links are watched: two rounds of keep-alive.
 const WATCHED: Duration = Duration::from_secs(10);
-/// When a link has what it needs for good: quinn's channel for a connection's packets is twice as large after the first 32,
-/// and there is one every 5 s.
+/// When a link has what it needs for good: quinn's channel for a connection's packets is twice as large after the
+/// first 32, and there is one every 5 s.
 const LATER: Duration = Duration::from_secs(180);
 /// How many calls are made while the others idle.
 const CALLS: usize = 2000;

@@ -146,17 +146,18 @@ pub fn targets(rows: &[Row]) -> Targets {
     };
     for row in rows {
         let ws = row.path == "ws";
+        let idle = if ws { 18.0 } else { 34.0 };
         match row.case {
             Case::Idle if row.links == 2000 => {
-                at_most(row, "idle KiB for a link", row.kib_per_link, if ws { 18.0 } else { 34.0 });
+                at_most(row, "idle KiB for a link", row.kib_per_link, idle);
                 at_most(row, "% of a core", row.cpu_percent, 3.0);
                 at_most(row, "MiB at rest", Some(row.rest_kib as f64 / 1024.0), 15.0);
             }
             Case::Later if row.links == 2000 => {
-                at_most(row, "KiB for a link, minutes later", row.kib_per_link, if ws { 18.0 } else { 34.0 });
+                at_most(row, "KiB for a link, minutes later", row.kib_per_link, idle);
             }
             Case::Idle if row.links == 20_000 => {
-                at_most(row, "idle KiB for a link", row.kib_per_link, 34.0);
+                at_most(row, "idle KiB for a link", row.kib_per_link, idle);
             }
             Case::Called if row.links == 2000 => {
                 at_most(row, "KiB for a link that was called", row.kib_per_link, 80.0);
