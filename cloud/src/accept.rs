@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proto::error::chain;
-use proto::identity::NodeName;
+use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
-use proto::link::tls::{self, Credentials};
+use proto::link::tls;
+use proto::link::tls::Credentials;
 use proto::link::{HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
-use proto::stop::Tasks;
+use proto::names::NodeName;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tracing::warn;
 

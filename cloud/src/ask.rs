@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
+use proto::csi::frame;
+use proto::csi::rpc;
 use proto::error::Error;
-use proto::forward::Call;
-use proto::frame;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc;
+use proto::http2::forward::Call;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -99,7 +99,7 @@ impl Asker {
         let mut call = Call { headers, path: PathAndQuery::from_static(path), body };
         let Self { driver, authority, links } = self;
         let passage = Passage { links, driver, authority, node, rpc, deadline: Some(deadline), call: None };
-        let answer = proto::forward::until(Some(deadline), passage.unary(&mut call)).await?;
+        let answer = proto::http2::forward::until(Some(deadline), passage.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
             return Err(AskError::Driver { node: node.clone(), status });
         }

@@ -8,7 +8,8 @@
 use bytes::Bytes;
 use prost::Message;
 use proto::csi::TopologyRequirement;
-use proto::wire::{self, Edit, Malformed};
+use proto::csi::wire;
+use proto::csi::wire::{Edit, Malformed};
 
 use crate::store::At;
 use crate::topology::NODE_SEGMENT;

@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use proto::identity::{FRONT_URI, FrontName, NODE_URI, NodeName};
+use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Role};
-use proto::publish::{Existing, publish};
+use proto::names::{FRONT_URI, FrontName, NODE_URI, NodeName};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,

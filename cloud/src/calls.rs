@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Response;
-use proto::awake::{self, Awake};
-use proto::forward::Body;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Key;
+use proto::csi::rpc::Key;
+use proto::http2::busy_poll;
+use proto::http2::busy_poll::Awake;
+use proto::http2::forward::Body;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -114,7 +115,7 @@ pub struct Ongoing {
     running: Arc<Running>,
     /// What its caller was told. Dropped before that, it was the caller who left.
     code: Code,
-    _awake: awake::Call,
+    _awake: busy_poll::Call,
 }
 
 impl Calls {
@@ -255,9 +256,9 @@ pub(crate) fn code(answer: &Response<Body>) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::csi::rpc::Id;
     use proto::error::Error;
-    use proto::forward::Answer;
-    use proto::rpc::Id;
+    use proto::http2::forward::Answer;
 
     fn driver() -> DriverName {
         "d.example".parse().unwrap()

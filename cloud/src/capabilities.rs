@@ -9,8 +9,9 @@ use std::fmt;
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
-use proto::identity::NodeName;
-use proto::wire::{self, Malformed};
+use proto::csi::wire;
+use proto::csi::wire::Malformed;
+use proto::names::NodeName;
 
 use crate::policy::Scope;
 use crate::topology::constrained;

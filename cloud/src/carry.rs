@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use http::Response;
 use prost::Message;
+use proto::csi;
+use proto::csi::frame;
+use proto::csi::rpc::{Id, Key, Learn, Rpc};
+use proto::csi::wire::Malformed;
 use proto::error::Error;
-use proto::forward::{Answer, Body};
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, Key, Learn, Rpc};
-use proto::wire::Malformed;
-use proto::{csi, frame};
+use proto::http2::forward::{Answer, Body};
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -163,8 +164,8 @@ impl Carrier<'_> {
         create.made(&node, made, asked, self.scope == Scope::Shared).await?;
         let shown = ours::into(rpc.method, &message, &node, at.as_ref());
         let mut shown = shown.map_err(|_| bad("with what cannot be read"))?;
-        if class.contains_key(proto::direct::KEY) {
-            shown = proto::direct::into_created_volume(&shown, &class).into();
+        if class.contains_key(csi::direct::KEY) {
+            shown = csi::direct::into_created_volume(&shown, &class).into();
         }
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
     }

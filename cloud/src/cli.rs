@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use proto::config::Flags;
 use proto::holder::Place;
-use proto::identity::{DriverName, FrontName, NodeName};
 use proto::link::endpoint::Endpoint;
+use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::config::{Publish, StoreAt, Where};
 

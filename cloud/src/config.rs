@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::holder::Place;
-use proto::identity::{DriverName, NodeName};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
+use proto::names::{DriverName, NodeName};
 
 use crate::accept::Limits;
 use crate::cli::Serve;

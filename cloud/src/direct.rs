@@ -8,10 +8,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use prost::Message;
-use proto::csi::{self, VolumeCapability};
-use proto::direct::{self, Contradiction, Direct};
+use proto::csi;
+use proto::csi::VolumeCapability;
+use proto::csi::direct;
+use proto::csi::direct::{Contradiction, Direct};
+use proto::csi::wire;
+use proto::csi::wire::Malformed;
 use proto::error::{BadRequest, Error, chain};
-use proto::wire::{self, Malformed};
 
 use crate::parameters::OURS;
 

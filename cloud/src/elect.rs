@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use proto::identity::NodeName;
+use proto::names::NodeName;
 
 /// Elects: the node of now as long as it is linked or not gone for long, else the first linked one by name.
 /// None if there is no reason or no node to change to.

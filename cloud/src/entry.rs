@@ -2,7 +2,8 @@
 //! are, or older, stays.
 
 use proto::csi;
-use proto::wire::{self, Edit, Malformed};
+use proto::csi::wire;
+use proto::csi::wire::{Edit, Malformed};
 
 use prost::Message;
 

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use prost::Message;
 use proto::csi;
+use proto::csi::frame;
+use proto::csi::rpc::{Id, Rpc};
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use proto::error::{Error, chain};
-use proto::forward::{Answer, Call};
-use proto::identity::NodeName;
-use proto::rpc::{Id, Rpc};
+use proto::http2::forward::{Answer, Call};
+use proto::names::NodeName;
 use tokio::time::Instant;
 use tonic::Code;
 use tracing::warn;
@@ -110,7 +111,7 @@ impl Finder<'_> {
             _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
             Some(answer) => Ok(answer),
             // Nobody was told, since nobody can have it.
-            None => Ok(Answer::of(proto::frame::frame(&[]))),
+            None => Ok(Answer::of(frame::frame(&[]))),
         }
     }
 

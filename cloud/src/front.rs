@@ -7,19 +7,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use proto::csi::frame;
+use proto::csi::rpc;
+use proto::csi::rpc::{Key, Rpc};
 use proto::error::{BadRequest, Error};
-use proto::forward::{self, Answer, Body, CALL_ID, Call};
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{self, Key, Rpc};
-use proto::socket::Socket;
-use proto::stop::Tasks;
-use proto::{frame, http2};
+use proto::host::socket::Socket;
+use proto::host::tasks::Tasks;
+use proto::http2::forward;
+use proto::http2::forward::{Answer, Body, CALL_ID, Call};
+use proto::http2::serve;
+use proto::names::{DriverName, NodeName};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::ask::Asker;
-use crate::calls::{self, Calls, Running, UNKNOWN};
+use crate::calls;
+use crate::calls::{Calls, Running, UNKNOWN};
 use crate::capacity::Capacities;
 use crate::carry::Carrier;
 use crate::elect::elect;
@@ -144,7 +148,7 @@ impl Front {
 
     /// Answers what comes on a socket until told to stop.
     pub(crate) async fn answer_all(self: Arc<Self>, socket: Socket, tasks: Tasks) {
-        http2::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
+        serve::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
     /// Answers one request.

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use prost::Message;
+use proto::control::hello::Driver;
 use proto::csi;
-use proto::hello::Driver;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, Segments};
-use proto::wire::Malformed;
+use proto::csi::rpc::{Id, Segments};
+use proto::csi::wire::Malformed;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -215,7 +215,7 @@ pub async fn found(
 mod tests {
     use std::collections::BTreeMap;
 
-    use proto::stop::Tasks;
+    use proto::host::tasks::Tasks;
 
     use super::*;
     use crate::store::Memory;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use proto::config::Common;
-use proto::identity::DriverName;
+use proto::host::socket::Socket;
+use proto::host::tasks;
+use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Role};
-use proto::socket::Socket;
-use proto::stop::{self, Tasks};
+use proto::names::DriverName;
 use tokio::net::TcpListener;
 
 use crate::accept::Door;
@@ -60,7 +61,7 @@ pub mod said;
 pub mod store;
 mod unsettled;
 
-pub use proto::topology;
+pub use proto::csi::topology;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -118,11 +119,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
-    stop::signal().await.context("cannot listen to signals")?;
+    tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: edges are told to go elsewhere, calls in flight are finished");
     health.stopping();
     links.drain();
-    fronts.finish_before(stop::patience(grace)).await;
+    fronts.finish_before(tasks::patience(grace)).await;
     edges.finish(GOODBYE).await;
     watching.finish(GOODBYE).await;
     keeping.finish(GOODBYE).await;

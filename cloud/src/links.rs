@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use futures_channel::mpsc;
 use proto::error::{Error, chain};
-use proto::identity::{DriverName, NodeName};
+use proto::host::tasks::Tasks;
+use proto::http2::upstream;
+use proto::http2::upstream::{MAX_PASSING, Upstream};
 use proto::link::{Io, Kind, LinkError};
-use proto::stop::Tasks;
-use proto::upstream::{self, MAX_PASSING, Upstream};
+use proto::names::{DriverName, NodeName};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::time::Instant;
 

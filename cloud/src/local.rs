@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi;
 use proto::error::Error;
-use proto::identity::DriverName;
+use proto::names::DriverName;
 
 use crate::said::Unknown;
 

@@ -14,14 +14,14 @@ use cloud::store::tool;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    proto::program::run(|| match Cli::parse().command {
+    proto::host::program::run(|| match Cli::parse().command {
         Command::Serve(flags) => {
             let config = Config::load(*flags)?;
-            proto::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
+            proto::host::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
         }
-        Command::Ask(ask) => proto::program::runtime(1)?.block_on(cloud::admin::show::run(ask)),
+        Command::Ask(ask) => proto::host::program::runtime(1)?.block_on(cloud::admin::show::run(ask)),
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
-        Command::Front(flags) => proto::program::runtime(1)?.block_on(cloud::holder::run(flags)),
+        Command::Front(flags) => proto::host::program::runtime(1)?.block_on(cloud::holder::run(flags)),
         Command::Ca(Ca::Issue { node, front, dir, days }) => match (node, front) {
             (_, Some(front)) => ca::issue_front(&dir, &front, days),
             (Some(node), None) => ca::issue(&dir, &node, days),

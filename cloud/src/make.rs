@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use proto::csi::rpc::{Id, Made};
 use proto::error::{Error, chain};
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, Made};
+use proto::names::{DriverName, NodeName};
 use tonic::Code;
 use tracing::{info, warn};
 
@@ -234,7 +234,7 @@ fn is_nothing_made(code: Code) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proto::stop::Tasks;
+    use proto::host::tasks::Tasks;
 
     use super::*;
     use crate::store::Memory;

@@ -7,11 +7,11 @@
 use bytes::Bytes;
 use http::Response;
 use prost::DecodeError;
+use proto::csi::frame;
 use proto::error::{BadRequest, Error, chain};
-use proto::forward::{Answer, Body};
-use proto::frame;
-use proto::identity::NodeName;
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
+use proto::http2::forward::{Answer, Body};
+use proto::names::NodeName;
 use tonic::Code;
 use tracing::warn;
 

@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use proto::identity::DriverName;
+use proto::names::DriverName;
 use tokio::time::Instant;
 use tonic::Code;
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::identity::{DriverName, NodeName};
-use proto::socket::Socket;
-use proto::stop::Tasks;
+use proto::host::socket::Socket;
+use proto::host::tasks::Tasks;
+use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
 use crate::front::Front;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use proto::identity::NodeName;
-use proto::wire::Malformed;
+use proto::csi::wire::Malformed;
+use proto::names::NodeName;
 
 use crate::store::{At, Claim};
 use crate::{beside, direct, parameters, topology};

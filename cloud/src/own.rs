@@ -6,9 +6,9 @@
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
+use proto::csi::rpc::Id;
 use proto::error::Error;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 use crate::learn::now;
 use crate::links::Links;

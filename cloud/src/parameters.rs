@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use proto::wire::{self, Edit, Malformed};
+use proto::csi::wire;
+use proto::csi::wire::{Edit, Malformed};
 
 /// Parameters that begin so are for us.
 pub const OURS: &str = "edge-csi.io/";

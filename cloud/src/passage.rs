@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use http::uri::Authority;
 use http::{HeaderValue, Response};
+use proto::csi::rpc::Rpc;
 use proto::error::{Error, chain};
-use proto::forward::{self, Answer, Body, CALL_ID, Call};
-use proto::identity::{DriverName, NodeName};
+use proto::http2::forward;
+use proto::http2::forward::{Answer, Body, CALL_ID, Call};
 use proto::link::Kind;
-use proto::rpc::Rpc;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;

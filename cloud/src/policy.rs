@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use proto::config::{HOUR, Reader};
-use proto::identity::NodeName;
-pub use proto::topology::Scope;
+pub use proto::csi::topology::Scope;
+use proto::names::NodeName;
 
 use crate::kube::ObjectSettings;
 

@@ -4,8 +4,8 @@
 //! call is about the reason is answered UNAVAILABLE, because a code that is final would make the sidecars
 //! forget a volume that may exist.
 
-use proto::identity::NodeName;
-use proto::rpc::{Id, Key, Rpc, Segments};
+use proto::csi::rpc::{Id, Key, Rpc, Segments};
+use proto::names::NodeName;
 
 use crate::policy::{Placement, Policy, Scope};
 use crate::store::{Intent, OfDriver};

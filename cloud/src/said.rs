@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use proto::identity::NodeName;
+use proto::names::NodeName;
 
 use crate::capabilities::{Agreed, Odd, agree, scope};
 use crate::policy::Scope;

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::identity::NodeName;
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::passage::HOLD;

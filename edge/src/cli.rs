@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use proto::config::Flags;
-use proto::identity::DriverName;
 use proto::link::endpoint::Endpoint;
+use proto::names::DriverName;
 
 use crate::direct::cli::Direct;
 
@@ -77,7 +77,7 @@ pub struct DriverAt {
 
 fn driver_at(text: &str) -> Result<DriverAt, String> {
     let (name, socket) = text.split_once('=').ok_or("write NAME=SOCKET")?;
-    let name = name.parse().map_err(|error: proto::identity::IdentityError| error.to_string())?;
+    let name = name.parse().map_err(|error: proto::names::IdentityError| error.to_string())?;
     let socket = socket.strip_prefix("unix://").unwrap_or(socket);
     if socket.is_empty() {
         Err("the socket's path is missing".into())

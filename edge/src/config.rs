@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use proto::config::{Common, HOUR, Problems, Reader};
-use proto::identity::DriverName;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
+use proto::names::DriverName;
 
 use crate::cli::{DriverAt, Serve};
 use crate::direct::runtime::Roots;
@@ -118,7 +118,8 @@ mod tests {
     fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.toml");
-        proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
+        proto::host::publish::publish(&path, file.as_bytes(), 0o600, proto::host::publish::Existing::Keep)
+            .unwrap();
         let path = path.to_str().unwrap().to_owned();
         let args = ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
         let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else { panic!("not serve") };

@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::error::chain;
-use proto::identity::NodeName;
+use proto::host::tasks::Tasks;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
 use proto::link::{Connect, KeepAlive, LinkError};
-use proto::stop::Tasks;
+use proto::names::NodeName;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::sync::mpsc;

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use proto::http2;
-use proto::identity::{DriverName, NodeName};
-use proto::socket::Socket;
-use proto::stop::Tasks;
+use proto::host::socket::Socket;
+use proto::host::tasks::Tasks;
+use proto::http2::serve;
+use proto::names::{DriverName, NodeName};
 
 use crate::calls::Came;
 use crate::direct::Direct;
@@ -19,5 +19,5 @@ pub async fn serve(driver: DriverName, node: NodeName, direct: Arc<Direct>, sock
         let came = Came { front_of: Some(node.clone()), ..Came::default() };
         direct.answer(driver, came, request)
     };
-    http2::serve_socket(socket, service, tasks).await;
+    serve::serve_socket(socket, service, tasks).await;
 }

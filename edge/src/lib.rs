@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use proto::config::Common;
+use proto::host::socket::Socket;
+use proto::host::tasks;
+use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Role};
 use proto::link::ws;
-use proto::socket::Socket;
-use proto::stop::{self, Tasks};
 use tokio::time::Instant;
 
 use crate::calls::Calls;
@@ -68,12 +69,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let dial = Dial { cloud, return_after, credentials, node, drivers, calls, keep_alive, connect };
     doors.spawn("dial", dial.keep(rand::make_rng(), doors.clone()));
-    stop::signal().await.context("cannot listen to signals")?;
+    tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
     let end = Instant::now() + grace;
-    if doors.finish_before(stop::patience(grace)).await {
+    if doors.finish_before(tasks::patience(grace)).await {
         // Calls that nobody waits for any more; they run to their end all the same.
-        work.finish_before(stop::patience(end.saturating_duration_since(Instant::now()))).await;
+        work.finish_before(tasks::patience(end.saturating_duration_since(Instant::now()))).await;
     }
     Ok(())
 }

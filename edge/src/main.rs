@@ -11,14 +11,14 @@ use edge::config::Config;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    proto::program::run(|| match Cli::parse().command {
+    proto::host::program::run(|| match Cli::parse().command {
         Command::Serve(flags) => {
             let config = Config::load(flags)?;
-            proto::program::runtime(config.common.workers)?.block_on(edge::serve(config))
+            proto::host::program::runtime(config.common.workers)?.block_on(edge::serve(config))
         }
         Command::Direct(command) => {
             let mut out = std::io::stdout();
-            proto::program::runtime(1)?.block_on(edge::direct::cli::run(command, &mut out))
+            proto::host::program::runtime(1)?.block_on(edge::direct::cli::run(command, &mut out))
         }
     })
 }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
-use proto::identity::DriverName;
-use proto::publish::{Existing, publish};
-use proto::topology::Scope;
+use proto::csi::topology::Scope;
+use proto::host::publish::{Existing, publish};
+use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 

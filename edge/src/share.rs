@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::csi::frame::PREFIX;
+use proto::csi::rpc::{Id, Rpc};
 use proto::error::Error;
-use proto::forward::Answer;
-use proto::frame::PREFIX;
-use proto::rpc::{Id, Rpc};
+use proto::http2::forward::Answer;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;

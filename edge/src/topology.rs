@@ -3,11 +3,12 @@
 //! Only here and in the cloud's fronts: what the cloud asks a driver over a link is answered as the driver does.
 
 use bytes::Bytes;
+use proto::csi::frame;
+use proto::csi::topology;
+use proto::csi::topology::Scope;
 use proto::error::{BadRequest, Error};
-use proto::forward::Answer;
-use proto::frame;
-use proto::identity::NodeName;
-use proto::topology::{self, Scope};
+use proto::http2::forward::Answer;
+use proto::names::NodeName;
 
 use crate::drivers::Driver;
 use crate::scopes::Scopes;

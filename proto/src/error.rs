@@ -7,10 +7,10 @@
 use http::Response;
 use tonic::{Code, Status};
 
-use crate::direct::Contradiction;
-use crate::forward::Body;
-use crate::frame::FrameError;
-use crate::identity::{DriverName, NodeName};
+use crate::csi::direct::Contradiction;
+use crate::csi::frame::FrameError;
+use crate::http2::forward::Body;
+use crate::names::{DriverName, NodeName};
 
 /// Why a call was not carried out, or its outcome is not known.
 #[derive(Debug, thiserror::Error)]
@@ -334,7 +334,7 @@ pub enum BadRequest {
     Protobuf(#[from] prost::DecodeError),
     /// The message cannot be edited, so it is none.
     #[error("it is not the message that the method takes")]
-    Malformed(#[from] crate::wire::Malformed),
+    Malformed(#[from] crate::csi::wire::Malformed),
     /// The header is not gRPC's.
     #[error("its grpc-timeout {0:?} is not a number of at most 8 digits and a unit (H M S m u n)")]
     Timeout(String),

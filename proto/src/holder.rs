@@ -14,9 +14,10 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::identity::{FrontName, front_of};
-use crate::link::tls::{self, Credentials};
+use crate::link::tls;
+use crate::link::tls::Credentials;
 use crate::link::{HANDSHAKE, Io, LinkError};
+use crate::names::{FrontName, front_of};
 
 /// The application protocol in the TLS handshake.
 const ALPN: &[u8] = b"h2";

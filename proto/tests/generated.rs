@@ -15,7 +15,7 @@ fn generated_code_is_current() {
         .compile_fds(files)
         .unwrap();
     let fresh = out.path().join("csi.v1.rs");
-    let committed = root.join("src/gen/csi.v1.rs");
+    let committed = root.join("src/csi/gen/csi.v1.rs");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::copy(&fresh, &committed).unwrap();
     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use proto::rpc::{self, RPCS};
+use proto::csi::rpc;
+use proto::csi::rpc::RPCS;
 
 /// `(path, server streaming)` of every RPC in `csi.proto`.
 #[expect(clippy::unwrap_used, reason = "a helper of a test")]

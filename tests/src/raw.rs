@@ -4,9 +4,10 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
-use proto::frame;
-use proto::stop::Tasks;
-use proto::upstream::{self, Received, Upstream};
+use proto::csi::frame;
+use proto::host::tasks::Tasks;
+use proto::http2::upstream;
+use proto::http2::upstream::{Received, Upstream};
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
 

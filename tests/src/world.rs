@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use prost::Message;
+use proto::control::hello::{Hello, PROTOCOL};
 use proto::csi;
-use proto::hello::{Hello, PROTOCOL};
+use proto::link;
 use proto::link::tls::Role;
-use proto::link::{self, KeepAlive, Link, ws};
+use proto::link::{KeepAlive, Link, ws};
 
 use crate::process::Process;
 use crate::raw::RawClient;
@@ -61,7 +62,12 @@ impl World {
         let stand = Stand::new().await?;
         let config = stand.at("shared.toml");
         let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
-        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(
+            config.as_ref(),
+            text.as_bytes(),
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )?;
         Self::at(stand, listen, &["--config", &config], &[]).await
     }
 

@@ -246,7 +246,12 @@ async fn homes_are_forgotten_and_learned_again() -> anyhow::Result<()> {
 
     let file = desk.world.stand.at("homes.txt");
     let text = format!("# by hand\n\n{DRIVER} n7 an id with spaces\n{DRIVER} n7 {id}\n");
-    proto::publish::publish(file.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Replace)?;
+    proto::host::publish::publish(
+        file.as_ref(),
+        text.as_bytes(),
+        0o600,
+        proto::host::publish::Existing::Replace,
+    )?;
     let said = desk.say(&["homes", "rebuild", "--from", &file]).await?;
     assert!(said.contains("2 homes") && said.contains("never linked so far: n7"), "{said}");
     let volumes = desk.json(&["volumes"]).await?;

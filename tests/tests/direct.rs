@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use proto::csi;
 use proto::csi::volume_capability::AccessType;
 use proto::csi::volume_capability::access_mode::Mode;
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tests::direct::contract::Runtime;
 use tests::direct::guest::Guest;
 use tests::direct::scene::{Scene, Volume, mount};

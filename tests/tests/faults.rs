@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 fn framed(message: &[u8]) -> Bytes {
-    proto::frame::frame(message)
+    proto::csi::frame::frame(message)
 }
 
 #[tokio::test]
@@ -293,11 +293,11 @@ async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> 
     let mut stand = tests::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
     let file = stand.at("file.sock");
-    proto::publish::publish(file.as_ref(), b"no socket", 0o600, proto::publish::Existing::Keep)?;
+    proto::host::publish::publish(file.as_ref(), b"no socket", 0o600, proto::host::publish::Existing::Keep)?;
     let (web, silent) = (stand.at("web.sock"), stand.at("silent.sock"));
     let web_server = tokio::net::UnixListener::bind(&web)?;
     let _silent_server = tokio::net::UnixListener::bind(&silent)?;
-    let tasks = proto::stop::Tasks::default();
+    let tasks = proto::host::tasks::Tasks::default();
     tasks.spawn_until_stop("web server", async move {
         while let Ok((mut stream, _)) = web_server.accept().await {
             let _ =

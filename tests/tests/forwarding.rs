@@ -32,7 +32,7 @@ async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
                 world.driver.inject(method, answer, Times::Next(1));
                 world.driver.forget_calls();
                 let meta = [("traceparent", "00-aa-bb-01"), ("x-two", "1"), ("x-two", "2")];
-                let answered = front.send(&path, proto::frame::frame(UNKNOWN), &meta).await?;
+                let answered = front.send(&path, proto::csi::frame::frame(UNKNOWN), &meta).await?;
 
                 assert_eq!(answered.code(), Code::Ok, "{path}: {}", answered.status());
                 assert_eq!(answered.message().as_deref(), Some(UNKNOWN), "{path}");
@@ -62,7 +62,7 @@ async fn both_streams_come_whole() -> anyhow::Result<()> {
             let (through, alone) = (cloud.call(&path, request).await?, direct.call(&path, request).await?);
             assert_eq!(alone.code(), Code::Ok, "{}", alone.status());
             assert!(
-                proto::frame::message(&alone.body).is_err(),
+                proto::csi::frame::message(&alone.body).is_err(),
                 "{method}: not a stream of several messages"
             );
             assert_eq!(through.body, alone.body, "{method}");
@@ -169,12 +169,12 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
             assert_eq!(status.code(), code, "{body:?}: {status}");
             assert!(status.message().contains("CreateVolume"), "{status}");
         }
-        let large = proto::frame::frame(&vec![0; 4 * MIB + 1]);
+        let large = proto::csi::frame::frame(&vec![0; 4 * MIB + 1]);
         let status = front.send(&controller("CreateVolume"), large, &[]).await?.status();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         let timeout = [("grpc-timeout", "soon")];
         let status =
-            front.send(&controller("CreateVolume"), proto::frame::frame(&[]), &timeout).await?.status();
+            front.send(&controller("CreateVolume"), proto::csi::frame::frame(&[]), &timeout).await?.status();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     }
     // Only the cloud looks into the message; what the driver makes of it is the driver's at the node.

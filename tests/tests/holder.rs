@@ -12,14 +12,16 @@ use futures_util::stream::FuturesUnordered;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use prost::Message;
+use proto::control::hello::Message as Control;
 use proto::csi;
 use proto::csi::controller_client::ControllerClient;
-use proto::hello::Message as Control;
-use proto::holder::{self, Place};
+use proto::holder;
+use proto::holder::Place;
+use proto::host::tasks::Tasks;
+use proto::http2::upstream;
+use proto::link;
 use proto::link::tls::{Credentials, Role};
-use proto::link::{self, Event, KeepAlive, ws};
-use proto::stop::Tasks;
-use proto::upstream;
+use proto::link::{Event, KeepAlive, ws};
 use rustix::process::Signal;
 use tests::bench::load::capability;
 use tests::process::Process;
@@ -283,7 +285,7 @@ async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_d
     assert_eq!(front.call(&capabilities, &[]).await?.body, before.body);
 
     let begun = Instant::now();
-    let body = proto::frame::frame(&create("v"));
+    let body = proto::csi::frame::frame(&create("v"));
     let held = front.send(&controller("CreateVolume"), body.clone(), &[("grpc-timeout", "300m")]).await?;
     assert_eq!(held.code(), Code::DeadlineExceeded, "{}", held.status());
     assert!(begun.elapsed() >= Duration::from_millis(300));
@@ -312,7 +314,7 @@ async fn a_holder_that_never_saw_csi_cloud_is_not_ready_and_no_error() -> anyhow
     let probe = front.call("/csi.v1.Identity/Probe", &[]).await?;
     let probe = csi::ProbeResponse::decode(probe.message().context("Probe failed")?)?;
     assert_eq!(probe.ready, Some(false));
-    let body = proto::frame::frame(&[]);
+    let body = proto::csi::frame::frame(&[]);
     let info = front.send("/csi.v1.Identity/GetPluginInfo", body, &[("grpc-timeout", "200m")]).await?;
     assert_eq!(info.code(), Code::DeadlineExceeded, "{}", info.status());
     holder.stop(START).await
@@ -324,7 +326,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
     let stand = Stand::new().await?;
     let holder = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
     let front = RawClient::connect(&stand.at(&format!("held/{DRIVER}.sock"))).await?;
-    let (path, body) = (controller("CreateVolume"), proto::frame::frame(&create("v")));
+    let (path, body) = (controller("CreateVolume"), proto::csi::frame::frame(&create("v")));
     let call = || front.send(&path, body.clone(), &[]);
     {
         let mut held: FuturesUnordered<_> = (0..1024).map(|_| call()).collect();
@@ -337,7 +339,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
             })
             .await?;
             // An error of Probe ends a sidecar.
-            let probe = front.send("/csi.v1.Identity/Probe", proto::frame::frame(&[]), &[]).await?;
+            let probe = front.send("/csi.v1.Identity/Probe", proto::csi::frame::frame(&[]), &[]).await?;
             ensure!(probe.code() == Code::Ok, "{}", probe.status());
             Ok(())
         };
@@ -368,7 +370,7 @@ async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> any
         Fault::Raw { message: info.encode_to_vec().into(), headers: headers.clone(), trailers: headers };
     world.driver.inject("ControllerGetVolume", fault, Times::All);
     let request = csi::ControllerGetVolumeRequest { volume_id: "v".into() };
-    let body = proto::frame::frame(&request.encode_to_vec());
+    let body = proto::csi::frame::frame(&request.encode_to_vec());
     let answer = front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
     assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
     assert_eq!(world.driver.calls_of("ControllerGetVolume").len(), 1);
@@ -406,7 +408,7 @@ async fn ask_at(place: &Place, credentials: Credentials) -> anyhow::Result<http:
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
     let request = request.header("content-type", "application/grpc").body(())?;
-    let answer = upstream.send(request, proto::frame::frame(&[])).await;
+    let answer = upstream.send(request, proto::csi::frame::frame(&[])).await;
     tasks.stop();
     Ok(answer.map(|answer| answer.status())?)
 }

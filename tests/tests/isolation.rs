@@ -6,8 +6,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use http::Request;
 use proto::csi;
-use proto::frame::frame;
-use proto::upstream::{self, MAX_PASSING};
+use proto::csi::frame::frame;
+use proto::http2::upstream;
+use proto::http2::upstream::MAX_PASSING;
 use tests::raw::{RawAnswer, RawClient};
 use tests::testdriver::{Fault, Times};
 use tests::world::{DRIVER, TRANSPORTS, World, controller, create, created, snapshot_requests};
@@ -70,7 +71,7 @@ async fn readers_who_stand_still_leave_others_alone() -> anyhow::Result<()> {
         world.driver.inject("GetMetadataAllocated", Fault::raw(large), Times::All);
         let (still, connection) =
             upstream::connect(UnixStream::connect(world.stand.cloud_front(DRIVER)).await?).await?;
-        let tasks = proto::stop::Tasks::default();
+        let tasks = proto::host::tasks::Tasks::default();
         tasks.spawn_until_stop("reader", async move { drop(connection.await) });
         let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
         let mut unread = Vec::new();

@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use prost::Message;
 use proto::csi;
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tests::process::Process;

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
+use proto::control::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
+use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Role, client_config};
 use proto::link::{Event, HANDSHAKE, quic, ws};
-use proto::publish::{Existing, publish};
 use tests::stand::{START, until};
 use tests::world::{NODE, QUIET, TRANSPORTS, World, controller, hello};
 use tokio::io::AsyncReadExt;
@@ -187,7 +187,7 @@ async fn headers_that_are_too_large_end_that_call_only() -> anyhow::Result<()> {
     let world = World::new(TRANSPORTS[0]).await?;
     for front in [world.front().await?, world.node_front().await?] {
         let large = "x".repeat(70 * 1024);
-        let body = proto::frame::frame(&[]);
+        let body = proto::csi::frame::frame(&[]);
         let refused = front.send(&controller("GetCapacity"), body, &[("large", &large)]).await;
         assert!(refused.is_err() || refused.is_ok_and(|answer| answer.code() != Code::Ok), "it was taken");
         assert_eq!(front.call(&controller("GetCapacity"), &[]).await?.code(), Code::Ok);

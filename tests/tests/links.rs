@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use proto::hello::{self, Hello, Message, PROTOCOL};
+use proto::control::hello;
+use proto::control::hello::{Hello, Message, PROTOCOL};
+use proto::link;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::{Credentials, Files, Role, client_config};
-use proto::link::{self, Event, KeepAlive, Link, LinkError, quic, ws};
+use proto::link::{Event, KeepAlive, Link, LinkError, quic, ws};
 use rustix::process::Signal;
 use tests::raw::RawClient;
 use tests::stand::{START, Stand, until};
 use tests::testdriver::TestDriver;
-use tests::world::{self, DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
+use tests::world;
+use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite;
@@ -179,7 +182,7 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
         let files = foreign.files("n9");
         let ca = [std::fs::read(&files.ca)?, std::fs::read(world.stand.files(NODE).ca)?].concat();
         let both = foreign.dir().join("both.crt");
-        proto::publish::publish(&both, &ca, 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(&both, &ca, 0o600, proto::host::publish::Existing::Keep)?;
         let half = Credentials::load(&Files { ca: both, ..files }, Role::Node)?;
         let refused = match link::dial(&endpoint, &half, KeepAlive::default(), &ws::tcp()).await {
             // TLS 1.3: the dialer has finished before the other side has looked at its certificate.

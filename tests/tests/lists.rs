@@ -39,7 +39,12 @@ impl Nodes {
         let mut stand = Stand::new().await?;
         let config = stand.at("cloud.toml");
         let text = format!("[driver.\"{DRIVER}\"]\nscope = \"node\"\nfailover_s = 1\n");
-        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(
+            config.as_ref(),
+            text.as_bytes(),
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )?;
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], &["--config", &config]).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
@@ -141,7 +146,7 @@ fn ids(list: &csi::ListVolumesResponse) -> Vec<String> {
 /// Raw entries, by the id in them.
 fn raw(answer: &Bytes) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut raw = BTreeMap::new();
-    for field in proto::wire::fields(answer) {
+    for field in proto::csi::wire::fields(answer) {
         let field = field?;
         if let (1, Some(entry)) = (field.number, field.content) {
             let volume = csi::list_volumes_response::Entry::decode(entry)?.volume.context("no volume")?;

@@ -14,7 +14,7 @@ use edge::direct::nri::Plugin;
 use edge::direct::nri::guard::Handlers;
 use edge::direct::published::{Kind, Published, State};
 use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};

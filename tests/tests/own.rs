@@ -427,7 +427,12 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
     let mut stand = Stand::new().await?;
     let config = stand.at("policy.toml");
     let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
-    proto::publish::publish(Path::new(&config), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+    proto::host::publish::publish(
+        Path::new(&config),
+        text.as_bytes(),
+        0o600,
+        proto::host::publish::Existing::Keep,
+    )?;
     let cloud = stand.cloud(&TRANSPORTS[..1], &[DRIVER], &["--config", &config]).await?;
     let first = TestDriver::new(DRIVER, "id-1");
     let drivers = [first.clone(), first.beside("id-2")];

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use prost::Message;
-use proto::csi::{self, volume_content_source};
+use proto::csi;
+use proto::csi::volume_content_source;
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{Cloud, START, Stand, until};
@@ -34,7 +35,12 @@ impl Nodes {
         let mut stand = Stand::new().await?;
         let config = stand.at("policy.toml");
         let text = format!("[driver.\"{DRIVER}\"]\n{policy}\n");
-        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(
+            config.as_ref(),
+            text.as_bytes(),
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )?;
         let more = &[&["--config", &config], more].concat();
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], more).await?;
         let mut nodes = Vec::new();
@@ -311,7 +317,7 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
     let mut nodes = Nodes::with("reschedule = true", &[]).await?;
     let at_n3 = |name: &str| create_at(name, &["n3"]).map(|request| request.encode_to_vec());
     nodes.nodes[2].0.inject("CreateVolume", Fault::Hang, Times::Next(1));
-    let sent = proto::frame::frame(&at_n3("sent")?);
+    let sent = proto::csi::frame::frame(&at_n3("sent")?);
     let hung = nodes.front.send(&controller("CreateVolume"), sent, &[("grpc-timeout", "300m")]).await?;
     assert_eq!(hung.code(), Code::DeadlineExceeded, "{}", hung.status());
     let (_, _hangs, edge) = nodes.nodes.pop().context("no node")?;
@@ -320,7 +326,7 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
     until("n3 is away", || async {
         // Another one each time: the first may still be sent to the link that is about to end.
         tries.set(tries.get() + 1);
-        let request = proto::frame::frame(&at_n3(&format!("never-sent-{}", tries.get()))?);
+        let request = proto::csi::frame::frame(&at_n3(&format!("never-sent-{}", tries.get()))?);
         let deadline = [("grpc-timeout", "300m")];
         let status = nodes.front.send(&controller("CreateVolume"), request, &deadline).await?.status();
         anyhow::ensure!(status.code() == Code::ResourceExhausted, "{status}");

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use base64::Engine as _;
-use edge::direct::look::{self, Standing};
+use edge::direct::look;
+use edge::direct::look::Standing;
 use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
 use proto::csi::volume_capability::access_mode::Mode;
 use serde_json::Value;

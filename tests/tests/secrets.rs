@@ -121,7 +121,7 @@ async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> a
     world.driver.clear_faults();
     // A message that ends in the middle of its last field, and a frame that ends in the middle of its message.
     front.call(path, request.get(..request.len().saturating_sub(1)).unwrap_or_default()).await?;
-    let frame = proto::frame::frame(request);
+    let frame = proto::csi::frame::frame(request);
     front.send(path, frame.slice(..frame.len() - 1), &[]).await?;
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tests::raw::RawClient;
 use tests::stand::{START, Stand};
 use tests::world::{DRIVER, TRANSPORTS};

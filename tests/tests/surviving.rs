@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use prost::Message;
+use proto::control::hello;
 use proto::csi;
-use proto::frame::frame;
-use proto::hello;
+use proto::csi::frame::frame;
 use proto::link::Event;
 use tests::process::Process;
 use tests::raw::RawClient;
 use tests::relay::Relay;
 use tests::stand::{START, Stand, until};
 use tests::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
+use tests::world;
 use tests::world::{
-    self, DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
+    DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
 };
 use tokio::time::Instant;
 use tonic::Code;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tests::process::Process;
 use tests::raw::RawClient;
 use tests::relay::Relay;

@@ -2,14 +2,15 @@
 //! wrong or lost. Each is one durable change, and says what it did.
 
 use futures_util::{StreamExt, stream};
+use proto::csi::rpc::Id;
 use proto::error::chain;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::names::{DriverName, NodeName};
 use tracing::info;
 
 use super::Insight;
 use super::shown::{AdmitNode, Done, ForgetVolume, GivenHome, RebuildHomes, RemoveNode, ResolveIntent, id};
-use crate::learn::{self, now};
+use crate::learn;
+use crate::learn::now;
 use crate::make::text;
 use crate::route::names;
 use crate::store::{Home, Intent, Node, OfDriver, State, StoreError, Txn};

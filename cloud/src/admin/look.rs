@@ -5,8 +5,8 @@ use std::ops::Bound;
 
 use prost::Message;
 use proto::csi;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 use super::Insight;
 use super::shown::{

@@ -1,16 +1,17 @@
 //! Whose the volumes are that one guest owns, for operators; and the one thing that only an operator can do about them:
 //! take one from a node that does not let go.
 
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 use super::Insight;
 use super::change::{Refused, done};
 use super::look::{Look, Records, from};
 use super::shown::{AskOwners, Done, Holder, OwnerShown, Page, Place, ReleaseVolume};
 use crate::make::text;
+use crate::own;
+use crate::own::Standing;
 use crate::own::decide::{Step, Verdict};
-use crate::own::{self, Standing};
 use crate::store::{OfDriver, Ownership, State};
 
 /// What a node has of a volume.

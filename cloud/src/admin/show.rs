@@ -1,6 +1,7 @@
 //! The commands: each asks csi-cloud over its admin socket, and prints the answer as a table or as JSON.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 

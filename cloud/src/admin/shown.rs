@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::store::Ownership;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use proto::identity::{DriverName, NodeName};
+use proto::names::{DriverName, NodeName};
 
 use super::Insight;
 use super::shown::{CallShown, DriverShown, TopDriver, TopShown};

@@ -1,6 +1,7 @@
 //! Tables and figures as people read them.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 
 use tokio::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What operators are shown and may change, over a store in memory.
 
-use proto::identity::NodeName;
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::NodeName;
 
 use super::shown::*;
 use super::*;
@@ -179,7 +179,7 @@ async fn a_create_that_is_in_flight_is_not_resolved() {
     let insight = filled(&tasks, 1).await;
     let ongoing = insight.calls.clone().begin("CreateVolume", &driver());
     let (name, source) = ("open".into(), None);
-    ongoing.running().is_about(&proto::rpc::Key::Place { name, source, topology: Vec::new() });
+    ongoing.running().is_about(&proto::csi::rpc::Key::Place { name, source, topology: Vec::new() });
     assert_eq!(insight.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
     drop(ongoing);
     assert!(insight.resolve_intent(resolve("open", None)).await.unwrap().done);

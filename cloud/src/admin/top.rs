@@ -1,10 +1,11 @@
 //! `csi-cloud top`: everything at a glance, drawn again and again as plain text.
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal, Write};
+use std::io;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use proto::identity::DriverName;
+use proto::names::DriverName;
 use tokio::time::Instant;
 
 use super::client::Client;
@@ -31,7 +32,7 @@ pub(super) async fn run(show: &Show, interval: Duration, count: Option<u64>) -> 
         // It ends well: there is nothing to undo on the terminal.
         tokio::select! {
             biased;
-            _ = proto::stop::signal() => return Ok(()),
+            _ = proto::host::tasks::signal() => return Ok(()),
             _ = ticks.tick() => {}
         }
         let top: TopShown = client.ask("/top", &serde_json::Map::new()).await?;

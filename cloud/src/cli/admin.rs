@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use proto::config::Reader;
-use proto::identity::{DriverName, NodeName};
+use proto::names::{DriverName, NodeName};
 
 /// Where the admin socket is if nothing is said: what `--fronts /run/edge-csi` makes it.
 const ADMIN: &str = "/run/edge-csi/_admin.sock";
@@ -246,7 +246,7 @@ pub enum ChangeHomes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     fn reach(admin: Option<&str>, config: Option<PathBuf>) -> Reach {
         Reach { admin: admin.map(Into::into), config }

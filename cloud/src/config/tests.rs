@@ -11,7 +11,8 @@ use crate::policy::{Placement, Scope};
 fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cloud.toml");
-    proto::publish::publish(&path, file.as_bytes(), 0o600, proto::publish::Existing::Keep).unwrap();
+    proto::host::publish::publish(&path, file.as_bytes(), 0o600, proto::host::publish::Existing::Keep)
+        .unwrap();
     let path = path.to_str().unwrap().to_owned();
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {

@@ -8,12 +8,14 @@ use std::time::Duration;
 use http::uri::Authority;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use proto::csi::frame;
+use proto::csi::rpc;
+use proto::csi::rpc::Rpc;
 use proto::error::{BadRequest, Error};
-use proto::forward::{self, Answer, Body, CALL_ID, Call};
-use proto::frame;
-use proto::identity::DriverName;
-use proto::rpc::{self, Rpc};
-use proto::upstream::MAX_PASSING;
+use proto::http2::forward;
+use proto::http2::forward::{Answer, Body, CALL_ID, Call};
+use proto::http2::upstream::MAX_PASSING;
+use proto::names::DriverName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
@@ -175,7 +177,7 @@ fn refused(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<h2::Error>().is_some_and(|h2| h2.is_go_away() && h2.is_remote())
 }
 
-fn pass(response: Response<proto::upstream::Received>, room: OwnedSemaphorePermit) -> Response<Body> {
+fn pass(response: Response<proto::http2::upstream::Received>, room: OwnedSemaphorePermit) -> Response<Body> {
     let broken = Error::ServerLost { source: "in the middle of its answer".into() };
     forward::pass(response, &broken, room)
 }

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use prost::Message;
 use proto::csi;
-use proto::forward::Answer;
-use proto::frame;
-use proto::identity::DriverName;
-use proto::rpc::{Key, RPCS, Rpc};
+use proto::csi::frame;
+use proto::csi::rpc::{Key, RPCS, Rpc};
+use proto::http2::forward::Answer;
+use proto::names::DriverName;
 use tonic::Code;
 
 /// The last answers, by driver and method. There are a handful for each driver.
@@ -51,7 +51,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::rpc;
+    use proto::csi::rpc;
 
     #[test]
     fn what_was_answered_last_is_answered_again_and_probe_is_never_an_error() {

@@ -13,19 +13,20 @@ use anyhow::Context;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use proto::error::{Error, chain};
-use proto::forward::Body;
 use proto::holder::{AGAIN, Acceptor, MODE, Place};
-use proto::http2;
-use proto::identity::DriverName;
+use proto::host::socket::Socket;
+use proto::host::tasks::Tasks;
+use proto::http2::forward::Body;
+use proto::http2::serve;
 use proto::link::tls::Credentials;
 use proto::link::{HANDSHAKE, Io, LinkError};
-use proto::socket::Socket;
-use proto::stop::Tasks;
+use proto::names::DriverName;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tonic::Code;
 use tracing::{debug, info, warn};
 
-use crate::accept::room::{self, Limits, Room};
+use crate::accept::room;
+use crate::accept::room::{Limits, Room};
 use crate::front::Front;
 
 /// How long calls in flight may still be answered here when csi-cloud is told to stop.
@@ -123,7 +124,7 @@ impl Holders {
             let _place = place;
             tokio::select! {
                 biased;
-                served = http2::serve(io, service, tasks.stopped()) => {
+                served = serve::serve(io, service, tasks.stopped()) => {
                     let reason = served.err().map(|error| chain(&error)).unwrap_or_default();
                     debug!(front, reason, "a holder's connection ended");
                 }

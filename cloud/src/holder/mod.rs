@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use proto::holder::Place;
-use proto::http2;
+use proto::host::socket::Socket;
+use proto::host::tasks;
+use proto::host::tasks::Tasks;
+use proto::http2::serve;
 use proto::link::tls::{Credentials, Files, Role};
-use proto::socket::Socket;
-use proto::stop::{self, Tasks};
 
 use self::hold::{Held, Room};
 use self::known::Known;
@@ -47,13 +48,13 @@ pub async fn run(flags: Front) -> anyhow::Result<()> {
     for (driver, socket) in drivers.into_iter().zip(sockets) {
         let held = Arc::new(Held::new(driver, server.clone(), known.clone(), room.clone()));
         let service = move |request| held.clone().answer(request);
-        fronts.spawn("front", http2::serve_socket(socket, service, fronts.clone()));
+        fronts.spawn("front", serve::serve_socket(socket, service, fronts.clone()));
     }
     println!("ready");
-    stop::signal().await.context("cannot listen to signals")?;
+    tasks::signal().await.context("cannot listen to signals")?;
     let grace = Duration::from_secs(flags.grace.into());
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
-    fronts.finish_before(stop::patience(grace)).await;
+    fronts.finish_before(tasks::patience(grace)).await;
     calling.finish(Duration::from_secs(1)).await;
     Ok(())
 }

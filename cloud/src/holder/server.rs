@@ -7,21 +7,25 @@ use std::time::Duration;
 use backon::BackoffBuilder;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, header};
+use proto::csi::frame;
+use proto::csi::rpc::Rpc;
 use proto::error::chain;
-use proto::forward::{self, Answer, Call};
-use proto::frame;
-use proto::holder::{self, AGAIN, Place};
-use proto::identity::DriverName;
+use proto::holder;
+use proto::holder::{AGAIN, Place};
+use proto::host::tasks::Tasks;
+use proto::http2::forward;
+use proto::http2::forward::{Answer, Call};
+use proto::http2::upstream;
+use proto::http2::upstream::Upstream;
 use proto::link::LinkError;
 use proto::link::tls::Credentials;
-use proto::rpc::Rpc;
-use proto::stop::Tasks;
-use proto::upstream::{self, Upstream};
+use proto::names::DriverName;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
-use super::known::{self, Known};
+use super::known;
+use super::known::Known;
 
 /// The first and the longest time between two attempts to reach csi-cloud.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -259,8 +263,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use proto::error::Error;
-    use proto::http2;
-    use proto::socket::Socket;
+    use proto::host::socket::Socket;
+    use proto::http2::serve;
     use tokio::net::UnixListener;
 
     use super::*;
@@ -299,7 +303,7 @@ mod tests {
         let answer = |_: http::Request<hyper::body::Incoming>| async {
             Ok::<_, Infallible>(Error::NoFront("d.example".into()).response())
         };
-        tasks.spawn("serving", http2::serve_socket(socket, answer, tasks.clone()));
+        tasks.spawn("serving", serve::serve_socket(socket, answer, tasks.clone()));
         let connected = timeout(Duration::from_secs(20), server.next()).await.unwrap();
         assert!(connected.place.ends_with("good"), "{}", connected.place);
         // Five at once would have been at 10 ms each; by the time of a second there are a handful.

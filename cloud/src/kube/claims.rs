@@ -7,8 +7,8 @@ use std::time::Duration;
 use ::kube::api::PartialObjectMeta;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 use crate::store::State;
 

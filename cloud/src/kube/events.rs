@@ -6,8 +6,8 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use super::claims::Waits;

@@ -26,14 +26,15 @@ use std::time::Duration;
 use ::kube::api::PartialObjectMeta;
 use ::kube::runtime::WatchStreamExt;
 use ::kube::runtime::events::{Recorder, Reporter};
-use ::kube::runtime::watcher::{self, Event};
+use ::kube::runtime::watcher;
+use ::kube::runtime::watcher::Event;
 use ::kube::{Api, Resource};
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use proto::error::chain;
-use proto::identity::{DriverName, NodeName};
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::warn;
 

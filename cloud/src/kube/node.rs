@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::storage::v1::{CSINodeDriver, VolumeNodeResources};
 use prost::Message;
 use proto::csi;
-use proto::identity::{DriverName, NodeName};
+use proto::names::{DriverName, NodeName};
 
 use super::labels;
 use super::mirror::{KnownCsiNode, KnownNode};

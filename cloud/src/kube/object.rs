@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::config::Reader;
-use proto::identity::DriverName;
+use proto::names::DriverName;
 use serde_json::Value;
 
 use super::owner::{MANAGER, Owners};

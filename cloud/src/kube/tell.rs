@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::api::ApiError;
-use super::events::{self, About, Notice};
+use super::events;
+use super::events::{About, Notice};
 use super::{Away, Keeper, claims};
 
 /// How often volumes are looked through at most, when some have changed.

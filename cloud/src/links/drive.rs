@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
+use proto::control::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
+use proto::control::lease::Own;
 use proto::error::chain;
-use proto::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
-use proto::identity::NodeName;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
-use proto::own::Own;
+use proto::names::NodeName;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -258,7 +258,7 @@ async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
 mod tests {
     use super::*;
     use crate::store::{Memory, Store};
-    use proto::stop::Tasks;
+    use proto::host::tasks::Tasks;
 
     #[test]
     fn a_larger_fleet_takes_longer_to_come_back() {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
-use proto::identity::NodeName;
-use proto::own::{Own, Owner};
+use proto::control::lease::{Own, Owner};
+use proto::names::NodeName;
 use tracing::warn;
 
 use super::{Handle, Links};
@@ -75,9 +75,9 @@ async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Own
 #[cfg(test)]
 mod tests {
     use futures_channel::mpsc;
-    use proto::own::{Answer, Step};
-    use proto::rpc::Id;
-    use proto::stop::Tasks;
+    use proto::control::lease::{Answer, Step};
+    use proto::csi::rpc::Id;
+    use proto::host::tasks::Tasks;
 
     use super::super::Peer;
     use super::*;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use proto::identity::{DriverName, NodeName};
+use proto::names::{DriverName, NodeName};
 
 use crate::policy::{Policy, Scope};
 use crate::store::{At, OfDriver, Store};
@@ -54,9 +54,9 @@ impl Scopes {
 #[cfg(test)]
 mod tests {
     use prost::Message;
+    use proto::control::hello::{Answer, Driver};
     use proto::csi;
-    use proto::hello::{Answer, Driver};
-    use proto::stop::Tasks;
+    use proto::host::tasks::Tasks;
 
     use super::*;
     use crate::learn;

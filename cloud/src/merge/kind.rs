@@ -8,9 +8,9 @@ use bytes::Bytes;
 use prost::{DecodeError, Message};
 use proto::csi;
 use proto::csi::controller_service_capability::{Type, rpc};
-use proto::identity::NodeName;
-use proto::rpc::{Id, Learn, Made, find};
-use proto::wire;
+use proto::csi::rpc::{Id, Learn, Made, find};
+use proto::csi::wire;
+use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::ask::{AskError, Asker};

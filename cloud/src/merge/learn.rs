@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, Made};
+use proto::csi::rpc::{Id, Made};
+use proto::names::{DriverName, NodeName};
 use tracing::warn;
 
 use super::kind::Kind;

@@ -2,8 +2,8 @@
 //! two pages, nothing that stays is left out or given twice.
 
 use bytes::Bytes;
-use proto::rpc::Id;
-use proto::wire;
+use proto::csi::rpc::Id;
+use proto::csi::wire;
 
 use super::kind::{ENTRIES, Kind, NEXT_TOKEN};
 use super::token;

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -90,7 +90,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[tokio::test(start_paused = true)]
     async fn the_same_question_is_asked_once_at_a_time_and_outlives_its_callers() {

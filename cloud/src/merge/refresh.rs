@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::error::{Error, chain};
-use proto::identity::NodeName;
+use proto::names::NodeName;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -151,7 +151,7 @@ impl Refresher {
         node: &NodeName,
         kind: Kind,
         page: &Page,
-    ) -> Result<Vec<proto::rpc::Made>, AskError> {
+    ) -> Result<Vec<proto::csi::rpc::Made>, AskError> {
         let read = |entry| kind.read(entry).map_err(|_| self.bad(node, kind, "with an entry that is none"));
         let things: Result<Vec<_>, _> = page.entries.iter().map(read).collect();
         Ok(things?.into_iter().flatten().collect())

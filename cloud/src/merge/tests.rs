@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use prost::Message;
 use proto::csi;
-use proto::identity::DriverName;
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::DriverName;
 
 use super::kind::ENTRIES;
 use super::*;
@@ -59,11 +59,11 @@ fn entry_of(id: &str) -> Bytes {
     let volume = csi::Volume { volume_id: id.into(), ..Default::default() };
     let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: None };
     let mut entry = entry.encode_to_vec();
-    proto::wire::append(&mut entry, &[777], b"newer");
+    proto::csi::wire::append(&mut entry, &[777], b"newer");
     entry.into()
 }
 
-fn made(ids: impl IntoIterator<Item = String>) -> Vec<proto::rpc::Made> {
+fn made(ids: impl IntoIterator<Item = String>) -> Vec<proto::csi::rpc::Made> {
     let entries = ids.into_iter().map(|id| entry_of(&id));
     entries.map(|entry| Kind::Volumes.read(&entry).unwrap().unwrap()).collect()
 }
@@ -301,7 +301,7 @@ fn entries_are_as_they_came_and_each_kind_has_its_own() {
         (Id::Group("g".into()), Home::at(name(0), 1)),
     ]);
     let volumes = first_page(&state, Kind::Volumes, 0);
-    let first = proto::wire::fields(&volumes).next().unwrap().unwrap();
+    let first = proto::csi::wire::fields(&volumes).next().unwrap().unwrap();
     assert_eq!((first.number, first.content), (ENTRIES, Some(&*entry)));
     assert_eq!(read(&volumes), (vec!["v".to_owned(), "w".to_owned()], String::new()));
     let snapshots = csi::ListSnapshotsResponse::decode(&*first_page(&state, Kind::Snapshots, 0)).unwrap();
@@ -358,7 +358,7 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
     let attach = |entry: &[u8]| {
         let mut entry = entry.to_vec();
         // The status, and in it a node that the volume is published to.
-        proto::wire::append(&mut entry, &[2, 1], b"n9");
+        proto::csi::wire::append(&mut entry, &[2, 1], b"n9");
         Ok(entry)
     };
     let volume = Id::Volume("v".into());

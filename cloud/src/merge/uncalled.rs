@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use proto::error::chain;
-use proto::identity::NodeName;
+use proto::names::NodeName;
 use tokio::time::Instant;
 use tonic::Code;
 

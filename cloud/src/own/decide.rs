@@ -3,7 +3,7 @@
 //! It has one owner at most, and another one only after the first has let go, or an operator has said so, or a later epoch
 //! proves that one of the two was so. What a node says is heard in the order in which it said it.
 
-use proto::identity::NodeName;
+use proto::names::NodeName;
 
 use crate::store::{Attached, Broken, Owner, Ownership};
 

@@ -1,11 +1,11 @@
 //! What nodes say of volumes that one guest owns: who may speak of which, and what is answered.
 
 use prost::Message;
+use proto::control::lease::{Answer, MAX_ID, Own, Step as Said};
 use proto::csi;
+use proto::csi::rpc::{Id, Segments};
 use proto::error::chain;
-use proto::identity::{DriverName, NodeName};
-use proto::own::{Answer, MAX_ID, Own, Step as Said};
-use proto::rpc::{Id, Segments};
+use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
 use super::decide::{Step, Verdict};
@@ -129,12 +129,12 @@ fn may_be(
                 home.node
             )));
         }
-        let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(proto::direct::KEY));
+        let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
         // At home it may be made direct by its PersistentVolume's attributes: nobody else could want it.
         if home.name.is_some() && !direct && scope != Some(Scope::Node) {
             return never(format!(
                 "it was made as an ordinary volume, which other nodes may have mounted: its class has no {}",
-                proto::direct::KEY
+                csi::direct::KEY
             ));
         }
     }

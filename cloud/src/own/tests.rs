@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use proto::own::{Answer, Own, Step as Said};
-use proto::stop::Tasks;
+use proto::control::lease::{Answer, Own, Step as Said};
+use proto::host::tasks::Tasks;
 use tonic::Code;
 
 use super::*;
@@ -332,7 +332,7 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         for (name, keys, can) in [
             (Some("pvc"), &[][..], by_hand),
             (Some("pvc"), &["edge-csi.io/other"], by_hand),
-            (Some("pvc"), &[proto::direct::KEY], true),
+            (Some("pvc"), &[proto::csi::direct::KEY], true),
             (None, &[], true),
         ] {
             world.home("n1", name, keys).await;

@@ -1,8 +1,8 @@
 //! Whose a volume is, in words for operators: they say what to look at and what to do, since a person may have to.
 
 use k8s_openapi::jiff::Timestamp;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 use crate::links::Links;
 use crate::make::text;

@@ -17,7 +17,7 @@ fn volume(id: &str) -> Id {
     Id::Volume(id.into())
 }
 
-fn driver() -> proto::identity::DriverName {
+fn driver() -> proto::names::DriverName {
     "d.example".parse().unwrap()
 }
 
@@ -70,7 +70,7 @@ impl World {
 
     fn route(&self, method: &str, key: &Key) -> Result<Plan, Unclear> {
         let state = State::of(self.changes.iter().cloned());
-        let rpc = proto::rpc::RPCS.iter().find(|rpc| rpc.method == method).unwrap();
+        let rpc = proto::csi::rpc::RPCS.iter().find(|rpc| rpc.method == method).unwrap();
         let policy = Policy {
             scope: None,
             placement: self.placement.clone(),
@@ -314,7 +314,7 @@ fn every_rpc_goes_where_the_table_says() {
         ..Default::default()
     };
     let all = || Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into()));
-    for rpc in proto::rpc::RPCS {
+    for rpc in proto::csi::rpc::RPCS {
         let service = rpc.path.split('/').nth(1).unwrap();
         let (request, expected) = match rpc.method {
             "NodeGetCapabilities" | "NodeGetInfo" => (vec![], Ok(Plan::Local)),

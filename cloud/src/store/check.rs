@@ -3,8 +3,8 @@
 
 use prost::Message;
 use proto::csi;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 use serde::Serialize;
 
 use super::record::{Home, Intent, Ownership};

@@ -9,8 +9,8 @@ use std::str::{FromStr, Utf8Error};
 use std::sync::Arc;
 
 use prost::Message;
-use proto::identity::{DriverName, IdentityError, NodeName};
-use proto::rpc::{Id, RPCS};
+use proto::csi::rpc::{Id, RPCS};
+use proto::names::{DriverName, IdentityError, NodeName};
 
 use self::value::{
     AtValue, AttachedValue, BrokenValue, ElectedValue, EpochValue, HomeValue, IntentValue, NodeValue,

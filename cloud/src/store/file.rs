@@ -4,18 +4,21 @@
 //! redb looks at those checksums only if it is told to, and trusts what it reads otherwise. So every open checks the
 //! whole file; a file that was changed by anybody else is refused, and nothing is guessed.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read};
+use std::fs;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto::publish::Existing;
+use proto::host::publish::Existing;
 use redb::backends::FileBackend;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use uuid::Uuid;
 
-use super::codec::{self, Decoder, Table};
+use super::codec;
+use super::codec::{Decoder, Table};
 use super::{Backend, Change, StoreError};
 use crate::config::StoreAt;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, RPCS};
+use proto::csi::rpc::{Id, RPCS};
+use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use super::record::{At, Change, Home, Intent, Node, Ownership};

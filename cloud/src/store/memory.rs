@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::codec::{self, Decoder, Table};
+use super::codec;
+use super::codec::{Decoder, Table};
 use super::{Backend, Change, StoreError};
 
 /// Keeps changes in memory. Clones are the same store, so that a csi-cloud that is started again in the same

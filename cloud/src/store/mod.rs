@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::StoreAt;

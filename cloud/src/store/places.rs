@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use proto::identity::NodeName;
+use proto::names::NodeName;
 
 use super::record::Segment;
 

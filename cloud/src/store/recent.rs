@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use proto::identity::NodeName;
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::NodeName;
 
 /// So much of what has no home is remembered.
 const REMEMBERED: usize = 4096;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, Segments};
+use proto::csi::rpc::{Id, Segments};
+use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use super::line;

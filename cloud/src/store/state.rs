@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, Segments};
+use proto::csi::rpc::{Id, Segments};
+use proto::names::{DriverName, NodeName};
 
 use super::places::Places;
 use super::recent::{Recent, Without};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::{Id, RPCS};
+use proto::csi::rpc::{Id, RPCS};
+use proto::names::{DriverName, NodeName};
 
 use super::codec;
 use super::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};

@@ -2,7 +2,8 @@
 //! or not at all, and an export that was cut off is found out by its last line.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io;
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};

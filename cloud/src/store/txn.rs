@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::hash::Hash;
 
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 use super::record::{At, Change, Home, Intent, Node, Ownership};
 use super::{Over, State};

@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::control::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::control::lease::{Answer, Owner};
 use proto::error::chain;
-use proto::hello::{Hello, Message, PROTOCOL, Welcome};
-use proto::http2;
+use proto::host::tasks::Tasks;
+use proto::http2::serve;
 use proto::link::endpoint::Endpoint;
 use proto::link::{Event, HANDSHAKE, Io, Kind, Link, LinkError};
-use proto::own::{Answer, Owner};
-use proto::stop::Tasks;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info};
@@ -228,7 +228,7 @@ impl Serving {
             let service = move |request| calls.clone().from_link(request, replaced.clone());
             let served = tokio::select! {
                 biased;
-                served = http2::serve(io, service, streams.stopped()) => served,
+                served = serve::serve(io, service, streams.stopped()) => served,
                 () = streams.given_up() => return,
             };
             if let Err(error) = served {

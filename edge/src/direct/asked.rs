@@ -9,16 +9,19 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
-use proto::csi::{self, VolumeCapability};
-use proto::direct::{self, Contradiction, Direct, Mount};
+use proto::csi;
+use proto::csi::VolumeCapability;
+use proto::csi::direct;
+use proto::csi::direct::{Contradiction, Direct, Mount};
+use proto::csi::wire;
 use proto::error::{BadRequest, Error};
-use proto::forward::Answer;
-use proto::identity::DriverName;
-use proto::wire;
+use proto::http2::forward::Answer;
+use proto::names::DriverName;
 
 use super::mount_info::{DRIVER, VOLUME};
 use super::options;
-use super::published::{self, Published, State};
+use super::published;
+use super::published::{Published, State};
 use super::staged;
 
 /// Where a call goes.

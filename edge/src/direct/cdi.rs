@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde::Serialize;
 
 use super::published::{Kind, Published, State};

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use serde::Serialize;
 
 use super::Places;
 use super::alone::Alone;
 use super::look::Standing;
+use super::nri;
+use super::nri::Plugin;
 use super::nri::guard::Handlers;
-use super::nri::{self, Plugin};
 use super::published;
 use super::runtime::{PATIENCE, Roots, Runtimes};
 use super::{cdi, look};
@@ -198,7 +199,7 @@ async fn nri(Nri { at, socket, index, vm, typed }: Nri) -> anyhow::Result<()> {
     let plugin = Plugin { state: at.state, index, handlers, runtimes };
     tokio::select! {
         biased;
-        end = proto::stop::signal() => Ok(end?),
+        end = proto::host::tasks::signal() => Ok(end?),
         () = plugin.keep(socket) => Ok(()),
     }
 }

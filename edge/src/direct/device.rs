@@ -4,7 +4,8 @@
 //! upon it, in whatever mount namespace, and `/proc` for processes, as a VM or an mkfs that outlived us.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -288,7 +289,7 @@ pub(super) mod tests {
         symlink(path, dir.path().join("12/fd/3")).unwrap();
         std::fs::create_dir_all(dir.path().join("sys/kernel/random")).unwrap();
         let boot = dir.path().join("sys/kernel/random/boot_id");
-        proto::publish::publish(&boot, b"b\n", 0o600, proto::publish::Existing::Keep).unwrap();
+        proto::host::publish::publish(&boot, b"b\n", 0o600, proto::host::publish::Existing::Keep).unwrap();
         (dir, host)
     }
 
@@ -331,7 +332,8 @@ pub(super) mod tests {
         // A node in a container, with its kubelet.
         let (dir, node) = processes("pid:[4026532201]");
         let comm = dir.path().join("12/comm");
-        proto::publish::publish(&comm, b"kubelet\n", 0o600, proto::publish::Existing::Keep).unwrap();
+        proto::host::publish::publish(&comm, b"kubelet\n", 0o600, proto::host::publish::Existing::Keep)
+            .unwrap();
         closed(&node).unwrap();
         let nowhere = Host { proc: "/does/not/exist".into(), ..Host::default() };
         assert!(matches!(closed(&nowhere), Err(DeviceError::Unknown { .. })));
@@ -367,8 +369,13 @@ pub(super) mod tests {
         std::fs::create_dir_all(&at).unwrap();
         let event = |text: &str| {
             let path = at.join("uevent");
-            proto::publish::publish(&path, text.as_bytes(), 0o600, proto::publish::Existing::Replace)
-                .unwrap();
+            proto::host::publish::publish(
+                &path,
+                text.as_bytes(),
+                0o600,
+                proto::host::publish::Existing::Replace,
+            )
+            .unwrap();
             host.named(makedev(7, 3))
         };
         assert_eq!(event("MAJOR=7\nMINOR=3\nDEVNAME=loop3\nDEVTYPE=disk\n").as_deref(), Some("loop3"));

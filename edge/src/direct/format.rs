@@ -9,13 +9,14 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use proto::direct::{Blank, FileSystem, Fsck};
+use proto::csi::direct::{Blank, FileSystem, Fsck};
 use tracing::info;
 use uuid::Uuid;
 
 use super::journal::{Content, Journal, is_mark};
 use super::probe::{ProbeError, Seen, Signature, probe};
-use super::tool::{self, LONG, SHORT, ToolError};
+use super::tool;
+use super::tool::{LONG, SHORT, ToolError};
 
 /// What the class wants.
 #[derive(Clone, Copy, Debug)]

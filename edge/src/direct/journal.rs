@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
 use super::{name, place};

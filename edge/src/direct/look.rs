@@ -2,15 +2,19 @@
 //! people and programs read it.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
 
-use super::own::lease::{self, Lease};
-use super::published::{self, Kind, Published, State};
-use super::runtime::{Holder, Runtimes, stats::Stats};
+use super::own::lease;
+use super::own::lease::Lease;
+use super::published;
+use super::published::{Kind, Published, State};
+use super::runtime::stats::Stats;
+use super::runtime::{Holder, Runtimes};
 
 /// A direct volume, or an entry of somebody else.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -273,7 +277,7 @@ mod tests {
     use super::super::published::tests::record;
     use super::super::runtime::{PATIENCE, Roots};
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     #[tokio::test]
     async fn a_damaged_lease_is_its_own_volumes_fault() {

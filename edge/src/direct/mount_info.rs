@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

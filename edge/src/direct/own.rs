@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::control::lease::{Answer, MAX_ID, Step};
+use proto::csi::topology::Scope;
 use proto::error::{Error, chain};
-use proto::identity::DriverName;
-use proto::own::{Answer, MAX_ID, Step};
-use proto::topology::Scope;
+use proto::names::DriverName;
 use tracing::{error, info, warn};
 
 use super::published;

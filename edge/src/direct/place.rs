@@ -201,7 +201,8 @@ mod tests {
         make_target(&target).unwrap();
         make_target(&target).unwrap();
         let file = target.join("written");
-        proto::publish::publish(&file, b"by a container", 0o600, proto::publish::Existing::Keep).unwrap();
+        proto::host::publish::publish(&file, b"by a container", 0o600, proto::host::publish::Existing::Keep)
+            .unwrap();
         assert!(is_open(&target).unwrap_err().to_string().contains("without a VM"));
         assert!(remove_empty(&target).is_err() && remove_empty(&file).is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"by a container");

@@ -4,12 +4,14 @@
 //! cannot be read is an error and never blank.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom};
+use std::io;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::journal::is_mark;
-use super::tool::{self, SHORT, ToolError};
+use super::tool;
+use super::tool::{SHORT, ToolError};
 
 /// As much of the start and of the end is looked at: all signatures that are known lie there.
 const EDGE: u64 = 1024 * 1024;

@@ -7,18 +7,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto::direct::Kind as Wants;
+use proto::csi::direct::Kind as Wants;
 use proto::error::Error;
 use tonic::Code;
 use tracing::warn;
 
 use super::asked::{Publish, targeted};
-use super::format::{self, FormatError, Ready, Wanted};
+use super::format;
+use super::format::{FormatError, Ready, Wanted};
 use super::journal::Journal;
 use super::mount_info::MountInfo;
 use super::own::rounds::is_orphan;
-use super::published::{self, Kind, Published, State};
-use super::runtime::offline::{self, Growing};
+use super::published;
+use super::published::{Kind, Published, State};
+use super::runtime::offline;
+use super::runtime::offline::Growing;
 use super::standing::{Absent, Standing};
 use super::{Asking, Direct, block, done, name, not_yet, place, spdk, vfio};
 use crate::share::Outcome;
@@ -287,15 +290,16 @@ mod tests {
     #[test]
     fn what_was_begun_is_not_refused_for_good() {
         let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() }.into();
-        let direct =
-            proto::direct::Direct::read(&[(proto::direct::KEY.to_owned(), "kata".to_owned())].into());
+        let direct = proto::csi::direct::Direct::read(
+            &[(proto::csi::direct::KEY.to_owned(), "kata".to_owned())].into(),
+        );
         let direct = direct.unwrap().unwrap();
         let publish = |target: &str| Publish {
             volume_id: "v".into(),
             target: target.into(),
             staging: PathBuf::new(),
             direct: direct.clone(),
-            mount: proto::direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
+            mount: proto::csi::direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
             options: Vec::new(),
             metadata: Default::default(),
             message: Vec::new(),

@@ -8,7 +8,8 @@ use std::path::Path;
 use tracing::{info, warn};
 
 use super::Direct;
-use super::published::{self, Published, State};
+use super::published;
+use super::published::{Published, State};
 use super::standing::Standing;
 
 impl Direct {
@@ -90,7 +91,7 @@ mod tests {
     use super::super::journal::{Content, Journal};
     use super::super::published::tests::record;
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     #[test]
     fn only_what_was_never_whole_is_removed() {

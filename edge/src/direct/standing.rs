@@ -14,9 +14,11 @@ use proto::error::Error;
 use rustix::fs::FileType;
 use tokio::time::Instant;
 
-use super::device::{self, Device, DeviceError, Host};
+use super::device;
+use super::device::{Device, DeviceError, Host};
 use super::probe::probe;
-use super::published::{self, Kind, Published};
+use super::published;
+use super::published::{Kind, Published};
 use super::{Direct, not_yet};
 
 const TAKEN_BACK: &str = "taken back";

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use proto::error::Error;
-use proto::forward::Answer;
+use proto::http2::forward::Answer;
 
 use super::published::{Published, State};
 use super::standing::Absent;

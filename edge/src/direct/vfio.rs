@@ -4,7 +4,8 @@
 //! A controller goes as a whole, so it must have this one block device and its IOMMU group this one controller. Tried
 //! against a made-up `/sys`, not on hardware.
 
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::device::Host;
@@ -175,7 +176,7 @@ fn names(directory: &Path) -> Result<Vec<String>, VfioError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
     use std::os::unix::fs::symlink;
     use std::sync::Mutex;
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use prost::Message;
-use proto::{csi, frame, rpc};
+use proto::csi;
+use proto::csi::{frame, rpc};
 use tonic::Code;
 
 fn asked(method: &str, message: &[u8], id: Option<Uuid>) -> Asked {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::hello::{Message, MessageError};
+use crate::control::hello::{Message, MessageError};
 
 pub mod endpoint;
 pub mod quic;
@@ -105,7 +105,7 @@ pub enum LinkError {
     TimedOut,
     /// The peer's certificate names nobody that may link.
     #[error("the certificate of the other side is not a node's")]
-    Identity(#[from] crate::identity::IdentityError),
+    Identity(#[from] crate::names::IdentityError),
     /// A control message that cannot be read or written.
     #[error(transparent)]
     Message(#[from] MessageError),

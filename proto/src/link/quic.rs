@@ -19,10 +19,10 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
-use super::endpoint::Endpoint;
-use super::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
-use crate::hello::{MAX_BYTES, Message, MessageError};
-use crate::identity::{NodeName, node_of};
+use crate::control::hello::{MAX_BYTES, Message, MessageError};
+use crate::link::endpoint::Endpoint;
+use crate::link::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::names::{NodeName, node_of};
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"edge-csi";
@@ -355,7 +355,7 @@ impl QuicLink {
         self.connection.close(VarInt::from_u32(0), reason.as_bytes());
         if let Some(socket) = self.socket {
             // At most three round trips, and only at the edge, whose socket goes with the link.
-            let _ = tokio::time::timeout(super::HANDSHAKE, socket.wait_idle()).await;
+            let _ = tokio::time::timeout(crate::link::HANDSHAKE, socket.wait_idle()).await;
         }
     }
 }

@@ -17,9 +17,9 @@ use serde::Deserialize;
 use tracing::warn;
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::LinkError;
 use crate::error::chain;
-use crate::identity::{IdentityError, NodeName, front_of, node_of};
+use crate::link::LinkError;
+use crate::names::{IdentityError, NodeName, front_of, node_of};
 
 /// Where the certificates are; all PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

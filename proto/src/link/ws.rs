@@ -18,11 +18,11 @@ use tracing::warn;
 use uuid::Uuid;
 
 use self::socket::{Beside, Control, Socket};
-use super::endpoint::Endpoint;
-use super::{Connect, Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::control::hello::{MAX_BYTES, Message};
 use crate::error::chain;
-use crate::hello::{MAX_BYTES, Message};
-use crate::identity::{NodeName, node_of};
+use crate::link::endpoint::Endpoint;
+use crate::link::{Connect, Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::names::{NodeName, node_of};
 
 mod socket;
 

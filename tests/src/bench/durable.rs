@@ -8,7 +8,8 @@ use anyhow::{Context, ensure};
 use tonic::transport::Channel;
 
 use super::figures::Figure;
-use super::load::{self, Life};
+use super::load;
+use super::load::Life;
 use super::report::median;
 use crate::process::Process;
 use crate::stand::{START, STOP, Stand, channel};

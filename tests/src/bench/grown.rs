@@ -10,8 +10,8 @@ use cloud::store::{At, Backend, Change, File, Home, Intent, Node};
 use prost::Message;
 use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
-use proto::identity::{DriverName, NodeName};
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
 
 /// The driver that all nodes have.
 pub const DRIVER: &str = "size.test.edge-csi.io";

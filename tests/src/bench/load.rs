@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use proto::csi;
 use proto::csi::controller_client::ControllerClient;
-use proto::csi::{self, volume_capability};
+use proto::csi::volume_capability;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde::Serialize;
 
 /// One row: one path, number of callers and driver. Ratios are to the direct path in the same round,

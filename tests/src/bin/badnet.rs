@@ -8,8 +8,10 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use futures_util::future::try_join_all;
 use tests::bench::report::finish;
-use tests::net::load::{self, FILL};
-use tests::net::report::{self, Row};
+use tests::net::load;
+use tests::net::load::FILL;
+use tests::net::report;
+use tests::net::report::Row;
 use tests::net::{Net, Shape};
 use tests::stand::Stand;
 use tests::world::World;
@@ -57,14 +59,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WARM: usize = 3;
 
 fn main() -> ExitCode {
-    proto::program::run(|| proto::program::runtime(2)?.block_on(until_stopped(Args::parse())))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(until_stopped(Args::parse())))
 }
 
 /// Dropped where it is, the work leaves nothing behind.
 async fn until_stopped(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         result = all(args) => result,
-        stopped = proto::stop::signal() => { stopped?; bail!("stopped") }
+        stopped = proto::host::tasks::signal() => { stopped?; bail!("stopped") }
     }
 }
 

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use tests::bench::figures::{self, Figure};
+use tests::bench::figures;
+use tests::bench::figures::Figure;
 use tests::bench::grown::Size;
-use tests::bench::load::{self, Life, Seen};
-use tests::bench::report::{self, Row, median};
+use tests::bench::load;
+use tests::bench::load::{Life, Seen};
+use tests::bench::report;
+use tests::bench::report::{Row, median};
 use tests::bench::{durable, guest, routing, usage};
 use tests::process::Process;
 use tests::stand::{START, STOP, Stand, channel};
@@ -75,7 +78,7 @@ struct Way {
 }
 
 fn main() -> ExitCode {
-    proto::program::run(|| proto::program::runtime(2)?.block_on(bench(Args::parse())))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(bench(Args::parse())))
 }
 
 async fn bench(args: Args) -> anyhow::Result<()> {

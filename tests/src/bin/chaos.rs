@@ -27,7 +27,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    proto::program::run(|| proto::program::runtime(1)?.block_on(run(Args::parse())))
+    proto::host::program::run(|| proto::host::program::runtime(1)?.block_on(run(Args::parse())))
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tests::cluster::Cluster;
 use tests::cluster::objects::within;
@@ -37,8 +37,8 @@ const START: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::program::run(|| {
-        let runtime = proto::program::runtime(2)?;
+    proto::host::program::run(|| {
+        let runtime = proto::host::program::runtime(2)?;
         runtime.block_on(async {
             match args.command {
                 Action::Up => up(&args.at).await,
@@ -104,7 +104,7 @@ async fn run(at: &std::path::Path) -> anyhow::Result<()> {
     let pid = std::process::id().to_string();
     publish(&at.join("pid"), pid.as_bytes(), 0o644, Existing::Replace)?;
     // Before anything is started, so that a signal while it starts ends what was.
-    let stop = proto::stop::signal();
+    let stop = proto::host::tasks::signal();
     tokio::pin!(stop);
     let cluster = tokio::select! {
         cluster = Cluster::up() => cluster?,

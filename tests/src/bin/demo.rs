@@ -26,7 +26,7 @@ const AWAY: usize = 2;
 
 fn main() -> ExitCode {
     let Args {} = Args::parse();
-    proto::program::run(|| proto::program::runtime(2)?.block_on(demo()))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(demo()))
 }
 
 async fn demo() -> anyhow::Result<()> {

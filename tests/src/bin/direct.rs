@@ -20,5 +20,5 @@ enum Command {
 
 fn main() -> ExitCode {
     let Command::Guest(args) = Args::parse().command;
-    proto::program::run(|| guest::run(&args))
+    proto::host::program::run(|| guest::run(&args))
 }

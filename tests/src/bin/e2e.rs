@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use clap::Parser;
 use tests::cluster::Cluster;
-use tests::e2e::{self, Outcome};
+use tests::e2e;
+use tests::e2e::Outcome;
 
 /// End to end: a real Kubernetes with three edge nodes, and what users and operators do with it.
 #[derive(Parser)]
@@ -20,7 +21,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::program::run(|| proto::program::runtime(2)?.block_on(all(args)))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(all(args)))
 }
 
 async fn all(args: Args) -> anyhow::Result<()> {
@@ -33,7 +34,7 @@ async fn all(args: Args) -> anyhow::Result<()> {
     println!("{:24} {:>8}  result", "row", "s");
     let outcomes = tokio::select! {
         outcomes = e2e::run(&cluster, rows, print) => outcomes,
-        stopped = proto::stop::signal() => {
+        stopped = proto::host::tasks::signal() => {
             stopped?;
             Vec::new()
         }

@@ -29,13 +29,13 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::program::run(|| proto::program::runtime(2)?.block_on(stoppable(args)))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(stoppable(args)))
 }
 
 async fn stoppable(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         done = all(args) => done,
-        stopped = proto::stop::signal() => stopped.map_err(Into::into).and_then(|_| anyhow::bail!("stopped")),
+        stopped = proto::host::tasks::signal() => stopped.map_err(Into::into).and_then(|_| anyhow::bail!("stopped")),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use futures_util::FutureExt as _;
-use proto::socket::Socket;
+use proto::host::socket::Socket;
 use tests::hostdir::{HostDir, Settings, Shares, private};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -46,12 +46,12 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::program::run(|| {
+    proto::host::program::run(|| {
         // Before any thread, as namespaces belong to threads.
         if args.private_mounts {
             private::restart()?;
         }
-        proto::program::runtime(2)?.block_on(run(args))
+        proto::host::program::runtime(2)?.block_on(run(args))
     })
 }
 

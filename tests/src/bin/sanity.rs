@@ -48,7 +48,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::program::run(|| proto::program::runtime(2)?.block_on(until_stopped(args)))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(until_stopped(args)))
 }
 
 /// A signal ends what runs, in order.

@@ -40,9 +40,9 @@ const STORM: usize = 5000;
 const MOST_WS: usize = 9000;
 
 fn main() -> ExitCode {
-    proto::program::run(|| {
+    proto::host::program::run(|| {
         pin(None, Half::Edges)?;
-        proto::program::runtime(1)?.block_on(scale(Args::parse()))
+        proto::host::program::runtime(1)?.block_on(scale(Args::parse()))
     })
 }
 

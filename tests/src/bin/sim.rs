@@ -5,15 +5,17 @@ use std::fs::File;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use tests::sim;
+use tests::sim::Outcome;
 use tests::sim::keys::Keys;
 use tests::sim::trace::Trace;
-use tests::sim::{self, Outcome};
 use tokio::time::Instant;
 
 /// Runs the simulation: cloud, edges and drivers in one process, a network that breaks, and a model of

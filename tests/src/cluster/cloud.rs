@@ -10,7 +10,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tokio::process::Command;
 
 use super::access::Access;

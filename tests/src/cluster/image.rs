@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use ring::digest::{SHA256, digest};
 use serde_json::json;
 use tokio::process::Command;

@@ -21,7 +21,7 @@ use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::{Api, Client};
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::Instant;

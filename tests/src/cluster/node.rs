@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde_json::{Value, json};
 
 use super::access::Access;

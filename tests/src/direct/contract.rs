@@ -127,7 +127,7 @@ fn is_disk(device: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     /// What both make of an entry with this file in it; none is an empty directory.
     fn both(kind: &str, text: Option<&str>) -> [String; 2] {

@@ -3,8 +3,10 @@
 //!
 //! It shows our half of the contract, and is no VM: `contract` has what it took from the runtimes.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, Write};
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::io::{BufRead, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -124,7 +126,7 @@ impl Guest {
             "destination": "/data", "type": "bind", "source": source, "options": ["rbind", "rprivate", "rw"],
         });
         let text = serde_json::json!({ "ociVersion": "1.1.0", "mounts": [mount] }).to_string();
-        proto::publish::publish(&config, text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(&config, text.as_bytes(), 0o600, proto::host::publish::Existing::Keep)?;
         let program = stand.program("direct")?;
         let mut command = tokio::process::Command::new("unshare");
         command.args(["--mount", "--propagation", "private"]).arg(program.as_std().get_program());

@@ -357,8 +357,8 @@ impl Pair {
 
 fn say_scope(stand: &Stand, scope: &str) -> anyhow::Result<()> {
     let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
-    let (config, replace) = (stand.at("cloud.toml"), proto::publish::Existing::Replace);
-    Ok(proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
+    let (config, replace) = (stand.at("cloud.toml"), proto::host::publish::Existing::Replace);
+    Ok(proto::host::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
 }
 
 async fn cloud(stand: &Stand, url: &str) -> anyhow::Result<Cloud> {

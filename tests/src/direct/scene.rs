@@ -108,7 +108,12 @@ impl Scene {
         let stand = Stand::new().await?;
         let config = stand.at("cloud.toml");
         let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
-        proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(
+            config.as_ref(),
+            text.as_bytes(),
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--config", &config]).await?;
         // Many a kubelet's directory is a symlink, and what the runtime sees is not what the kubelet says.
         std::fs::create_dir_all(stand.dir().join("disk/pods"))?;

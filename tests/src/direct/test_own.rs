@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 
 use cloud::own::decide::{Moment, Step, Verdict, decide};
 use cloud::store::Ownership;
-use edge::direct::own::lease::{self, Lease, Wish};
+use edge::direct::own::lease;
+use edge::direct::own::lease::{Lease, Wish};
 use proptest::prelude::*;
-use proto::identity::NodeName;
-use proto::own::{Answer, Step as Said};
+use proto::control::lease::{Answer, Step as Said};
+use proto::names::NodeName;
 
 const NODES: usize = 3;
 

@@ -8,10 +8,12 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use kube::api::DeleteParams;
 use serde_json::Value;
 
-use super::look::{self, SOON, reads, running, volume};
+use super::look;
+use super::look::{SOON, reads, running, volume};
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, claim_of, pod};
-use super::tables::{self, Seen};
+use super::tables;
+use super::tables::Seen;
 use super::texts::{at, with};
 use super::traces::Traces;
 use crate::cluster::node::Node;

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use super::scene::{Scene, claim};
 use super::truth;
-use crate::cluster::objects::{self, list, within};
+use crate::cluster::objects;
+use crate::cluster::objects::{list, within};
 use crate::cluster::program::Program;
 use crate::cluster::{Cluster, DRIVER};
 

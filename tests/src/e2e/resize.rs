@@ -4,7 +4,8 @@ use anyhow::ensure;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::Value;
 
-use super::look::{self, reads, running, until};
+use super::look;
+use super::look::{reads, running, until};
 use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod};
 use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod, sized, with};

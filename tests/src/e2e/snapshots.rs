@@ -12,7 +12,8 @@ use super::scene::{Scene, claim, pod};
 use super::texts::{at, rather, with};
 use super::traces::Traces;
 use crate::cluster::NODES;
-use crate::cluster::objects::{self, within};
+use crate::cluster::objects;
+use crate::cluster::objects::within;
 
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";

@@ -105,7 +105,7 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     #[test]
     fn the_archive_is_what_a_kernel_unpacks() -> anyhow::Result<()> {

@@ -4,7 +4,8 @@
 //! It knows nothing of CSI: it has the devices that it is given, as the agent in a VM runtime's guest has.
 
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;

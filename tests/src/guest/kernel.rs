@@ -108,7 +108,7 @@ fn needs(module: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     fn unpacked(modules: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();

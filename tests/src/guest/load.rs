@@ -1,7 +1,8 @@
 //! The load of `make bench CASE=guest`, inside the guest: reads or writes of one file past the guest's page cache, for a time.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;

@@ -72,7 +72,7 @@ impl Ground {
         let dir = tempfile::Builder::new().prefix("ec-guest-").tempdir()?;
         let archive = initramfs::of(&kernel, &stripped(&init, dir.path())?, &tools, &modules)?;
         let at = dir.path().join("initramfs");
-        proto::publish::publish(&at, &archive, 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(&at, &archive, 0o600, proto::host::publish::Existing::Keep)?;
         let mut ground = Self { image: kernel.image, dir, accel: Accel::Kvm, about: String::new() };
         let mut why = String::new();
         for accel in [Accel::Kvm, Accel::Tcg] {

@@ -12,7 +12,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,7 +23,8 @@ use super::machine::{Ground, Machine};
 use super::words::{Ask, Disk, Usage};
 use crate::direct::contract::{Found, Info, OciMount, Runtime, detect};
 use crate::direct::scene::Scene;
-use crate::direct::shim::{self, parameter, reply};
+use crate::direct::shim;
+use crate::direct::shim::{parameter, reply};
 use crate::stand::STOP;
 
 /// Where the volume is mounted in its guest.

@@ -1,6 +1,7 @@
 //! The driver's state: its settings, the three shelves of objects, and who works on them.
 
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 

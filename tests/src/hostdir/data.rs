@@ -1,6 +1,7 @@
 //! The bytes of volumes and snapshots: a directory `data`, or a sparse image `disk.img`.
 
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

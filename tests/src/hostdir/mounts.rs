@@ -1,7 +1,8 @@
 //! Bind mounts, and what is mounted where according to the kernel.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;

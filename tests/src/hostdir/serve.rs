@@ -11,7 +11,7 @@ use proto::csi::group_controller_server::GroupControllerServer;
 use proto::csi::identity_server::{Identity, IdentityServer};
 use proto::csi::node_server::{Node, NodeServer};
 use proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
-use proto::socket::Socket;
+use proto::host::socket::Socket;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use proto::csi::identity_server::{Identity, IdentityServer};
 use proto::csi::node_server::{Node, NodeServer};
 use proto::csi::*;
-use proto::socket::Socket;
+use proto::host::socket::Socket;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::core::Settings;

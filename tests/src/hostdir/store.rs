@@ -4,14 +4,15 @@
 //! removed at the next start. A changed record replaces the old one in one step.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tonic::Status;
 
 use super::fail::Doing as _;

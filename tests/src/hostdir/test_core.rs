@@ -71,7 +71,12 @@ fn a_clone_and_a_volume_from_a_snapshot_are_real_copies() {
     let core = open(state.path());
     let first = create(&core, request("first", false));
     let put = |dir: &Path, text: &str| {
-        proto::publish::publish(&dir.join("f"), text.as_bytes(), 0o640, proto::publish::Existing::Replace)
+        proto::host::publish::publish(
+            &dir.join("f"),
+            text.as_bytes(),
+            0o640,
+            proto::host::publish::Existing::Replace,
+        )
     };
     put(&path(&core, &first), "old").unwrap();
     let snap = snapshot(&core, "snap", &first);

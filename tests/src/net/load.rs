@@ -114,7 +114,7 @@ pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
 /// One list; counts the bytes as they arrive.
 async fn list(front: &RawClient, bytes: &mut u64) -> anyhow::Result<()> {
     let (head, mut body) =
-        front.begin(&controller("ListVolumes"), proto::frame::frame(&[]), &[]).await?.into_parts();
+        front.begin(&controller("ListVolumes"), proto::csi::frame::frame(&[]), &[]).await?.into_parts();
     let mut trailers = None;
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {

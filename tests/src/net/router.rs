@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use tokio::time::Instant;
 use tokio_tun::Tun;
 use tracing::warn;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;

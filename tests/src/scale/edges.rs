@@ -15,15 +15,19 @@ use edge::dial::backoff::{Backoff, Cap, STABLE};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
+use proto::control::hello::{Answer, Driver, Hello, Message, PROTOCOL};
+use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
-use proto::forward::{self, Body};
-use proto::hello::{Answer, Driver, Hello, Message, PROTOCOL};
-use proto::identity::{DriverName, NodeName};
+use proto::csi::frame;
+use proto::host::tasks::Tasks;
+use proto::http2::forward;
+use proto::http2::forward::Body;
+use proto::http2::serve;
 use proto::link::endpoint::{Endpoint, Transport};
-use proto::link::tls::{self, Credentials};
+use proto::link::tls;
+use proto::link::tls::Credentials;
 use proto::link::{Event, Io, KeepAlive, Link, LinkError, quic, ws};
-use proto::stop::Tasks;
-use proto::{csi, frame, http2};
+use proto::names::{DriverName, NodeName};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::{Semaphore, watch};
@@ -218,7 +222,7 @@ impl Edge {
 
 async fn answer_calls(capacity: i64, io: Io) {
     // It ends with its link.
-    let _ = http2::serve(io, move |request| answer(capacity, request), std::future::pending()).await;
+    let _ = serve::serve(io, move |request| answer(capacity, request), std::future::pending()).await;
 }
 
 async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 

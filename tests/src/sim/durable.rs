@@ -7,8 +7,8 @@ use std::time::Duration;
 use cloud::policy::Scope;
 use cloud::store::{Change, State};
 use prost::Message;
+use proto::csi::rpc::Id;
 use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
-use proto::rpc::Id;
 use tonic::Code;
 
 use super::check::name;

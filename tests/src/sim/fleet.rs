@@ -13,11 +13,12 @@ use cloud::store::Store;
 use edge::calls::Calls;
 use edge::dial::Dial;
 use edge::drivers::Drivers;
-use proto::http2;
-use proto::identity::{DriverName, NodeName};
-use proto::link::tls::{self, Role};
+use proto::host::tasks::Tasks;
+use proto::http2::serve;
+use proto::link::tls;
+use proto::link::tls::Role;
 use proto::link::{Connect, KeepAlive, ws};
-use proto::stop::Tasks;
+use proto::names::{DriverName, NodeName};
 use tokio::io::DuplexStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -331,7 +332,7 @@ impl Fleet {
         let (near, far, _) = wire(&Plan::default(), [caller, process.end.clone()], &self.tasks);
         let (front, stop) = (front.clone(), fronts.clone());
         fronts.spawn("front connection", async move {
-            let served = http2::serve(far, move |request| front.clone().answer(request), stop.stopped());
+            let served = serve::serve(far, move |request| front.clone().answer(request), stop.stopped());
             tokio::select! {
                 biased;
                 _ = served => {}

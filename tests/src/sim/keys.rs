@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use proto::identity::NODE_URI;
+use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Role};
-use proto::publish::{Existing, publish};
+use proto::names::NODE_URI;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ED25519, SanType,

@@ -1,6 +1,6 @@
 //! What users do: make claims, use the volumes, enlarge and snapshot them, delete them, at any time.
 
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use std::time::Duration;
 
 use super::dice::Dice;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cloud::policy::Scope;
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

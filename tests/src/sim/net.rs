@@ -8,8 +8,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use proto::host::tasks::Tasks;
 use proto::link::{Connect, Io};
-use proto::stop::Tasks;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use proto::rpc::Id;
+use proto::csi::rpc::Id;
 
 use super::parts;
 use crate::store::record::{At, Claim, Home, Intent, Ownership, Segment};

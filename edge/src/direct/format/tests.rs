@@ -287,7 +287,8 @@ async fn a_copy_of_a_volume_that_was_being_formatted_is_refused() {
 async fn a_journal_that_cannot_be_read_stops_everything() {
     let volume = Volume::new(16 * MIB);
     let state = volume.here.path().join("direct");
-    proto::publish::publish(&state, b"no directory", 0o600, proto::publish::Existing::Keep).unwrap();
+    proto::host::publish::publish(&state, b"no directory", 0o600, proto::host::publish::Existing::Keep)
+        .unwrap();
     assert!(matches!(volume.ready().await, Err(FormatError::Journal(_))));
     assert!(volume.seen().await.zero);
 }

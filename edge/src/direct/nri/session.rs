@@ -16,13 +16,16 @@ use tokio_util::codec::Framed;
 use tonic::Code;
 use tracing::{info, warn};
 
-use super::api::{self, CreateContainerRequest, CreateContainerResponse, PodSandbox};
-use super::guard::{self, Handlers, Verdict};
+use super::api;
+use super::api::{CreateContainerRequest, CreateContainerResponse, PodSandbox};
+use super::guard;
+use super::guard::{Handlers, Verdict};
 use super::mux::{BadFrame, Frame, Mux, PLUGIN, RUNTIME};
 use super::ttrpc::{BadMessage, Message, Request, Response, Status};
 use super::{Plugin, Refusal};
 use crate::direct::mount_info::FILE;
-use crate::direct::published::{self, Published};
+use crate::direct::published;
+use crate::direct::published::Published;
 use crate::direct::runtime::sandbox::Sandbox;
 
 /// The plugin's name at the runtime.

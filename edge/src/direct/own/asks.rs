@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use proto::identity::DriverName;
-use proto::own::{Answer, Own, Step};
+use proto::control::lease::{Answer, Own, Step};
+use proto::names::DriverName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 

@@ -7,7 +7,8 @@ use proto::error::{Error, chain};
 use tracing::{error, warn};
 
 use super::super::Direct;
-use super::super::published::{self, Published};
+use super::super::published;
+use super::super::published::Published;
 use super::super::standing::Absent;
 use super::lease::Lease;
 

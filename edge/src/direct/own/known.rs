@@ -8,7 +8,8 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::lease::{self, Entry, Lease};
+use super::lease;
+use super::lease::{Entry, Lease};
 
 /// A volume: its driver's name and its id.
 type Key = (String, String);

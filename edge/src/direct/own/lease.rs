@@ -6,8 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proto::own::{Answer, Step};
-use proto::publish::{Existing, publish};
+use proto::control::lease::{Answer, Step};
+use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
 use super::super::{name, place};

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use proto::control::lease::MAX_ID;
+use proto::csi::rpc;
 use proto::error::chain;
-use proto::identity::DriverName;
-use proto::own::MAX_ID;
-use proto::rpc;
+use proto::names::DriverName;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::super::published::{self, Kind, Published};
+use super::super::published;
+use super::super::published::{Kind, Published};
 use super::super::{Asking, Direct};
 use super::Told;
 use super::lease;

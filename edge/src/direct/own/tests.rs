@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 
-use proto::own::Own;
-use proto::stop::Tasks;
+use proto::control::lease::Own;
+use proto::host::tasks::Tasks;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
+use super::super::device;
+use super::super::device::Host;
 use super::super::device::tests::{block_devices, with_open};
-use super::super::device::{self, Host};
-use super::super::published::{Published, tests::record};
+use super::super::published::Published;
+use super::super::published::tests::record;
 use super::super::runtime::Roots;
 use super::super::{Places, place, publish};
 use super::asks::Asked;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use proto::csi;
+use proto::csi::{direct, frame, wire};
 use proto::error::{BadRequest, Error};
-use proto::forward::Answer;
-use proto::{csi, direct, frame, wire};
+use proto::http2::forward::Answer;
 use tonic::Code;
 
 use crate::direct::published::Published;

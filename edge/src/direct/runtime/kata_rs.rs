@@ -10,9 +10,11 @@ use http::{Method, StatusCode};
 use serde::Serialize;
 
 use super::http::Reply;
-use super::kata_go::{self, SOCKET};
+use super::kata_go;
+use super::kata_go::SOCKET;
 use super::sandbox::Sandbox;
-use super::stats::{self, NoStats, Stats};
+use super::stats;
+use super::stats::{NoStats, Stats};
 use super::{Answer, Ask, Runtime, refused};
 
 /// The shims of one host, by the directory of their sockets.

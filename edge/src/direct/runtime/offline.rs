@@ -5,15 +5,17 @@
 //! The tools themselves refuse a device that is mounted, in whatever mount namespace.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tracing::info;
 
 use crate::direct::device::{DeviceError, Host};
-use crate::direct::tool::{self, LONG, ToolError};
+use crate::direct::tool;
+use crate::direct::tool::{LONG, ToolError};
 
 /// As much of a device says what is on it: ext4 begins to describe itself at 1024, XFS at 0.
 const HEAD: usize = 2048;

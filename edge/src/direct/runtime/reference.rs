@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::http::Reply;
 use super::sandbox::Sandbox;
-use super::stats::{self, Stats};
+use super::stats;
+use super::stats::Stats;
 use super::{Answer, Ask, Runtime, escaped, refused};
 
 /// The sandboxes of one host, by the directory of their sockets.

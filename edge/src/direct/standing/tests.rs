@@ -1,6 +1,6 @@
 //! Devices that somebody still has, that two volumes would have, or of which nothing can be said.
 
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 
 use super::super::Places;
 use super::super::device::tests::{block_devices, with_open};

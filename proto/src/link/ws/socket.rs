@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
-use super::Ws;
+use crate::link::ws::Ws;
 use crate::link::{KeepAlive, Reason};
 
 /// The most bytes of the stream in one message.
@@ -109,7 +109,9 @@ impl Socket {
                 Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
                     return Poll::Ready(Ok(Bytes::new()));
                 }
-                Some(Err(error)) => return Poll::Ready(Err(self.broke_off(cx, &super::explain(&error)))),
+                Some(Err(error)) => {
+                    return Poll::Ready(Err(self.broke_off(cx, &crate::link::ws::explain(&error))));
+                }
             }
         }
     }
@@ -157,7 +159,7 @@ impl Socket {
     }
 
     fn ws_failed(&self, error: &WsError) -> io::Error {
-        self.failed(super::explain(error))
+        self.failed(crate::link::ws::explain(error))
     }
 
     fn failed(&self, reason: impl Into<String>) -> io::Error {

@@ -96,7 +96,7 @@ fn found(entries: &Path, mount: &OciMount) -> anyhow::Result<Option<Info>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::publish::{Existing, publish};
+    use proto::host::publish::{Existing, publish};
 
     #[test]
     fn a_direct_volume_is_found_among_mounts_and_its_sandbox_recorded() {

@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use proto::stop::Tasks;
+use proto::host::tasks::Tasks;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -99,7 +99,7 @@ impl Serving {
 /// It gets no socket.
 pub(super) fn run(sandbox: &OsStr) -> anyhow::Result<ExitCode> {
     let socket = Path::new(super::SANDBOXES).join(sandbox).join(SOCKET);
-    proto::program::runtime(1)?.block_on(listen(&socket))?;
+    proto::host::program::runtime(1)?.block_on(listen(&socket))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,9 +10,10 @@ use cloud::policy::Scope;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use prost::Message;
-use proto::frame;
-use proto::rpc::RPCS;
-use proto::upstream::{self, Upstream};
+use proto::csi::frame;
+use proto::csi::rpc::RPCS;
+use proto::http2::upstream;
+use proto::http2::upstream::Upstream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
@@ -204,7 +205,7 @@ fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()
         headers.extend(
             HeaderValue::try_from(value)
                 .ok()
-                .map(|value| (http::HeaderName::from_static(proto::forward::TIMEOUT), value)),
+                .map(|value| (http::HeaderName::from_static(proto::http2::forward::TIMEOUT), value)),
         );
     }
     request

@@ -11,7 +11,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::api::Volume;
-use super::pace::{self, Next};
+use super::pace;
+use super::pace::Next;
 use super::{Sidecar, Topology};
 use crate::bench::load::capability;
 use crate::sim::keys::NODES;

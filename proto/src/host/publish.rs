@@ -1,7 +1,8 @@
 //! Files that others read appear whole or not at all: written beside, synced, and renamed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use crate::csi::VolumeCapability;
 use crate::csi::volume_capability::AccessType;
 use crate::csi::volume_capability::access_mode::Mode;
-use crate::wire::{self, Malformed};
+use crate::csi::wire;
+use crate::csi::wire::Malformed;
 
 mod keys;
 pub use keys::{Access, Blank, Contradiction, Direct, FileSystem, Fsck, GroupChange, KEY, Kind};

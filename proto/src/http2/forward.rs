@@ -17,9 +17,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::Status;
 
+use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
 use crate::error::{BadRequest, Error};
-use crate::frame::{FrameError, MAX_MESSAGE, PREFIX};
-use crate::upstream::{Received, Upstream};
+use crate::http2::upstream::{Received, Upstream};
 
 /// gRPC's header for the time that a caller gives a call.
 pub const TIMEOUT: &str = "grpc-timeout";

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::identity::DriverName;
+use crate::names::DriverName;
 
 /// The longest id of a volume that may be spoken of, in bytes; the shortest has one. CSI's limit is 128; drivers exceed it.
 pub const MAX_ID: usize = 4096;
@@ -83,7 +83,7 @@ pub enum Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hello::Message;
+    use crate::control::hello::Message;
 
     #[test]
     fn what_is_said_of_a_volume_on_the_wire_is_this() {

@@ -1,5 +1,5 @@
-use super::*;
 use crate::csi;
+use crate::csi::direct::*;
 use proptest::prelude::*;
 use prost::Message;
 

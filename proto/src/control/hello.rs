@@ -13,9 +13,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::identity::{DriverName, NodeName};
-use crate::own::{Own, Owner};
-use crate::topology::Scope;
+use crate::control::lease::{Own, Owner};
+use crate::csi::topology::Scope;
+use crate::names::{DriverName, NodeName};
 
 /// The protocol that this version speaks; `docs/wire.md` describes it.
 pub const PROTOCOL: u32 = 1;

@@ -1,6 +1,7 @@
 //! How both programs begin and end: log to stderr, one error with its causes, exit code 1.
 
-use std::io::{self, IsTerminal};
+use std::io;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use tracing::error;

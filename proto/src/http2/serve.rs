@@ -14,11 +14,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, warn};
 
-use crate::batch::Batched;
 use crate::error::{Error, chain};
-use crate::forward::Body;
-use crate::socket::Socket;
-use crate::stop::Tasks;
+use crate::host::socket::Socket;
+use crate::host::tasks::Tasks;
+use crate::http2::batch::Batched;
+use crate::http2::forward::Body;
 
 /// Calls in flight on one connection; more wait at the caller.
 pub const MAX_STREAMS: u32 = 4096;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::csi::topology::*;
 
 /// A field that CSI has not.
 const NEW: &[u8] = b"\xa2\x06\x03new";

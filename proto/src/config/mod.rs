@@ -274,7 +274,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::{Existing, publish};
+    use crate::host::publish::{Existing, publish};
 
     fn reader(text: &str) -> (tempfile::TempDir, Reader) {
         let dir = tempfile::tempdir().unwrap();

@@ -14,8 +14,8 @@ use http_body::Frame;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::Batched;
-use crate::http2::{MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
+use crate::http2::batch::Batched;
+use crate::http2::serve::{MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
 
 /// Streams that are passed on as their readers read, on one connection: each may hold a full window.
 pub const MAX_PASSING: usize = 16;

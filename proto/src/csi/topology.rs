@@ -8,9 +8,11 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use crate::csi;
-use crate::csi::plugin_capability::{self, Service, service};
-use crate::identity::NodeName;
-use crate::wire::{self, Edit, Malformed};
+use crate::csi::plugin_capability;
+use crate::csi::plugin_capability::{Service, service};
+use crate::csi::wire;
+use crate::csi::wire::{Edit, Malformed};
+use crate::names::NodeName;
 
 /// The segment that names a node when its driver has no topology of its own.
 pub const NODE_SEGMENT: &str = "topology.edge-csi.io/node";

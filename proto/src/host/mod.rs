@@ -1,0 +1,8 @@
+//! The process and its machine: tracked tasks, unix sockets, files that appear whole, start and end.
+//!
+//! Every task has a name and an owner, and every wait for one ends. May use: names.
+
+pub mod program;
+pub mod publish;
+pub mod socket;
+pub mod tasks;

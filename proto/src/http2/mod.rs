@@ -1,0 +1,10 @@
+//! HTTP/2 over any byte stream: serving, calling, and copying an exchange from one to the other.
+//!
+//! A copied exchange keeps each byte of message, metadata and trailers. May use: names, host, csi.
+
+pub mod busy_poll;
+pub mod forward;
+pub mod serve;
+pub mod upstream;
+
+mod batch;
