@@ -13,55 +13,32 @@ use proto::link::tls::{Credentials, Role};
 use proto::names::DriverName;
 use tokio::net::TcpListener;
 
-use crate::accept::Door;
 use crate::admin::Insight;
-use crate::calls::Calls;
-use crate::config::{Config, StoreAt};
-use crate::front::Front;
-use crate::holder::listen::Holders;
-use crate::http::Health;
-use crate::links::Links;
-use crate::node_fronts::NodeFronts;
-use crate::policy::Policy;
-use crate::store::Store;
+use crate::admin::health::{self, Health};
+use crate::config::Config;
+use crate::csi::front::Front;
+use crate::csi::node_fronts::NodeFronts;
+use crate::nodes::accept::Door;
+use crate::nodes::links::Links;
+use crate::relay::listen::Holders;
+use crate::state::policy::Policy;
+use crate::state::store::measured::Measured;
+use crate::state::store::url::StoreAt;
+use crate::state::store::writer::Store;
+use crate::telemetry::calls::Calls;
 
-pub mod accept;
 pub mod admin;
-pub mod ask;
-mod beside;
-pub mod ca;
-pub mod calls;
-pub mod capabilities;
-pub mod capacity;
-mod carry;
 pub mod cli;
 pub mod config;
-mod direct;
-pub mod elect;
-mod entry;
-pub mod find;
-pub mod front;
-pub mod holder;
-pub mod http;
-pub mod kube;
-pub mod learn;
-pub mod links;
-pub mod local;
-pub mod make;
-pub mod merge;
-pub mod metrics;
-mod node_fronts;
-mod ours;
-pub mod own;
-pub mod parameters;
-pub mod passage;
-pub mod policy;
-pub mod route;
-pub mod said;
-pub mod store;
-mod unsettled;
-
-pub use proto::csi::topology;
+pub mod csi;
+pub mod kubernetes;
+pub mod lease;
+pub mod nodes;
+pub mod pki;
+pub mod relay;
+pub mod rewrite;
+pub mod state;
+pub mod telemetry;
 
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -83,11 +60,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
         let listener = TcpListener::bind(address).await.with_context(cannot)?;
         println!("http {}", listener.local_addr().with_context(cannot)?);
-        watching.spawn("http", http::serve(listener, health.clone(), watching.clone()));
+        watching.spawn("http", health::serve(listener, health.clone(), watching.clone()));
     }
     let calls = Arc::new(Calls::default());
     let store = open(config.store, &calls, &keeping).await?;
-    let links = Arc::new(Links::new(store.clone(), edges.clone()).scoped(&config.policies));
+    let links =
+        Arc::new(Links::new(store.clone(), edges.clone(), lease::answer::answer).scoped(&config.policies));
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
         keeping.spawn_until_stop("awake", calls.awake.clone().keep());
@@ -112,10 +90,19 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let holders = Holders::new(by_driver.clone(), fronts.clone());
     holders.listen(&config.holders, &credentials).await?;
     let policies = config.policies;
-    let kubernetes = config.kubernetes.as_ref().map(|_| Arc::default());
+    let kubernetes: Option<Arc<kubernetes::Published>> = config.kubernetes.as_ref().map(|_| Arc::default());
+    if let (Some(settings), Some(published)) = (config.kubernetes, &kubernetes) {
+        let facts = kubernetes::Facts {
+            store: store.clone(),
+            links: links.clone(),
+            calls: calls.clone(),
+            policies: policies.clone(),
+            objects: config.objects,
+        };
+        kubernetes::start(settings, facts, published.clone(), &watching).await?;
+    }
     let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
     let insight = Arc::new(insight);
-    kube::start(config.kubernetes, insight.clone(), &watching).await?;
     health.ready(insight.clone());
     watching.spawn("admin", insight.serve(admin, watching.clone()));
     println!("ready");
@@ -133,7 +120,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 /// Opens the store. A large one takes seconds, in which it is said that this process lives.
 async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
     let (metrics, tasks) = (calls.clone(), tasks.clone());
-    let opening = move || Store::open(metrics.metrics.measured(at.open()?), &tasks);
+    let opening = move || Store::open(Box::new(Measured::new(at.open()?, metrics.metrics.commits())), &tasks);
     Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
 }
 

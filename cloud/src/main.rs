@@ -4,10 +4,10 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use cloud::ca;
-use cloud::cli::{Ca, Cli, Command, Keep};
 use cloud::config::Config;
-use cloud::store::tool;
+use cloud::config::arguments::{Ca, Cli, Command, Keep};
+use cloud::pki::ca;
+use cloud::state::store::transfer;
 
 // Each call allocates some dozens of small things; docs/performance.md has what this saves.
 #[global_allocator]
@@ -19,9 +19,9 @@ fn main() -> ExitCode {
             let config = Config::load(*flags)?;
             proto::host::program::runtime(config.common.workers)?.block_on(cloud::serve(config))
         }
-        Command::Ask(ask) => proto::host::program::runtime(1)?.block_on(cloud::admin::show::run(ask)),
+        Command::Ask(ask) => proto::host::program::runtime(1)?.block_on(cloud::cli::show::run(ask)),
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
-        Command::Front(flags) => proto::host::program::runtime(1)?.block_on(cloud::holder::run(flags)),
+        Command::Front(flags) => proto::host::program::runtime(1)?.block_on(cloud::relay::run(flags)),
         Command::Ca(Ca::Issue { node, front, dir, days }) => match (node, front) {
             (_, Some(front)) => ca::issue_front(&dir, &front, days),
             (Some(node), None) => ca::issue(&dir, &node, days),
@@ -29,9 +29,9 @@ fn main() -> ExitCode {
             (None, None) => Ok(()),
         },
         Command::Store(Keep::Check { store, output }) => {
-            tool::check(&store, output, &mut io::stdout().lock())
+            transfer::check(&store, output, &mut io::stdout().lock())
         }
-        Command::Store(Keep::Export { store }) => tool::export(&store, &mut io::stdout().lock()),
-        Command::Store(Keep::Import { store, file }) => tool::import(&store, &file),
+        Command::Store(Keep::Export { store }) => transfer::export(&store, &mut io::stdout().lock()),
+        Command::Store(Keep::Import { store, file }) => transfer::import(&store, &file),
     })
 }

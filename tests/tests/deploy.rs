@@ -57,14 +57,14 @@ fn metric(name: &str) -> String {
 
 #[test]
 fn what_is_written_is_what_is_registered() {
-    let now = cloud::metrics::Now {
+    let now = cloud::telemetry::metrics::Now {
         nodes: (0, 0),
         links: vec![("wss", 0)],
         link_ups: 0,
         queue: 0,
         drivers: Vec::new(),
     };
-    let text = cloud::metrics::Metrics::default().text(&now);
+    let text = cloud::telemetry::metrics::Metrics::default().text(&now);
     let written: BTreeSet<String> = named(&text).into_iter().map(metric).collect();
     let registered = metrics();
     assert!(written.len() > 5 && written.is_subset(&registered), "{written:?} {registered:?}");

@@ -7,13 +7,18 @@ use proto::error::chain;
 use proto::names::{DriverName, NodeName};
 use tracing::info;
 
-use super::Insight;
-use super::shown::{AdmitNode, Done, ForgetVolume, GivenHome, RebuildHomes, RemoveNode, ResolveIntent, id};
-use crate::learn;
-use crate::learn::now;
-use crate::make::text;
-use crate::route::names;
-use crate::store::{Home, Intent, Node, OfDriver, State, StoreError, Txn};
+use crate::admin::Insight;
+use crate::admin::shown::{
+    AdmitNode, Done, ForgetVolume, GivenHome, RebuildHomes, RemoveNode, ResolveIntent, id,
+};
+use crate::state::clock::now;
+use crate::state::ingest;
+use crate::state::known::{OfDriver, State};
+use crate::state::node_names::names;
+use crate::state::record::text;
+use crate::state::record::{Home, Intent, Node};
+use crate::state::store::backend::StoreError;
+use crate::state::txn::Txn;
 
 /// Homes that are learned at the same time, so that they share a commit.
 const AT_ONCE: usize = 256;
@@ -68,7 +73,7 @@ impl Insight {
         }
         let homes = self.store.read(|state| homes_at(state, &node).len());
         let open = self.store.read(|state| intents_at(state, &node));
-        let held = self.store.read(|state| super::owners::still_held(state, &node));
+        let held = self.store.read(|state| crate::admin::owners::still_held(state, &node));
         if !yes {
             let text = format!(
                 "{node} would be removed: its link ends and it is let in no more, {homes} volumes and snapshots are \
@@ -149,7 +154,7 @@ impl Insight {
                  will look for it everywhere. Give --force if you are sure"
             )));
         }
-        learn::forgotten(&self.store, &driver, &key).await?;
+        ingest::forgotten(&self.store, &driver, &key).await?;
         Ok(done(format!("the {kind} {name} of {driver} at {node} is forgotten; nothing was deleted there")))
     }
 
@@ -172,7 +177,7 @@ impl Insight {
         strangers.dedup();
         let count = homes.len();
         let learning = stream::iter(homes).map(|GivenHome { driver, node, id }| async move {
-            learn::found(&self.store, &driver, &Id::Volume(id), &node, bytes::Bytes::new()).await
+            ingest::found(&self.store, &driver, &Id::Volume(id), &node, bytes::Bytes::new()).await
         });
         let learned: Vec<_> = learning.buffer_unordered(AT_ONCE).collect().await;
         learned.into_iter().collect::<Result<(), _>>()?;

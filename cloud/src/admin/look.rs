@@ -8,12 +8,13 @@ use proto::csi;
 use proto::csi::rpc::Id;
 use proto::names::{DriverName, NodeName};
 
-use super::Insight;
-use super::shown::{
+use crate::admin::Insight;
+use crate::admin::shown::{
     AskIntents, AskNodes, AskVolumes, Holder, IntentShown, NodeShown, Page, Place, VolumeShown, id, kind,
 };
-use crate::make::text;
-use crate::store::{Home, Intent, OfDriver, State};
+use crate::state::known::{OfDriver, State};
+use crate::state::record::text;
+use crate::state::record::{Home, Intent};
 
 /// What one answer looks at, at most.
 const PAGE: usize = 1000;

@@ -4,15 +4,16 @@
 use proto::csi::rpc::Id;
 use proto::names::{DriverName, NodeName};
 
-use super::Insight;
-use super::change::{Refused, done};
-use super::look::{Look, Records, from};
-use super::shown::{AskOwners, Done, Holder, OwnerShown, Page, Place, ReleaseVolume};
-use crate::make::text;
-use crate::own;
-use crate::own::Standing;
-use crate::own::decide::{Step, Verdict};
-use crate::store::{OfDriver, Ownership, State};
+use crate::admin::Insight;
+use crate::admin::change::{Refused, done};
+use crate::admin::look::{Look, Records, from};
+use crate::admin::shown::{AskOwners, Done, Holder, OwnerShown, Page, Place, ReleaseVolume};
+use crate::lease::decide::{Step, Verdict};
+use crate::lease::standing::Standing;
+use crate::lease::step;
+use crate::state::known::{OfDriver, State};
+use crate::state::record::Ownership;
+use crate::state::record::text;
 
 /// What a node has of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Insight {
             let removed = txn.node(&from).is_some_and(|node| node.removed.is_some());
             let standing = Standing::of(&from, removed, &links);
             let has = may_be_taken(txn.owner(&of, &key), &from, &standing)?;
-            match own::step(txn, &of, &key, &from, Step::Break) {
+            match step::step(txn, &of, &key, &from, Step::Break) {
                 Verdict::Done => Ok((has, standing)),
                 _ => Err(Refused::failed("it has become another's")),
             }
@@ -191,7 +192,7 @@ pub(super) fn still_held(state: &State, node: &NodeName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Attached, Owner};
+    use crate::state::record::{Attached, Owner};
 
     fn node(name: &str) -> NodeName {
         name.parse().unwrap()

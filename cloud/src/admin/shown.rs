@@ -7,7 +7,7 @@ use proto::csi::rpc::Id;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
-use crate::store::Ownership;
+use crate::state::record::Ownership;
 
 /// A part of a list, and where the next one begins.
 #[derive(Debug, Serialize, Deserialize)]

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use proto::names::{DriverName, NodeName};
 
-use super::Insight;
-use super::shown::{CallShown, DriverShown, TopDriver, TopShown};
-use crate::calls::{Running, Stage};
-use crate::capabilities;
-use crate::front::MAX_CALLS;
-use crate::metrics::{DriverNow, Now};
-use crate::policy::{Placement, Scope};
-use crate::store::OfDriver;
+use crate::admin::Insight;
+use crate::admin::shown::{CallShown, DriverShown, TopDriver, TopShown};
+use crate::csi::front::MAX_CALLS;
+use crate::state::capabilities;
+use crate::state::known::OfDriver;
+use crate::state::policy::{Placement, Scope};
+use crate::telemetry::calls::{Running, Stage};
+use crate::telemetry::metrics::{DriverNow, Now};
 
 /// Calls that are shown at a glance.
 const GLANCE: usize = 20;
@@ -131,7 +131,7 @@ impl Insight {
                 }
             })
         };
-        let removed = |state: &crate::store::State| {
+        let removed = |state: &crate::state::known::State| {
             state.nodes().values().filter(|node| node.removed.is_some()).count()
         };
         Now {

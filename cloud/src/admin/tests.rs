@@ -3,10 +3,12 @@
 use proto::csi::rpc::Id;
 use proto::names::NodeName;
 
-use super::shown::*;
-use super::*;
-use crate::policy::Policy;
-use crate::store::{At, Backend, Home, Intent, Memory, Node};
+use crate::admin::shown::*;
+use crate::admin::*;
+use crate::state::policy::Policy;
+use crate::state::record::{At, Home, Intent, Node};
+use crate::state::store::backend::Backend;
+use crate::state::store::memory::Memory;
 
 /// An insight with one driver, over an empty store.
 pub(crate) fn insight(tasks: &Tasks) -> Insight {
@@ -16,7 +18,7 @@ pub(crate) fn insight(tasks: &Tasks) -> Insight {
 /// An insight with one driver.
 pub(crate) fn insight_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Insight {
     let store = Store::open(backend, tasks).unwrap();
-    let links = Arc::new(Links::new(store.clone(), tasks.clone()));
+    let links = Arc::new(Links::new(store.clone(), tasks.clone(), crate::lease::answer::answer));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
     Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new(), kubernetes: None }
 }
@@ -208,12 +210,12 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
     let tasks = Tasks::default();
     let insight = filled(&tasks, 1).await;
     let own = |id: &'static str, held: Option<&'static str>| {
-        let step = move |txn: &mut crate::store::Txn<'_>| {
-            let owner = crate::own::decide::Step::Attach("id-n1");
-            crate::own::step(txn, &driver(), &volume(id), &node("n1"), owner);
+        let step = move |txn: &mut crate::state::txn::Txn<'_>| {
+            let owner = crate::lease::decide::Step::Attach("id-n1");
+            crate::lease::step::step(txn, &driver(), &volume(id), &node("n1"), owner);
             if let Some(pod) = held {
-                let ask = crate::own::decide::Step::Ask(pod);
-                crate::own::step(txn, &driver(), &volume(id), &node("n1"), ask);
+                let ask = crate::lease::decide::Step::Ask(pod);
+                crate::lease::step::step(txn, &driver(), &volume(id), &node("n1"), ask);
             }
         };
         insight.store.write(step)

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use super::*;
-use crate::cli::{Cli, Command};
-use crate::policy::{Placement, Scope};
+use crate::config::arguments::{Cli, Command};
+use crate::config::*;
+use crate::kubernetes::settings::{ApiAt, Publish};
+use crate::state::policy::{Placement, Scope};
 
 fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let dir = tempfile::tempdir().unwrap();
@@ -31,6 +32,10 @@ fn with(sections: &str) -> String {
 
 fn policy(file: &str, driver: &str) -> Policy {
     load(file, &[]).unwrap().policies.remove(&driver.parse().unwrap()).unwrap()
+}
+
+fn object(file: &str, driver: &str) -> ObjectSettings {
+    load(file, &[]).unwrap().objects.remove(&driver.parse().unwrap()).unwrap()
 }
 
 fn pinned(node: &str) -> Placement {
@@ -114,8 +119,8 @@ fn what_is_not_said_has_a_default() {
 /// A driver's socket and a node's directory are in the same place as the default admin socket.
 #[test]
 fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
-    assert!(ADMIN.trim_end_matches(".sock").parse::<DriverName>().is_err());
-    assert!(ADMIN.parse::<NodeName>().is_err());
+    assert!(crate::admin::SOCKET_NAME.trim_end_matches(".sock").parse::<DriverName>().is_err());
+    assert!(crate::admin::SOCKET_NAME.parse::<NodeName>().is_err());
 }
 
 #[test]
@@ -194,7 +199,7 @@ fn what_a_csidriver_object_says_is_the_operators_word() {
          volume_lifecycle_modes = [\"Persistent\", \"Ephemeral\"]\nstorage_capacity = true\n\
          [[driver.\"a.example\".token_requests]]\naudience = \"vault\"\nexpiration_s = 600\n",
     );
-    let object = policy(&file, "a.example").object;
+    let object = object(&file, "a.example");
     assert_eq!((object.pod_info_on_mount, object.fs_group_policy), (Some(true), Some("File")));
     assert_eq!((object.volume_lifecycle_modes.len(), object.requires_republish), (2, None));
     assert_eq!(object.token_requests[0].expiration_s, Some(600));

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cloud::store::{At, Backend, Change, File, Home, Intent, Node};
+use cloud::state::record::{At, Change, Home, Intent, Node};
+use cloud::state::store::backend::Backend;
+use cloud::state::store::file::File;
 use prost::Message;
 use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use cloud::policy::{Policy, Scope};
-use cloud::route::{Facts, route};
-use cloud::store::{File, State, Store};
+use cloud::csi::route::{Facts, route};
+use cloud::state::known::State;
+use cloud::state::policy::{Policy, Scope};
+use cloud::state::store::file::File;
+use cloud::state::store::writer::Store;
 use prost::Message;
 use proto::csi;
 use proto::csi::controller_client::ControllerClient;

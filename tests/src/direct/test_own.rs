@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use cloud::own::decide::{Moment, Step, Verdict, decide};
-use cloud::store::Ownership;
+use cloud::lease::decide::{Moment, Step, Verdict, decide};
+use cloud::state::record::Ownership;
 use edge::direct::own::lease;
 use edge::direct::own::lease::{Lease, Wish};
 use proptest::prelude::*;

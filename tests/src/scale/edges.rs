@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use cloud::ca::Authority;
+use cloud::pki::ca::Authority;
 use edge::dial::backoff::{Backoff, Cap, STABLE};
 use http::{Request, Response};
 use hyper::body::Incoming;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cloud::policy::Scope;
+use cloud::state::policy::Scope;
 use tokio::time::Instant;
 use tonic::Code;
 

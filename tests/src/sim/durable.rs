@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cloud::policy::Scope;
-use cloud::store::{Change, State};
+use cloud::state::known::State;
+use cloud::state::policy::Scope;
+use cloud::state::record::Change;
 use prost::Message;
 use proto::csi::rpc::Id;
 use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};

@@ -6,10 +6,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cloud::front::Front;
-use cloud::links::Links;
-use cloud::policy::{Policy, Scope};
-use cloud::store::Store;
+use cloud::csi::front::Front;
+use cloud::nodes::links::Links;
+use cloud::state::policy::{Policy, Scope};
+use cloud::state::store::writer::Store;
 use edge::calls::Calls;
 use edge::dial::Dial;
 use edge::drivers::Drivers;
@@ -199,7 +199,7 @@ impl Fleet {
         let percent = self.shape.crashes;
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
-        let links = Arc::new(Links::new(store.clone(), process.tasks.clone()));
+        let links = Arc::new(Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer));
         let front = Front::new(driver_name()?, self.policy(), store.clone(), links.clone(), Arc::default());
         let front = Arc::new(front);
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;

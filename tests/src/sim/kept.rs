@@ -5,7 +5,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cloud::store::{Backend, Change, Memory, StoreError};
+use cloud::state::record::Change;
+use cloud::state::store::backend::{Backend, StoreError};
+use cloud::state::store::memory::Memory;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

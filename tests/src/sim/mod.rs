@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cloud::policy::Scope;
+use cloud::state::policy::Scope;
 use proto::host::tasks::Tasks;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cloud::policy::Scope;
+use cloud::state::policy::Scope;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use prost::Message;

@@ -1,0 +1,269 @@
+//! The command line of the commands that show and change what a running csi-cloud knows.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use proto::config::Reader;
+use proto::names::{DriverName, NodeName};
+
+/// Where the admin socket is if nothing is said: what `--fronts /run/edge-csi` makes it.
+const ADMIN: &str = "/run/edge-csi/_admin.sock";
+
+/// The commands that ask a csi-cloud that runs.
+#[derive(Debug, Subcommand)]
+pub enum Ask {
+    /// Show the nodes.
+    Nodes(Show),
+    /// Show the drivers: scope, placement, what they can do, where nodes differ.
+    Drivers(Show),
+    /// Show where volumes live.
+    Volumes {
+        /// Of this driver only
+        #[arg(long, value_name = "NAME")]
+        driver: Option<DriverName>,
+        /// At this node only
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+        /// Snapshots and groups as well
+        #[arg(long)]
+        all: bool,
+        /// How
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Show who has the volumes that one guest owns (direct ones), and from whom they were taken.
+    Owners {
+        /// Of this driver only
+        #[arg(long, value_name = "NAME")]
+        driver: Option<DriverName>,
+        /// At this node only
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+        /// How
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Show creates whose outcome nobody knows.
+    Intents(Intents),
+    /// Show the calls in flight.
+    Calls(Show),
+    /// Show everything at a glance, again and again; ends on ctrl-c.
+    Top {
+        /// How often, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+        /// End after showing it so often
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+        /// How
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Take a node for gone for good, or let it in again.
+    #[command(subcommand)]
+    Node(ChangeNode),
+    /// Show creates whose outcome nobody knows, or say what came of one.
+    #[command(subcommand)]
+    Intent(ChangeIntent),
+    /// Forget where a volume lives, or take one from a node that is off for good.
+    #[command(subcommand)]
+    Volume(ChangeVolume),
+    /// Learn what lives where.
+    #[command(subcommand)]
+    Homes(ChangeHomes),
+}
+
+/// How something is shown.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Where it is asked for
+    #[command(flatten)]
+    pub reach: Reach,
+    /// As a table or as JSON, whose field names do not change
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// A form of what is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For scripts.
+    Json,
+}
+
+/// Which csi-cloud is asked.
+#[derive(Debug, Args)]
+pub struct Reach {
+    /// The admin socket [default: what --config says, else /run/edge-csi/_admin.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+    /// The configuration of csi-cloud, which says where the admin socket is
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl Reach {
+    /// The admin socket.
+    pub fn socket(&self) -> PathBuf {
+        let configured = |file: &Path| {
+            let mut file = Reader::open(Some(file));
+            let fronts = file.path("fronts").map(|fronts| fronts.join(crate::admin::SOCKET_NAME));
+            file.path("admin").or(fronts)
+        };
+        let configured = || self.config.as_deref().and_then(configured);
+        self.admin.clone().or_else(configured).unwrap_or_else(|| ADMIN.into())
+    }
+}
+
+/// What `intents` takes.
+#[derive(Debug, Args)]
+pub struct Intents {
+    /// Of this driver only
+    #[arg(long, value_name = "NAME")]
+    pub driver: Option<DriverName>,
+    /// Those whose outcome is known as well
+    #[arg(long)]
+    pub all: bool,
+    /// How
+    #[command(flatten)]
+    pub show: Show,
+}
+
+/// Changes of nodes.
+#[derive(Debug, Subcommand)]
+pub enum ChangeNode {
+    /// The node is gone for good: its link is refused, its volumes are lost, unpublishing them is OK.
+    Remove {
+        /// Its name
+        node: NodeName,
+        /// Do it, and not only say what it would do
+        #[arg(long)]
+        yes: bool,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Let a node in again that was removed; what lives there is no longer lost.
+    Admit {
+        /// Its name
+        node: NodeName,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// Changes of creates.
+#[derive(Debug, Subcommand)]
+pub enum ChangeIntent {
+    /// Show creates whose outcome nobody knows.
+    List(Intents),
+    /// Say what came of a create, after a look at its node.
+    #[command(group = clap::ArgGroup::new("outcome").required(true))]
+    Resolve {
+        /// Its driver
+        driver: DriverName,
+        /// The name that was to be made
+        name: String,
+        /// Its RPC
+        #[arg(long, value_name = "RPC", default_value = "CreateVolume")]
+        #[arg(value_parser = ["CreateVolume", "CreateSnapshot", "CreateVolumeGroupSnapshot"])]
+        method: String,
+        /// It made nothing, so the name may be made at another node
+        #[arg(long, group = "outcome")]
+        not_made: bool,
+        /// It made this
+        #[arg(long, group = "outcome", value_name = "ID")]
+        made: Option<String>,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// Changes of volumes.
+#[derive(Debug, Subcommand)]
+pub enum ChangeVolume {
+    /// Forget where a volume lives that is lost or absent. Nothing is deleted.
+    Forget {
+        /// Its driver
+        driver: DriverName,
+        /// Its id
+        id: String,
+        /// What it is
+        #[arg(long, value_parser = ["volume", "snapshot", "group"], default_value = "volume")]
+        kind: String,
+        /// Also if it is neither lost nor absent
+        #[arg(long)]
+        force: bool,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Take a volume that one guest owns from a node that does not let go, so that another node can have it.
+    ///
+    /// Only you can know that no guest at that node writes to the volume any more: power the machine off first, or end
+    /// the guest and cut the machine from the storage. If it still writes while another guest does, the volume's data
+    /// is destroyed. The node is told when it links again, and not before: keep it off the storage until `csi-edge
+    /// direct list` there says that the volume is fenced, or does not have it. A node that was removed (`node remove`),
+    /// or whose csi-edge does not say what it has, is not told at all: unpublish the volume there first.
+    Release {
+        /// Its driver
+        driver: DriverName,
+        /// Its id
+        id: String,
+        /// The node that has it, as `csi-cloud owners` says
+        #[arg(long, value_name = "NODE")]
+        node: NodeName,
+        /// Do it, and not only say what it would do
+        #[arg(long)]
+        yes: bool,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// Changes of homes.
+#[derive(Debug, Subcommand)]
+pub enum ChangeHomes {
+    /// Learn what lives where: from the nodes, or from a file.
+    Rebuild {
+        /// Of this driver only
+        #[arg(long, value_name = "NAME")]
+        driver: Option<DriverName>,
+        /// Lines of DRIVER NODE ID; empty ones and those that begin with # are left out
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
+        /// Where
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::host::publish::{Existing, publish};
+
+    fn reach(admin: Option<&str>, config: Option<PathBuf>) -> Reach {
+        Reach { admin: admin.map(Into::into), config }
+    }
+
+    #[test]
+    fn the_socket_is_where_csi_cloud_makes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cloud.toml");
+        let said = |text: &str| {
+            publish(&file, text.as_bytes(), 0o600, Existing::Replace).unwrap();
+            reach(None, Some(file.clone())).socket()
+        };
+        // What else is in it does not matter here.
+        assert_eq!(said("fronts = \"/f\"\nlisten = [\"wss://h:1\"]"), Path::new("/f/_admin.sock"));
+        assert_eq!(said("fronts = \"f\"\nadmin = \"a.sock\""), dir.path().join("a.sock"));
+        assert_eq!(said("listen = []"), Path::new(ADMIN));
+        assert_eq!(reach(Some("/x"), Some(file)).socket(), Path::new("/x"));
+    }
+}

@@ -1,0 +1,193 @@
+//! The command line of csi-cloud.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use proto::config::Flags;
+use proto::holder::Place;
+use proto::link::endpoint::Endpoint;
+use proto::names::{DriverName, FrontName, NodeName};
+
+use crate::kubernetes::settings::{Publish, Where};
+use crate::state::store::url::StoreAt;
+
+/// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
+///
+/// csi-cloud serves CSI to the unmodified Kubernetes sidecars and passes each call to the csi-edge of the
+/// node that it is for. Edges dial csi-cloud, so they may sit behind NAT.
+#[derive(Debug, Parser)]
+#[command(name = "csi-cloud", version, after_help = EXAMPLE)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  csi-cloud ca init --dir pki --host cloud.example
+  csi-cloud ca issue node-1 --dir pki
+  csi-cloud serve --listen wss://0.0.0.0:7443 --driver hostdir.edge-csi.io --fronts /run/edge-csi \\
+    --store file:/var/lib/edge-csi/cloud.redb --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
+
+  csi-cloud front --fronts /run/csi --driver hostdir.edge-csi.io --to unix:/run/edge-csi/holders.sock
+
+RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug,info.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
+    Serve(Box<Serve>),
+    /// Hold the sidecars' sockets and their calls while the csi-cloud that serves is started again.
+    Front(Front),
+    /// Make the certificates of both ends.
+    #[command(subcommand)]
+    Ca(Ca),
+    /// Look after the store while no csi-cloud has it open.
+    #[command(subcommand)]
+    Store(Keep),
+    /// Those that ask a csi-cloud that runs.
+    #[command(flatten)]
+    Ask(super::admin_arguments::Ask),
+}
+
+/// What `serve` takes. A flag overrides the file.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// What both programs have
+    #[command(flatten)]
+    pub common: Flags,
+    /// Where to listen for edges: wss://HOST:PORT or quic://HOST:PORT; may be given several times
+    #[arg(long, value_name = "URL")]
+    pub listen: Vec<Endpoint>,
+    /// A driver to serve a CSI socket for; give it once for each
+    #[arg(long = "driver", value_name = "NAME")]
+    pub drivers: Vec<DriverName>,
+    /// The directory of the CSI sockets, one NAME.sock for each driver
+    #[arg(long, value_name = "DIR")]
+    pub fronts: Option<PathBuf>,
+    /// The node for calls that name none [default: the only node known, if there is just one]
+    #[arg(long, value_name = "NODE")]
+    pub default_node: Option<NodeName>,
+    /// Where it is kept what lives where: file:PATH, or memory: to forget it at the end
+    #[arg(long, value_name = "URL")]
+    pub store: Option<StoreAt>,
+    /// The socket of `csi-cloud nodes`, `volumes` and so on [default: FRONTS/_admin.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+    /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub http: Option<SocketAddr>,
+    /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
+    #[arg(long, value_name = "WHERE")]
+    pub kubernetes: Option<Where>,
+    /// Publish CSINode entries and labels of nodes: on, off, or auto for nodes whose kubelet does not [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub publish_csinode: Option<Publish>,
+    /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
+    #[arg(long)]
+    pub node_fronts: bool,
+    /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given several times.
+    /// Then --fronts may be left out, and --admin says where the admin socket is
+    #[arg(long = "holders", value_name = "PLACE")]
+    pub holders: Vec<Place>,
+}
+
+/// What `front` takes.
+#[derive(Debug, Args)]
+pub struct Front {
+    /// The directory of the CSI sockets, one NAME.sock for each driver
+    #[arg(long, value_name = "DIR")]
+    pub fronts: PathBuf,
+    /// A driver to hold a CSI socket for; give it once for each
+    #[arg(long = "driver", value_name = "NAME", required = true)]
+    pub drivers: Vec<DriverName>,
+    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several the first that is
+    /// there
+    #[arg(long, value_name = "PLACE", required = true)]
+    pub to: Vec<Place>,
+    /// For https: the CA that both ends trust, PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub ca: Option<PathBuf>,
+    /// This front's certificate, PEM: `csi-cloud ca issue --front NAME` makes it
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "ca")]
+    pub key: Option<PathBuf>,
+    /// How long calls in flight may still take when told to stop
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub grace: u16,
+}
+
+/// The commands that make certificates.
+#[derive(Debug, Subcommand)]
+pub enum Ca {
+    /// Make a CA and the cloud's certificate: ca.crt, ca.key, cloud.crt and cloud.key.
+    Init {
+        /// Where the files go; it is made if it is not there
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// A host name or address by which edges dial the cloud; may be given several times
+        #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1", "::1"])]
+        hosts: Vec<String>,
+        /// How long the cloud's certificate is valid, in days; the CA is valid ten times as long
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+        days: u16,
+    },
+    /// Make the certificate of a node, NODE.crt and NODE.key, or of a front.
+    Issue {
+        /// The node's name, as Kubernetes knows it
+        #[arg(required_unless_present = "front")]
+        node: Option<NodeName>,
+        /// Instead of a node's: that of a `csi-cloud front` on another host, by any name: NAME.crt and NAME.key
+        #[arg(long, value_name = "NAME", conflicts_with = "node")]
+        front: Option<FrontName>,
+        /// Where ca.crt and ca.key are, and where the files go
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// How long the certificate is valid, in days
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+        days: u16,
+    },
+}
+
+/// The commands that look after the store.
+#[derive(Debug, Subcommand)]
+pub enum Keep {
+    /// Look whether the store is whole and its records agree; exit code 1 if not.
+    Check {
+        /// Where it is: file:PATH
+        #[arg(long, value_name = "URL")]
+        store: StoreAt,
+        /// How to say what is wrong
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Write all records to stdout, one line of JSON each.
+    Export {
+        /// Where it is: file:PATH
+        #[arg(long, value_name = "URL")]
+        store: StoreAt,
+    },
+    /// Make a store of what was exported. It must not be there yet, or be empty.
+    Import {
+        /// Where it goes: file:PATH
+        #[arg(long, value_name = "URL")]
+        store: StoreAt,
+        /// The exported file; - is stdin
+        #[arg(default_value = "-")]
+        file: PathBuf,
+    },
+}
+
+/// How a command says what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}

@@ -1,0 +1,415 @@
+//! Lists against a model: what is there while it is listed is in the list, once, whatever comes and goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use prost::Message;
+use proto::csi;
+use proto::csi::rpc::Id;
+use proto::names::DriverName;
+
+use crate::csi::lists::kind::ENTRIES;
+use crate::csi::lists::*;
+use crate::state::known::State;
+use crate::state::record::{At, Home, Node};
+use crate::state::store::memory::Memory;
+
+const NODES: usize = 2;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A volume is made through us at a node.
+    Create(usize, u8),
+    /// A volume is deleted through us.
+    Delete(u8),
+    /// A volume comes to be at a node behind our back.
+    Appear(usize, u8),
+    /// Or vanishes there.
+    Vanish(usize, u8),
+    /// A node begins to give its list.
+    Begin(usize),
+    /// What it gave is learned.
+    End(usize),
+    /// A caller reads a page.
+    Page(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let (node, id) = (0..NODES, 0..12u8);
+    let op = prop_oneof![
+        (node.clone(), id.clone()).prop_map(|(node, id)| Op::Create(node, id)),
+        id.clone().prop_map(Op::Delete),
+        (node.clone(), id.clone()).prop_map(|(node, id)| Op::Appear(node, id)),
+        (node.clone(), id).prop_map(|(node, id)| Op::Vanish(node, id)),
+        node.clone().prop_map(Op::Begin),
+        node.prop_map(Op::End),
+        (1..5usize).prop_map(Op::Page),
+    ];
+    proptest::collection::vec(op, 0..80)
+}
+
+fn driver() -> DriverName {
+    "d.example".parse().unwrap()
+}
+
+fn name(node: usize) -> NodeName {
+    format!("n{node}").parse().unwrap()
+}
+
+/// With a field that CSI does not have.
+fn entry_of(id: &str) -> Bytes {
+    let volume = csi::Volume { volume_id: id.into(), ..Default::default() };
+    let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: None };
+    let mut entry = entry.encode_to_vec();
+    csi::wire::append(&mut entry, &[777], b"newer");
+    entry.into()
+}
+
+fn made(ids: impl IntoIterator<Item = String>) -> Vec<csi::rpc::Made> {
+    let entries = ids.into_iter().map(|id| entry_of(&id));
+    entries.map(|entry| Kind::Volumes.read(&entry).unwrap().unwrap()).collect()
+}
+
+/// The ids of a page, and its token.
+fn read(page: &[u8]) -> (Vec<String>, String) {
+    let page = csi::ListVolumesResponse::decode(page).unwrap();
+    let ids = page.entries.into_iter().map(|entry| entry.volume.unwrap().volume_id);
+    (ids.collect(), page.next_token)
+}
+
+/// One listing by a caller.
+#[derive(Default)]
+struct Listing {
+    token: String,
+    seen: Vec<String>,
+    /// What was shown at its beginning and at every moment since.
+    stayed: BTreeSet<String>,
+}
+
+struct World {
+    store: Store,
+    /// What each driver has. Ids are not shared: each node has its own.
+    there: [BTreeSet<String>; NODES],
+    /// Made through us and not deleted, nor vanished since.
+    ours: BTreeSet<String>,
+    /// Deleted through us and not there again.
+    deleted: BTreeSet<String>,
+    begun: [Option<Whole>; NODES],
+    listing: Option<Listing>,
+}
+
+impl World {
+    fn id(node: usize, id: u8) -> String {
+        format!("v{id}-{node}")
+    }
+
+    async fn step(&mut self, op: Op) {
+        match op {
+            Op::Create(node, id) => self.create(node, Self::id(node, id)).await,
+            Op::Delete(id) => {
+                for node in 0..NODES {
+                    self.delete(node, Self::id(node, id)).await;
+                }
+            }
+            Op::Appear(node, id) => {
+                let id = Self::id(node, id);
+                self.deleted.remove(&id);
+                self.there[node].insert(id);
+            }
+            Op::Vanish(node, id) => {
+                let id = Self::id(node, id);
+                self.there[node].remove(&id);
+                self.ours.remove(&id);
+            }
+            Op::Begin(node) => self.begun[node] = Some(self.list(node)),
+            Op::End(node) => self.learn(node).await,
+            Op::Page(most) => self.page(most),
+        }
+        let shown = self.shown();
+        if let Some(listing) = &mut self.listing {
+            listing.stayed.retain(|id| shown.contains(id));
+        }
+        assert!(self.ours.is_subset(&shown), "made through us and not shown: {:?}", self.ours);
+        let homes = self.homes();
+        assert!(self.deleted.is_disjoint(&homes), "deleted, and has a home again: {:?}", self.deleted);
+    }
+
+    async fn create(&mut self, node: usize, id: String) {
+        self.there[node].insert(id.clone());
+        self.deleted.remove(&id);
+        self.ours.insert(id.clone());
+        let home = Home { entry: entry_of(&id), ..Home::at(name(node), 1) };
+        self.store.write(move |txn| txn.set_home(&driver(), &Id::Volume(id), Some(home))).await.unwrap();
+    }
+
+    async fn delete(&mut self, node: usize, id: String) {
+        self.there[node].remove(&id);
+        self.ours.remove(&id);
+        let volume = Id::Volume(id.clone());
+        if self.homes().contains(&id) {
+            crate::state::ingest::gone(&self.store, &driver(), &volume).await.unwrap();
+            self.deleted.insert(id);
+        }
+    }
+
+    fn list(&self, node: usize) -> Whole {
+        let since = self.store.read(|state| state.driver(&driver()).map_or(0, |driver| driver.changes()));
+        Whole { kind: Kind::Volumes, since, things: made(self.there[node].clone()) }
+    }
+
+    async fn learn(&mut self, node: usize) {
+        let Some(whole) = self.begun[node].take() else { return };
+        self.store.write(move |txn| whole.learn(txn, &driver(), &name(node))).await.unwrap();
+    }
+
+    fn page(&mut self, most: usize) {
+        let shown = self.shown();
+        let begin = || Listing { stayed: shown, ..Listing::default() };
+        let mut listing = self.listing.take().unwrap_or_else(begin);
+        let after = (!listing.token.is_empty()).then(|| token::read(b'v', &listing.token).unwrap());
+        let (ids, next) = self.read_page(after.as_deref(), most);
+        assert!(ids.len() <= most);
+        listing.seen.extend(ids);
+        if next.is_empty() {
+            let seen: BTreeSet<_> = listing.seen.iter().cloned().collect();
+            assert_eq!(seen.len(), listing.seen.len(), "doubled: {:?}", listing.seen);
+            assert!(listing.stayed.is_subset(&seen), "lost of {:?}: {:?}", listing.stayed, seen);
+        } else {
+            self.listing = Some(Listing { token: next, ..listing });
+        }
+    }
+
+    fn read_page(&self, after: Option<&str>, most: usize) -> (Vec<String>, String) {
+        read(&self.store.read(|state| page::page(state.driver(&driver()), Kind::Volumes, after, most)))
+    }
+
+    fn shown(&self) -> BTreeSet<String> {
+        self.read_page(None, 0).0.into_iter().collect()
+    }
+
+    fn homes(&self) -> BTreeSet<String> {
+        let ids = |state: &State| {
+            let homes = state.driver(&driver()).map(|driver| driver.homes().keys());
+            homes.into_iter().flatten().map(|id| crate::state::record::text(id).to_owned()).collect()
+        };
+        self.store.read(ids)
+    }
+}
+
+async fn world(tasks: &Tasks) -> World {
+    let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
+    let known = |txn: &mut crate::state::txn::Txn<'_>| {
+        for node in 0..NODES {
+            txn.set_node(&name(node), Some(Node { since: 1, removed: None }));
+            txn.set_at(&driver(), &name(node), Some(At::default()));
+        }
+    };
+    store.write(known).await.unwrap();
+    let (there, ours, deleted, begun, listing) = Default::default();
+    World { store, there, ours, deleted, begun, listing }
+}
+
+fn run(ops: Vec<Op>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tasks = Tasks::default();
+        let mut world = world(&tasks).await;
+        for op in ops {
+            world.step(op).await;
+        }
+        // With a list of every node that nothing happened since, all is right.
+        for node in 0..NODES {
+            world.begun[node] = Some(world.list(node));
+            world.learn(node).await;
+        }
+        let there = world.there.iter().flatten().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(world.shown(), there);
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_stays_is_listed_once_while_volumes_come_and_go(ops in ops()) {
+        run(ops);
+    }
+}
+
+#[tokio::test]
+async fn two_nodes_with_one_id_are_told_apart_and_the_first_keeps_it() {
+    let world = world(&Tasks::default()).await;
+    for node in [1, 0, 0] {
+        let whole = Whole { kind: Kind::Volumes, since: 0, things: made(["same".to_owned()]) };
+        world.store.write(move |txn| whole.learn(txn, &driver(), &name(node))).await.unwrap();
+    }
+    world.store.read(|state| {
+        let home = state.driver(&driver()).unwrap().home(&Id::Volume("same".into())).unwrap();
+        assert_eq!((&home.node, &*home.rivals), (&name(1), &[name(0)][..]));
+    });
+    assert_eq!(world.shown(), BTreeSet::from(["same".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_list_that_is_known_changes_nothing_and_the_first_is_remembered() {
+    let mut world = world(&Tasks::default()).await;
+    world.there[0].extend(["a".to_owned(), "b".to_owned()]);
+    let mut changes = Vec::new();
+    for _ in 0..2 {
+        world.begun[0] = Some(world.list(0));
+        world.learn(0).await;
+        changes.push(world.store.read(|state| state.driver(&driver()).unwrap().changes()));
+    }
+    assert_eq!(changes, [2, 2]);
+    let listed =
+        |node| world.store.read(|state| state.driver(&driver()).unwrap().at(&name(node)).unwrap().listed);
+    assert!(listed(0) > 0 && listed(1) == 0);
+}
+
+#[tokio::test]
+async fn what_a_list_no_longer_has_is_not_shown_and_keeps_its_home() {
+    let mut world = world(&Tasks::default()).await;
+    for there in [vec!["a", "b"], vec!["b"], vec!["a", "b"]] {
+        world.there[0] = there.iter().map(|id| (*id).to_owned()).collect();
+        world.begun[0] = Some(world.list(0));
+        world.learn(0).await;
+        assert_eq!(world.shown(), world.there[0]);
+        assert_eq!(world.homes().len(), 2);
+    }
+}
+
+/// The state of homes that are so, by their ids.
+fn with(homes: impl IntoIterator<Item = (Id, Home)>) -> State {
+    use crate::state::record::Change;
+    State::of(homes.into_iter().map(|(id, home)| Change::Home(driver(), id, Some(home))))
+}
+
+fn first_page(state: &State, kind: Kind, most: usize) -> Vec<u8> {
+    page::page(state.driver(&driver()), kind, None, most)
+}
+
+#[test]
+fn entries_are_as_they_came_and_each_kind_has_its_own() {
+    let entry = entry_of("v");
+    let volume = Home { entry: entry.clone(), ..Home::at(name(0), 1) };
+    let lost = Home { lost: true, ..Home::at(name(1), 1) };
+    let absent = Home { absent: true, ..Home::at(name(0), 1) };
+    let id = |text: &str| Id::Volume(text.into());
+    let state = with([
+        (id("v"), volume),
+        (id("w"), lost),
+        (id("x"), absent),
+        (Id::Snapshot("s".into()), Home::at(name(0), 1)),
+        (Id::Group("g".into()), Home::at(name(0), 1)),
+    ]);
+    let volumes = first_page(&state, Kind::Volumes, 0);
+    let first = csi::wire::fields(&volumes).next().unwrap().unwrap();
+    assert_eq!((first.number, first.content), (ENTRIES, Some(&*entry)));
+    assert_eq!(read(&volumes), (vec!["v".to_owned(), "w".to_owned()], String::new()));
+    let snapshots = csi::ListSnapshotsResponse::decode(&*first_page(&state, Kind::Snapshots, 0)).unwrap();
+    let ids: Vec<_> =
+        snapshots.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect();
+    assert_eq!(ids, ["s"]);
+}
+
+#[test]
+fn a_page_of_large_entries_fits_in_a_message_and_the_next_goes_on() {
+    let context: BTreeMap<_, _> = [("padding".to_owned(), "x".repeat(1 << 20))].into();
+    let homes = (0..7).map(|n| {
+        let volume_context = context.clone().into_iter().collect();
+        let volume = csi::Volume { volume_id: format!("v{n}"), volume_context, ..Default::default() };
+        let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: None };
+        let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(name(0), 1) };
+        (Id::Volume(format!("v{n}")), home)
+    });
+    let state = with(homes);
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        let page = page::page(state.driver(&driver()), Kind::Volumes, after.as_deref(), 0);
+        assert!(page.len() < 4 << 20);
+        let (ids, next) = read(&page);
+        seen.extend(ids);
+        if next.is_empty() {
+            break;
+        }
+        after = token::read(b'v', &next);
+    }
+    assert_eq!(seen, (0..7).map(|n| format!("v{n}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_page_that_ends_with_the_last_entry_has_no_next() {
+    let state = with((0..4).map(|n| (Id::Volume(format!("v{n}")), Home::at(name(0), 1))));
+    assert_eq!(read(&first_page(&state, Kind::Volumes, 4)).1, "");
+    assert_ne!(read(&first_page(&state, Kind::Volumes, 3)).1, "");
+    assert_eq!(read(&page::page(None, Kind::Volumes, None, 0)), (Vec::new(), String::new()));
+}
+
+/// How many nodes the volumes of a page are published to.
+fn attached_to(page: &[u8]) -> usize {
+    let page = csi::ListVolumesResponse::decode(page).unwrap();
+    let statuses = page.entries.into_iter().filter_map(|entry| entry.status);
+    statuses.map(|status| status.published_node_ids.len()).sum()
+}
+
+#[tokio::test]
+async fn what_a_call_changed_since_is_newer_than_a_list() {
+    let mut world = world(&Tasks::default()).await;
+    world.create(0, "v".into()).await;
+    world.begun[0] = Some(world.list(0));
+    let attach = |entry: &[u8]| {
+        let mut entry = entry.to_vec();
+        // The status, and in it a node that the volume is published to.
+        csi::wire::append(&mut entry, &[2, 1], b"n9");
+        Ok(entry)
+    };
+    let volume = Id::Volume("v".into());
+    crate::state::ingest::changed(&world.store, &driver(), &volume, attach).await.unwrap();
+    world.learn(0).await;
+    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    assert_eq!(attached_to(&page), 1, "the list undid it");
+    // The next list is the driver's word again.
+    world.begun[0] = Some(world.list(0));
+    world.learn(0).await;
+    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    assert_eq!(attached_to(&page), 0);
+}
+
+#[tokio::test]
+async fn a_list_older_than_a_call_about_what_has_no_home_is_asked_for_again() {
+    let mut world = world(&Tasks::default()).await;
+    let first = At::default();
+    world.store.write(move |txn| txn.set_at(&driver(), &name(0), Some(first))).await.unwrap();
+    world.step(Op::Appear(0, 1)).await;
+    let (id, older) = (World::id(0, 1), world.list(0));
+    let attach = |entry: &[u8]| crate::state::list_entry::attach(entry, "n9");
+    crate::state::ingest::changed(&world.store, &driver(), &Id::Volume(id), attach).await.unwrap();
+    let listed = |world: &World| {
+        world.store.read(|state| state.driver(&driver()).unwrap().at(&name(0)).unwrap().listed > 0)
+    };
+    let learn = async |whole: Whole| world.store.write(|txn| whole.learn(txn, &driver(), &name(0))).await;
+    assert!(!learn(older).await.unwrap());
+    assert_eq!(
+        (world.homes(), listed(&world)),
+        (BTreeSet::new(), false),
+        "it may be at no node, as if deleted"
+    );
+    assert!(learn(world.list(0)).await.unwrap());
+    assert_eq!((world.homes().len(), listed(&world)), (1, true));
+}
+
+#[tokio::test]
+async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
+    let mut world = world(&Tasks::default()).await;
+    world.create(0, "v".into()).await;
+    // An attachment whose answer was lost, so that only a list tells of it, which comes after the detachment.
+    let mut list = world.list(0);
+    let entry = crate::state::list_entry::attach(&list.things[0].entry, "n9").unwrap();
+    list.things[0].entry = entry.into();
+    world.begun[0] = Some(list);
+    let detach = |entry: &[u8]| crate::state::list_entry::detach(entry, "n9");
+    crate::state::ingest::changed(&world.store, &driver(), &Id::Volume("v".into()), detach).await.unwrap();
+    world.learn(0).await;
+    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    assert_eq!(attached_to(&page), 0, "the list undid it");
+}

@@ -1,0 +1,341 @@
+//! Each row of the routing table, against a small world.
+
+use std::time::Duration;
+
+use crate::csi::route::*;
+use crate::state::known::State;
+use crate::state::record::{At, Change, Home};
+
+fn node(name: &str) -> NodeName {
+    name.parse().unwrap()
+}
+
+fn topology(pairs: &[(&str, &str)]) -> Segments {
+    pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect()
+}
+
+fn volume(id: &str) -> Id {
+    Id::Volume(id.into())
+}
+
+fn driver() -> proto::names::DriverName {
+    "d.example".parse().unwrap()
+}
+
+fn at(name: &str, zone: &str) -> Change {
+    let place =
+        [("node", name), ("zone", zone)].map(|(k, v)| std::sync::Arc::new((k.to_owned(), v.to_owned())));
+    Change::At(driver(), node(name), Some(At { place: place.into(), ..At::default() }))
+}
+
+fn home(id: &Id, at: &str) -> Change {
+    Change::Home(driver(), id.clone(), Some(Home::at(node(at), 0)))
+}
+
+fn intent(method: &'static str, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
+    let made = made.map(Into::into);
+    let intent = Intent { node: node(at), since: 0, until, made, claim: None };
+    Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
+}
+
+/// `n1` and `n2` in zone a, `n3` and `n4` in zone b; volume `v1` lives on n1, `v3` on n3, `w3` too. n4 has no
+/// link, and the node `out` was removed, with the volume `vo`.
+struct World {
+    changes: Vec<Change>,
+    linked: Vec<&'static str>,
+    scope: Scope,
+    placement: Placement,
+    only: Option<NodeName>,
+    now: u64,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        let mut changes: Vec<_> = [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b"), ("out", "c")]
+            .map(|(name, zone)| at(name, zone))
+            .into();
+        changes.extend(
+            [("v1", "n1"), ("v3", "n3"), ("w3", "n3"), ("vo", "out")].map(|(id, at)| home(&volume(id), at)),
+        );
+        let linked = vec!["n1", "n2", "n3"];
+        Self { changes, linked, scope: Scope::Node, placement: Placement::Spread, only: None, now: 1_000 }
+    }
+}
+
+impl World {
+    fn with(changes: impl IntoIterator<Item = Change>) -> Self {
+        let mut world = Self::default();
+        world.changes.extend(changes);
+        world
+    }
+
+    fn route(&self, method: &str, key: &Key) -> Result<Plan, Unclear> {
+        let state = State::of(self.changes.iter().cloned());
+        let rpc = proto::csi::rpc::RPCS.iter().find(|rpc| rpc.method == method).unwrap();
+        let policy = Policy {
+            scope: None,
+            placement: self.placement.clone(),
+            reschedule: false,
+            grace: Duration::from_secs(10),
+        };
+        let facts = Facts {
+            driver: state.driver(&driver()),
+            linked: &|node| self.linked.contains(&node.as_str()),
+            removed: &|node| node.as_str() == "out",
+            only: self.only.as_ref(),
+            scope: self.scope,
+            policy: &policy,
+            now: self.now,
+        };
+        route(rpc, key, &facts)
+    }
+
+    fn place(&self, source: Option<Id>, topology: Vec<Segments>) -> Result<Plan, Unclear> {
+        self.route("CreateVolume", &Key::Place { name: "pvc-1".into(), source, topology })
+    }
+}
+
+fn reason(decided: Result<Plan, Unclear>) -> String {
+    match decided {
+        Err(Unclear::Yet(reason) | Unclear::Nowhere(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn to(name: &str) -> Result<Plan, Unclear> {
+    Ok(Plan::Node(node(name)))
+}
+
+fn make<const N: usize>(names: [&str; N]) -> Result<Plan, Unclear> {
+    Ok(Plan::Make(names.map(node).into()))
+}
+
+#[test]
+fn a_volume_goes_to_the_first_topology_that_a_node_has() {
+    let world = World::default();
+    let (n3, zone_a, nowhere) =
+        (topology(&[("node", "n3")]), topology(&[("zone", "a")]), topology(&[("zone", "d")]));
+    assert_eq!(world.place(None, vec![n3, zone_a.clone()]), make(["n3"]));
+    assert_eq!(world.place(None, vec![nowhere.clone(), zone_a]), make(["n1", "n2"]));
+    let both = topology(&[("zone", "b"), ("node", "n1")]);
+    let refused = reason(world.place(None, vec![nowhere, both]));
+    assert!(refused.contains("{zone=d} or {node=n1,zone=b}; known: n1 {node=n1,zone=a}"), "{refused}");
+    // What is only at a node that was removed is nowhere.
+    assert!(matches!(world.place(None, vec![topology(&[("zone", "c")])]), Err(Unclear::Nowhere(_))));
+}
+
+#[test]
+fn a_node_without_a_link_is_chosen_for_none_and_waited_for_if_it_is_the_one() {
+    let world = World::default();
+    assert_eq!(world.place(None, vec![topology(&[("zone", "b")])]), make(["n3"]));
+    let n4 = topology(&[("node", "n4")]);
+    assert_eq!(
+        world.place(None, vec![n4.clone(), topology(&[("zone", "a")])]),
+        Err(Unclear::Away(node("n4")))
+    );
+    // It was sent there before: it goes there, and nowhere else, though a link is not there now.
+    let sent = World::with([intent("CreateVolume", "pvc-1", "n4", 0, None)]);
+    for topology in [vec![], vec![n4], vec![topology(&[("zone", "a")])]] {
+        assert_eq!(sent.place(None, topology), to("n4"));
+    }
+    assert_eq!(sent.place(Some(volume("v1")), vec![]), to("n4"));
+    let elsewhere = World::with([intent("CreateVolume", "pvc-1", "out", 0, None)]);
+    assert_eq!(elsewhere.place(None, vec![]), Err(Unclear::Removed(node("out"))));
+}
+
+#[test]
+fn a_volume_goes_to_its_source_whatever_the_topology() {
+    let world = World::default();
+    assert_eq!(world.place(Some(volume("v3")), vec![topology(&[("node", "n1")])]), make(["n3"]));
+    assert_eq!(world.place(Some(volume("vo")), vec![]), Err(Unclear::Removed(node("out"))));
+    assert_eq!(world.place(Some(volume("?")), vec![]), Ok(Plan::Ask(vec![volume("?")])));
+}
+
+#[test]
+fn without_a_word_it_is_the_linked_node_with_the_fewest_volumes_or_the_pinned_one() {
+    let mut world = World::default();
+    for topology in [vec![], vec![Segments::default()]] {
+        assert_eq!(world.place(None, topology), make(["n2", "n1", "n3"]));
+    }
+    // A create on its way counts as a volume, and one that is made counts once.
+    world.changes.push(intent("CreateVolume", "other", "n2", 0, None));
+    world.changes.push(intent("CreateVolume", "another", "n1", 0, Some("v1")));
+    assert_eq!(world.place(None, vec![]), make(["n1", "n2", "n3"]));
+    world.placement = Placement::Pinned(node("n3"));
+    assert_eq!(world.place(None, vec![]), make(["n3"]));
+    world.placement = Placement::Pinned(node("n4"));
+    assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
+    (world.placement, world.linked) = (Placement::Spread, vec![]);
+    assert!(reason(world.place(None, vec![])).contains("none of the nodes n1, n2, n3, n4"));
+}
+
+#[test]
+fn what_lives_somewhere_is_called_there_and_what_has_no_home_is_asked_for() {
+    let world = World::default();
+    let home = |id| world.route("ControllerPublishVolume", &Key::Home(id));
+    assert_eq!(home(volume("v3")), to("n3"));
+    assert_eq!(home(volume("vo")), Err(Unclear::Removed(node("out"))));
+    assert_eq!(home(volume("other")), Ok(Plan::Ask(vec![volume("other")])));
+    // A snapshot of the same id is another thing.
+    let snapshot = Id::Snapshot("v3".into());
+    assert_eq!(home(snapshot.clone()), Ok(Plan::Ask(vec![snapshot])));
+}
+
+/// A driver answers OK when it is told to delete what it does not have, and the volume would be leaked.
+#[test]
+fn nothing_is_ended_on_a_guess() {
+    let world = World::default();
+    let end = |method, id| world.route(method, &Key::End(volume(id)));
+    assert_eq!(end("DeleteVolume", "v3"), to("n3"));
+    assert_eq!(end("DeleteVolume", "other"), Ok(Plan::Everywhere));
+    // CSI: "can be safely regarded as unpublished"; but what was on the node is not deleted by that.
+    assert_eq!(end("ControllerUnpublishVolume", "vo"), Ok(Plan::Done));
+    assert_eq!(end("DeleteVolume", "vo"), Err(Unclear::Removed(node("out"))));
+}
+
+#[test]
+fn if_one_node_has_the_driver_all_is_there() {
+    let world = World { changes: vec![at("n1", "a")], ..World::default() };
+    assert_eq!(world.route("DeleteVolume", &Key::End(volume("other"))), to("n1"));
+    assert_eq!(world.route("ControllerGetVolume", &Key::Home(volume("other"))), to("n1"));
+    assert_eq!(world.place(Some(volume("other")), vec![]), make(["n1"]));
+    let none = World { changes: vec![], ..World::default() };
+    // A store that was lost knows no node: an OK for a volume that it does not know would leak it.
+    for (method, key) in [
+        ("ListVolumes", Key::All),
+        ("DeleteVolume", Key::End(volume("v1"))),
+        ("ControllerUnpublishVolume", Key::End(volume("v1"))),
+        ("ControllerGetVolume", Key::Home(volume("v1"))),
+    ] {
+        assert!(reason(none.route(method, &key)).contains("has ever linked"), "{method}");
+    }
+    assert!(reason(none.place(None, vec![])).contains("has ever linked"));
+}
+
+#[test]
+fn a_group_has_one_home() {
+    let world = World::with([intent("CreateVolumeGroupSnapshot", "sent", "n2", 0, None)]);
+    let group = |name: &str, ids: &[&str]| {
+        let volumes = ids.iter().map(|id| volume(id)).collect();
+        world.route("CreateVolumeGroupSnapshot", &Key::Cut { name: name.into(), volumes })
+    };
+    assert_eq!(group("g", &["v3", "w3", "v3"]), make(["n3"]));
+    assert_eq!(group("g", &["v1", "?"]), Ok(Plan::Ask(vec![volume("?")])));
+    assert_eq!(group("g", &["v3", "v1"]), Err(Unclear::SeveralHomes(vec![node("n1"), node("n3")])));
+    assert_eq!(group("g", &["vo"]), Err(Unclear::Removed(node("out"))));
+    assert_eq!(group("sent", &["v1"]), to("n2"));
+}
+
+#[test]
+fn of_many_nodes_a_reason_names_a_few() {
+    let changes = (0..20_000).map(|n| at(&format!("n{n:05}"), "a")).collect();
+    let world = World { changes, linked: vec![], ..World::default() };
+    for topology in [vec![], vec![topology(&[("zone", "d")])]] {
+        let refused = reason(world.place(None, topology));
+        assert!(refused.contains("n00009") && refused.contains("and 19990 more"), "{refused}");
+        assert!(refused.len() < 500, "{}", refused.len());
+    }
+}
+
+#[test]
+fn lists_are_of_all_nodes_and_capacity_is_where_the_topology_is() {
+    let world = World::default();
+    assert_eq!(world.route("ListVolumes", &Key::All), Ok(Plan::All));
+    let capacity = |topology| world.route("GetCapacity", &Key::Capacity(topology));
+    assert_eq!(capacity(Some(topology(&[("zone", "b")]))), Ok(Plan::Capacity(vec![node("n3"), node("n4")])));
+    assert_eq!(capacity(Some(topology(&[("zone", "d")]))), Ok(Plan::Capacity(vec![])));
+    assert_eq!(capacity(None), Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into())));
+}
+
+#[test]
+fn a_shared_driver_is_called_where_it_was_elected() {
+    let mut world = World::with([Change::Elected(driver(), Some(node("n2")))]);
+    world.scope = Scope::Shared;
+    for (method, key) in [
+        ("ListVolumes", Key::All),
+        ("GetCapacity", Key::Capacity(None)),
+        ("DeleteVolume", Key::End(volume("v3"))),
+        ("ControllerPublishVolume", Key::Home(volume("unknown"))),
+    ] {
+        assert_eq!(world.route(method, &key), to("n2"), "{method}");
+    }
+    assert_eq!(world.place(Some(volume("v3")), vec![]), make(["n2"]));
+    // What another node may still begin is not begun here; what was made is made.
+    world.changes.push(intent("CreateVolume", "pvc-1", "n1", 1_001, None));
+    assert!(reason(world.place(None, vec![])).contains("sent to n1"));
+    world.now = 1_001;
+    assert_eq!(world.place(None, vec![]), make(["n2"]));
+    world.changes.push(intent("CreateVolume", "pvc-1", "n1", 9_999, Some("v9")));
+    assert_eq!(world.place(None, vec![]), to("n2"));
+    let nobody = World { scope: Scope::Shared, ..World::default() };
+    assert!(reason(nobody.route("ListVolumes", &Key::All)).contains("none of the nodes"));
+}
+
+#[test]
+fn the_front_answers_for_itself_and_refuses_what_is_a_nodes() {
+    let world = World::default();
+    assert_eq!(world.route("Probe", &Key::Local), Ok(Plan::Local));
+    assert_eq!(world.route("NodeStageVolume", &Key::Node(None)), Ok(Plan::NodeOnly));
+}
+
+#[test]
+fn a_nodes_own_front_is_for_what_is_there() {
+    let mut world = World::with([intent("CreateVolume", "sent", "n1", 0, None)]);
+    world.only = Some(node("n2"));
+    for scope in [Scope::Node, Scope::Shared] {
+        world.scope = scope;
+        assert_eq!(world.place(None, vec![topology(&[("node", "n3")])]), make(["n2"]));
+        assert_eq!(world.route("ListVolumes", &Key::All), to("n2"));
+        assert_eq!(world.route("GetCapacity", &Key::Capacity(None)), to("n2"));
+        assert_eq!(world.route("DeleteVolume", &Key::End(volume("unknown"))), to("n2"));
+        assert_eq!(world.route("DeleteVolume", &Key::End(volume("v1"))), to("n1"), "it lives there");
+        let sent = Key::Place { name: "sent".into(), source: None, topology: vec![] };
+        assert_eq!(world.route("CreateVolume", &sent), to("n1"), "it was sent there");
+        assert_eq!(world.route("NodeGetInfo", &Key::Local), Ok(Plan::Local));
+    }
+    world.only = Some(node("n4"));
+    assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
+}
+
+/// One line for each of CSI's RPCs, about the volume v3, the snapshot s3 and the group g3, which live on n3.
+#[test]
+fn every_rpc_goes_where_the_table_says() {
+    use prost::Message;
+    use proto::csi;
+    let world = World::with([home(&Id::Snapshot("s3".into()), "n3"), home(&Id::Group("g3".into()), "n3")]);
+    // In CSI the id is field 1 of all of these messages, but for those below; protobuf leaves the rest empty.
+    let about =
+        |id: &str| csi::DeleteVolumeRequest { volume_id: id.into(), ..Default::default() }.encode_to_vec();
+    let snapshot =
+        csi::CreateSnapshotRequest { source_volume_id: "v3".into(), name: "s".into(), ..Default::default() };
+    let group = csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".into(),
+        source_volume_ids: vec!["v3".into()],
+        ..Default::default()
+    };
+    let all = || Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into()));
+    for rpc in csi::rpc::RPCS {
+        let service = rpc.path.split('/').nth(1).unwrap();
+        let (request, expected) = match rpc.method {
+            "NodeGetCapabilities" | "NodeGetInfo" => (vec![], Ok(Plan::Local)),
+            _ if service == "csi.v1.Node" => (vec![], Ok(Plan::NodeOnly)),
+            _ if service == "csi.v1.Identity" => (vec![], Ok(Plan::Local)),
+            "ControllerGetCapabilities" | "GroupControllerGetCapabilities" => (vec![], Ok(Plan::Local)),
+            "ListVolumes" | "ListSnapshots" | "ControllerListVolumeHealth" => (vec![], Ok(Plan::All)),
+            "GetCapacity" => (vec![], all()),
+            "CreateVolume" => (
+                csi::CreateVolumeRequest { name: "new".into(), ..Default::default() }.encode_to_vec(),
+                make(["n2", "n1", "n3"]),
+            ),
+            "CreateSnapshot" => (snapshot.encode_to_vec(), make(["n3"])),
+            "CreateVolumeGroupSnapshot" => (group.encode_to_vec(), make(["n3"])),
+            "DeleteSnapshot" | "GetSnapshot" | "GetMetadataAllocated" | "GetMetadataDelta" => {
+                (about("s3"), to("n3"))
+            }
+            "DeleteVolumeGroupSnapshot" | "GetVolumeGroupSnapshot" => (about("g3"), to("n3")),
+            _ => (about("v3"), to("n3")),
+        };
+        let key = rpc.key(&request).unwrap();
+        assert_eq!(world.route(rpc.method, &key), expected, "{}", rpc.path);
+    }
+}

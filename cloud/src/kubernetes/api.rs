@@ -1,0 +1,293 @@
+//! Requests to the API server: paced, each with an end, counted, and with errors that say what to do.
+//!
+//! An outage of any length is told once when it begins and once when it is over. Nothing but this module's own task
+//! ever waits here.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ::kube::Client;
+use ::kube::runtime::watcher;
+use anyhow::Context;
+use proto::error::chain;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::kubernetes::settings::ApiAt;
+use crate::telemetry::calls::Calls;
+
+/// Requests each second, when there is much to do.
+const RATE: f64 = 20.0;
+/// Requests that may come at once after a rest.
+const BURST: f64 = 40.0;
+/// How long a request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long nothing may come on a connection: the API server ends a watch after 290 s itself.
+const SILENCE: Duration = Duration::from_secs(330);
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// Nobody answers, or not in time, or only to say that it cannot now.
+    #[error("the API server of Kubernetes does not answer; what is to be done there waits")]
+    Away(#[source] Option<Box<::kube::Error>>),
+    /// Our role lacks something.
+    #[error("the API server does not let us; does our ClusterRole have all that deploy/ gives it?")]
+    Forbidden(#[source] Box<::kube::Error>),
+    /// Another manager has a field, or the object has changed since it was read.
+    #[error("somebody else manages a part of it, or has just changed it")]
+    Conflict(#[source] Box<::kube::Error>),
+    /// There is no such object.
+    #[error("there is none")]
+    Missing,
+    /// The API server does not take it, or fails with it.
+    #[error("the API server refuses it, or fails with it")]
+    Refused(#[source] Box<::kube::Error>),
+}
+
+impl From<::kube::Error> for ApiError {
+    fn from(error: ::kube::Error) -> Self {
+        let code = match &error {
+            ::kube::Error::Api(status) => status.code,
+            // What cannot be asked or read of one object says nothing of the others.
+            ::kube::Error::SerdeError(_) | ::kube::Error::BuildRequest(_) => 500,
+            _ => 0,
+        };
+        match code {
+            401 | 403 => Self::Forbidden(error.into()),
+            404 => Self::Missing,
+            409 => Self::Conflict(error.into()),
+            // Too many requests, nobody behind the door, and all that is no answer.
+            0 | 429 | 502 | 503 | 504 => Self::Away(Some(error.into())),
+            // One object's webhook that is down, say: a failure of its own stops nothing else.
+            _ => Self::Refused(error.into()),
+        }
+    }
+}
+
+impl ApiError {
+    /// What it is counted as.
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::Away(_) => "away",
+            Self::Forbidden(_) => "forbidden",
+            Self::Conflict(_) => "conflict",
+            Self::Missing => "missing",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// The API server.
+pub(super) struct Server {
+    pub(super) client: Client,
+    pace: Mutex<Pace>,
+    calls: Arc<Calls>,
+    away: AtomicBool,
+    /// Told when it answers again.
+    back: Notify,
+    /// The watches of which the log says that they are not let.
+    told: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Server {
+    /// The server that an operator named. It is not asked yet.
+    ///
+    /// # Errors
+    /// What says where it is cannot be read, or not be used.
+    pub(super) async fn new(at: &ApiAt, calls: Arc<Calls>) -> anyhow::Result<Self> {
+        let mut config = match at {
+            ApiAt::InCluster => ::kube::Config::incluster()
+                .context("the API of Kubernetes cannot be found (kubernetes = in-cluster); is this a pod?")?,
+            ApiAt::Kubeconfig(path) => {
+                let cannot = || format!("the kubeconfig {} cannot be used (--kubernetes)", path.display());
+                let file = ::kube::config::Kubeconfig::read_from(path).with_context(cannot)?;
+                ::kube::Config::from_custom_kubeconfig(file, &::kube::config::KubeConfigOptions::default())
+                    .await
+                    .with_context(cannot)?
+            }
+        };
+        limit(&mut config);
+        let client = Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
+        Ok(Self::by(client, calls))
+    }
+
+    fn by(client: Client, calls: Arc<Calls>) -> Self {
+        let (pace, away, back, told) =
+            (Mutex::new(Pace::new()), AtomicBool::new(false), Notify::new(), Mutex::default());
+        Self { client, pace, calls, away, back, told }
+    }
+
+    /// Makes a request, when it is its turn. `what` is what it is counted as.
+    pub(super) async fn ask<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = Result<T, ::kube::Error>> + Send,
+    ) -> Result<T, ApiError> {
+        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
+        tokio::time::sleep(wait).await;
+        let begun = Instant::now();
+        let answered = tokio::time::timeout(PATIENCE, request).await;
+        let answered =
+            answered.map_err(|_| ApiError::Away(None)).and_then(|answer| answer.map_err(ApiError::from));
+        let outcome = answered.as_ref().err().map_or("ok", ApiError::outcome);
+        self.calls.metrics.asked(what, outcome, begun.elapsed());
+        match &answered {
+            Err(error @ ApiError::Away(_)) => self.missed(error),
+            _ => self.reached(),
+        }
+        answered
+    }
+
+    /// Takes it that a watch failed. What it says again and again is told once.
+    pub(super) fn watch_failed(&self, what: &'static str, error: watcher::Error) {
+        let (watcher::Error::InitialListFailed(failed) | watcher::Error::WatchStartFailed(failed)) = error
+        else {
+            // Watches end now and then, and are begun again.
+            debug!(what, error = chain(&error), "a watch ended");
+            return;
+        };
+        let error = ApiError::from(failed);
+        self.calls.metrics.asked(what, error.outcome(), Duration::ZERO);
+        match &error {
+            ApiError::Away(_) => self.missed(&error),
+            _ if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(what) => {
+                warn!(
+                    what,
+                    error = chain(&error),
+                    "cannot be watched in Kubernetes; it is tried again, later and later"
+                );
+            }
+            _ => debug!(what, error = chain(&error), "still cannot be watched in Kubernetes"),
+        }
+    }
+
+    /// Takes it that a watch says something.
+    pub(super) fn watched(&self, what: &'static str) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+        self.reached();
+    }
+
+    /// It answers.
+    fn reached(&self) {
+        if self.away.swap(false, Ordering::Relaxed) {
+            info!("the API server of Kubernetes answers again");
+            self.back.notify_one();
+        }
+    }
+
+    /// Ends when it answers again after it did not.
+    pub(super) async fn back(&self) {
+        self.back.notified().await;
+    }
+
+    fn missed(&self, error: &ApiError) {
+        if !self.away.swap(true, Ordering::Relaxed) {
+            warn!(error = chain(error), "Kubernetes is away");
+        }
+    }
+}
+
+/// No request of ours is without an end, and who asks here asks again by himself.
+fn limit(config: &mut ::kube::Config) {
+    config.default_retry = false;
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
+}
+
+/// A bucket of turns that fills evenly.
+struct Pace {
+    turns: f64,
+    at: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { turns: BURST, at: Instant::now() }
+    }
+
+    /// Takes a turn; how long to wait for it.
+    fn turn(&mut self, now: Instant) -> Duration {
+        let filled = now.saturating_duration_since(self.at).as_secs_f64() * RATE;
+        (self.turns, self.at) = ((self.turns + filled).min(BURST) - 1.0, now);
+        Duration::from_secs_f64((-self.turns / RATE).max(0.0))
+    }
+}
+
+#[cfg(test)]
+impl Server {
+    /// One that is never asked.
+    pub(super) fn nowhere() -> Self {
+        let config = ::kube::Config::new(http::Uri::from_static("http://127.0.0.1:9"));
+        Self::by(Client::try_from(config).unwrap(), Arc::default())
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn told(&self) -> Vec<&'static str> {
+        self.told.lock().unwrap().iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::kube::Api;
+    use ::kube::api::ListParams;
+    use ::kube::core::Status;
+    use k8s_openapi::api::core::v1::Node;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_says_nothing_does_not_hold_a_list_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = format!("http://{}", listener.local_addr().unwrap());
+        let mut config = ::kube::Config::new(at.parse().unwrap());
+        limit(&mut config);
+        let nodes: Api<Node> = Api::all(Client::try_from(config).unwrap());
+        let all = ListParams::default();
+        let listing = nodes.list(&all);
+        let (listed, _silent) = tokio::join!(tokio::time::timeout(SILENCE * 3, listing), listener.accept());
+        assert!(listed.expect("it has no end").is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_burst_requests_come_evenly() {
+        let (mut pace, now) = (Pace::new(), Instant::now());
+        assert!((0..40).all(|_| pace.turn(now).is_zero()));
+        assert_eq!(pace.turn(now), Duration::from_millis(50));
+        assert_eq!(pace.turn(now), Duration::from_millis(100));
+        assert!(pace.turn(now + Duration::from_secs(60)).is_zero());
+    }
+
+    #[test]
+    fn an_answer_says_whether_to_wait_or_to_look() {
+        let of = |code: u16| {
+            let status = Status { code, ..Status::default() };
+            ApiError::from(::kube::Error::Api(Box::new(status))).outcome()
+        };
+        for (code, outcome) in [
+            (403, "forbidden"),
+            (401, "forbidden"),
+            (404, "missing"),
+            (409, "conflict"),
+            (422, "refused"),
+            (429, "away"),
+            (500, "refused"),
+            (502, "away"),
+            (503, "away"),
+            (504, "away"),
+        ] {
+            assert_eq!(of(code), outcome, "{code}");
+        }
+        let lost = std::io::Error::other("x");
+        assert_eq!(ApiError::from(::kube::Error::ReadEvents(lost)).outcome(), "away");
+    }
+}

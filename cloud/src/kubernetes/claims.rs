@@ -1,0 +1,124 @@
+//! Claims that wait for a volume of ours, and why: whether the node that shall make it is away.
+//!
+//! Pure. What a claim says of its way is in annotations, so its metadata is enough to watch.
+
+use std::time::Duration;
+
+use ::kube::api::PartialObjectMeta;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
+
+use crate::state::known::State;
+
+const PROVISIONERS: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
+const BOUND: &str = "pv.kubernetes.io/bind-completed";
+
+/// A claim that waits for its volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub(super) uid: String,
+    pub(super) driver: DriverName,
+    /// Where the scheduler wants its pod.
+    pub(super) node: Option<NodeName>,
+}
+
+/// Why a claim waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// The node has had no link for this time.
+    Away(NodeName, Duration),
+    /// An operator removed the node.
+    Removed(NodeName),
+    /// The node never said that it has the driver.
+    Unknown(NodeName),
+}
+
+/// The key of a claim, and what is known of it while it waits.
+pub(super) fn claim(claim: &PartialObjectMeta<PersistentVolumeClaim>) -> (String, Option<Pending>) {
+    let metadata = &claim.metadata;
+    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+    (format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default()), pending(metadata))
+}
+
+fn pending(metadata: &ObjectMeta) -> Option<Pending> {
+    let said = |key: &str| metadata.annotations.as_ref()?.get(key);
+    if said(BOUND).is_some() {
+        return None;
+    }
+    let driver = PROVISIONERS.into_iter().find_map(said)?.parse().ok()?;
+    let node = said(SELECTED).and_then(|node| node.parse().ok());
+    Some(Pending { uid: metadata.uid.clone()?, driver, node })
+}
+
+/// Why a claim waits, if a node is the reason. `away` says for how long a node has had no link; what is shorter than
+/// `patience` is no reason yet.
+pub(super) fn waits(
+    claim: &Pending,
+    state: &State,
+    away: impl Fn(&NodeName) -> Option<Duration>,
+    patience: Duration,
+) -> Option<Waits> {
+    let driver = state.driver(&claim.driver);
+    // external-provisioner's names, unless it is told another prefix.
+    let name = Id::Name("CreateVolume", format!("pvc-{}", claim.uid));
+    let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
+    let node = sent.or_else(|| claim.node.clone())?;
+    if state.is_removed(&node) {
+        return Some(Waits::Removed(node));
+    }
+    let away = away(&node).filter(|away| *away >= patience)?;
+    let known = driver.is_some_and(|driver| driver.at(&node).is_some());
+    Some(if known { Waits::Away(node, away) } else { Waits::Unknown(node) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::record::{At, Change, Intent, Node};
+
+    fn metadata(annotations: &[(&str, &str)]) -> ObjectMeta {
+        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let annotations = Some(annotations.collect());
+        ObjectMeta { uid: Some("u".into()), annotations, ..ObjectMeta::default() }
+    }
+
+    fn node(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn a_claim_waits_until_it_is_bound() {
+        let (by, at) = (("volume.kubernetes.io/storage-provisioner", "d.example"), (SELECTED, "n1"));
+        let waiting = pending(&metadata(&[by, at])).unwrap();
+        assert_eq!((waiting.driver.as_str(), waiting.node), ("d.example", Some(node("n1"))));
+        assert!(pending(&metadata(&[by])).unwrap().node.is_none());
+        assert_eq!(pending(&metadata(&[by, at, (BOUND, "yes")])), None);
+        assert_eq!(pending(&metadata(&[at])), None);
+    }
+
+    #[test]
+    fn the_reason_is_the_node_that_it_was_sent_to_or_that_was_selected() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let at = |name: &str| Change::At(driver.clone(), node(name), Some(At::default()));
+        let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
+        let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None };
+        let sent = Change::Intent(driver.clone(), Id::Name("CreateVolume", "pvc-sent".into()), Some(intent));
+        let state = State::of([at("n1"), at("n2"), at("n3"), removed, sent]);
+        let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        let why = |uid: &str, selected: Option<&str>, away: Option<Duration>| {
+            let claim = Pending { uid: uid.into(), driver: driver.clone(), node: selected.map(node) };
+            waits(&claim, &state, |_| away, second * 10)
+        };
+        assert_eq!(why("x", Some("n1"), Some(minute)), Some(Waits::Away(node("n1"), minute)));
+        assert_eq!(why("x", Some("n1"), Some(second)), None);
+        assert_eq!(why("x", Some("n1"), None), None);
+        assert_eq!(why("x", None, Some(minute)), None);
+        assert_eq!(why("sent", Some("n1"), Some(minute)), Some(Waits::Away(node("n2"), minute)));
+        assert_eq!(why("x", Some("n3"), None), Some(Waits::Removed(node("n3"))));
+        assert_eq!(why("x", Some("n9"), Some(minute)), Some(Waits::Unknown(node("n9"))));
+    }
+}

@@ -1,0 +1,254 @@
+//! What people who look at Kubernetes are told, as Events: claims that wait for a node that is away, volumes that are
+//! lost or claimed by two nodes, labels that collide. Each once an hour while it lasts.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use proto::csi::rpc::Id;
+use proto::names::{DriverName, NodeName};
+use tokio::time::Instant;
+
+use crate::kubernetes::claims::Waits;
+use crate::kubernetes::node::Collision;
+use crate::state::known::State;
+use crate::state::record::Home;
+use crate::state::record::text;
+
+/// How long something is not told again.
+pub(super) const AGAIN: Duration = Duration::from_secs(3600);
+/// What is remembered of what was told; what comes beyond that waits for room.
+pub(super) const MEMORY: usize = 10_000;
+/// How long what is full is not looked through for what may be forgotten.
+const PRUNE: Duration = Duration::from_secs(60);
+/// Homes that are looked at while the store waits.
+const SLICE: usize = 1000;
+/// The longest note that the API takes, in bytes.
+const NOTE: usize = 1024;
+
+/// Something to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    pub(super) about: About,
+    /// A word for programs, and for `kubectl get events`.
+    pub(super) reason: &'static str,
+    pub(super) note: String,
+}
+
+/// Of what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum About {
+    /// A PersistentVolumeClaim, with its uid if that is known.
+    Claim { namespace: String, name: String, uid: Option<String> },
+    /// A PersistentVolume.
+    Volume(String),
+    /// A Node, with its uid.
+    Node { name: String, uid: String },
+}
+
+impl About {
+    /// As Events name it.
+    pub(super) fn reference(&self, uid: Option<String>) -> ObjectReference {
+        let (kind, namespace, name) = match self {
+            Self::Claim { namespace, name, .. } => ("PersistentVolumeClaim", Some(namespace.clone()), name),
+            Self::Volume(name) => ("PersistentVolume", None, name),
+            Self::Node { name, .. } => ("Node", None, name),
+        };
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some(kind.into()),
+            namespace,
+            name: Some(name.clone()),
+            uid,
+            ..ObjectReference::default()
+        }
+    }
+}
+
+/// A claim waits for a node.
+pub(super) fn waiting(key: &str, uid: &str, waits: &Waits) -> Notice {
+    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+    let about = About::Claim { namespace: namespace.into(), name: name.into(), uid: Some(uid.into()) };
+    let (reason, note) = match waits {
+        Waits::Away(node, away) => (
+            "EdgeAway",
+            format!(
+                "node {node} has had no link to csi-cloud for {}; the volume is made when it is back",
+                minutes(*away)
+            ),
+        ),
+        Waits::Removed(node) => (
+            "EdgeRemoved",
+            format!("node {node} was removed for good (csi-cloud node admit {node} lets it in again)"),
+        ),
+        Waits::Unknown(node) => (
+            "EdgeUnknown",
+            format!("no csi-edge at node {node} has linked and told of this driver; does it run there?"),
+        ),
+    };
+    Notice { about, reason, note }
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..120 => format!("{s} s"),
+        s => format!("{} min", s / 60),
+    }
+}
+
+/// A driver is not published at a node.
+pub(super) fn collision(node: &NodeName, uid: &str, collision: &Collision) -> Notice {
+    let Collision { driver, key, value, why } = collision;
+    let about = About::Node { name: node.to_string(), uid: uid.into() };
+    let note = format!("driver {driver} is not published at this node: it says {key}={value}, but {why}");
+    Notice { about, reason: "LabelCollision", note }
+}
+
+/// What is wrong with volumes of a driver: a slice of them, after this one; and where the next slice begins.
+pub(super) fn trouble(state: &State, driver: &DriverName, after: Option<Id>) -> (Vec<Notice>, Option<Id>) {
+    let Some(of) = state.driver(driver) else { return (Vec::new(), None) };
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let (mut notices, mut seen, mut last) = (Vec::new(), 0, None);
+    // Volumes come before all else.
+    let volumes =
+        of.homes().range((from, Bound::Unbounded)).take_while(|(id, _)| matches!(id, Id::Volume(_)));
+    for (id, home) in volumes.take(SLICE) {
+        (seen, last) = (seen + 1, Some(id));
+        let Some((reason, note)) = what_is_wrong(state, id, home) else { continue };
+        notices.extend(whose(home).into_iter().map(|about| Notice { about, reason, note: note.clone() }));
+    }
+    (notices, last.filter(|_| seen == SLICE).cloned())
+}
+
+fn what_is_wrong(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
+    let (id, node) = (text(id), &home.node);
+    if home.lost || state.is_removed(node) {
+        let note = format!("volume {id} lived on node {node}, which was removed for good; its data is lost");
+        return Some(("VolumeLost", note));
+    }
+    let rival = home.rivals.first()?;
+    let note = format!(
+        "nodes {node} and {rival} both say that they have volume {id}; calls go to {node}. Two drivers that hand out \
+         the same ids must not share a name"
+    );
+    Some(("VolumeClaimedTwice", note))
+}
+
+/// Whose volume it is: the claim and the PersistentVolume, as far as they are known.
+fn whose(home: &Home) -> Vec<About> {
+    let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let uid = home.name.as_deref().and_then(|name| name.strip_prefix("pvc-")).map(str::to_owned);
+    let claim = home.claim.as_deref();
+    let of_claim = claim.map(|claim| {
+        let (namespace, name) = (claim.namespace.to_string(), claim.name.to_string());
+        About::Claim { namespace, name, uid }
+    });
+    let volume = claim.and_then(|claim| said(&claim.volume)).or_else(|| home.name.as_deref().and_then(said));
+    of_claim.into_iter().chain(volume.map(About::Volume)).collect()
+}
+
+/// A note as the API takes it.
+pub(super) fn cut(mut note: String) -> String {
+    let end = note.floor_char_boundary(NOTE);
+    note.truncate(end);
+    note
+}
+
+/// What was told, and when it may be told again.
+#[derive(Default)]
+pub(super) struct Told {
+    until: HashMap<(About, &'static str), Instant>,
+    pruned: Option<Instant>,
+}
+
+impl Told {
+    /// Whether something is to be told.
+    pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
+        let key = (notice.about.clone(), notice.reason);
+        if let Some(until) = self.until.get(&key) {
+            return *until <= now;
+        }
+        let is_pruned = self.pruned.is_some_and(|at| now.saturating_duration_since(at) < PRUNE);
+        if self.until.len() >= MEMORY && !is_pruned {
+            self.until.retain(|_, until| *until > now);
+            self.pruned = Some(now);
+        }
+        self.until.len() < MEMORY
+    }
+
+    /// It was told, or cannot be; for this time it is no news.
+    pub(super) fn keep(&mut self, notice: &Notice, now: Instant, time: Duration) {
+        self.until.insert((notice.about.clone(), notice.reason), now + time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::record::{Change, Claim, Node};
+
+    fn node(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_is_told_once_an_hour() {
+        let (mut told, now) = (Told::default(), Instant::now());
+        let away = |name: &str| waiting(name, "u", &Waits::Away(node("n1"), Duration::from_secs(300)));
+        assert!(told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now), "it was not told yet");
+        told.keep(&away("s/a"), now, AGAIN);
+        assert!(!told.is_news(&away("s/a"), now) && told.is_news(&away("s/b"), now));
+        let removed = waiting("s/a", "u", &Waits::Removed(node("n1")));
+        assert!(told.is_news(&removed, now), "another reason is other news");
+        assert!(told.is_news(&away("s/a"), now + AGAIN));
+        let mut tell = |number: usize, now| {
+            let notice = away(&format!("s/{number}"));
+            let news = told.is_news(&notice, now);
+            if news {
+                told.keep(&notice, now, AGAIN);
+            }
+            news
+        };
+        assert_eq!((0..MEMORY * 2).filter(|number| tell(*number, now)).count(), MEMORY - 1);
+        assert!(tell(MEMORY * 2, now + AGAIN), "there is room again");
+        assert_eq!(told.until.len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_with_volumes_is_told_of_claim_and_volume_slice_by_slice() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let claim = Claim { namespace: "shop".into(), name: "data".into(), volume: "pv-7".into() };
+        let mut changes: Vec<_> =
+            (0..SLICE).map(|number| (Id::Volume(format!("v{number:04}")), Home::at(node("n1"), 1))).collect();
+        let lost = Home { claim: Some(claim.into()), name: Some("pvc-u1".into()), ..Home::at(node("n2"), 1) };
+        changes.push((Id::Volume("w-lost".into()), lost));
+        let rivals = vec![node("n3")];
+        let twice = Home { name: Some("pvc-u2".into()), rivals, ..Home::at(node("n1"), 1) };
+        changes.push((Id::Volume("x-twice".into()), twice));
+        changes.push((Id::Snapshot("s".into()), Home { lost: true, ..Home::at(node("n2"), 1) }));
+        let homes = changes.into_iter().map(|(id, home)| Change::Home(driver.clone(), id, Some(home)));
+        let removed = Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2) }));
+        let state = State::of(homes.chain([removed]));
+        let (notices, next) = trouble(&state, &driver, None);
+        assert_eq!((notices.len(), next.clone()), (0, Some(Id::Volume("v0999".into()))));
+        let (notices, next) = trouble(&state, &driver, next);
+        assert_eq!(next, None);
+        let told: Vec<_> = notices.iter().map(|notice| (notice.reason, notice.about.clone())).collect();
+        let uid = Some("u1".to_owned());
+        assert_eq!(
+            told,
+            [
+                ("VolumeLost", About::Claim { namespace: "shop".into(), name: "data".into(), uid }),
+                ("VolumeLost", About::Volume("pv-7".into())),
+                ("VolumeClaimedTwice", About::Volume("pvc-u2".into())),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_note_is_cut_between_characters() {
+        assert_eq!(cut("é".repeat(600)).len(), 1024);
+        assert_eq!(cut(format!("a{}", "é".repeat(600))).len(), 1023);
+    }
+}

@@ -1,0 +1,164 @@
+//! The answer to what an edge says of a lease on its link.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use proto::control::lease::{Own, Owner};
+use proto::names::NodeName;
+use tracing::warn;
+
+use super::hear;
+use crate::nodes::links::{Handle, Links};
+
+/// Answers one message of an edge; none if the link is not its node's any more.
+pub fn answer<'a>(
+    links: &'a Links,
+    node: &'a NodeName,
+    handle: &'a Arc<Handle>,
+    own: Own,
+) -> BoxFuture<'a, Option<Owner>> {
+    answered(links, node, handle, own).boxed()
+}
+
+async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Own) -> Option<Owner> {
+    let (id, link) = (own.id, handle.clone());
+    let counts = move || link.is_in_use();
+    let full = || {
+        if handle.note_full() {
+            warn!(%node, most = hear::MOST, "a node has as many volumes as may be its own; more are refused it");
+        }
+    };
+    let answer = hear::said(links.store(), links, node, own, (counts, full)).await?;
+    Some(Owner { id, answer })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_channel::mpsc;
+    use proto::control::lease::{Answer, Step};
+    use proto::csi::rpc::Id;
+    use proto::host::tasks::Tasks;
+
+    use super::*;
+    use crate::nodes::lease_queue::LeaseQueue;
+    use crate::lease::standing::Standing;
+    use crate::nodes::links::Peer;
+    use crate::state::record::At;
+    use crate::state::store::memory::Memory;
+    use crate::state::store::writer::Store;
+
+    struct World {
+        links: Links,
+        tasks: Tasks,
+        node: NodeName,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let tasks = Tasks::default();
+            let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+            let links = Links::new(store.clone(), tasks.clone(), answer);
+            let node: NodeName = "n1".parse().unwrap();
+            let at = node.clone();
+            let known = move |txn: &mut crate::state::txn::Txn<'_>| {
+                txn.set_at(&"d.example".parse().unwrap(), &at, Some(At::default()));
+            };
+            store.write(known).await.unwrap();
+            Self { links, tasks, node }
+        }
+
+        fn link(&self) -> Arc<Handle> {
+            let handle = Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, self.tasks.child()));
+            self.links.enter(&self.node, &handle);
+            handle
+        }
+
+        fn is_held(&self) -> bool {
+            let (driver, id) = ("d.example".parse().unwrap(), Id::Volume("v".into()));
+            self.links.store().read(|state| state.driver(&driver)?.owner(&id)?.owner.clone()).is_some()
+        }
+    }
+
+    fn saying(id: u64, step: Step) -> Own {
+        Own { id, driver: "d.example".parse().unwrap(), volume: "v".into(), step }
+    }
+
+    fn ask() -> Step {
+        Step::Ask { pod: "p".into() }
+    }
+
+    #[tokio::test]
+    async fn nothing_that_waits_on_a_link_is_heard_when_a_newer_one_has_replaced_it() {
+        let world = World::new().await;
+        let older = world.link();
+        let mut late = LeaseQueue::new(&world.links, &world.node, &older);
+        late.push(saying(1, Step::Release)).unwrap();
+        let newer = world.link();
+        let mut asking = LeaseQueue::new(&world.links, &world.node, &newer);
+        asking.push(saying(1, ask())).unwrap();
+        assert!(matches!(asking.next().await.answer, Answer::Held { .. }));
+        // Behind it in the store's order, so it has had its turn when this is answered.
+        asking.push(saying(2, ask())).unwrap();
+        tokio::select! {
+            biased;
+            answer = late.next() => panic!("answered {answer:?}"),
+            answer = asking.next() => assert_eq!(answer.id, 2),
+        }
+        assert!(world.is_held(), "a word on the older link was taken for a later one");
+    }
+
+    #[tokio::test]
+    async fn nothing_that_waits_is_heard_when_the_edge_has_said_goodbye() {
+        let world = World::new().await;
+        let link = world.link();
+        let mut asking = LeaseQueue::new(&world.links, &world.node, &link);
+        asking.push(saying(1, ask())).unwrap();
+        assert!(matches!(asking.next().await.answer, Answer::Held { .. }));
+        asking.push(saying(2, Step::Release)).unwrap();
+        world.links.remove(&world.node, &link);
+        // Made after the word is, since that is looked at first.
+        let behind = async { world.links.store().write(|_| ()).await };
+        tokio::select! {
+            biased;
+            answer = asking.next() => panic!("answered {answer:?}"),
+            done = behind => done.unwrap(),
+        }
+        assert!(world.is_held());
+    }
+
+    #[tokio::test]
+    async fn a_node_stands_as_its_newest_link_says() {
+        let world = World::new().await;
+        let of = |removed| Standing::of(&world.node, removed, &world.links);
+        assert_eq!((of(false), of(true)), (Standing::Away, Standing::Removed));
+        for (owners, standing) in [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)] {
+            let peer = Peer { version: "0.1.0".into(), owners, ..Peer::default() };
+            let handle = Handle::new(peer, mpsc::channel(1).0, world.tasks.child());
+            world.links.enter(&world.node, &Arc::new(handle));
+            assert_eq!((of(false), of(true)), (standing, Standing::Removed));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_has_as_many_as_it_may_is_refused_more_and_its_link_knows() {
+        let world = World::new().await;
+        let node = world.node.clone();
+        let fill = world.links.store().write(move |txn| {
+            for number in 0..hear::MOST {
+                let owner =
+                    crate::state::record::Owner { node: node.clone(), epoch: 1, pod: "".into(), since: 1 };
+                let own = crate::state::record::Ownership { owner: Some(owner), ..Default::default() };
+                txn.set_owner(&"d.example".parse().unwrap(), &Id::Volume(number.to_string()), Some(own));
+            }
+        });
+        fill.await.unwrap();
+        let link = world.link();
+        let mut asking = LeaseQueue::new(&world.links, &world.node, &link);
+        for _ in 0..2 {
+            asking.push(saying(1, ask())).unwrap();
+            assert!(matches!(asking.next().await.answer, Answer::NotNow { .. }));
+            assert!(!link.note_full());
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What comes of older copies of the store that are put back, in any order with all else: nodes that keep to the edge's
+//! rules, over links that lose questions and answers. `tests/src/direct/test_own.rs` has the edge's own rules.
+
+use proptest::prelude::*;
+
+use crate::lease::decide::*;
+
+const NODES: usize = 3;
+
+/// How a volume stands at a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Lease {
+    #[default]
+    None,
+    Held(u64),
+    LetGo(u64),
+    Unsettled,
+    Fenced,
+}
+
+/// What becomes of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Lost,
+    Unanswered,
+    Answered,
+}
+
+/// What may happen; the number says at which node.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Publish(usize, Way),
+    Unpublish(usize, Way),
+    Cut(usize),
+    /// It states what it has.
+    Link(usize, Way),
+    Attach(usize),
+    Detach(usize),
+    Break(usize),
+    /// A copy of the store is made.
+    Copy,
+    /// It is put back.
+    PutBack,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let at = || 0..NODES;
+    let way = || prop_oneof![1 => Just(Way::Lost), 1 => Just(Way::Unanswered), 6 => Just(Way::Answered)];
+    prop_oneof![
+        6 => (at(), way()).prop_map(|(at, way)| Event::Publish(at, way)),
+        5 => (at(), way()).prop_map(|(at, way)| Event::Unpublish(at, way)),
+        2 => at().prop_map(Event::Cut),
+        5 => (at(), way()).prop_map(|(at, way)| Event::Link(at, way)),
+        1 => at().prop_map(Event::Attach),
+        1 => at().prop_map(Event::Detach),
+        2 => at().prop_map(Event::Break),
+        1 => Just(Event::Copy),
+        1 => Just(Event::PutBack),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    lease: Lease,
+    linked: bool,
+    /// An operator has said that nobody there uses it.
+    excused: bool,
+    /// It has not been heard since the store was put back.
+    unheard: bool,
+}
+
+impl Node {
+    fn has(self) -> bool {
+        matches!(self.lease, Lease::Held(_) | Lease::LetGo(_) | Lease::Fenced)
+    }
+}
+
+#[derive(Default)]
+struct World {
+    nodes: [Node; NODES],
+    own: Ownership,
+    epoch: u64,
+    copy: (Ownership, u64),
+    /// Whether the clock goes on when a copy is put back; if not, nothing but what nodes say keeps epochs apart.
+    clock: bool,
+    now: u64,
+    /// Who lost it without an operator's word.
+    wronged: Option<usize>,
+}
+
+impl World {
+    fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
+        self.now += 1;
+        let said = if let Step::Hold(epoch, _) = step { epoch } else { 0 };
+        let clock = if self.clock { self.now } else { 0 };
+        let epoch = clock.max(self.epoch + 1).max(said + 1);
+        let before = self.own.clone();
+        let (after, verdict) = decide(before.clone(), &name(at), step, Moment { epoch, now: 1 });
+        if after != before {
+            self.epoch = epoch;
+        }
+        self.own = after;
+        verdict
+    }
+
+    /// A pod wants it.
+    fn publish(&mut self, at: usize, way: Way) {
+        match self.nodes[at].lease {
+            Lease::LetGo(epoch) => self.nodes[at].lease = Lease::Held(epoch),
+            Lease::None | Lease::Unsettled if self.nodes[at].linked => {
+                // Pods are kept from starting until all have been heard, after a copy was put back.
+                if self.nodes.iter().any(|node| node.unheard) {
+                    return;
+                }
+                self.nodes[at].lease = Lease::Unsettled;
+                if way == Way::Lost {
+                    return;
+                }
+                let Verdict::Held(epoch) = self.step(at, Step::Ask("p")) else { return };
+                if way == Way::Answered {
+                    self.nodes[at].lease = Lease::Held(epoch);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn unpublish(&mut self, at: usize, way: Way) {
+        match self.nodes[at].lease {
+            Lease::Held(epoch) => self.nodes[at].lease = Lease::LetGo(epoch),
+            Lease::Fenced => self.nodes[at].lease = Lease::Unsettled,
+            _ => {}
+        }
+        self.state(at, way);
+    }
+
+    fn state(&mut self, at: usize, way: Way) {
+        if !self.nodes[at].linked {
+            return;
+        }
+        match self.nodes[at].lease {
+            Lease::Held(epoch) if way != Way::Lost => {
+                let verdict = self.step(at, Step::Hold(epoch, "p"));
+                self.nodes[at].unheard = false;
+                let fenced = matches!(verdict, Verdict::Fenced(_));
+                if fenced && !self.nodes[at].excused {
+                    self.wronged = Some(at);
+                }
+                self.nodes[at].lease = match verdict {
+                    Verdict::Held(epoch) if way == Way::Answered => Lease::Held(epoch),
+                    Verdict::Fenced(_) if way == Way::Answered => Lease::Fenced,
+                    _ => Lease::Held(epoch),
+                };
+            }
+            Lease::LetGo(_) | Lease::Unsettled => {
+                self.nodes[at].lease = Lease::Unsettled;
+                if way != Way::Lost {
+                    self.step(at, Step::Release);
+                }
+                if way == Way::Answered {
+                    self.nodes[at].lease = Lease::None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Publish(at, way) => self.publish(at, way),
+            Event::Unpublish(at, way) => self.unpublish(at, way),
+            Event::Cut(at) => self.nodes[at].linked = false,
+            Event::Link(at, way) => {
+                self.nodes[at].linked = true;
+                self.state(at, way);
+            }
+            Event::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
+            Event::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
+            // Of a node that is away, and never before all have linked: the volume might be taken from the wrong one.
+            Event::Break(at) if !self.nodes[at].linked => {
+                let has = self.own.owner.as_ref().is_some_and(|owner| owner.node == name(at));
+                if has && self.step(at, Step::Break) == Verdict::Done {
+                    self.nodes[at].excused = self.nodes[at].has();
+                }
+            }
+            Event::Break(_) => {}
+            Event::Copy => self.copy = (self.own.clone(), self.epoch),
+            Event::PutBack => {
+                (self.own, self.epoch) = self.copy.clone();
+                for node in &mut self.nodes {
+                    (node.linked, node.unheard) = (false, true);
+                }
+            }
+        }
+        for node in self.nodes.iter_mut().filter(|node| !node.has()) {
+            (node.excused, node.unheard) = (false, false);
+        }
+    }
+}
+
+fn name(at: usize) -> NodeName {
+    format!("n{at}").parse().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_two_nodes_have_a_volume_though_older_copies_of_the_store_are_put_back(
+        clock in any::<bool>(),
+        events in proptest::collection::vec(event(), 0..200),
+    ) {
+        let mut world = World { clock, ..World::default() };
+        for (number, event) in events.iter().enumerate() {
+            world.happens(*event);
+            let users = (0..NODES).filter(|at| world.nodes[*at].has() && !world.nodes[*at].excused);
+            let users: Vec<_> = users.collect();
+            prop_assert!(users.len() <= 1, "{users:?} after {:?}", &events[..=number]);
+            prop_assert_eq!(world.wronged, None, "after {:?}", &events[..=number]);
+        }
+    }
+}
+
+/// What a proptest may not have come by.
+#[test]
+fn the_later_owner_has_it_whoever_is_heard_first() {
+    use Event::{Break, Copy, Cut, Link, Publish, PutBack, Unpublish};
+    use Way::Answered;
+    let all = [Link(0, Answered), Link(1, Answered), Publish(0, Answered), Copy];
+    let let_go = [Unpublish(0, Answered), Publish(1, Answered), PutBack];
+    let taken = [Cut(0), Break(0), Publish(1, Answered), PutBack];
+    for (moved, second) in [(&let_go[..], Lease::None), (&taken[..], Lease::Fenced)] {
+        for (order, clock) in [([0, 1, 0, 1], false), ([0, 1, 0, 1], true), ([1, 0, 0, 1], false)] {
+            let mut world = World { clock, ..World::default() };
+            let links = order.map(|at| Link(at, Answered));
+            all.iter().chain(moved).chain(&links).for_each(|event| world.happens(*event));
+            assert!(matches!(world.nodes[1].lease, Lease::Held(_)), "{:?}", world.nodes);
+            assert_eq!(world.nodes[0].lease, second);
+            assert_eq!(world.own.owner.as_ref().map(|owner| owner.node.clone()), Some(name(1)));
+        }
+    }
+}

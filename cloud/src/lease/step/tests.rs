@@ -1,0 +1,389 @@
+//! Steps over a store, with the nodes that a driver has.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use proto::control::lease::{Answer, Own, Step as Said};
+use proto::host::tasks::Tasks;
+use tonic::Code;
+
+use crate::lease::hear::{LAST, MOST, said};
+use crate::lease::step::*;
+use crate::state::policy::{Policy, Scope};
+use crate::state::record::{At, Broken, Home, Node, Owner};
+use crate::state::store::memory::{Crash, Memory};
+
+fn driver() -> DriverName {
+    "d.example".parse().unwrap()
+}
+
+fn volume() -> Id {
+    Id::Volume("v".into())
+}
+
+fn node(name: &str) -> NodeName {
+    name.parse().unwrap()
+}
+
+struct World {
+    store: Store,
+    links: Links,
+    tasks: Tasks,
+}
+
+impl World {
+    /// Two nodes, whose driver calls them by other names.
+    async fn new(memory: Memory) -> Self {
+        Self::of_scope(memory, None).await
+    }
+
+    async fn of_scope(memory: Memory, scope: Option<Scope>) -> Self {
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(memory), &tasks).unwrap();
+        let policy = Policy { scope, ..Policy::new(None) };
+        let links = Links::new(store.clone(), tasks.clone(), crate::lease::answer::answer)
+            .scoped(&[(driver(), policy)].into());
+        let world = Self { store, links, tasks };
+        for node in ["n1", "n2"] {
+            world.call(node, Some(&format!("id-{node}"))).await;
+        }
+        world
+    }
+
+    /// The driver calls a node so from now on.
+    async fn call(&self, at: &str, node_id: Option<&str>) {
+        let (at, node_id) = (node(at), node_id.map(str::to_owned));
+        let info = node_id.map(|node_id| csi::NodeGetInfoResponse { node_id, ..Default::default() });
+        let info = info.map(|info| info.encode_to_vec().into());
+        self.store
+            .write(move |txn| txn.set_at(&driver(), &at, Some(At { info, ..At::default() })))
+            .await
+            .unwrap();
+    }
+
+    /// It was made at a node, by a class with these keys of ours; or was found there.
+    async fn home(&self, at: &str, name: Option<&str>, keys: &[&str]) {
+        let parameters: BTreeMap<_, _> =
+            keys.iter().map(|key| ((*key).to_owned(), "true".to_owned())).collect();
+        let parameters = Some(parameters).filter(|ours| !ours.is_empty()).map(Box::new);
+        let home = Home { name: name.map(Into::into), parameters, ..Home::at(node(at), 1) };
+        self.store.write(|txn| txn.set_home(&driver(), &volume(), Some(home))).await.unwrap();
+    }
+
+    async fn attach(&self, node_id: &str) -> Result<(), Error> {
+        attaching(&self.store, &self.links, (&driver(), &volume()), node_id, true).await
+    }
+
+    async fn attach_as_ordinary(&self, node_id: &str) -> Result<(), Error> {
+        attaching(&self.store, &self.links, (&driver(), &volume()), node_id, false).await
+    }
+
+    async fn detach(&self, node_id: &str) {
+        detached(&self.store, &driver(), &volume(), node_id.into()).await.unwrap();
+    }
+
+    async fn say_of(&self, at: &str, volume: &str, step: Said) -> Answer {
+        let own = Own { id: 1, driver: driver(), volume: volume.into(), step };
+        said(&self.store, &self.links, &node(at), own, (|| true, || {})).await.unwrap()
+    }
+
+    async fn say(&self, at: &str, step: Said) -> Answer {
+        self.say_of(at, "v", step).await
+    }
+
+    async fn ask(&self, at: &str) -> Answer {
+        self.say(at, Said::Ask { pod: "p".into() }).await
+    }
+
+    async fn hold(&self, at: &str, epoch: u64) -> Answer {
+        self.say(at, Said::Hold { epoch, pod: "p".into() }).await
+    }
+
+    async fn take_from(&self, at: &'static str) {
+        self.store.write(move |txn| step(txn, &driver(), &volume(), &node(at), Step::Break)).await.unwrap();
+    }
+
+    fn own(&self) -> Option<Ownership> {
+        self.store.read(|state| state.driver(&driver())?.owner(&volume()).cloned())
+    }
+
+    fn holder(&self) -> Option<String> {
+        Some(self.own()?.owner?.node.to_string())
+    }
+
+    fn attached(&self) -> Option<String> {
+        Some(self.own()?.attached?.node.to_string())
+    }
+}
+
+fn not_now(answer: Answer) -> String {
+    let Answer::NotNow { why } = answer else { panic!("{answer:?}") };
+    why
+}
+
+#[tokio::test]
+async fn a_driver_calls_nodes_as_it_likes_and_an_unknown_one_is_its_own_to_refuse() {
+    let world = World::new(Memory::default()).await;
+    world.attach("id-n9").await.unwrap();
+    assert_eq!(world.own(), None);
+    world.attach("id-n1").await.unwrap();
+    for other in ["id-n2", "id-n9", "n1"] {
+        let refused = world.attach(other).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{other}");
+        let text = refused.chain();
+        assert!(
+            text.contains("attached to node n1 since 20")
+                && text.contains("csi-cloud volume release d.example v --node n1"),
+            "{text}"
+        );
+    }
+    assert!(matches!(world.ask("n2").await, Answer::Anothers { .. }));
+    world.detach("id-n2").await;
+    assert_eq!(world.attached().as_deref(), Some("n1"));
+    world.detach("").await;
+    assert_eq!(world.own(), None);
+    world.attach("id-n2").await.unwrap();
+    world.detach("id-n2").await;
+    assert_eq!(world.own(), None);
+}
+
+#[tokio::test]
+async fn a_node_whose_name_has_changed_or_is_not_known_is_detached_all_the_same() {
+    let world = World::new(Memory::default()).await;
+    for (before, now, by) in
+        [("id-n1", Some("other"), "id-n1"), ("id-n1", Some("other"), "other"), ("id-n1", None, "id-n1")]
+    {
+        world.call("n1", Some(before)).await;
+        world.attach(before).await.unwrap();
+        world.ask("n1").await;
+        world.call("n1", now).await;
+        world.attach(before).await.unwrap();
+        assert!(world.attach("id-n2").await.is_err(), "{now:?}");
+        world.detach(by).await;
+        assert_eq!((world.attached(), world.holder().as_deref()), (None, Some("n1")), "{now:?} {by}");
+        // The owner's own, maybe: that is the driver's to say.
+        if now.is_none() {
+            world.attach(before).await.unwrap();
+        }
+        world.say("n1", Said::Release).await;
+        world.detach("").await;
+        assert_eq!(world.own(), None, "{now:?} {by}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_an_ordinary_volume_does_not_get_what_a_guest_has_elsewhere() {
+    let world = World::new(Memory::default()).await;
+    for node in ["id-n1", "id-n2"] {
+        world.attach_as_ordinary(node).await.unwrap();
+        assert_eq!(world.own(), None);
+    }
+    world.ask("n1").await;
+    assert!(is_had(&world.store, &driver(), &volume()));
+    let refused = world.attach_as_ordinary("id-n2").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    world.attach_as_ordinary("id-n1").await.unwrap();
+    assert_eq!(world.attached().as_deref(), Some("n1"));
+    world.detach("id-n1").await;
+    // What was only taken from somebody is anybody's.
+    world.take_from("n1").await;
+    assert!(!is_had(&world.store, &driver(), &volume()));
+    world.attach_as_ordinary("id-n2").await.unwrap();
+    assert_eq!(world.attached(), None);
+}
+
+#[tokio::test]
+async fn of_several_nodes_that_a_driver_calls_alike_the_one_that_asks_is_the_owner() {
+    let world = World::new(Memory::default()).await;
+    world.call("n3", Some("id-n1")).await;
+    world.attach("id-n1").await.unwrap();
+    assert_eq!(world.own(), None);
+    assert!(matches!(world.ask("n3").await, Answer::Held { .. }));
+    world.attach("id-n1").await.unwrap();
+    assert!(world.attach("id-n2").await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_held_is_not_deleted_and_is_forgotten_with_the_volume() {
+    let world = World::new(Memory::default()).await;
+    world.attach("id-n1").await.unwrap();
+    may_be_deleted(&world.store, &world.links, &driver(), &volume()).unwrap();
+    world.ask("n1").await;
+    let refused = may_be_deleted(&world.store, &world.links, &driver(), &volume()).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.chain().contains("node n1 has it for pod p"), "{}", refused.chain());
+    crate::state::ingest::gone(&world.store, &driver(), &volume()).await.unwrap();
+    assert_eq!(world.holder().as_deref(), Some("n1"), "the node says that it has it");
+    world.take_from("n1").await;
+    crate::state::ingest::forgotten(&world.store, &driver(), &volume()).await.unwrap();
+    assert!(matches!(world.hold("n1", 0).await, Answer::Fenced { .. }), "nothing was deleted");
+    crate::state::ingest::gone(&world.store, &driver(), &volume()).await.unwrap();
+    assert_eq!(world.store.read(|state| state.driver(&driver()).unwrap().owners().len()), 0);
+}
+
+#[tokio::test]
+async fn an_epoch_is_given_once_also_when_the_clock_goes_back_and_nothing_is_owned() {
+    let memory = Memory::default();
+    let world = World::new(memory.clone()).await;
+    let far = now() + 1_000_000_000;
+    world.store.write(move |txn| txn.set_epoch(far)).await.unwrap();
+    assert_eq!(world.ask("n1").await, Answer::Held { epoch: far + 1 });
+    world.say("n1", Said::Release).await;
+    world.tasks.stop();
+    let world = World::new(memory).await;
+    let Answer::Held { epoch } = world.ask("n2").await else { panic!("refused") };
+    assert!(epoch > far + 1, "{epoch}");
+}
+
+#[tokio::test]
+async fn what_a_node_says_of_epochs_counts_and_leaves_room_for_more() {
+    let world = World::new(Memory::default()).await;
+    world.ask("n1").await;
+    let later = now() + 1_000_000_000;
+    assert_eq!(world.hold("n2", later).await, Answer::Held { epoch: later }, "an older copy was put back");
+    assert_eq!(world.store.read(State::epoch), later + 1);
+    assert!(
+        matches!(world.hold("n1", later).await, Answer::Fenced { why } if why.contains("node n2 has it"))
+    );
+    for epoch in [u64::MAX, LAST + 1] {
+        assert!(not_now(world.hold("n1", epoch).await).contains("never given"));
+    }
+    assert_eq!(world.hold("n1", LAST).await, Answer::Held { epoch: LAST });
+    assert_eq!(world.ask("n1").await, Answer::Held { epoch: LAST + 2 });
+    assert_eq!(world.hold("n1", LAST + 2).await, Answer::Held { epoch: LAST + 2 });
+}
+
+/// What is durable when csi-cloud is killed while it answers nobody knows; the node says it again, and nobody else has
+/// had it in between.
+#[tokio::test]
+async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() {
+    // Commits 0 and 1 are of the world.
+    for (crash, durable) in [(Crash::Before(2), false), (Crash::After(2), true)] {
+        let memory = Memory::default();
+        let world = World::new(memory.crashing(crash)).await;
+        not_now(world.ask("n1").await);
+        world.tasks.stop();
+        let world = World::new(memory.clone()).await;
+        let other = world.ask("n2").await;
+        assert_eq!(matches!(other, Answer::Anothers { .. }), durable, "{other:?}");
+        let asker = if durable { "n1" } else { "n2" };
+        assert!(matches!(world.ask(asker).await, Answer::Held { .. }), "{crash:?}");
+        world.tasks.stop();
+
+        let world = World::new(memory.crashing(crash)).await;
+        not_now(world.say(asker, Said::Release).await);
+        world.tasks.stop();
+        let world = World::new(memory).await;
+        assert_eq!(world.holder().is_none(), durable, "{crash:?}");
+        assert_eq!(world.say(asker, Said::Release).await, Answer::Released);
+        assert!(matches!(world.ask("n2").await, Answer::Held { .. }));
+        world.tasks.stop();
+    }
+}
+
+#[tokio::test]
+async fn nobody_speaks_of_what_it_cannot_have_or_on_a_link_that_is_gone() {
+    let world = World::new(Memory::default()).await;
+    assert!(not_now(world.ask("n7").await).contains("never had"));
+    not_now(world.say_of("n1", &"v".repeat(5000), Said::Release).await);
+    let late = Own { id: 1, driver: driver(), volume: "v".into(), step: Said::Ask { pod: String::new() } };
+    assert_eq!(said(&world.store, &world.links, &node("n1"), late, (|| false, || {})).await, None);
+    assert_eq!(world.own(), None);
+}
+
+#[tokio::test]
+async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
+    for (scope, elsewhere) in [(Scope::Node, true), (Scope::Shared, false)] {
+        let world = World::of_scope(Memory::default(), Some(scope)).await;
+        world.home("n1", None, &[]).await;
+        for said in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
+            let answer = world.say("n2", said).await;
+            assert_eq!(matches!(answer, Answer::Held { .. }), !elsewhere, "{answer:?}");
+            if let Answer::Anothers { why } | Answer::NotNow { why } = answer {
+                assert!(why.contains("lives at node n1") && why.contains("\"shared\""), "{why}");
+            }
+            world.say("n2", Said::Release).await;
+        }
+        assert!(matches!(world.ask("n1").await, Answer::Held { .. }));
+        let refused = world.ask("n2").await;
+        assert!(
+            matches!(&refused, Answer::Anothers { why } if why.contains("node n1 has it")),
+            "{refused:?}"
+        );
+        // It stays its owner's, wherever it is said to live later.
+        world.home("n2", None, &[]).await;
+        assert!(matches!(world.hold("n1", 1).await, Answer::Held { .. }));
+    }
+    // Where its driver says that it can be had as well, it can: in the same zone.
+    for (zone, can) in [("z1", true), ("z2", false)] {
+        let world = World::of_scope(Memory::default(), Some(Scope::Node)).await;
+        let topology = csi::Topology { segments: [("zone".to_owned(), "z1".to_owned())].into() };
+        let volume_of = csi::Volume { accessible_topology: vec![topology], ..Default::default() };
+        let entry = csi::list_volumes_response::Entry { volume: Some(volume_of), ..Default::default() };
+        let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(node("n1"), 1) };
+        let at =
+            At { place: [std::sync::Arc::new(("zone".to_owned(), zone.to_owned()))].into(), ..At::default() };
+        let known = world.store.write(|txn| {
+            txn.set_home(&driver(), &volume(), Some(home));
+            txn.set_at(&driver(), &node("n2"), Some(at));
+        });
+        known.await.unwrap();
+        assert_eq!(matches!(world.hold("n2", 0).await, Answer::Held { .. }), can, "{zone}");
+    }
+    for (scope, by_hand) in [(Scope::Shared, false), (Scope::Node, true)] {
+        let world = World::of_scope(Memory::default(), Some(scope)).await;
+        for (name, keys, can) in [
+            (Some("pvc"), &[][..], by_hand),
+            (Some("pvc"), &["edge-csi.io/other"], by_hand),
+            (Some("pvc"), &[csi::direct::KEY], true),
+            (None, &[], true),
+        ] {
+            world.home("n1", name, keys).await;
+            let answer = world.ask("n1").await;
+            assert_eq!(matches!(answer, Answer::Held { .. }), can, "{answer:?}");
+            world.say("n1", Said::Release).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_has_only_so_many_volumes() {
+    let world = World::new(Memory::default()).await;
+    let fill = world.store.write(|txn| {
+        for number in 0..MOST {
+            let owner = Owner { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+            let own = Ownership { owner: Some(owner), ..Ownership::default() };
+            txn.set_owner(&driver(), &Id::Volume(number.to_string()), Some(own));
+        }
+    });
+    fill.await.unwrap();
+    let told = Cell::new(0);
+    for step in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
+        let own = Own { id: 1, driver: driver(), volume: "v".into(), step };
+        let full = || told.set(told.get() + 1);
+        let answer = said(&world.store, &world.links, &node("n1"), own, (|| true, full)).await.unwrap();
+        assert!(not_now(answer).contains("has 10000 volumes"));
+    }
+    assert_eq!(told.get(), 2);
+    assert!(matches!(
+        world.say_of("n1", "7", Said::Hold { epoch: 1, pod: "p".into() }).await,
+        Answer::Held { .. }
+    ));
+    assert_eq!(world.say_of("n1", "7", Said::Release).await, Answer::Released);
+    assert!(matches!(world.ask("n1").await, Answer::Held { .. }));
+    assert!(matches!(world.say_of("n2", "8", Said::Release).await, Answer::Released));
+    assert_eq!(world.store.read(|state| state.owned_by(&node("n1"))), MOST);
+}
+
+#[tokio::test]
+async fn an_operator_is_told_what_to_do_about_each_kind_of_owner() {
+    let world = World::new(Memory::default()).await;
+    let owner = Owner { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+    let own =
+        Ownership { owner: Some(owner), broken: vec![Broken { node: node("n2"), epoch: 1 }], attached: None };
+    let text = || whose(&driver(), &volume(), &own, &world.store, &world.links);
+    assert!(text().contains("has no link: it lets go when it has linked"), "{}", text());
+    let removed = Node { since: 1, removed: Some(1) };
+    world.store.write(|txn| txn.set_node(&node("n1"), Some(removed))).await.unwrap();
+    assert!(text().contains("was removed, so it never says"), "{}", text());
+}

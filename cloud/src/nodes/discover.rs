@@ -1,0 +1,217 @@
+//! Things without a home: volumes made before us, or by somebody else, or a store that was lost. The nodes are
+//! asked, and what one of them has is kept, so that it is asked for once.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use prost::Message;
+use proto::csi;
+use proto::csi::frame;
+use proto::csi::rpc::{Id, Rpc};
+use proto::csi::volume_capability::access_mode::Mode;
+use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use proto::error::{Error, chain};
+use proto::http2::forward::{Answer, Call};
+use proto::names::NodeName;
+use tokio::time::Instant;
+use tonic::Code;
+use tracing::warn;
+
+use crate::nodes::node_call::Passage;
+use crate::nodes::query::{AskError, Asker};
+use crate::state::ingest;
+use crate::state::node_names::names;
+use crate::state::record::text;
+use crate::state::store::writer::Store;
+
+/// Nodes asked at the same time.
+const AT_ONCE: usize = 64;
+/// How long a node may take to say whether it has something.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks the nodes of a driver.
+pub struct Finder<'a> {
+    /// How they are asked.
+    pub asker: &'a Asker,
+    /// What is known of them.
+    pub store: &'a Store,
+    /// Until when the caller waits.
+    pub deadline: Option<Instant>,
+}
+
+enum Has {
+    It(Bytes),
+    NotIt,
+    NotSaid,
+}
+
+impl Finder<'_> {
+    /// Asks all nodes for something, and keeps where it lives.
+    ///
+    /// # Errors
+    /// No node has it, or some could not be asked; or it could not be kept.
+    pub async fn find(&self, id: &Id) -> Result<(), Error> {
+        if text(id).is_empty() {
+            return Err(self.nowhere(id));
+        }
+        let said: Vec<_> = stream::iter(self.nodes())
+            .map(|node| async { (self.has(&node, id).await, node) })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let (mut silent, mut found) = (Vec::new(), false);
+        for (has, node) in said {
+            match has {
+                Has::It(entry) => {
+                    let kept = ingest::found(self.store, &self.asker.driver, id, &node, entry).await;
+                    kept.map_err(|source| Error::NotDurable { source: source.into() })?;
+                    found = true;
+                }
+                Has::NotIt => {}
+                Has::NotSaid => silent.push(node),
+            }
+        }
+        match (found, silent.as_slice()) {
+            (true, _) => Ok(()),
+            (false, []) => Err(self.nowhere(id)),
+            (false, _) => Err(self.not_asked(id, silent)),
+        }
+    }
+
+    /// Tells every node to end something, and gives back an answer of OK if all said so. A refusal for good is given
+    /// back only if no node's outcome is open: sidecars take it for the end of the call.
+    ///
+    /// # Errors
+    /// A node could not be told, or what came of it there is not known, and it may have it.
+    pub async fn end(&self, rpc: &'static Rpc, id: &Id, call: &Call) -> Result<Answer, Error> {
+        let (nodes, mut silent): (Vec<_>, Vec<_>) =
+            self.nodes().into_iter().partition(|node| self.asker.links().now(node).is_some());
+        silent.retain(|node| !self.is_not_there(node, id));
+        let told: Vec<_> = stream::iter(nodes)
+            .map(|node| async { (self.tell(&node, rpc, call.clone()).await, node) })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let (mut ended, mut refused) = (None, None);
+        for (answer, node) in told {
+            match answer {
+                Ok(answer) if answer.ok().is_some() => ended = Some(answer),
+                Ok(answer) => refused = refused.filter(is_open).or(Some(answer)),
+                Err(error) => {
+                    warn!(%node, rpc = rpc.method, error = error.chain(), "could not be told");
+                    silent.push(node);
+                }
+            }
+        }
+        if let Some(status) = refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure) {
+            warn!(rpc = rpc.method, id = text(id), %status, "a driver refuses, and other nodes could not be told");
+        }
+        match refused.or(ended) {
+            _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
+            Some(answer) => Ok(answer),
+            // Nobody was told, since nobody can have it.
+            None => Ok(Answer::of(frame::frame(&[]))),
+        }
+    }
+
+    fn nodes(&self) -> Vec<NodeName> {
+        self.store.read(|state| {
+            let nodes = state.driver(&self.asker.driver).map(|driver| driver.nodes().keys());
+            nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
+        })
+    }
+
+    /// Whether a node is known not to have something: it once gave a whole list, and what was made there since
+    /// has a home.
+    fn is_not_there(&self, node: &NodeName, id: &Id) -> bool {
+        let listed = |state: &crate::state::known::State| {
+            state.driver(&self.asker.driver)?.at(node).map(|at| at.listed)
+        };
+        matches!(id, Id::Volume(_)) && self.store.read(listed).is_some_and(|listed| listed > 0)
+    }
+
+    async fn tell(&self, node: &NodeName, rpc: &'static Rpc, mut call: Call) -> Result<Answer, Error> {
+        let (links, driver, authority) = (self.asker.links(), &self.asker.driver, self.asker.authority());
+        Passage { links, driver, authority, node, rpc, deadline: self.deadline, call: None }
+            .unary(&mut call)
+            .await
+    }
+
+    async fn has(&self, node: &NodeName, id: &Id) -> Has {
+        let deadline = Instant::now() + PATIENCE;
+        let deadline = self.deadline.map_or(deadline, |callers| callers.min(deadline));
+        let asked = match id {
+            Id::Volume(id) => self.validate(node, id, deadline).await,
+            Id::Snapshot(id) => self.listed(node, id, deadline).await,
+            Id::Group(id) => {
+                let request = csi::GetVolumeGroupSnapshotRequest {
+                    group_snapshot_id: id.clone(),
+                    ..Default::default()
+                };
+                self.asker
+                    .ask(node, "/csi.v1.GroupController/GetVolumeGroupSnapshot", &request, deadline)
+                    .await
+            }
+            // A name is no thing.
+            Id::Name(..) => return Has::NotIt,
+        };
+        match asked {
+            Ok(entry) => Has::It(entry),
+            Err(error) if error.code() == Code::NotFound => Has::NotIt,
+            Err(AskError::Driver { status, .. })
+                if status.code() == Code::Unimplemented && !matches!(id, Id::Volume(_)) =>
+            {
+                Has::NotIt
+            }
+            Err(error) => {
+                warn!(%node, driver = %self.asker.driver, error = chain(&error), "a node does not say what it has");
+                Has::NotSaid
+            }
+        }
+    }
+
+    /// The one question about a volume that every driver answers and that changes nothing.
+    async fn validate(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, AskError> {
+        let capability = csi::VolumeCapability {
+            access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+        };
+        let request = csi::ValidateVolumeCapabilitiesRequest {
+            volume_id: id.into(),
+            volume_capabilities: vec![capability],
+            ..Default::default()
+        };
+        let path = "/csi.v1.Controller/ValidateVolumeCapabilities";
+        // It does not tell what the volume is like.
+        self.asker.ask(node, path, &request, deadline).await.map(|_| Bytes::new())
+    }
+
+    async fn listed(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, AskError> {
+        let request = csi::ListSnapshotsRequest { snapshot_id: id.into(), ..Default::default() };
+        let answer = self.asker.ask(node, "/csi.v1.Controller/ListSnapshots", &request, deadline).await?;
+        let unreadable = || AskError::Unreadable { node: node.clone(), method: "ListSnapshots" };
+        let list = csi::ListSnapshotsResponse::decode(answer).map_err(|_| unreadable())?;
+        let entry = list
+            .entries
+            .into_iter()
+            .find(|entry| entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id));
+        let gone = || AskError::Passage(self.nowhere(&Id::Snapshot(id.into())));
+        entry.map(|entry| entry.encode_to_vec().into()).ok_or_else(gone)
+    }
+
+    fn nowhere(&self, id: &Id) -> Error {
+        Error::NoSuchThing { driver: self.asker.driver.clone(), id: text(id).into() }
+    }
+
+    fn not_asked(&self, id: &Id, mut nodes: Vec<NodeName>) -> Error {
+        nodes.sort();
+        Error::NotAsked { driver: self.asker.driver.clone(), id: text(id).into(), nodes: names(&nodes) }
+    }
+}
+
+/// Whether a refusal leaves open what came of the call, for every sidecar.
+fn is_open(refused: &Answer) -> bool {
+    let code = refused.failure().map(|status| status.code());
+    matches!(code, Some(Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable))
+}

@@ -1,0 +1,109 @@
+//! How far the volumes of drivers reach, as edges are told: they show a node's own callers our topology by it.
+//!
+//! A scope that is not known yet is not told, because an edge keeps for good what it hears.
+
+use std::collections::BTreeMap;
+
+use proto::names::{DriverName, NodeName};
+
+use crate::state::known::OfDriver;
+use crate::state::policy::{Policy, Scope};
+use crate::state::record::At;
+use crate::state::store::writer::Store;
+
+/// The scopes of all drivers.
+#[derive(Default)]
+pub(super) struct Scopes {
+    /// The operator's word.
+    words: BTreeMap<DriverName, Scope>,
+}
+
+impl Scopes {
+    pub(super) fn new(policies: &BTreeMap<DriverName, Policy>) -> Self {
+        let word = |(driver, policy): (&DriverName, &Policy)| Some((driver.clone(), policy.scope?));
+        Self { words: policies.iter().filter_map(word).collect() }
+    }
+
+    /// Those of the drivers that a node has.
+    pub(super) fn at(&self, node: &NodeName, store: &Store) -> BTreeMap<DriverName, Scope> {
+        self.among(store, |driver| driver.at(node).is_some())
+    }
+
+    /// That of one driver.
+    pub(super) fn of(&self, driver: &DriverName, store: &Store) -> Option<Scope> {
+        store.read(|state| self.scope(driver, state.driver(driver)?))
+    }
+
+    /// Those of all drivers that any node has.
+    pub(super) fn all(&self, store: &Store) -> BTreeMap<DriverName, Scope> {
+        self.among(store, |_| true)
+    }
+
+    fn among(&self, store: &Store, wanted: impl Fn(&OfDriver) -> bool) -> BTreeMap<DriverName, Scope> {
+        store.read(|state| {
+            let drivers = state.drivers().into_iter().filter(|(_, driver)| wanted(driver));
+            drivers.filter_map(|(name, driver)| Some((name.clone(), self.scope(name, driver)?))).collect()
+        })
+    }
+
+    /// None if the operator said nothing, and no node's driver has either.
+    fn scope(&self, name: &DriverName, driver: &OfDriver) -> Option<Scope> {
+        let inferred = || driver.nodes().values().any(At::has_spoken).then(|| driver.said().scope());
+        self.words.get(name).copied().or_else(inferred)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use proto::control::hello::{Answer, Driver};
+    use proto::csi;
+    use proto::host::tasks::Tasks;
+
+    use super::*;
+    use crate::nodes::links::Links;
+    use crate::state::ingest;
+    use crate::state::store::memory::Memory;
+
+    fn driver(name: &str, constrained: bool) -> Driver {
+        let mut answer = csi::GetPluginCapabilitiesResponse::default().encode_to_vec().into();
+        if constrained {
+            answer = csi::topology::into_plugin_capabilities(&answer).unwrap();
+        }
+        let info = csi::GetPluginInfoResponse { name: name.into(), ..Default::default() };
+        let answers = [("GetPluginInfo", info.encode_to_vec().into()), ("GetPluginCapabilities", answer)];
+        let answers = answers.into_iter().map(|(method, answer)| (method.to_owned(), Answer(answer)));
+        Driver { name: name.parse().unwrap(), answers: answers.collect() }
+    }
+
+    #[tokio::test]
+    async fn a_scope_is_the_operators_word_or_what_a_driver_said_and_else_not_told() {
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let (word, inferred): (DriverName, DriverName) =
+            ("word.example".parse().unwrap(), "inferred.example".parse().unwrap());
+        let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
+        let links = Links::new(store.clone(), tasks, |_, _, _, _| Box::pin(async { None }))
+            .scoped(&[(word.clone(), policy)].into());
+        let (scopes, mut told) = (&links.scopes, links.told.subscribe());
+        let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
+        let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
+        ingest::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")]).await.unwrap();
+        assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
+        ingest::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
+        links.look();
+        assert!(told.has_changed().unwrap());
+        told.mark_unchanged();
+        let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
+        assert_eq!(scopes.at(&n1, &store), expected.into());
+        assert!(scopes.at(&n2, &store).is_empty(), "another node's drivers are none of its business");
+        // What one node's driver says holds at all.
+        ingest::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
+        links.look();
+        assert!(told.has_changed().unwrap());
+        told.mark_unchanged();
+        assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Node));
+        links.look();
+        assert!(!told.has_changed().unwrap(), "there is nothing new to tell");
+    }
+}

@@ -1,0 +1,129 @@
+//! A volume that is made of a snapshot or of another volume lives at that one's node, whatever topology is asked for.
+//!
+//! The scheduler knows nothing of sources. With WaitForFirstConsumer the provisioner asks for the node that the scheduler
+//! gave the pod; a driver refuses every node but its own, and the scheduler chooses again without having learned anything,
+//! often the same node for ever. So the driver is asked for its own node. Its answer says where the volume is, the claim
+//! is bound to it, and the pod follows.
+
+use bytes::Bytes;
+use prost::Message;
+use proto::csi::TopologyRequirement;
+use proto::csi::wire;
+use proto::csi::wire::{Edit, Malformed};
+
+use crate::state::record::At;
+use proto::csi::topology::NODE_SEGMENT;
+
+// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+const SOURCE: u32 = 6;
+const REQUIREMENT: u32 = 7;
+const REQUISITE: u32 = 1;
+const SEGMENTS: u32 = 1;
+
+/// A CreateVolume for the driver at its source's node: if none of the topologies that it asks for is there, it asks for
+/// that node's own.
+///
+/// # Errors
+/// The request is malformed.
+pub(crate) fn its_source(create_volume: &Bytes, at: &At) -> Result<Bytes, Malformed> {
+    let mut has_source = false;
+    for field in wire::fields(create_volume) {
+        has_source |= field?.number == SOURCE;
+    }
+    if !has_source {
+        return Ok(create_volume.clone());
+    }
+    let edited = wire::edit(create_volume, &[REQUIREMENT], |requirement| {
+        let asked = TopologyRequirement::decode(requirement)?.requisite;
+        let is_here = |segments| at.is_at(&segments);
+        // CSI: without requisite topologies any will do.
+        if asked.is_empty() || asked.into_iter().any(|one| is_here(one.segments.into_iter().collect())) {
+            return Ok(Edit::Keep);
+        }
+        Ok(Edit::Replace(place(at)))
+    })?;
+    Ok(edited.map_or_else(|| create_volume.clone(), Bytes::from))
+}
+
+/// A requirement for where the driver says that its node is; it does not know our segment, which every node has too.
+fn place(at: &At) -> Vec<u8> {
+    let mut topology = Vec::new();
+    for segment in at.place.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
+        wire::append(&mut topology, &[SEGMENTS], &wire::entry(&segment.0, &segment.1));
+    }
+    let mut requirement = Vec::new();
+    wire::append(&mut requirement, &[REQUISITE], &topology);
+    requirement
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use proto::csi::volume_content_source::{SnapshotSource, Type};
+    use proto::csi::{CreateVolumeRequest, Topology, VolumeContentSource};
+
+    use super::*;
+
+    fn at(node: &str) -> At {
+        let place = [(NODE_SEGMENT, "ours"), ("zone", "a"), ("node", node)];
+        At {
+            place: place.map(|(key, value)| Arc::new((key.to_owned(), value.to_owned()))).into(),
+            ..At::default()
+        }
+    }
+
+    fn topology(node: &str) -> Topology {
+        Topology { segments: [("node".to_owned(), node.to_owned())].into() }
+    }
+
+    fn request(from: Option<&str>, nodes: &[&str]) -> CreateVolumeRequest {
+        let snapshot = |id: &str| Type::Snapshot(SnapshotSource { snapshot_id: id.to_owned() });
+        let requisite: Vec<_> = nodes.iter().map(|node| topology(node)).collect();
+        CreateVolumeRequest {
+            name: "pvc-1".to_owned(),
+            volume_content_source: from.map(|id| VolumeContentSource { r#type: Some(snapshot(id)) }),
+            accessibility_requirements: Some(TopologyRequirement { preferred: requisite.clone(), requisite }),
+            ..Default::default()
+        }
+    }
+
+    /// What the driver is asked for, and whether that is byte for byte what came.
+    fn asked(request: &CreateVolumeRequest) -> (CreateVolumeRequest, bool) {
+        let came = Bytes::from(request.encode_to_vec());
+        let goes = its_source(&came, &at("n1")).unwrap();
+        (CreateVolumeRequest::decode(goes.clone()).unwrap(), goes == came)
+    }
+
+    #[test]
+    fn only_what_is_made_of_a_source_at_another_node_is_asked_for_where_that_is() {
+        let (goes, _) = asked(&request(Some("s"), &["n2", "n3"]));
+        let wanted = goes.accessibility_requirements.unwrap();
+        assert!(wanted.preferred.is_empty());
+        let here = wanted.requisite.iter().map(|one| one.segments.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            here,
+            [[("zone".to_owned(), "a".to_owned()), ("node".to_owned(), "n1".to_owned())].into()]
+        );
+        for same in [
+            request(Some("s"), &["n2", "n1"]),
+            request(Some("s"), &[]),
+            request(None, &["n2"]),
+            CreateVolumeRequest { accessibility_requirements: None, ..request(Some("s"), &[]) },
+        ] {
+            assert!(asked(&same).1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_from_outside_do_not_panic_and_all_else_passes(bytes: Vec<u8>, name: String) {
+            let _ = its_source(&bytes.into(), &at("n1"));
+            let request = CreateVolumeRequest { name: name.clone(), ..request(Some("s"), &["n2"]) };
+            let (goes, _) = asked(&request);
+            prop_assert_eq!(goes.name, name);
+            prop_assert!(goes.volume_content_source == request.volume_content_source);
+        }
+    }
+}

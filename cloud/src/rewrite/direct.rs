@@ -1,0 +1,242 @@
+//! Direct volumes in the cloud: a class that asks for one is understood, or refused, before anything is written down;
+//! the driver is asked for a block volume; and what the class said goes into the volume's context.
+//!
+//! Whether a pod gets its volume directly is decided here once, by the class, so that a node can know it while it is
+//! cut off. Another way to decide (by the pod's RuntimeClass) would put the same keys into the same place.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message;
+use proto::csi;
+use proto::csi::VolumeCapability;
+use proto::csi::direct;
+use proto::csi::direct::{Contradiction, Direct};
+use proto::csi::wire;
+use proto::csi::wire::Malformed;
+use proto::error::{BadRequest, Error, chain};
+
+use crate::rewrite::parameters::OURS;
+
+// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+const CREATED_WITH: u32 = 8;
+const MODIFIED_TO: u32 = 3;
+
+/// Refuses a CreateVolume that asks for what cannot be had directly; `parameters` are those that are ours.
+///
+/// # Errors
+/// What contradicts what.
+pub(crate) fn check_create(request: &Bytes, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
+    const METHOD: &str = "CreateVolume";
+    let contradiction = |source| Error::DirectAsked { method: METHOD, source };
+    none_is_ours(METHOD, request, CREATED_WITH)?;
+    let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };
+    let bad = |source| Error::BadRequest { method: METHOD, source: BadRequest::Protobuf(source) };
+    let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad)?;
+    check(&direct, &request.volume_capabilities).map_err(contradiction)
+}
+
+/// Refuses our keys where they would reach the driver, and mean nothing: among the mutable parameters.
+fn none_is_ours(method: &'static str, request: &[u8], mutable: u32) -> Result<(), Error> {
+    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
+    for field in wire::fields(request) {
+        let field = field.map_err(malformed)?;
+        let Some(entry) = field.content.filter(|_| field.number == mutable) else { continue };
+        let (key, _) = wire::read_entry(entry).map_err(malformed)?;
+        if key.starts_with(OURS) {
+            return Err(Error::DirectAsked { method, source: Contradiction::Mutable(key.to_owned()) });
+        }
+    }
+    Ok(())
+}
+
+fn check(direct: &Direct, capabilities: &[VolumeCapability]) -> Result<(), Contradiction> {
+    capabilities.iter().try_for_each(|capability| direct.mount(capability).map(drop))
+}
+
+/// A CreateVolume or GetCapacity for the driver, if the class asks for direct volumes.
+///
+/// # Errors
+/// The request is malformed.
+pub(crate) fn out_of(
+    method: &str,
+    request: Bytes,
+    parameters: &BTreeMap<String, String>,
+) -> Result<Bytes, Malformed> {
+    match direct::places(method).filter(|_| parameters.contains_key(direct::KEY)) {
+        Some(places) => direct::for_driver(&request, places).map(Bytes::from),
+        None => Ok(request),
+    }
+}
+
+/// A call on a volume, as the driver gets it; none if it is no direct volume's and goes as it came. Without a context
+/// in the request, `class` is what the volume was made with.
+///
+/// # Errors
+/// The request is malformed, or asks for what cannot be had directly.
+pub(crate) fn of_volume(
+    method: &'static str,
+    request: &Bytes,
+    class: impl FnOnce() -> BTreeMap<String, String>,
+) -> Result<Option<Bytes>, Error> {
+    if method == "ControllerModifyVolume" {
+        none_is_ours(method, request, MODIFIED_TO)?;
+    }
+    if !matches!(method, "ControllerPublishVolume" | "ValidateVolumeCapabilities" | "ControllerExpandVolume")
+    {
+        return Ok(None);
+    }
+    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
+    let Some(places) = direct::places(method) else { return Ok(None) };
+    let said = match places.context {
+        [] => class(),
+        _ => direct::asked(request, places).map_err(malformed)?,
+    };
+    let contradiction = |source| Error::DirectAsked { method, source };
+    let Some(direct) = Direct::read(&said).map_err(contradiction)? else { return Ok(None) };
+    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
+    if method == "ControllerPublishVolume" {
+        let request = csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad)?;
+        check(&direct, request.volume_capability.as_slice()).map_err(contradiction)?;
+    }
+    direct::for_driver(request, places).map(|request| Some(request.into())).map_err(malformed)
+}
+
+/// ValidateVolumeCapabilities' answer about a direct volume. What its driver would take and we would refuse is not
+/// confirmed. CSI: "confirmed" is set only if all that was asked for is supported.
+///
+/// # Errors
+/// The request or the answer is malformed.
+pub(crate) fn validated(method: &'static str, request: &Bytes, answer: &Bytes) -> Result<Vec<u8>, Error> {
+    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
+    let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
+    let shown = direct::into_validated(answer, request).map_err(malformed)?;
+    let asked = csi::ValidateVolumeCapabilitiesRequest::decode(request.clone()).map_err(bad)?;
+    let said = asked.volume_context.into_iter().chain(asked.parameters).collect();
+    let checked = Direct::read(&said)
+        .and_then(|direct| direct.map_or(Ok(()), |direct| check(&direct, &asked.volume_capabilities)));
+    let Err(contradiction) = checked else { return Ok(shown) };
+    let mut refused = csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).map_err(bad)?;
+    if refused.confirmed.take().is_none() {
+        return Ok(shown);
+    }
+    refused.message = chain(&contradiction);
+    Ok(refused.encode_to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::csi::volume_capability::access_mode::Mode;
+    use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+    use tonic::Code;
+
+    fn class(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn capability(mode: Mode) -> VolumeCapability {
+        VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+            access_mode: Some(AccessMode { mode: mode as i32 }),
+        }
+    }
+
+    fn create(mode: Mode) -> Bytes {
+        let volume_capabilities = vec![capability(mode)];
+        csi::CreateVolumeRequest { volume_capabilities, ..Default::default() }.encode_to_vec().into()
+    }
+
+    #[test]
+    fn a_create_is_understood_or_refused() {
+        let direct = class(&[(direct::KEY, "kata")]);
+        check_create(&create(Mode::SingleNodeSingleWriter), &direct).unwrap();
+        check_create(&create(Mode::MultiNodeMultiWriter), &class(&[("edge-csi.io/other", "x")])).unwrap();
+        for (mode, class) in [
+            (Mode::SingleNodeMultiWriter, direct.clone()),
+            (Mode::MultiNodeMultiWriter, direct),
+            (Mode::SingleNodeSingleWriter, class(&[(direct::KEY, "runc")])),
+            (Mode::SingleNodeSingleWriter, class(&[("edge-csi.io/direct-fsck", "never")])),
+        ] {
+            let refused = check_create(&create(mode), &class).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{}", refused.chain());
+        }
+    }
+
+    #[test]
+    fn what_would_be_refused_later_is_not_confirmed() {
+        let request = |mode| csi::ValidateVolumeCapabilitiesRequest {
+            volume_id: "v".into(),
+            volume_context: [(direct::KEY.to_owned(), "kata".to_owned())].into(),
+            volume_capabilities: vec![capability(mode)],
+            ..Default::default()
+        };
+        let confirmed = csi::validate_volume_capabilities_response::Confirmed {
+            mutable_parameters: [("iops".to_owned(), "9".to_owned())].into(),
+            ..Default::default()
+        };
+        let answer =
+            csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() };
+        let shown = |mode, answer: &csi::ValidateVolumeCapabilitiesResponse| {
+            let (request, answer) = (request(mode).encode_to_vec().into(), answer.encode_to_vec().into());
+            let shown = validated("ValidateVolumeCapabilities", &request, &answer).unwrap();
+            csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).unwrap()
+        };
+        let taken = shown(Mode::SingleNodeSingleWriter, &answer).confirmed.unwrap();
+        assert!(taken.volume_capabilities == [capability(Mode::SingleNodeSingleWriter)]);
+        assert_eq!(taken.mutable_parameters["iops"], "9");
+        let refused = shown(Mode::MultiNodeMultiWriter, &answer);
+        assert!(refused.confirmed.is_none());
+        assert!(refused.message.contains("MULTI_NODE_MULTI_WRITER"), "{}", refused.message);
+        let theirs = csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() };
+        assert!(shown(Mode::MultiNodeMultiWriter, &theirs) == theirs);
+    }
+
+    #[test]
+    fn our_keys_reach_no_driver_as_mutable_parameters() {
+        let parameters = |key: &str| [(key.to_owned(), "kata".to_owned())].into();
+        let create =
+            |key| csi::CreateVolumeRequest { mutable_parameters: parameters(key), ..Default::default() };
+        let modify = |key| csi::ControllerModifyVolumeRequest {
+            volume_id: "v".into(),
+            mutable_parameters: parameters(key),
+            ..Default::default()
+        };
+        let asked = |key| {
+            let modify = modify(key).encode_to_vec().into();
+            let modified = of_volume("ControllerModifyVolume", &modify, BTreeMap::new);
+            (check_create(&create(key).encode_to_vec().into(), &BTreeMap::new()), modified)
+        };
+        for key in [direct::KEY, "edge-csi.io/direct-fsck", "edge-csi.io/new"] {
+            let (created, modified) = asked(key);
+            assert_eq!(created.unwrap_err().code(), Code::InvalidArgument);
+            assert_eq!(modified.unwrap_err().code(), Code::InvalidArgument);
+        }
+        let (created, modified) = asked("iops");
+        created.unwrap();
+        assert_eq!(modified.unwrap(), None);
+    }
+
+    #[test]
+    fn only_direct_volumes_calls_are_edited() {
+        let expand = csi::ControllerExpandVolumeRequest {
+            volume_id: "v".into(),
+            volume_capability: Some(capability(Mode::SingleNodeSingleWriter)),
+            ..Default::default()
+        };
+        let message: Bytes = expand.encode_to_vec().into();
+        let of = |class: BTreeMap<_, _>| of_volume("ControllerExpandVolume", &message, || class).unwrap();
+        assert_eq!(of(class(&[("edge-csi.io/other", "x")])), None);
+        let sent = of(class(&[(direct::KEY, "kata")])).unwrap();
+        let sent = csi::ControllerExpandVolumeRequest::decode(sent).unwrap();
+        assert!(matches!(sent.volume_capability.unwrap().access_type, Some(AccessType::Block(_))));
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
+            volume_context: [(direct::KEY.to_owned(), "kata".to_owned())].into(),
+            ..Default::default()
+        };
+        let refused = of_volume("ControllerPublishVolume", &publish.encode_to_vec().into(), BTreeMap::new);
+        assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(of_volume("DeleteVolume", &message, BTreeMap::new).unwrap(), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Answers are made with the generated code, and what they come to is read with it.
+
+use csi::controller_service_capability::rpc;
+use csi::controller_service_capability::rpc::Type::{
+    CloneVolume, CreateDeleteVolume, GetCapacity, ListVolumes,
+};
+use proptest::prelude::*;
+
+use crate::state::capabilities::*;
+
+const METHOD: &str = "ControllerGetCapabilities";
+/// An RPC capability that CSI has not, as a field of the answer.
+const NEW: &[u8] = b"\x0a\x05\x0a\x03\x08\xe7\x07";
+
+fn says(types: &[rpc::Type]) -> Bytes {
+    let capability = |kind: &rpc::Type| {
+        let rpc = csi::controller_service_capability::Rpc { r#type: (*kind).into() };
+        csi::ControllerServiceCapability { r#type: Some(csi::controller_service_capability::Type::Rpc(rpc)) }
+    };
+    let capabilities = types.iter().map(capability).collect();
+    csi::ControllerGetCapabilitiesResponse { capabilities }.encode_to_vec().into()
+}
+
+fn of(said: &[Option<Bytes>]) -> Agreed {
+    let names: Vec<NodeName> = (0..said.len()).map(|i| format!("n{i:04}").parse().unwrap()).collect();
+    agree(METHOD, names.iter().zip(said.iter().map(Option::as_ref)))
+}
+
+fn told(agreed: &Agreed) -> Vec<String> {
+    agreed.odd.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn nodes_that_say_the_same_are_quoted() {
+    let answer = Bytes::from([&says(&[CreateDeleteVolume]), NEW].concat());
+    for nodes in [1, 3000] {
+        let agreed = of(&vec![Some(answer.clone()); nodes]);
+        assert_eq!((agreed.answer.as_ref(), agreed.odd.len()), (Some(&answer), 0));
+    }
+    // What cannot be read is passed on too, if it is all there is.
+    assert_eq!(of(&[Some(Bytes::from_static(b"\xff"))]).answer.as_deref(), Some(b"\xff".as_slice()));
+    assert_eq!(of(&[None, None]), Agreed { answer: None, odd: Vec::new() });
+    assert_eq!(of(&[]), Agreed { answer: None, odd: Vec::new() });
+}
+
+#[test]
+fn only_what_all_can_is_said_and_the_odd_are_named() {
+    let all = says(&[CreateDeleteVolume, CloneVolume, GetCapacity]);
+    let lacks = says(&[GetCapacity, CreateDeleteVolume]);
+    let more = Bytes::from([&all, says(&[ListVolumes]).as_ref(), NEW].concat());
+    let agreed = of(&[Some(all.clone()), Some(lacks), Some(more), Some(all)]);
+    assert_eq!(agreed.answer, Some(says(&[CreateDeleteVolume, GetCapacity])));
+    let told = told(&agreed);
+    assert_eq!(told.len(), 3);
+    assert!(told.contains(&"CLONE_VOLUME everywhere but at n0001".to_owned()), "{told:?}");
+    assert!(told.contains(&"LIST_VOLUMES only at n0002".to_owned()), "{told:?}");
+    assert!(
+        told.iter().any(|text| text.contains("newer than csi-cloud") && text.ends_with("n0002")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_is_newer_than_we_are_survives_if_all_have_it() {
+    let (one, other) = (says(&[CreateDeleteVolume]), says(&[GetCapacity]));
+    let agreed = of(&[one, other].map(|answer| Some([NEW, &answer].concat().into())));
+    assert_eq!(agreed.answer.as_deref(), Some(NEW));
+}
+
+#[test]
+fn a_node_without_the_service_leaves_an_answer_that_is_empty() {
+    let agreed = of(&[Some(says(&[CloneVolume])), None, Some(says(&[CloneVolume]))]);
+    assert_eq!(agreed.answer, Some(Bytes::new()));
+    assert_eq!(told(&agreed), ["CLONE_VOLUME everywhere but at n0001"]);
+}
+
+#[test]
+fn a_node_that_talks_nonsense_takes_nothing_from_the_others() {
+    let good = Some(says(&[CloneVolume]));
+    let agreed = of(&[good.clone(), Some(Bytes::from_static(b"\xff")), good.clone()]);
+    assert_eq!(agreed.answer, good);
+    assert_eq!(told(&agreed), ["an answer to ControllerGetCapabilities that is no protobuf only at n0001"]);
+    assert_eq!(of(&[None, Some(Bytes::from_static(b"\xff"))]).answer, None);
+}
+
+#[test]
+fn of_thousands_a_few_are_named_and_the_rest_counted() {
+    let (plain, more) = (Some(says(&[CloneVolume])), Some(says(&[CloneVolume, ListVolumes])));
+    let said: Vec<_> = (0..5000).map(|i| if i % 50 == 0 { more.clone() } else { plain.clone() }).collect();
+    let agreed = of(&said);
+    assert_eq!(agreed.answer, plain);
+    assert_eq!(told(&agreed), ["LIST_VOLUMES only at n0000, n0050, n0100, n0150, n0200 and 95 more"]);
+    // Every node with something of its own: told are some of it only.
+    let own = |i: u32| [0x12, 4].into_iter().chain(i.to_le_bytes()).collect::<Bytes>();
+    assert_eq!(of(&(0..5000).map(|i| Some(own(i))).collect::<Vec<_>>()).odd.len(), MANY);
+}
+
+#[test]
+fn each_method_has_its_own_names() {
+    for (method, raw, expected) in [
+        ("GetPluginCapabilities", b"\x0a\x04\x0a\x02\x08\x02".as_slice(), "VOLUME_ACCESSIBILITY_CONSTRAINTS"),
+        ("GetPluginCapabilities", b"\x0a\x04\x12\x02\x08\x01", "VOLUME_EXPANSION ONLINE"),
+        ("ControllerGetCapabilities", b"\x0a\x04\x0a\x02\x08\x01", "CREATE_DELETE_VOLUME"),
+        (
+            "GroupControllerGetCapabilities",
+            b"\x0a\x04\x0a\x02\x08\x01",
+            "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
+        ),
+        ("NodeGetCapabilities", b"\x0a\x04\x0a\x02\x08\x01", "STAGE_UNSTAGE_VOLUME"),
+    ] {
+        assert_eq!(name(method, raw), expected);
+        assert!(name(method, NEW).contains(method), "{}", name(method, NEW));
+    }
+}
+
+#[test]
+fn the_scope_is_the_operators_word_or_is_inferred() {
+    let constrained = Bytes::from_static(b"\x0a\x04\x0a\x02\x08\x02");
+    let other = Bytes::from_static(b"\x0a\x04\x0a\x02\x08\x01");
+    for (said, expected) in [
+        (vec![], Scope::Shared),
+        (vec![&other, &other], Scope::Shared),
+        (vec![&constrained], Scope::Node),
+        (vec![&other, &constrained], Scope::Node),
+    ] {
+        assert_eq!(scope(None, said.clone()), expected);
+        for word in [Scope::Node, Scope::Shared] {
+            assert_eq!(scope(Some(word), said.clone()), word);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_is_the_intersection(nodes in proptest::collection::vec(proptest::collection::btree_set(1..11i32, 0..9), 1..6)) {
+        let types = |set: &std::collections::BTreeSet<i32>| {
+            set.iter().map(|kind| rpc::Type::try_from(*kind).unwrap()).collect::<Vec<_>>()
+        };
+        let said: Vec<_> = nodes.iter().map(|set| Some(says(&types(set)))).collect();
+        let common = nodes.iter().skip(1).fold(nodes[0].clone(), |common, set| &common & set);
+        let agreed = of(&said);
+        prop_assert_eq!(agreed.answer, Some(says(&types(&common))));
+        let union: std::collections::BTreeSet<_> = nodes.iter().flatten().collect();
+        prop_assert_eq!(agreed.odd.len(), union.len() - common.len());
+    }
+
+    #[test]
+    fn any_bytes_are_compared(said in proptest::collection::vec(
+        proptest::option::of(proptest::collection::vec(any::<u8>(), 0..20)), 0..5,
+    )) {
+        let said: Vec<_> = said.into_iter().map(|answer| answer.map(Bytes::from)).collect();
+        of(&said);
+        scope(None, said.iter().flatten());
+    }
+}

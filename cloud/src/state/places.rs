@@ -1,0 +1,69 @@
+//! The nodes at each segment of a topology. Most segments are of one node, and all that there is of one is here once.
+
+use std::collections::HashMap;
+
+use proto::names::NodeName;
+
+use crate::state::record::Segment;
+
+/// The nodes at each segment, by name.
+#[derive(Default)]
+pub(super) struct Places(HashMap<Segment, Vec<NodeName>>);
+
+impl Places {
+    /// The nodes at this segment.
+    pub(super) fn of(&self, key: &str, value: &str) -> &[NodeName] {
+        self.0.get(&(key.to_owned(), value.to_owned())).map_or(&[], |nodes| nodes)
+    }
+
+    /// A node is at these segments; those that are known are shared from now on.
+    pub(super) fn add(&mut self, place: &mut [Segment], node: &NodeName) {
+        for segment in place {
+            if let Some((known, _)) = self.0.get_key_value(&*segment) {
+                *segment = known.clone();
+            }
+            let nodes = self.0.entry(segment.clone()).or_insert_with(|| Vec::with_capacity(1));
+            if let Err(at) = nodes.binary_search(node) {
+                nodes.insert(at, node.clone());
+            }
+        }
+    }
+
+    /// A node is not at these segments any more.
+    pub(super) fn remove(&mut self, place: &[Segment], node: &NodeName) {
+        for segment in place {
+            let Some(nodes) = self.0.get_mut(segment) else { continue };
+            if let Ok(at) = nodes.binary_search(node) {
+                nodes.remove(at);
+            }
+            if nodes.is_empty() {
+                self.0.remove(segment);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn zone(name: &str) -> Segment {
+        Arc::new(("zone".into(), name.into()))
+    }
+
+    #[test]
+    fn a_segment_has_its_nodes_by_name_and_is_there_once() {
+        let mut places = Places::default();
+        let [one, two] = ["n1", "n2"].map(|node| node.parse::<NodeName>().unwrap());
+        let (mut first, mut second) = ([zone("a")], [zone("a"), zone("b")]);
+        places.add(&mut first, &two);
+        places.add(&mut second, &one);
+        assert!(Arc::ptr_eq(&first[0], &second[0]));
+        assert_eq!(places.of("zone", "a"), [one.clone(), two.clone()]);
+        places.remove(&second, &one);
+        assert_eq!((places.of("zone", "a"), places.of("zone", "b")), (&[two][..], &[][..]));
+        assert_eq!(places.0.len(), 1, "what has no nodes is not kept");
+    }
+}

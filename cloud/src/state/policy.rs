@@ -1,0 +1,99 @@
+//! What the operator wants for one driver: how far its volumes reach, where new ones go, and how long an
+//! absent node is waited for.
+//!
+//! A policy is whole: what is not said has its default here, so nobody else needs to know one.
+
+use std::time::Duration;
+
+use proto::config::{HOUR, Reader};
+pub use proto::csi::topology::Scope;
+use proto::names::NodeName;
+
+/// How long a node may be away if nothing is said, in seconds.
+const GRACE: u16 = 10;
+
+/// Where a volume is made that names no topology and has no source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// At the linked node that is home to the fewest.
+    #[default]
+    Spread,
+    /// Always at this node.
+    Pinned(NodeName),
+}
+
+/// The rules for one driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The operator's word; inferred from what the driver says if there is none.
+    pub scope: Option<Scope>,
+    /// Where volumes go that name no topology.
+    pub placement: Placement,
+    /// A create for a node that is away, and that was certainly not dispatched, is answered
+    /// RESOURCE_EXHAUSTED, so that the scheduler chooses another node.
+    pub reschedule: bool,
+    /// How long a node may be away until another is elected for it (scope `shared`), and until its capacity
+    /// counts as 0. One second to one hour.
+    pub grace: Duration,
+}
+
+impl Policy {
+    /// The policy of a driver for which nothing is said.
+    pub fn new(default_node: Option<&NodeName>) -> Self {
+        let placement = default_node.cloned().map_or(Placement::Spread, Placement::Pinned);
+        Self { scope: None, placement, reschedule: false, grace: Duration::from_secs(GRACE.into()) }
+    }
+
+    /// Takes a driver's section. What is contradictory in it is noted there.
+    pub(crate) fn read(driver: &str, section: &mut Reader, default_node: Option<&NodeName>) -> Self {
+        let default = Self::new(default_node);
+        let scope = section.parsed("scope", scope);
+        let pinned = section.parsed("placement", pinned);
+        let node = section.parsed("node", str::parse::<NodeName>);
+        let reschedule = section.yes_no("reschedule");
+        let grace = section.number("failover_s", HOUR);
+        let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
+        if scope == Some(Scope::Shared) {
+            if pinned.is_some() || node.is_some() {
+                contradiction("placement and node are for scope \"node\"; a shared driver's node is elected");
+            }
+            if reschedule == Some(true) {
+                contradiction("reschedule is for scope \"node\"; a shared driver fails over by itself");
+            }
+        }
+        let placement = match (pinned, node) {
+            (Some(false), Some(_)) => {
+                contradiction("placement \"spread\" goes to no single node; leave it or node out");
+                Placement::Spread
+            }
+            (Some(false), None) => Placement::Spread,
+            (_, Some(node)) => Placement::Pinned(node),
+            (Some(true), None) => {
+                if default_node.is_none() {
+                    contradiction("placement \"pinned\" needs a node, here or as default_node");
+                }
+                default.placement
+            }
+            (None, None) => default.placement,
+        };
+        let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
+        let reschedule = reschedule.unwrap_or(default.reschedule);
+        Self { scope, placement, reschedule, grace }
+    }
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    match text {
+        "node" => Ok(Scope::Node),
+        "shared" => Ok(Scope::Shared),
+        other => Err(format!("{other:?} is no scope; there are \"node\" and \"shared\"")),
+    }
+}
+
+fn pinned(text: &str) -> Result<bool, String> {
+    match text {
+        "spread" => Ok(false),
+        "pinned" => Ok(true),
+        other => Err(format!("{other:?} is no placement; there are \"spread\" and \"pinned\"")),
+    }
+}

@@ -1,0 +1,287 @@
+//! The store in a file, by redb: a tree of pages, each named by the checksum of its content, and a commit that
+//! replaces the root.
+//!
+//! redb looks at those checksums only if it is told to, and trusts what it reads otherwise. So every open checks the
+//! whole file; a file that was changed by anybody else is refused, and nothing is guessed.
+
+use std::fs;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::io::Read;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proto::host::publish::Existing;
+use redb::backends::FileBackend;
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use uuid::Uuid;
+
+use crate::state::record::Change;
+use crate::state::store::backend::{Backend, StoreError};
+use crate::state::store::codec;
+use crate::state::store::codec::{Decoder, Table};
+use crate::state::store::url::StoreAt;
+
+/// What of the file redb may keep in memory, in bytes. All records are in memory anyway.
+const CACHE: usize = 8 << 20;
+/// How records are kept. It grows when a csi-cloud of today could misread what is written.
+const FORMAT: u64 = 1;
+/// About the store itself.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const META_FORMAT: &str = "format";
+/// How a file of redb begins.
+const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
+
+/// A store in a file, which nobody else has open.
+pub struct File {
+    database: Database,
+    path: PathBuf,
+}
+
+/// Why a file is no store.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error("another process has it open; a store in a file is for one csi-cloud, stop the other first")]
+    InUse,
+    #[error("it was made by a newer csi-cloud, in format {0}; this one knows {FORMAT}, start the newer one")]
+    Newer(u64),
+    #[error("it is no store of csi-cloud; is the path right?")]
+    Unknown,
+    #[error(
+        "it is empty, and a store never is, so it was cut off; restore it from a copy or an export, or remove it \
+         to begin anew and learn of the volumes from the nodes"
+    )]
+    Empty,
+    #[error(
+        "it is damaged, so nothing in it is believed; restore it from a copy or an export, or move it away to \
+         begin anew and learn of the volumes from the nodes"
+    )]
+    Damaged(#[source] redb::Error),
+    #[error("it cannot be read or written; who may do so, and is its disk there?")]
+    Io(#[from] io::Error),
+    #[error("it cannot be used")]
+    Other(#[source] redb::Error),
+}
+
+impl From<redb::Error> for FileError {
+    fn from(error: redb::Error) -> Self {
+        match error {
+            redb::Error::DatabaseAlreadyOpen => Self::InUse,
+            redb::Error::Io(error) => Self::Io(error),
+            error @ (redb::Error::Corrupted(_) | redb::Error::TableDoesNotExist(_)) => Self::Damaged(error),
+            error => Self::Other(error),
+        }
+    }
+}
+
+impl File {
+    /// Opens the store in this file, and makes it if there is none.
+    ///
+    /// # Errors
+    /// Another process has it open, it is damaged, newer, or no store, or the file system refuses.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::at(path, open)
+    }
+
+    /// Opens the store in this file, which must be there.
+    pub(super) fn existing(path: &Path) -> Result<Self, StoreError> {
+        Self::at(path, existing)
+    }
+
+    /// Makes the store in this file, all of it or nothing. It must not be there, or hold no record.
+    ///
+    /// # Errors
+    /// There is something already, `fill` fails, or as [`File::open`].
+    pub(super) fn import(
+        path: &Path,
+        fill: impl FnOnce(&mut dyn Backend) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        // Held until it is replaced, so that no csi-cloud begins to use it.
+        let mut empty = if path.try_exists()? { Some(Self::existing(path)?) } else { None };
+        let mut count = 0_u64;
+        if let Some(empty) = &mut empty {
+            empty.load(&mut |_| count += 1)?;
+        }
+        if count > 0 {
+            anyhow::bail!(
+                "the store {} holds {count} records, and an import goes into an empty one only; move it away first, or \
+                 import into another file",
+                path.display()
+            );
+        }
+        let how = if empty.is_some() { Existing::Replace } else { Existing::Keep };
+        make(path, how, |database| fill(&mut Self { database, path: path.into() }))
+    }
+
+    fn at(path: &Path, open: fn(&Path) -> Result<Database, FileError>) -> Result<Self, StoreError> {
+        match open(path) {
+            Ok(database) => Ok(Self { database, path: path.into() }),
+            Err(why) => Err(failed(path, why)),
+        }
+    }
+
+    fn read(&self, each: &mut dyn FnMut(Change)) -> Result<(), Unread> {
+        let reading = self.database.begin_read()?;
+        let mut decoder = Decoder::default();
+        for table in Table::ALL {
+            let rows = match reading.open_table(rows(table)) {
+                Err(TableError::TableDoesNotExist(_)) if table.may_be_missing() => continue,
+                rows => rows?,
+            };
+            for row in rows.iter()? {
+                let (key, value) = row?;
+                each(decoder.decode(table, key.value(), value.value()).map_err(Unread::Record)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, changes: &[Change]) -> Result<(), redb::Error> {
+        let mut writing = self.database.begin_write()?;
+        writing.set_durability(Durability::Immediate)?;
+        for table in Table::ALL {
+            let mut changes = changes.iter().filter(|change| codec::table(change) == table).peekable();
+            if changes.peek().is_none() {
+                continue;
+            }
+            let mut rows = writing.open_table(rows(table))?;
+            for row in changes.map(codec::encode) {
+                match row.value {
+                    Some(value) => rows.insert(&*row.key, &*value)?,
+                    None => rows.remove(&*row.key)?,
+                };
+            }
+        }
+        Ok(writing.commit()?)
+    }
+}
+
+impl Backend for File {
+    fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
+        self.read(each).map_err(|unread| match unread {
+            Unread::Record(error) => error,
+            Unread::File(error) => failed(&self.path, error.into()),
+        })
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        self.write(changes).map_err(|error| StoreError::Commit(Arc::new(error)))
+    }
+}
+
+fn failed(path: &Path, why: FileError) -> StoreError {
+    StoreError::Open { store: StoreAt::File(path.into()).to_string(), why: Arc::new(why) }
+}
+
+enum Unread {
+    Record(StoreError),
+    File(redb::Error),
+}
+
+impl<E: Into<redb::Error>> From<E> for Unread {
+    fn from(error: E) -> Self {
+        Self::File(error.into())
+    }
+}
+
+fn rows(table: Table) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+    TableDefinition::new(table.name())
+}
+
+fn open(path: &Path) -> Result<Database, FileError> {
+    if !path.try_exists()? {
+        match make(path, Existing::Keep, |_| Ok(())) {
+            // Another csi-cloud was quicker.
+            Err(FileError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+    }
+    existing(path)
+}
+
+fn existing(path: &Path) -> Result<Database, FileError> {
+    let mut magic = Vec::new();
+    fs::File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+    if magic.is_empty() {
+        return Err(FileError::Empty);
+    }
+    if magic != MAGIC {
+        return Err(FileError::Unknown);
+    }
+    let database = builder().open(path).map_err(redb::Error::from)?;
+    match format(&database) {
+        Ok(Some(FORMAT)) => Ok(database),
+        Ok(Some(newer)) if newer > FORMAT => Err(FileError::Newer(newer)),
+        Ok(_) | Err(redb::Error::TableDoesNotExist(_)) => Err(FileError::Unknown),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn builder() -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
+    builder
+}
+
+fn format(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let format = database.begin_read()?.open_table(META)?.get(META_FORMAT)?;
+    Ok(format.map(|format| format.value()))
+}
+
+/// Makes a store and fills it: beside, and then under its name, so that it is whole at any time.
+fn make<E: From<FileError>>(
+    path: &Path,
+    existing: Existing,
+    fill: impl FnOnce(Database) -> Result<(), E>,
+) -> Result<(), E> {
+    let parent = above(path);
+    make_directory(parent).map_err(FileError::from)?;
+    let beside = parent.join(format!(".{}.new", Uuid::new_v4()));
+    let made = new(&beside).map_err(E::from).and_then(fill).and_then(|()| {
+        let named = match existing {
+            Existing::Replace => fs::rename(&beside, path),
+            // A link, unlike a rename, leaves alone what another process has put there since.
+            Existing::Keep => fs::hard_link(&beside, path),
+        };
+        Ok(named.map_err(FileError::from)?)
+    });
+    // Renamed, it is not there.
+    let _ = fs::remove_file(&beside);
+    made?;
+    let synced = fs::File::open(parent).and_then(|parent| parent.sync_all());
+    Ok(synced.map_err(FileError::from)?)
+}
+
+/// Makes a directory for the store alone, with all above it that is missing.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.try_exists()? {
+        return Ok(());
+    }
+    make_directory(above(directory))?;
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => fs::File::open(above(directory))?.sync_all(),
+    }
+}
+
+fn above(path: &Path) -> &Path {
+    path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+fn new(path: &Path) -> Result<Database, FileError> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    let backend = FileBackend::new(file).map_err(redb::Error::from)?;
+    let database = builder().create_with_backend(backend).map_err(redb::Error::from)?;
+    begin(&database)?;
+    Ok(database)
+}
+
+fn begin(database: &Database) -> Result<(), redb::Error> {
+    let writing = database.begin_write()?;
+    writing.open_table(META)?.insert(META_FORMAT, FORMAT)?;
+    for table in Table::ALL {
+        writing.open_table(rows(table))?;
+    }
+    Ok(writing.commit()?)
+}

@@ -1,0 +1,67 @@
+//! A backend whose commits are counted and timed.
+
+use tokio::time::Instant;
+
+use super::backend::{Backend, StoreError};
+use crate::state::record::Change;
+use crate::telemetry::metrics::Commits;
+
+/// Another backend, with its commits measured.
+pub struct Measured {
+    backend: Box<dyn Backend>,
+    commits: Commits,
+}
+
+impl Measured {
+    /// Measures the commits of this backend.
+    pub fn new(backend: Box<dyn Backend>, commits: Commits) -> Self {
+        Self { backend, commits }
+    }
+}
+
+impl Backend for Measured {
+    fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
+        self.backend.load(each)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        let outcome = self.backend.commit(changes);
+        self.commits.ended(changes.len(), begun.elapsed(), outcome.is_ok());
+        outcome
+    }
+
+    fn waits(&self) -> bool {
+        self.backend.waits()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::metrics::Metrics;
+
+    /// Takes one change at a time.
+    struct Full;
+
+    impl Backend for Full {
+        fn load(&mut self, _: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+            if changes.len() > 1 { Err(StoreError::Closed) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn commits_and_failures_are_counted() {
+        let metrics = Metrics::default();
+        let mut store = Measured::new(Box::new(Full), metrics.commits());
+        let change = Change::Node("n1".parse().unwrap(), None);
+        store.commit(std::slice::from_ref(&change)).unwrap();
+        assert!(store.commit(&[change.clone(), change]).is_err());
+        let (counted, failed) = metrics.commits().counts();
+        assert_eq!((counted, failed), (2, 1));
+    }
+}

@@ -1,0 +1,196 @@
+//! Tests of the store as a whole, and what the tests of its parts share: any change at all.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proto::csi::rpc::{Id, RPCS};
+use proto::names::{DriverName, NodeName};
+
+use crate::state::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
+use crate::state::store::codec;
+use std::sync::Arc;
+
+use proto::host::tasks::Tasks;
+
+use super::backend::{Backend, StoreError};
+use super::file::File;
+use super::memory::{Crash, Memory};
+use super::writer::Store;
+use crate::state::known::State;
+use crate::state::txn::Txn;
+
+mod contract;
+mod file;
+mod shared;
+mod size;
+mod transfer;
+
+pub(super) fn home(node: &str) -> Home {
+    Home::at(node.parse().unwrap(), 7)
+}
+
+/// A change of a volume's home at one driver.
+pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
+    Change::Home("d.example".parse().unwrap(), Id::Volume(id.into()), home)
+}
+
+/// What a backend keeps, by table and key.
+pub(super) type Kept = BTreeMap<(codec::Table, Vec<u8>), Change>;
+
+/// What a backend keeps.
+pub(super) fn loaded(backend: &mut dyn Backend) -> Result<Kept, StoreError> {
+    let mut kept = BTreeMap::new();
+    backend.load(&mut |change| {
+        let row = codec::encode(&change);
+        assert!(kept.insert((row.table, row.key), change).is_none(), "a key came twice");
+    })?;
+    Ok(kept)
+}
+
+/// What is kept after these changes.
+pub(super) fn expected(changes: &[Change]) -> Kept {
+    let mut kept = BTreeMap::new();
+    for change in changes {
+        let row = codec::encode(change);
+        match row.value {
+            Some(_) => kept.insert((row.table, row.key), change.clone()),
+            None => kept.remove(&(row.table, row.key)),
+        };
+    }
+    kept
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-c]{0,2}", ".{0,8}", "(?s)[/# \0é\n]{0,5}", Just("x".repeat(4096))]
+}
+
+pub(super) fn id() -> impl Strategy<Value = Id> {
+    let method = any::<prop::sample::Index>().prop_map(|at| at.get(RPCS).method);
+    prop_oneof![
+        text().prop_map(Id::Volume),
+        text().prop_map(Id::Snapshot),
+        text().prop_map(Id::Group),
+        (method, text()).prop_map(|(method, text)| Id::Name(method, text)),
+    ]
+}
+
+fn boxed() -> impl Strategy<Value = Option<Box<str>>> {
+    option::of(text().prop_map(Into::into))
+}
+
+fn bytes() -> impl Strategy<Value = bytes::Bytes> {
+    vec(any::<u8>(), 0..20).prop_map(Into::into)
+}
+
+fn driver() -> impl Strategy<Value = DriverName> {
+    prop_oneof!["[abc]", "a\\.b", "[aA]-?[0b]"].prop_map(|name| name.parse().unwrap())
+}
+
+fn node() -> impl Strategy<Value = NodeName> {
+    "n[0-3]".prop_map(|name| name.parse().unwrap())
+}
+
+fn claim() -> impl Strategy<Value = Option<Box<Claim>>> {
+    let claim = (text(), text(), text()).prop_map(|(namespace, name, volume)| {
+        Box::new(Claim { namespace: namespace.into(), name: name.into(), volume: volume.into() })
+    });
+    option::of(claim)
+}
+
+fn any_home() -> impl Strategy<Value = Home> {
+    let parameters = option::of(btree_map(text(), text(), 0..3).prop_map(Box::new));
+    let source = option::of(id().prop_map(Box::new));
+    let flags = (any::<u64>(), any::<bool>(), any::<bool>(), vec(node(), 0..3));
+    (node(), boxed(), bytes(), claim(), parameters, source, flags).prop_map(
+        |(node, name, entry, claim, parameters, source, (since, absent, lost, rivals))| Home {
+            node,
+            name,
+            entry,
+            claim,
+            parameters,
+            source,
+            since,
+            absent,
+            lost,
+            rivals,
+        },
+    )
+}
+
+fn any_intent() -> impl Strategy<Value = Intent> {
+    (node(), any::<u64>(), any::<u64>(), boxed(), claim())
+        .prop_map(|(node, since, until, made, claim)| Intent { node, since, until, made, claim })
+}
+
+fn any_at() -> impl Strategy<Value = At> {
+    let alike = btree_map("[A-Z]{1,5}", bytes(), 0..3).prop_map(Arc::new);
+    let place = vec((text(), text()).prop_map(Arc::new), 0..3).prop_map(Into::into);
+    (alike, option::of(bytes()), place, any::<u64>(), option::of(any::<u64>()))
+        .prop_map(|(alike, info, place, listed, gone)| At { alike, info, place, listed, gone })
+}
+
+fn any_ownership() -> impl Strategy<Value = Ownership> {
+    let text = || boxed().prop_map(Option::unwrap_or_default);
+    let owner = (node(), any::<u64>(), text(), any::<u64>()).prop_map(|(node, epoch, pod, since)| Owner {
+        node,
+        epoch,
+        pod,
+        since,
+    });
+    let attached = (node(), text(), any::<u64>()).prop_map(|(node, id, since)| Attached { node, id, since });
+    let broken = (node(), any::<u64>()).prop_map(|(node, epoch)| Broken { node, epoch });
+    (option::of(owner), option::of(attached), vec(broken, 0..3))
+        .prop_map(|(owner, attached, broken)| Ownership { owner, attached, broken })
+}
+
+/// Boxed, as a tree of all of them would not fit on a test's stack.
+pub(super) fn change() -> BoxedStrategy<Change> {
+    let of_node =
+        (any::<u64>(), option::of(any::<u64>())).prop_map(|(since, removed)| Node { since, removed });
+    let home = (driver(), id(), option::of(any_home())).prop_map(|(d, id, home)| Change::Home(d, id, home));
+    let intent = (driver(), id(), option::of(any_intent())).prop_map(|(d, id, it)| Change::Intent(d, id, it));
+    let at = (driver(), node(), option::of(any_at())).prop_map(|(d, n, at)| Change::At(d, n, at));
+    let node_of = (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of));
+    let elected = (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n));
+    let owner =
+        (driver(), id(), option::of(any_ownership())).prop_map(|(d, id, own)| Change::Owner(d, id, own));
+    prop_oneof![
+        4 => home.boxed(),
+        4 => intent.boxed(),
+        1 => at.boxed(),
+        1 => node_of.boxed(),
+        1 => elected.boxed(),
+        2 => owner.boxed(),
+        1 => any::<u64>().prop_map(Change::Epoch).boxed(),
+    ]
+    .boxed()
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(change in change()) {
+        let row = codec::encode(&change);
+        if let Some(value) = row.value {
+            prop_assert_eq!(codec::Decoder::default().decode(row.table, &row.key, &value).unwrap(), change);
+        }
+    }
+
+    #[test]
+    fn keys_sort_as_ids_do(one in (driver(), id()), other in (driver(), id())) {
+        let key = |(driver, id): &(DriverName, Id)| codec::encode(&Change::Home(driver.clone(), id.clone(), None)).key;
+        prop_assert_eq!(key(&one).cmp(&key(&other)), one.cmp(&other));
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error_that_names_them(
+        key in vec(any::<u8>(), 0..30), value in vec(any::<u8>(), 0..60), good in any::<bool>(), change in change(),
+    ) {
+        let row = codec::encode(&change);
+        let key = if good { row.key } else { key };
+        if let Err(error) = codec::Decoder::default().decode(row.table, &key, &value) {
+            prop_assert!(error.to_string().contains(row.table.name()), "{}", error);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What only a file can do: be somebody else's, be cut off, be damaged.
+
+use std::error::Error;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use redb::{Database, TableDefinition};
+
+use crate::state::store::tests::*;
+
+/// The whole chain, as `csi-cloud serve` says it.
+fn refusal(path: &Path) -> String {
+    proto::error::chain(&File::open(path).err().unwrap()).to_string()
+}
+
+fn put(path: &Path, content: &[u8]) {
+    fs::File::create(path).unwrap().write_all(content).unwrap();
+}
+
+#[test]
+fn it_is_made_for_its_owner_alone_and_nothing_is_left_beside() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b/store");
+    drop(File::open(&path).unwrap());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&dir.path().join("a")), 0o700);
+    assert_eq!(mode(&dir.path().join("a/b")), 0o700);
+    assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 1);
+}
+
+#[test]
+fn it_is_open_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let first = File::open(&path).unwrap();
+    assert!(refusal(&path).contains("another process has it open"), "{}", refusal(&path));
+    drop(first);
+    File::open(&path).unwrap();
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    drop(File::open(&path).unwrap());
+    let database = Database::open(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    writing.open_table(TableDefinition::<&str, u64>::new("meta")).unwrap().insert("format", 2).unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    assert!(refusal(&path).contains("made by a newer csi-cloud, in format 2"), "{}", refusal(&path));
+}
+
+#[test]
+fn a_store_of_before_it_knew_of_owners_is_read_and_takes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let before = volume("v", Some(home("n1")));
+    File::open(&path).unwrap().commit(std::slice::from_ref(&before)).unwrap();
+    let database = Database::open(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    for table in ["owners", "epochs"] {
+        assert!(writing.delete_table(TableDefinition::<&[u8], &[u8]>::new(table)).unwrap(), "{table}");
+    }
+    writing.commit().unwrap();
+    drop(database);
+    assert_eq!(loaded(&mut File::open(&path).unwrap()).unwrap(), expected(std::slice::from_ref(&before)));
+    let own = Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(Ownership::default()));
+    let more = [own, Change::Epoch(7)];
+    File::open(&path).unwrap().commit(&more).unwrap();
+    let all = [&[before], more.as_slice()].concat();
+    assert_eq!(loaded(&mut File::open(&path).unwrap()).unwrap(), expected(&all));
+}
+
+#[test]
+fn what_is_no_store_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    for (content, said) in [
+        (b"".as_slice(), "it is empty"),
+        (b"redb", "no store of csi-cloud"),
+        (b"#!/bin/sh\necho something that is much longer than a header of redb would ever be\n", "no store"),
+    ] {
+        put(&path, content);
+        assert!(refusal(&path).contains(said), "{}", refusal(&path));
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+    fs::remove_file(&path).unwrap();
+    drop(Database::create(&path).unwrap());
+    assert!(refusal(&path).contains("no store of csi-cloud"), "{}", refusal(&path));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(refusal(&path).contains("file:"), "{}", refusal(&path));
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    drop(File::open(&path).unwrap());
+    let database = Database::open(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    let homes = TableDefinition::<&[u8], &[u8]>::new("homes");
+    writing.open_table(homes).unwrap().insert(b"d.example\0\x01vol".as_slice(), b"\xff".as_slice()).unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    let error = loaded(&mut File::open(&path).unwrap()).unwrap_err();
+    assert!(error.to_string().contains(r#"in homes under the key "d.example"#), "{error}");
+    assert!(error.source().is_some());
+}
+
+/// A store in some pages, and what was in it after each commit.
+fn filled(path: &Path) -> [Kept; 2] {
+    let mut file = File::open(path).unwrap();
+    let mut changes: Vec<_> = (0..300).map(|n| volume(format!("vol-{n}"), Some(home("n1")))).collect();
+    file.commit(&changes).unwrap();
+    let before = expected(&changes);
+    let more: Vec<_> = (200..310).map(|n| volume(format!("vol-{n}"), Some(home("n2")))).collect();
+    file.commit(&more).unwrap();
+    changes.extend(more);
+    [before, expected(&changes)]
+}
+
+/// Opens a damaged copy. A panic of redb's is a refusal too, but none is known.
+fn read(path: &Path) -> Option<Kept> {
+    loaded(&mut File::open(path).ok()?).ok()
+}
+
+/// Flips one bit at a time, in all of the header and all over what is in use, and gives what each copy shows.
+fn flipped(path: &Path, step: usize) -> Vec<Option<Kept>> {
+    let whole = fs::read(path).unwrap();
+    let damaged = path.with_extension("damaged");
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let positions = (0..320).step_by(step).chain((320..used).step_by((used * step / 300).max(1) | 1));
+    let flip = |at: usize| {
+        let mut content = whole.clone();
+        content[at] ^= 1 << (at % 8);
+        put(&damaged, &content);
+        read(&damaged)
+    };
+    positions.map(flip).collect()
+}
+
+#[test]
+fn a_flipped_bit_is_found_or_does_not_matter() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let [_, kept] = filled(&path);
+    let found = flipped(&path, 2);
+    let refused = found.iter().filter(|found| found.is_none()).count();
+    assert!(refused > found.len() / 10, "{refused} of {} flips were found: does anything look?", found.len());
+    assert!(found.into_iter().flatten().all(|found| found == kept), "something else is shown");
+}
+
+/// A commit whose pages are damaged before the file was closed looks like one that was never finished.
+#[test]
+fn after_a_crash_a_flipped_bit_costs_the_last_commit_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, crashed) = (dir.path().join("store"), dir.path().join("crashed"));
+    let [_, mut kept] = filled(&path);
+    let mut file = File::open(&path).unwrap();
+    let mut states = vec![kept.clone()];
+    for n in 0..2 {
+        let change = volume(format!("late-{n}"), Some(home("n1")));
+        file.commit(std::slice::from_ref(&change)).unwrap();
+        kept.extend(expected(&[change]));
+        states.push(kept.clone());
+    }
+    put(&crashed, &fs::read(&path).unwrap());
+    let found = flipped(&crashed, 6);
+    assert!(found.iter().any(Option::is_some));
+    assert!(found.into_iter().flatten().all(|found| states[1..].contains(&found)), "something else is shown");
+}
+
+#[test]
+fn a_file_that_is_cut_off_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, damaged) = (dir.path().join("store"), dir.path().join("damaged"));
+    let [_, kept] = filled(&path);
+    let whole = fs::read(&path).unwrap();
+    for length in (0..whole.len()).step_by(whole.len() / 97) {
+        put(&damaged, &whole[..length]);
+        assert!(
+            read(&damaged).is_none_or(|found| found == kept),
+            "cut to {length} bytes it shows something else"
+        );
+    }
+}
+
+#[test]
+fn after_a_crash_it_has_the_last_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, crashed) = (dir.path().join("store"), dir.path().join("crashed"));
+    let [_, mut kept] = filled(&path);
+    let mut file = File::open(&path).unwrap();
+    for n in 0..5 {
+        let change = volume(format!("late-{n}"), Some(home("n1")));
+        file.commit(std::slice::from_ref(&change)).unwrap();
+        kept.extend(expected(&[change]));
+        // What a killed process leaves: the file while it is open.
+        put(&crashed, &fs::read(&path).unwrap());
+        assert_eq!(read(&crashed).unwrap(), kept);
+    }
+}

@@ -1,0 +1,175 @@
+//! `csi-cloud store`, over a store with anything in it.
+
+use std::path::Path;
+
+use prost::Message;
+use proto::csi;
+
+use crate::config::arguments::Form;
+use crate::state::store::tests::*;
+use crate::state::store::transfer;
+use crate::state::store::url::StoreAt;
+
+fn exported(path: &Path) -> String {
+    let mut out = Vec::new();
+    transfer::export(&StoreAt::File(path.into()), &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn checked(path: &Path, form: Form) -> (anyhow::Result<()>, String) {
+    let mut out = Vec::new();
+    let outcome = transfer::check(&StoreAt::File(path.into()), form, &mut out);
+    (outcome, String::from_utf8(out).unwrap())
+}
+
+fn imported(path: &Path, lines: &str) -> Result<(), String> {
+    transfer::import_from(path, &mut lines.as_bytes()).map_err(|error| format!("{error:#}"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn what_is_exported_is_imported(changes in vec(change(), 0..60)) {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        File::open(&one).unwrap().commit(&changes).unwrap();
+        let lines = exported(&one);
+        imported(&other, &lines).unwrap();
+        prop_assert_eq!(exported(&other), lines);
+        prop_assert_eq!(loaded(&mut File::open(&other).unwrap()).unwrap(), expected(&changes));
+    }
+}
+
+#[test]
+fn an_import_is_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (dir.path().join("one"), dir.path().join("other/store"));
+    File::open(&one)
+        .unwrap()
+        .commit(&[volume("v", Some(home("n1"))), volume("w", Some(home("n1")))])
+        .unwrap();
+    let lines = exported(&one);
+    let begun = lines.split_inclusive('\n').collect::<Vec<_>>();
+    for (lines, said) in [
+        (String::new(), "it is no export"),
+        (begun[1..].concat(), "it is no export"),
+        (begun[..3].concat(), "cut off"),
+        ([begun[0], begun[1], begun[3]].concat(), "has 1 records and should have 2"),
+        ([begun[0], "{\"home\":{}}\n"].concat(), "line 2 is no line"),
+        ([begun[0], begun[0], begun[3]].concat(), "begins twice"),
+        ([&*lines, begun[1]].concat(), "goes on after its end"),
+        (lines.replace("\"format\":1", "\"format\":2"), "a newer csi-cloud, in format 2"),
+    ] {
+        let refused = imported(&other, &lines).unwrap_err();
+        assert!(refused.contains(said), "{refused}");
+        assert_eq!(
+            std::fs::read_dir(other.parent().unwrap()).unwrap().count(),
+            0,
+            "{said}: something is left"
+        );
+    }
+    imported(&other, &lines).unwrap();
+    let refused = imported(&other, &lines).unwrap_err();
+    assert!(refused.contains("holds 2 records"), "{refused}");
+    assert_eq!(exported(&other), lines);
+}
+
+#[test]
+fn an_import_replaces_an_empty_store_that_nobody_uses() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+    File::open(&one).unwrap().commit(&[volume("v", Some(home("n1")))]).unwrap();
+    let lines = exported(&one);
+    let used = File::open(&other).unwrap();
+    assert!(imported(&other, &lines).unwrap_err().contains("another process has it open"));
+    drop(used);
+    imported(&other, &lines).unwrap();
+    assert_eq!(exported(&other), lines);
+}
+
+#[test]
+fn a_line_can_be_read_by_people() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let name = Id::Name("CreateVolume", "pvc \0".into());
+    let node = "n1".parse().unwrap();
+    let intent = Intent { node, since: 1, until: 2, made: None, claim: None };
+    File::open(&path).unwrap().commit(&[Change::Intent("d".parse().unwrap(), name, Some(intent))]).unwrap();
+    assert_eq!(
+        exported(&path),
+        "{\"csi-cloud store\":{\"format\":1}}\n\
+         {\"intent\":{\"driver\":\"d\",\"id\":{\"name\":[\"CreateVolume\",\"pvc \\u0000\"]},\
+         \"intent\":{\"node\":\"n1\",\"since\":1,\"until\":2,\"made\":null,\"claim\":null}}}\n\
+         {\"end\":{\"records\":1}}\n"
+    );
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (outcome, _) = checked(&path, Form::Table);
+    assert!(format!("{:#}", outcome.unwrap_err()).contains("cannot be opened"));
+    assert!(!path.exists());
+    assert!(transfer::export(&StoreAt::Memory, &mut Vec::new()).is_err());
+}
+
+fn linked(node: &str) -> Change {
+    Change::Node(node.parse().unwrap(), Some(Node::default()))
+}
+
+fn intent(method: &'static str, made: &str) -> Change {
+    let intent =
+        Intent { node: "n1".parse().unwrap(), since: 1, until: 2, made: Some(made.into()), claim: None };
+    Change::Intent("d.example".parse().unwrap(), Id::Name(method, "pvc".into()), Some(intent))
+}
+
+fn owner(node: &str, epoch: u64) -> Change {
+    let node = node.parse().unwrap();
+    let owner = Some(Owner { node, epoch, pod: "".into(), since: 1 });
+    let own = Ownership { owner, ..Ownership::default() };
+    Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(own))
+}
+
+fn listed(id: &str) -> Home {
+    let volume = csi::Volume { volume_id: id.into(), ..Default::default() };
+    let entry = csi::list_volumes_response::Entry { volume: Some(volume), ..Default::default() };
+    Home { entry: entry.encode_to_vec().into(), ..home("n1") }
+}
+
+#[test]
+fn what_does_not_agree_is_said() {
+    let elected = Change::Elected("d.example".parse().unwrap(), Some("n1".parse().unwrap()));
+    let rivals = vec!["n2".parse().unwrap()];
+    for (changes, said) in [
+        (vec![intent("CreateVolume", "v")], Some("has no home")),
+        (vec![intent("CreateVolume", "v"), volume("v", Some(listed("v")))], None),
+        (vec![intent("CreateSnapshot", "v"), volume("v", Some(home("n1")))], Some("has no home")),
+        (vec![intent("DeleteVolume", "v")], Some("nothing is made by this")),
+        (vec![volume("v", Some(home("n3")))], Some("n3 never linked")),
+        (vec![volume("v", Some(Home { lost: true, ..home("n1") }))], Some("was not removed")),
+        (vec![volume("v", Some(Home { rivals, ..home("n1") }))], Some("n2 says that it lives there")),
+        (vec![volume("v", Some(listed("w")))], Some("lists show it as volume \"w\"")),
+        (
+            vec![volume("v", Some(Home { entry: b"\xff".as_slice().into(), ..home("n1") }))],
+            Some("cannot be read"),
+        ),
+        (vec![elected], Some("never had d.example")),
+        (vec![owner("n1", 7), Change::Epoch(7)], None),
+        (vec![owner("n1", 7), Change::Epoch(6)], Some("7 may be given out again")),
+        (vec![owner("n3", 7), Change::Epoch(7)], Some("n3 never linked")),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let mut all = vec![linked("n1"), linked("n2")];
+        all.extend(changes);
+        File::open(&path).unwrap().commit(&all).unwrap();
+        let (outcome, table) = checked(&path, Form::Table);
+        assert_eq!(outcome.is_err(), said.is_some(), "{table}");
+        assert!(table.contains(said.unwrap_or("nothing is wrong")), "{table}");
+        let (_, json) = checked(&path, Form::Json);
+        let json: Vec<BTreeMap<String, String>> = serde_json::from_str(&json).unwrap();
+        assert_eq!(json.len(), usize::from(said.is_some()));
+    }
+}

@@ -1,0 +1,159 @@
+//! `csi-cloud store check|export|import`: looks after a store that no csi-cloud has open. An import is there whole
+//! or not at all, and an export that was cut off is found out by its last line.
+
+use std::fs;
+use std::io;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use crate::config::arguments::Form;
+use crate::state::check::{Wrong, disagreements};
+use crate::state::known::State;
+use crate::state::line::{FORMAT, Line};
+use crate::state::record::Change;
+use crate::state::store::backend::{Backend, StoreError};
+use crate::state::store::file::File;
+use crate::state::store::url::StoreAt;
+
+/// Changes that an import makes durable at once.
+const BATCH: usize = 10_000;
+
+/// Looks whether the store is whole and its records agree, and says what is wrong.
+///
+/// # Errors
+/// Something is wrong; or the store is none, is in use, or the output fails.
+pub fn check(at: &StoreAt, form: Form, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (wrong, records) = examine(file_of(at)?)?;
+    match form {
+        Form::Json => {
+            serde_json::to_writer_pretty(&mut *out, &wrong)?;
+            writeln!(out)?;
+        }
+        Form::Table if wrong.is_empty() => writeln!(out, "{records} records, and nothing is wrong")?,
+        Form::Table => table(&wrong, out)?,
+    }
+    match wrong.len() {
+        0 => Ok(()),
+        1 => bail!("one thing is wrong in the store {at}"),
+        several => bail!("{several} things are wrong in the store {at}"),
+    }
+}
+
+/// What is wrong, and how many records there are.
+fn examine(path: &Path) -> Result<(Vec<Wrong>, u64), StoreError> {
+    let (mut state, mut records) = (State::default(), 0);
+    // That it is in use, or not there, says nothing about it.
+    let mut file = File::existing(path)?;
+    let loaded = file.load(&mut |change| {
+        records += 1;
+        state.apply(change);
+    });
+    let mut wrong = disagreements(&state);
+    if let Err(error) = loaded {
+        let why = proto::error::chain(&error);
+        wrong.push(Wrong { driver: String::new(), what: "the file".into(), why });
+    }
+    Ok((wrong, records))
+}
+
+fn table(wrong: &[Wrong], out: &mut dyn Write) -> io::Result<()> {
+    let width = |text: fn(&Wrong) -> &str, least: usize| {
+        wrong.iter().map(|wrong| text(wrong).chars().count()).max().unwrap_or(0).clamp(least, 60)
+    };
+    let (driver, what) = (width(|wrong| &wrong.driver, 6), width(|wrong| &wrong.what, 6));
+    writeln!(out, "{:driver$}  {:what$}  PROBLEM", "DRIVER", "RECORD")?;
+    for Wrong { driver: of, what: record, why } in wrong {
+        writeln!(out, "{of:driver$}  {record:what$}  {why}")?;
+    }
+    Ok(())
+}
+
+/// Writes all records as lines of JSON.
+///
+/// # Errors
+/// The store is none, is in use, or cannot be trusted; or the output fails.
+pub fn export(at: &StoreAt, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut file = File::existing(file_of(at)?)?;
+    let mut out = BufWriter::new(out);
+    let (mut records, mut written) = (0, line(&mut out, &Line::Begin { format: FORMAT }));
+    file.load(&mut |change| {
+        records += 1;
+        // After a line that could not be written no other is.
+        if let (Ok(()), Ok(record)) = (&written, Line::try_from(change)) {
+            written = line(&mut out, &record);
+        }
+    })?;
+    written
+        .and_then(|()| line(&mut out, &Line::End { records }))
+        .and_then(|()| out.flush())
+        .context("the export cannot be written")
+}
+
+fn line(out: &mut impl Write, line: &Line) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, line)?;
+    out.write_all(b"\n")
+}
+
+/// Makes a store of what was exported. Nothing is there if it fails.
+///
+/// # Errors
+/// There is a store with records already; the lines are no whole export, or of a newer csi-cloud; or files cannot
+/// be read or written.
+pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
+    let path = file_of(at)?;
+    if file == Path::new("-") {
+        return import_from(path, &mut io::stdin().lock());
+    }
+    let reading = || format!("{} cannot be read", file.display());
+    let exported = fs::File::open(file).with_context(reading)?;
+    import_from(path, &mut BufReader::new(exported)).with_context(reading)
+}
+
+pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Result<()> {
+    File::import(path, |store| {
+        let mut lines = lines.lines().zip(1_u64..).map(|(text, number)| {
+            let line = text.map_err(anyhow::Error::from);
+            line.and_then(|text| Ok(serde_json::from_str(&text)?))
+                .with_context(|| format!("line {number} is no line of an export"))
+        });
+        match lines.next().transpose()? {
+            Some(Line::Begin { format: FORMAT }) => {}
+            Some(Line::Begin { format }) => {
+                bail!("it was exported by a newer csi-cloud, in format {format}; this one knows {FORMAT}")
+            }
+            _ => bail!("it is no export of a store: the first line does not say so"),
+        }
+        let (mut batch, mut records) = (Vec::with_capacity(BATCH), 0);
+        let end = loop {
+            match lines.next().transpose()? {
+                Some(Line::End { records }) => break records,
+                Some(line) => {
+                    batch.push(Change::try_from(line).map_err(|_| anyhow::anyhow!("it begins twice"))?)
+                }
+                None => {
+                    bail!("the export was cut off: its last line, which counts the records, is not there")
+                }
+            }
+            records += 1;
+            if batch.len() == BATCH {
+                store.commit(&batch)?;
+                batch.clear();
+            }
+        };
+        if end != records || lines.next().is_some() {
+            bail!("the export has {records} records and should have {end}, or goes on after its end");
+        }
+        Ok(store.commit(&batch)?)
+    })
+}
+
+fn file_of(at: &StoreAt) -> anyhow::Result<&Path> {
+    match at {
+        StoreAt::File(path) => Ok(path),
+        StoreAt::Memory => {
+            bail!("memory: ends with its csi-cloud, so there is nothing to look after; give file:PATH")
+        }
+    }
+}

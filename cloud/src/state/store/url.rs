@@ -1,0 +1,138 @@
+//! Where the store is, as a URL. A scheme is a kind of store: a new kind is a variant here and a file in
+//! `store/`.
+//!
+//! An error names the scheme only, since a store's URL may have a password in it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::backend::{Backend, StoreError};
+use super::file::File;
+use super::memory::Memory;
+
+/// Where it is kept what lives where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAt {
+    /// A file on this host, for one csi-cloud: `file:PATH`.
+    File(PathBuf),
+    /// Nowhere: all is forgotten at the end. For tests and trials; it must be asked for by name: `memory:`.
+    Memory,
+}
+
+/// Why a text is no store.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreAtError {
+    /// The text has no scheme, or one that nobody knows.
+    #[error("{0} is no kind of store; there are file:PATH and memory:")]
+    Unknown(String),
+    /// It is planned.
+    #[error("a store in etcd is not there yet; use file:PATH")]
+    Etcd,
+    /// A file on another host, or none.
+    #[error("a store in a file is file:PATH, for example file:/var/lib/edge-csi/cloud.redb")]
+    File,
+    /// Something after `memory:`.
+    #[error("memory: stands alone; it keeps nothing and has no place")]
+    Memory,
+}
+
+impl StoreAt {
+    /// Opens the store there, and makes it if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or not be trusted, or another csi-cloud has it.
+    pub fn open(&self) -> Result<Box<dyn Backend>, StoreError> {
+        Ok(match self {
+            Self::File(path) => Box::new(File::open(path)?),
+            Self::Memory => Box::new(Memory::default()),
+        })
+    }
+
+    /// A relative path is below this directory.
+    #[must_use]
+    pub(crate) fn below(self, directory: &Path) -> Self {
+        match self {
+            Self::File(path) => Self::File(directory.join(path)),
+            Self::Memory => Self::Memory,
+        }
+    }
+}
+
+impl FromStr for StoreAt {
+    type Err = StoreAtError;
+
+    fn from_str(text: &str) -> Result<Self, StoreAtError> {
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err(StoreAtError::Unknown("a text without a scheme".into()));
+        };
+        match scheme {
+            "file" => path(rest).map(Self::File).ok_or(StoreAtError::File),
+            "memory" if rest.is_empty() => Ok(Self::Memory),
+            "memory" => Err(StoreAtError::Memory),
+            "etcd" => Err(StoreAtError::Etcd),
+            other => Err(StoreAtError::Unknown(format!("{other:?}"))),
+        }
+    }
+}
+
+impl fmt::Display for StoreAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Memory => f.write_str("memory:"),
+        }
+    }
+}
+
+/// RFC 8089: a file URL is `file:PATH` or `file://HOST/PATH`; the file must be here, so the host is empty.
+fn path(rest: &str) -> Option<PathBuf> {
+    let path = match rest.strip_prefix("//") {
+        Some(after) => Some(after).filter(|path| path.starts_with('/') && !path.starts_with("//"))?,
+        None => rest,
+    };
+    // A directory cannot be the file.
+    (!path.is_empty() && !path.ends_with('/')).then(|| path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_scheme_says_what_kind_of_store() {
+        for (text, expected) in [
+            ("file:/a/b.redb", Ok(StoreAt::File("/a/b.redb".into()))),
+            ("file:///a/b.redb", Ok(StoreAt::File("/a/b.redb".into()))),
+            ("file:b.redb", Ok(StoreAt::File("b.redb".into()))),
+            ("memory:", Ok(StoreAt::Memory)),
+            ("memory:x", Err(StoreAtError::Memory)),
+            ("file:", Err(StoreAtError::File)),
+            ("file:/a/", Err(StoreAtError::File)),
+            ("file://host/a", Err(StoreAtError::File)),
+            ("etcd://h:2379", Err(StoreAtError::Etcd)),
+            ("FILE:/a", Err(StoreAtError::Unknown("\"FILE\"".into()))),
+        ] {
+            assert_eq!(text.parse::<StoreAt>(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_kind_is_told_the_known_ones_and_no_password_is_printed() {
+        for text in ["redis://me:hunter2@h", "/var/lib/hunter2", ""] {
+            let error = text.parse::<StoreAt>().unwrap_err().to_string();
+            assert!(error.contains("file:PATH") && error.contains("memory:"), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_store_or_an_error(text in "((file|memory|etcd|[a-z]*):)?/{0,4}.*") {
+            if let Ok(store) = text.parse::<StoreAt>() {
+                prop_assert_eq!(store.to_string().parse::<StoreAt>(), Ok(store));
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! What is counted and measured, for Prometheus.
+//!
+//! Labels are bounded: methods, codes and transports are known beforehand, drivers are those that have a front.
+//! Nodes and volumes are never labels, since there may be thousands; `csi-cloud nodes` and `volumes` have those.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use proto::names::DriverName;
+use tonic::Code;
+
+/// In seconds: from what a call costs here to what a sidecar waits.
+const CALL: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 120.0];
+/// In seconds: from a commit in memory to one on a disk that is broken.
+const COMMIT: [f64; 12] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
+/// Changes that shared a commit.
+const CHANGES: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
+
+/// Where time goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hop {
+    /// From a request at the front to its answer.
+    Front,
+    /// From a call sent on a link to its answer, with all waiting for a link that was lost.
+    Link,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Named(DriverName);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDriver {
+    driver: Named,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    rpc: &'static str,
+    driver: Named,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Passed {
+    hop: Hop,
+    rpc: &'static str,
+    driver: Named,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InFlight {
+    driver: Named,
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AskedApi {
+    request: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Over {
+    transport: &'static str,
+}
+
+/// All that is counted and measured. Gauges are set when somebody looks.
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<Answered, Counter>,
+    seconds: Family<Passed, Histogram, fn() -> Histogram>,
+    in_flight: Family<InFlight, Gauge>,
+    limit: Family<OfDriver, Gauge>,
+    links: Family<Over, Gauge>,
+    link_ups: Counter,
+    nodes: Gauge,
+    nodes_removed: Gauge,
+    driver_nodes: Family<OfDriver, Gauge>,
+    driver_nodes_linked: Family<OfDriver, Gauge>,
+    homes: Family<OfDriver, Gauge>,
+    intents: Family<OfDriver, Gauge>,
+    slow: Family<OfDriver, Counter>,
+    queue: Gauge,
+    commits: Counter,
+    commit_failures: Counter,
+    commit_seconds: Histogram,
+    commit_changes: Histogram,
+    api_requests: Family<AskedApi, Counter>,
+    api_seconds: Histogram,
+}
+
+/// What there is now.
+pub struct Now {
+    /// Nodes known, and how many of them were removed for good.
+    pub nodes: (usize, usize),
+    /// Links, by transport.
+    pub links: Vec<(&'static str, u64)>,
+    /// Links made so far.
+    pub link_ups: u64,
+    /// Changes that wait to be made durable.
+    pub queue: usize,
+    /// Each driver that has a front.
+    pub drivers: Vec<DriverNow>,
+}
+
+/// What there is now of one driver.
+pub struct DriverNow {
+    /// Its name.
+    pub driver: DriverName,
+    /// Nodes that have it, and how many of them have a link.
+    pub nodes: (usize, usize),
+    /// Volumes, snapshots and groups that have a home.
+    pub homes: usize,
+    /// Creates whose outcome nobody knows.
+    pub intents: usize,
+    /// Calls in flight by stage.
+    pub in_flight: Vec<(&'static str, u64)>,
+    /// How many there may be.
+    pub limit: usize,
+}
+
+impl Metrics {
+    /// A call was answered.
+    pub(crate) fn answered(&self, rpc: &'static str, driver: &DriverName, code: Code) {
+        let (driver, code) = (Named(driver.clone()), code_name(code));
+        self.calls.get_or_create(&Answered { rpc, driver, code }).inc();
+    }
+
+    /// A call passed a hop in this time.
+    pub(crate) fn passed(&self, hop: Hop, rpc: &'static str, driver: &DriverName, time: Duration) {
+        let driver = Named(driver.clone());
+        self.seconds.get_or_create(&Passed { hop, rpc, driver }).observe(time.as_secs_f64());
+    }
+
+    /// A list was answered without waiting any longer for a node.
+    pub(crate) fn slow(&self, driver: &DriverName) {
+        self.slow.get_or_create(&OfDriver { driver: Named(driver.clone()) }).inc();
+    }
+
+    /// The API server of Kubernetes was asked something.
+    pub(crate) fn asked(&self, request: &'static str, outcome: &'static str, time: Duration) {
+        self.api_requests.get_or_create(&AskedApi { request, outcome }).inc();
+        self.api_seconds.observe(time.as_secs_f64());
+    }
+
+    /// What counts and times the commits of a store.
+    pub fn commits(&self) -> Commits {
+        Commits {
+            commits: self.commits.clone(),
+            failures: self.commit_failures.clone(),
+            seconds: self.commit_seconds.clone(),
+            changes: self.commit_changes.clone(),
+        }
+    }
+
+    /// Everything, in OpenMetrics' text format.
+    pub fn text(&self, now: &Now) -> String {
+        self.set(now);
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    fn set(&self, now: &Now) {
+        let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.nodes.set(whole(now.nodes.0));
+        self.nodes_removed.set(whole(now.nodes.1));
+        self.queue.set(whole(now.queue));
+        self.link_ups.inner().store(now.link_ups, std::sync::atomic::Ordering::Relaxed);
+        for (transport, links) in &now.links {
+            self.links.get_or_create(&Over { transport }).set(links.cast_signed());
+        }
+        for driver in &now.drivers {
+            let named = || OfDriver { driver: Named(driver.driver.clone()) };
+            for (gauge, count) in [
+                (&self.driver_nodes, driver.nodes.0),
+                (&self.driver_nodes_linked, driver.nodes.1),
+                (&self.homes, driver.homes),
+                (&self.intents, driver.intents),
+                (&self.limit, driver.limit),
+            ] {
+                gauge.get_or_create(&named()).set(whole(count));
+            }
+            for (stage, calls) in &driver.in_flight {
+                let labels = InFlight { driver: named().driver, stage };
+                self.in_flight.get_or_create(&labels).set(calls.cast_signed());
+            }
+        }
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        // A counter's name gets `_total` where it is written.
+        registry.register("calls", "Calls that were answered at a front", self.calls.clone());
+        registry.register(
+            "call_seconds",
+            "How long calls took, by hop: front is all of it",
+            self.seconds.clone(),
+        );
+        registry.register(
+            "calls_in_flight",
+            "Calls not answered yet, by how far they got",
+            self.in_flight.clone(),
+        );
+        registry.register("calls_in_flight_limit", "How many calls may be in flight", self.limit.clone());
+        registry.register("links", "Nodes that have a link, by transport", self.links.clone());
+        registry.register("link_ups", "Links that were made", self.link_ups.clone());
+        registry.register("nodes", "Nodes that ever linked", self.nodes.clone());
+        registry.register("nodes_removed", "Nodes that an operator removed", self.nodes_removed.clone());
+        registry.register("driver_nodes", "Nodes that have the driver", self.driver_nodes.clone());
+        let linked = self.driver_nodes_linked.clone();
+        registry.register("driver_nodes_linked", "Nodes that have the driver and a link", linked);
+        registry.register("homes", "Volumes, snapshots and groups whose node is known", self.homes.clone());
+        registry.register("intents_open", "Creates whose outcome nobody knows", self.intents.clone());
+        registry.register("list_slow_nodes", "Nodes that lists did not wait for", self.slow.clone());
+        registry.register("store_queue", "Changes that wait to be made durable", self.queue.clone());
+        registry.register("store_commits", "Commits of the store", self.commits.clone());
+        registry.register("store_commit_failures", "Commits that failed", self.commit_failures.clone());
+        registry.register("store_commit_seconds", "How long commits took", self.commit_seconds.clone());
+        registry.register(
+            "store_commit_changes",
+            "Changes that shared a commit",
+            self.commit_changes.clone(),
+        );
+        registry.register(
+            "kubernetes_requests",
+            "Requests to Kubernetes, by what came of them",
+            self.api_requests.clone(),
+        );
+        registry.register(
+            "kubernetes_request_seconds",
+            "How long requests to Kubernetes took",
+            self.api_seconds.clone(),
+        );
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("edge_csi"),
+            calls: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(CALL)),
+            in_flight: Family::default(),
+            limit: Family::default(),
+            links: Family::default(),
+            link_ups: Counter::default(),
+            nodes: Gauge::default(),
+            nodes_removed: Gauge::default(),
+            driver_nodes: Family::default(),
+            driver_nodes_linked: Family::default(),
+            homes: Family::default(),
+            intents: Family::default(),
+            slow: Family::default(),
+            queue: Gauge::default(),
+            commits: Counter::default(),
+            commit_failures: Counter::default(),
+            commit_seconds: Histogram::new(COMMIT),
+            commit_changes: Histogram::new(CHANGES),
+            api_requests: Family::default(),
+            api_seconds: Histogram::new(CALL),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+/// Counts and times commits. Clones count together.
+#[derive(Clone)]
+pub struct Commits {
+    commits: Counter,
+    failures: Counter,
+    seconds: Histogram,
+    changes: Histogram,
+}
+
+impl Commits {
+    /// Counts a commit of so many changes.
+    pub fn ended(&self, changes: usize, took: Duration, is_durable: bool) {
+        self.commits.inc();
+        self.failures.inc_by(u64::from(!is_durable));
+        self.seconds.observe(took.as_secs_f64());
+        // More than 2^52 changes do not fit into memory.
+        self.changes.observe(changes as f64);
+    }
+}
+
+#[cfg(test)]
+impl Commits {
+    /// How many commits ended, and how many of them failed.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.commits.get(), self.failures.get())
+    }
+}
+
+impl EncodeLabelValue for Named {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        EncodeLabelValue::encode(&self.0.as_str(), encoder)
+    }
+}
+
+impl EncodeLabelValue for Hop {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let hop = match self {
+            Self::Front => "front",
+            Self::Link => "link",
+        };
+        EncodeLabelValue::encode(&hop, encoder)
+    }
+}
+
+/// A code as gRPC's documents write it.
+pub fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Now {
+        let driver = DriverNow {
+            driver: "d.example".parse().unwrap(),
+            nodes: (3, 2),
+            homes: 7,
+            intents: 1,
+            in_flight: vec![("sent", 4)],
+            limit: 1024,
+        };
+        let links = vec![("wss", 2), ("quic", 0)];
+        Now { nodes: (5, 1), links, link_ups: 9, queue: 6, drivers: vec![driver] }
+    }
+
+    #[test]
+    fn all_is_written_with_its_labels() {
+        let metrics = Metrics::default();
+        let driver = "d.example".parse().unwrap();
+        metrics.answered("CreateVolume", &driver, Code::Unavailable);
+        metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
+        metrics.slow(&driver);
+        metrics.slow(&driver);
+        metrics.asked("CSIDriver apply", "conflict", Duration::from_millis(3));
+        metrics.commits().ended(1, Duration::from_millis(3), true);
+        metrics.commits().ended(2, Duration::from_millis(3), false);
+        let text = metrics.text(&now());
+        for line in [
+            r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,
+            r#"edge_csi_call_seconds_bucket{le="0.005",hop="link",rpc="CreateVolume",driver="d.example"} 1"#,
+            r#"edge_csi_calls_in_flight{driver="d.example",stage="sent"} 4"#,
+            r#"edge_csi_calls_in_flight_limit{driver="d.example"} 1024"#,
+            r#"edge_csi_links{transport="wss"} 2"#,
+            "edge_csi_link_ups_total 9",
+            "edge_csi_nodes 5",
+            "edge_csi_nodes_removed 1",
+            r#"edge_csi_driver_nodes_linked{driver="d.example"} 2"#,
+            r#"edge_csi_homes{driver="d.example"} 7"#,
+            r#"edge_csi_intents_open{driver="d.example"} 1"#,
+            r#"edge_csi_list_slow_nodes_total{driver="d.example"} 2"#,
+            r#"edge_csi_kubernetes_requests_total{request="CSIDriver apply",outcome="conflict"} 1"#,
+            "edge_csi_kubernetes_request_seconds_count 1",
+            "edge_csi_store_queue 6",
+            "edge_csi_store_commits_total 2",
+            "edge_csi_store_commit_failures_total 1",
+            "edge_csi_store_commit_seconds_count 2",
+            "edge_csi_store_commit_changes_sum 3.0",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}
