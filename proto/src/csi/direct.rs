@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::csi::VolumeCapability;
-use crate::csi::volume_capability::AccessType;
-use crate::csi::volume_capability::access_mode::Mode;
-use crate::csi::wire;
-use crate::csi::wire::Malformed;
+pub use super::column::Places;
+use super::types::VolumeCapability;
+use super::types::volume_capability::AccessType;
+use super::types::volume_capability::access_mode::Mode;
+use super::wire;
+use super::wire::Malformed;
 
 mod keys;
 pub use keys::{Access, Blank, Contradiction, Direct, FileSystem, Fsck, GroupChange, KEY, Kind};
@@ -51,38 +52,17 @@ impl Direct {
             name => Some(name.parse()?),
         };
         self.check_mkfs(file_system.unwrap_or_default())?;
-        Ok(Mount { file_system, flags: mount.mount_flags.clone(), group: mount.volume_mount_group.clone() })
+        Ok(Mount {
+            file_system,
+            flags: mount.mount_flags.clone(),
+            group: mount.volume_mount_group.clone(),
+        })
     }
 }
 
 // Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
 const BLOCK: u32 = 1;
 const MOUNT: u32 = 2;
-
-/// Where a request has what is edited for the driver.
-#[derive(Clone, Copy)]
-pub struct Places {
-    /// The field of the volume's capability, or capabilities.
-    pub capability: u32,
-    /// The fields of the volume's context and of parameters; none if the request has none.
-    pub context: &'static [u32],
-}
-
-/// Where requests of this method have what is edited for the driver; none of other methods.
-pub fn places(method: &str) -> Option<Places> {
-    let (capability, context): (u32, &[u32]) = match method {
-        "CreateVolume" => (3, &[4]),
-        "ControllerPublishVolume" => (3, &[6]),
-        "ValidateVolumeCapabilities" => (3, &[2, 4]),
-        "GetCapacity" => (1, &[2]),
-        "ControllerExpandVolume" => (4, &[]),
-        "NodeStageVolume" => (4, &[6]),
-        "NodePublishVolume" => (5, &[8]),
-        "NodeExpandVolume" => (5, &[]),
-        _ => return None,
-    };
-    Some(Places { capability, context })
-}
 
 /// What of a request's context, or parameters, is about direct volumes.
 ///
@@ -92,7 +72,9 @@ pub fn asked(request: &[u8], places: Places) -> Result<BTreeMap<String, String>,
     let mut asked = BTreeMap::new();
     for field in wire::fields(request) {
         let field = field?;
-        let Some(entry) = field.content.filter(|_| places.context.contains(&field.number)) else { continue };
+        let Some(entry) = field.content.filter(|_| places.context.contains(&field.number)) else {
+            continue;
+        };
         let (key, value) = wire::read_entry(entry)?;
         if keys::is_ours(key) {
             asked.insert(key.to_owned(), value.to_owned());
@@ -114,7 +96,8 @@ pub fn for_driver(request: &[u8], places: Places) -> Result<Vec<u8>, Malformed> 
                 wire::append(&mut edited, &[places.capability], &as_block(capability)?);
             }
             Some(entry)
-                if places.context.contains(&field.number) && keys::is_ours(wire::read_entry(entry)?.0) => {}
+                if places.context.contains(&field.number)
+                    && keys::is_ours(wire::read_entry(entry)?.0) => {}
             _ => edited.extend_from_slice(field.raw),
         }
     }

@@ -1,13 +1,23 @@
 //! CSI as it stands on the wire: messages, the table of methods, framing, edits on bytes.
 //!
-//! Everything here is pure: bytes and values go in, bytes and values come out. What one RPC needs and another does not
-//! is a column of the table in [`rpc`]. May use: names.
+//! Everything here is pure: bytes and values go in, bytes and values come out. Whatever treats one RPC
+//! differently from another is a column of the table in `table.rs`. May use: names, host.
 
+pub mod column;
 pub mod direct;
 pub mod frame;
-pub mod rpc;
+pub mod key;
+pub mod learn;
+pub mod method;
 pub mod topology;
 pub mod types;
 pub mod wire;
 
+mod required;
+mod table;
+
+pub use column::{Capabilities, DirectCall, Kind, List, Local, NodeStep, Rewrite};
+pub use key::{Id, Key, Segments};
+pub use learn::{Learn, Made};
+pub use method::Method;
 pub use types::*;

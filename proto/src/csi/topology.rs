@@ -7,11 +7,12 @@ use bytes::Bytes;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use crate::csi;
-use crate::csi::plugin_capability;
-use crate::csi::plugin_capability::{Service, service};
-use crate::csi::wire;
-use crate::csi::wire::{Edit, Malformed};
+use super::column::Rewrite;
+use super::types as csi;
+use super::types::plugin_capability;
+use super::types::plugin_capability::{Service, service};
+use super::wire;
+use super::wire::{Edit, Malformed};
 use crate::names::NodeName;
 
 /// The segment that names a node when its driver has no topology of its own.
@@ -44,14 +45,16 @@ const LIST_ENTRIES: u32 = 1;
 
 /// Whether a driver at a node has topology of its own: it says that its volumes are not accessible everywhere,
 /// and where its node is. Answers that are no protobuf say neither.
-pub fn own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
+pub fn has_own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
     let info = csi::NodeGetInfoResponse::decode(node_info).unwrap_or_default();
-    constrained(plugin_capabilities) && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
+    constrained(plugin_capabilities)
+        && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
 }
 
 /// Whether an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
 pub fn constrained(plugin_capabilities: &[u8]) -> bool {
-    let answer = csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
+    let answer =
+        csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
     answer.capabilities.iter().any(|capability| *capability == constraints())
 }
 
@@ -81,7 +84,9 @@ pub fn into_node_info(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malforme
     for field in wire::fields(answer) {
         let field = field?;
         // Protobuf: messages that stand there twice are merged, which is what one after the other means.
-        topology.extend(field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default());
+        topology.extend(
+            field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default(),
+        );
     }
     if names(&topology, node)? {
         return Ok(answer.clone());
@@ -115,7 +120,8 @@ pub fn into_created_volume(answer: &Bytes, node: &NodeName) -> Result<Bytes, Mal
 /// The answer is malformed.
 pub fn into_created_snapshot(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
     let edited = wire::edit(answer, &[RESPONSE_SNAPSHOT], |snapshot| {
-        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node)).map(Edit::from)
+        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node))
+            .map(Edit::from)
     })?;
     Ok(or(edited, answer))
 }
@@ -133,7 +139,8 @@ pub fn out_of_create_volume(request: &Bytes) -> Result<Bytes, Malformed> {
 /// # Errors
 /// The request is malformed.
 pub fn out_of_create_snapshot(request: &Bytes) -> Result<Bytes, Malformed> {
-    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement).map(|edited| or(edited, request))
+    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement)
+        .map(|edited| or(edited, request))
 }
 
 /// Takes our segment out of where a GetCapacity asks for.
@@ -144,54 +151,50 @@ pub fn out_of_capacity(request: &Bytes) -> Result<Bytes, Malformed> {
     wire::edit(request, &[CAPACITY_TOPOLOGY], out_of_topology).map(|edited| or(edited, request))
 }
 
-/// Whether a request of this method, or its answer, may hold where something is accessible from.
-pub fn concerns(method: &str) -> bool {
-    matches!(
-        method,
-        "GetPluginCapabilities"
-            | "NodeGetInfo"
-            | "CreateVolume"
-            | "CreateSnapshot"
-            | "GetCapacity"
-            | "ListVolumes"
-            | "ListSnapshots"
-    )
-}
-
-/// A request of any method as the driver gets it: without our segment.
+/// A request as the driver gets it: without our segment.
 ///
 /// # Errors
 /// The request is malformed.
-pub fn out_of_request(method: &str, request: &Bytes) -> Result<Bytes, Malformed> {
-    match method {
-        "CreateVolume" => out_of_create_volume(request),
-        "CreateSnapshot" => out_of_create_snapshot(request),
-        "GetCapacity" => out_of_capacity(request),
-        _ => Ok(request.clone()),
+pub fn out_of_request(rewrite: Rewrite, request: &Bytes) -> Result<Bytes, Malformed> {
+    match rewrite {
+        Rewrite::CreateVolume => out_of_create_volume(request),
+        Rewrite::CreateSnapshot => out_of_create_snapshot(request),
+        Rewrite::Capacity => out_of_capacity(request),
+        Rewrite::Nothing
+        | Rewrite::PluginCapabilities
+        | Rewrite::NodeInfo
+        | Rewrite::ListVolumes
+        | Rewrite::ListSnapshots => Ok(request.clone()),
     }
 }
 
-/// A driver's whole answer to any method as callers see it who see our topology.
+/// A driver's whole answer as callers see it who see our topology.
 ///
 /// # Errors
 /// The answer is malformed.
-pub fn into_answer(method: &str, answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
-    type Into = fn(&Bytes, &NodeName) -> Result<Bytes, Malformed>;
-    let entries = |into: Into| {
-        let edited = wire::edit(answer, &[LIST_ENTRIES], |entry| {
-            into(&Bytes::copy_from_slice(entry), node).map(|entry| Edit::Replace(entry.into()))
-        });
-        edited.map(|edited| or(edited, answer))
-    };
-    match method {
-        "GetPluginCapabilities" => into_plugin_capabilities(answer),
-        "NodeGetInfo" => into_node_info(answer, node),
-        "CreateVolume" => into_created_volume(answer, node),
-        "CreateSnapshot" => into_created_snapshot(answer, node),
-        "ListVolumes" => entries(into_created_volume),
-        "ListSnapshots" => entries(into_created_snapshot),
-        _ => Ok(answer.clone()),
+pub fn into_answer(rewrite: Rewrite, answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    match rewrite {
+        Rewrite::PluginCapabilities => into_plugin_capabilities(answer),
+        Rewrite::NodeInfo => into_node_info(answer, node),
+        Rewrite::CreateVolume => into_created_volume(answer, node),
+        Rewrite::CreateSnapshot => into_created_snapshot(answer, node),
+        Rewrite::ListVolumes => into_entries(answer, node, into_created_volume),
+        Rewrite::ListSnapshots => into_entries(answer, node, into_created_snapshot),
+        Rewrite::Nothing | Rewrite::Capacity => Ok(answer.clone()),
     }
+}
+
+/// Edits each entry of a list's answer.
+fn into_entries(
+    answer: &Bytes,
+    node: &NodeName,
+    into_entry: fn(&Bytes, &NodeName) -> Result<Bytes, Malformed>,
+) -> Result<Bytes, Malformed> {
+    let edited = wire::edit(answer, &[LIST_ENTRIES], |entry| {
+        let entry = into_entry(&Bytes::copy_from_slice(entry), node)?;
+        Ok(Edit::Replace(entry.into()))
+    })?;
+    Ok(or(edited, answer))
 }
 
 /// CSI: a requirement has requisite or preferred topologies, so one that we leave without is none.

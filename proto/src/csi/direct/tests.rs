@@ -1,5 +1,6 @@
-use crate::csi;
 use crate::csi::direct::*;
+use crate::csi::method::Method;
+use crate::csi::types as csi;
 use proptest::prelude::*;
 use prost::Message;
 
@@ -26,7 +27,10 @@ fn capability(mode: Mode, fs_type: &str) -> VolumeCapability {
 #[test]
 fn what_is_not_asked_for_is_not_direct() {
     assert_eq!(read(&[]), Ok(None));
-    assert_eq!(read(&[("type", "ssd"), ("edge-csi.io/directory", "x"), ("edge-csi.io", "kata")]), Ok(None));
+    assert_eq!(
+        read(&[("type", "ssd"), ("edge-csi.io/directory", "x"), ("edge-csi.io", "kata")]),
+        Ok(None)
+    );
     assert_eq!(read(&[(KEY, "kata")]), Ok(Some(Direct::default())));
 }
 
@@ -35,11 +39,21 @@ fn what_is_unknown_or_contradictory_is_refused_with_what_there_is() {
     let text = |entries: &[(&str, &str)]| read(entries).unwrap_err().to_string();
     assert!(text(&[(KEY, "true")]).contains("it can be: kata"));
     assert!(text(&[(KEY, "")]).contains("kata"));
-    assert!(text(&[("edge-csi.io/direct-fsck", "preen")]).contains("edge-csi.io/direct: kata as well"));
-    assert!(text(&[(KEY, "kata"), ("edge-csi.io/direct-fsk", "preen")]).contains("direct-fsk is no key"));
-    assert!(text(&[(KEY, "kata"), ("edge-csi.io/direct-access", "RWO")]).contains("ReadWriteOncePod, "));
+    assert!(
+        text(&[("edge-csi.io/direct-fsck", "preen")]).contains("edge-csi.io/direct: kata as well")
+    );
+    assert!(
+        text(&[(KEY, "kata"), ("edge-csi.io/direct-fsk", "preen")])
+            .contains("direct-fsk is no key")
+    );
+    assert!(
+        text(&[(KEY, "kata"), ("edge-csi.io/direct-access", "RWO")]).contains("ReadWriteOncePod, ")
+    );
     for key in ["kind", "blank", "fsck", "fs-group-change"] {
-        assert!(text(&[(KEY, "kata"), (&format!("edge-csi.io/direct-{key}"), "x")]).contains("it can be"));
+        assert!(
+            text(&[(KEY, "kata"), (&format!("edge-csi.io/direct-{key}"), "x")])
+                .contains("it can be")
+        );
     }
 }
 
@@ -79,7 +93,8 @@ fn a_file_system_is_ext4_xfs_or_left_open() {
 #[test]
 fn mkfs_is_told_of_the_layout_and_of_nothing_else() {
     let of = |words: &str, fs_type: &str| {
-        let direct = read(&[(KEY, "kata"), ("edge-csi.io/direct-mkfs-options", words)]).unwrap().unwrap();
+        let direct =
+            read(&[(KEY, "kata"), ("edge-csi.io/direct-mkfs-options", words)]).unwrap().unwrap();
         direct.mount(&capability(Mode::SingleNodeSingleWriter, fs_type)).map(|_| direct.mkfs)
     };
     assert_eq!(of(" -m0  -O ^has_journal ", "ext4").unwrap(), ["-m0", "-O", "^has_journal"]);
@@ -123,7 +138,7 @@ proptest! {
     #[test]
     fn the_driver_sees_a_block_volume_and_all_but_ours(unknown in proptest::collection::vec(any::<u8>(), 0..40)) {
         let mut request = publish();
-        let places = places("NodePublishVolume").unwrap();
+        let places = Method::NodePublishVolume.places().unwrap();
         let mut message = request.encode_to_vec();
         wire::append(&mut message, &[100], &unknown);
         // In the capability too, whose parts protobuf merges.
@@ -141,9 +156,9 @@ proptest! {
 
     #[test]
     fn any_bytes_are_edited_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-        for method in ["CreateVolume", "NodePublishVolume", "ControllerExpandVolume"] {
-            let _ = for_driver(&bytes, places(method).unwrap());
-            let _ = asked(&bytes, places(method).unwrap());
+        for places in Method::ALL.iter().filter_map(|method| method.places()) {
+            let _ = for_driver(&bytes, places);
+            let _ = asked(&bytes, places);
         }
     }
 }
@@ -153,37 +168,39 @@ proptest! {
 fn the_numbers_are_those_of_the_messages() {
     let capability = || capability(Mode::SingleNodeSingleWriter, "");
     let context = || [(KEY.to_owned(), "kata".to_owned())].into();
-    let blocks = |capability: &VolumeCapability| matches!(capability.access_type, Some(AccessType::Block(_)));
+    let blocks = |capability: &VolumeCapability| {
+        matches!(capability.access_type, Some(AccessType::Block(_)))
+    };
     macro_rules! one {
-        ($message:ident { $capability:ident $(, $context:ident)? }, $method:literal) => {
+        ($message:ident { $capability:ident $(, $context:ident)? }, $method:ident) => {
             let request =
                 csi::$message { $capability: Some(capability()).into_iter().collect(), $($context: context(),)? ..Default::default() };
-            let sent = for_driver(&request.encode_to_vec(), places($method).unwrap()).unwrap();
+            let sent = for_driver(&request.encode_to_vec(), Method::$method.places().unwrap()).unwrap();
             let sent = csi::$message::decode(&*sent).unwrap();
-            assert!(sent.$capability.iter().all(blocks), $method);
-            $(assert!(sent.$context.is_empty(), $method);)?
+            assert!(sent.$capability.iter().all(blocks), stringify!($method));
+            $(assert!(sent.$context.is_empty(), stringify!($method));)?
         };
-        (single $message:ident { $capability:ident $(, $context:ident)? }, $method:literal) => {
+        (single $message:ident { $capability:ident $(, $context:ident)? }, $method:ident) => {
             let request =
                 csi::$message { $capability: Some(capability()), $($context: context(),)? ..Default::default() };
-            let sent = for_driver(&request.encode_to_vec(), places($method).unwrap()).unwrap();
+            let sent = for_driver(&request.encode_to_vec(), Method::$method.places().unwrap()).unwrap();
             let sent = csi::$message::decode(&*sent).unwrap();
-            assert!(sent.$capability.iter().all(blocks), $method);
-            $(assert!(sent.$context.is_empty(), $method);)?
+            assert!(sent.$capability.iter().all(blocks), stringify!($method));
+            $(assert!(sent.$context.is_empty(), stringify!($method));)?
         };
     }
-    one!(CreateVolumeRequest { volume_capabilities, parameters }, "CreateVolume");
-    one!(GetCapacityRequest { volume_capabilities, parameters }, "GetCapacity");
+    one!(CreateVolumeRequest { volume_capabilities, parameters }, CreateVolume);
+    one!(GetCapacityRequest { volume_capabilities, parameters }, GetCapacity);
     one!(
         ValidateVolumeCapabilitiesRequest { volume_capabilities, volume_context },
-        "ValidateVolumeCapabilities"
+        ValidateVolumeCapabilities
     );
-    one!(single ControllerPublishVolumeRequest { volume_capability, volume_context }, "ControllerPublishVolume");
-    one!(single ControllerExpandVolumeRequest { volume_capability }, "ControllerExpandVolume");
-    one!(single NodeStageVolumeRequest { volume_capability, volume_context }, "NodeStageVolume");
-    one!(single NodePublishVolumeRequest { volume_capability, volume_context }, "NodePublishVolume");
-    one!(single NodeExpandVolumeRequest { volume_capability }, "NodeExpandVolume");
-    assert!(places("DeleteVolume").is_none());
+    one!(single ControllerPublishVolumeRequest { volume_capability, volume_context }, ControllerPublishVolume);
+    one!(single ControllerExpandVolumeRequest { volume_capability }, ControllerExpandVolume);
+    one!(single NodeStageVolumeRequest { volume_capability, volume_context }, NodeStageVolume);
+    one!(single NodePublishVolumeRequest { volume_capability, volume_context }, NodePublishVolume);
+    one!(single NodeExpandVolumeRequest { volume_capability }, NodeExpandVolume);
+    assert!(Method::DeleteVolume.places().is_none());
 }
 
 #[test]
@@ -195,8 +212,10 @@ fn what_the_class_says_goes_into_the_volumes_context() {
     };
     let answer = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
     let asked = map(&[(KEY, "kata"), ("edge-csi.io/other", "x")]);
-    let volume =
-        csi::CreateVolumeResponse::decode(&*into_created_volume(&answer, &asked)).unwrap().volume.unwrap();
+    let volume = csi::CreateVolumeResponse::decode(&*into_created_volume(&answer, &asked))
+        .unwrap()
+        .volume
+        .unwrap();
     assert_eq!(volume.volume_id, "v");
     assert_eq!(
         volume.volume_context,
@@ -213,7 +232,7 @@ fn what_is_confirmed_is_what_was_asked() {
         ..Default::default()
     };
     let message = request.encode_to_vec();
-    let sent = for_driver(&message, places("ValidateVolumeCapabilities").unwrap()).unwrap();
+    let sent = for_driver(&message, Method::ValidateVolumeCapabilities.places().unwrap()).unwrap();
     let sent = csi::ValidateVolumeCapabilitiesRequest::decode(&*sent).unwrap();
     let confirmed = csi::validate_volume_capabilities_response::Confirmed {
         volume_capabilities: sent.volume_capabilities,
@@ -226,10 +245,11 @@ fn what_is_confirmed_is_what_was_asked() {
     wire::append(&mut answer, &[1], &newer);
     let shown = into_validated(&answer, &message).unwrap();
     assert!(shown.windows(3).any(|bytes| bytes == b"new"));
-    let shown = csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
+    let shown =
+        csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
     assert!(shown.volume_capabilities == request.volume_capabilities);
     assert_eq!(shown.volume_context, request.volume_context);
-    let refused =
-        csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }.encode_to_vec();
+    let refused = csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }
+        .encode_to_vec();
     assert_eq!(into_validated(&refused, &message).unwrap(), refused);
 }

@@ -1,0 +1,136 @@
+//! The values of the table's columns: how one RPC differs from another.
+//!
+//! Each is a small enum, so that a caller matches exhaustively and names no method.
+
+/// What a driver makes, and a list shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A volume.
+    Volume,
+    /// A snapshot.
+    Snapshot,
+    /// A volume group snapshot.
+    Group,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Volume, Self::Snapshot, Self::Group];
+}
+
+/// A list over all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum List {
+    /// The volumes.
+    Volumes,
+    /// The snapshots.
+    Snapshots,
+    /// The health of the volumes.
+    Health,
+}
+
+impl List {
+    /// All lists.
+    pub const ALL: [Self; 3] = [Self::Volumes, Self::Snapshots, Self::Health];
+}
+
+/// A call that a front answers itself, from what drivers said before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Local {
+    /// The driver's name and version.
+    Info,
+    /// Whether the driver is ready.
+    Probe,
+    /// What one of the driver's services can do.
+    Capabilities(Capabilities),
+    /// The node's id and topology.
+    NodeInfo,
+}
+
+/// The service whose capabilities are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Capabilities {
+    /// Identity: those of the plugin.
+    Plugin,
+    /// Controller.
+    Controller,
+    /// GroupController.
+    Group,
+    /// Node.
+    Node,
+}
+
+impl Capabilities {
+    /// All services that have capabilities.
+    pub const ALL: [Self; 4] = [Self::Plugin, Self::Controller, Self::Group, Self::Node];
+}
+
+/// Which rewriting of ours a request and its answer need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rewrite {
+    /// None: both pass as they came.
+    Nothing,
+    /// The answer gets the capability of our topology.
+    PluginCapabilities,
+    /// The answer gets the node's segment.
+    NodeInfo,
+    /// The request loses parameters and segments of ours; the answer gets the node's segment.
+    CreateVolume,
+    /// The same for a snapshot, which has no parameters of ours.
+    CreateSnapshot,
+    /// The request loses parameters and segments of ours.
+    Capacity,
+    /// Each entry of the answer is rewritten like CreateVolume's answer.
+    ListVolumes,
+    /// Each entry of the answer is rewritten like CreateSnapshot's answer.
+    ListSnapshots,
+}
+
+/// What a call does to a direct volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DirectCall {
+    /// It makes one.
+    Create,
+    /// It asks for the space for one.
+    Capacity,
+    /// It attaches one to a node.
+    Attach,
+    /// It asks whether one can be used in some way.
+    Validate,
+    /// It grows one.
+    Expand,
+    /// It changes mutable parameters, none of which may be ours.
+    Modify,
+    /// It deletes one.
+    Delete,
+    /// It is a step on the node.
+    Node(NodeStep),
+}
+
+/// What a call does to a direct volume on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NodeStep {
+    /// NodeStageVolume.
+    Stage,
+    /// NodeUnstageVolume.
+    Unstage,
+    /// NodePublishVolume.
+    Publish,
+    /// NodeUnpublishVolume.
+    Unpublish,
+    /// NodeGetVolumeStats.
+    Stats,
+    /// NodeExpandVolume.
+    Expand,
+    /// NodeGetVolumeHealth.
+    Health,
+}
+
+/// Field numbers of a request that the driver of a direct volume gets in an edited form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The field of the volume's capability, or capabilities.
+    pub capability: u32,
+    /// The fields of the volume's context and of parameters; empty if the request has none.
+    pub context: &'static [u32],
+}

@@ -1,0 +1,219 @@
+//! What a call is about: read once from its request, it is all that routing needs.
+//!
+//! Bytes from outside become a key or an error, never a panic.
+
+use std::collections::BTreeMap;
+
+use prost::{DecodeError, Message};
+
+use super::column::Kind;
+use super::method::Method;
+use super::table::table;
+use super::types;
+
+/// An id. Each variant is a name space of its own; the first three have a home node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Id {
+    /// A volume's id.
+    Volume(String),
+    /// A snapshot's id.
+    Snapshot(String),
+    /// A volume group snapshot's id.
+    Group(String),
+    /// The name under which a method makes something, its idempotency key.
+    Name(Method, String),
+}
+
+impl Id {
+    /// The id or name itself.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Volume(text) | Self::Snapshot(text) | Self::Group(text) | Self::Name(_, text) => {
+                text
+            }
+        }
+    }
+
+    /// What it is the id of; for a name, what its method makes.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Volume(_) => Some(Kind::Volume),
+            Self::Snapshot(_) => Some(Kind::Snapshot),
+            Self::Group(_) => Some(Kind::Group),
+            Self::Name(method, _) => method.creates(),
+        }
+    }
+}
+
+impl Kind {
+    /// The id with this text.
+    pub fn id(self, text: String) -> Id {
+        match self {
+            Self::Volume => Id::Volume(text),
+            Self::Snapshot => Id::Snapshot(text),
+            Self::Group => Id::Group(text),
+        }
+    }
+}
+
+/// A topology: its segments by key. Sorted, so that equal topologies compare as equal.
+pub type Segments = BTreeMap<String, String>;
+
+/// What a call is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// Answered by the front itself, from what it has learned.
+    Local,
+    /// Makes a volume: near its source if it has one, else where the topology says.
+    Create {
+        /// The volume's name, the idempotency key of CreateVolume.
+        name: String,
+        /// The snapshot or volume whose content it takes.
+        source: Option<Id>,
+        /// Segments in the caller's order of preference: `preferred`, then `requisite`.
+        topology: Vec<Segments>,
+    },
+    /// A call on something that exists.
+    Home(Id),
+    /// Ends something. CSI: the answer is OK where that thing is not, so a guess at the node is wrong.
+    Delete(Id),
+    /// Makes a snapshot of these volumes, which must share one home.
+    Snapshot {
+        /// The snapshot's name.
+        name: String,
+        /// The volumes that it is taken of.
+        volumes: Vec<Id>,
+    },
+    /// A list over all nodes.
+    All,
+    /// The capacity at a topology, or everywhere.
+    Capacity(Option<Segments>),
+    /// A call that only makes sense on a node, and the volume that it is about.
+    Node(Option<Id>),
+}
+
+impl Key {
+    /// The field without which the call is about nothing. CSI: "This field is REQUIRED."
+    pub fn missing(&self) -> Option<&'static str> {
+        match self {
+            Self::Create { name, .. } | Self::Snapshot { name, .. } if name.is_empty() => {
+                Some("a name")
+            }
+            Self::Snapshot { volumes, .. }
+                if volumes.is_empty() || volumes.iter().any(|id| id.text().is_empty()) =>
+            {
+                Some("the source volume's id")
+            }
+            Self::Home(id) | Self::Delete(id) if id.text().is_empty() => Some("an id"),
+            _ => None,
+        }
+    }
+}
+
+impl Method {
+    /// Reads what the call is about from its (unframed) request message.
+    ///
+    /// # Errors
+    /// The message is not the protobuf that this RPC takes.
+    pub fn key(self, message: &[u8]) -> Result<Key, DecodeError> {
+        (READERS[self as usize].key)(message)
+    }
+
+    /// Whether two (unframed) requests ask for the same.
+    ///
+    /// Callers write the entries of a map in any order, so bytes that differ can ask for the same.
+    /// Requests with unknown fields are the same only byte for byte.
+    pub fn same(self, one: &[u8], other: &[u8]) -> bool {
+        let same = READERS[self as usize].same;
+        one == other || (one.len() == other.len() && same(one, other))
+    }
+
+    /// What no other call may be about while this one runs.
+    ///
+    /// CSI: the CO should have no more than one call in flight per volume. Empty for lists, streams,
+    /// and keys that are not valid yet.
+    pub fn subjects(self, key: &Key) -> Vec<Id> {
+        let mut subjects = match key {
+            Key::Home(_) | Key::Delete(_) if self.bulk() => Vec::new(),
+            Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => vec![id.clone()],
+            Key::Create { name, .. } => vec![Id::Name(self, name.clone())],
+            Key::Snapshot { name, volumes } => {
+                [&[Id::Name(self, name.clone())], volumes.as_slice()].concat()
+            }
+            Key::Local | Key::Node(None) | Key::All | Key::Capacity(_) => Vec::new(),
+        };
+        subjects.retain(|id| !id.text().is_empty());
+        subjects
+    }
+}
+
+/// How requests of one RPC are read.
+struct Reader {
+    key: fn(&[u8]) -> Result<Key, DecodeError>,
+    same: fn(&[u8], &[u8]) -> bool,
+}
+
+macro_rules! readers {
+    ($($service:ident/$method:ident($($request:tt)*) => $key:expr
+        $(, learn $learn:expr)? $(, { $($column:tt)* })?;)*) => {
+        /// In the order of the enum's variants.
+        static READERS: [Reader; Method::ALL.len()] = [$(Reader {
+            key: readers!(@key ($($request)*) $key),
+            same: readers!(@same ($($request)*)),
+        }),*];
+    };
+    (@key (_) $key:expr) => { |_| Ok($key) };
+    (@key ($r:ident: $request:ident) $key:expr) => { |message| {
+        let $r = types::$request::decode(message)?;
+        Ok($key)
+    } };
+    (@same (_)) => { |_, _| false };
+    (@same ($r:ident: $request:ident)) => { same::<types::$request> };
+}
+table!(readers);
+
+fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
+    // A message that encodes to the length that it came with holds no unknown fields.
+    let read =
+        |bytes: &[u8]| M::decode(bytes).ok().filter(|message| message.encoded_len() == bytes.len());
+    read(one).is_some_and(|one| read(other) == Some(one))
+}
+
+fn create(request: types::CreateVolumeRequest) -> Key {
+    let source = request.volume_content_source.and_then(content_of);
+    // CSI: preferred is a list in the caller's order; the volume MUST be accessible from requisite.
+    let requirement = request.accessibility_requirements.unwrap_or_default();
+    let topologies = requirement.preferred.into_iter().chain(requirement.requisite);
+    Key::Create { name: request.name, source, topology: topologies.map(segments).collect() }
+}
+
+/// The snapshot or volume whose content a volume takes.
+pub(super) fn content_of(source: types::VolumeContentSource) -> Option<Id> {
+    use types::volume_content_source::Type;
+    Some(match source.r#type? {
+        Type::Snapshot(snapshot) => Id::Snapshot(snapshot.snapshot_id),
+        Type::Volume(volume) => Id::Volume(volume.volume_id),
+    })
+}
+
+fn segments(topology: types::Topology) -> Segments {
+    topology.segments.into_iter().collect()
+}
+
+fn snapshot(name: String, volumes: impl IntoIterator<Item = String>) -> Key {
+    Key::Snapshot { name, volumes: volumes.into_iter().map(Id::Volume).collect() }
+}
+
+fn listed_snapshots(request: types::ListSnapshotsRequest) -> Key {
+    if !request.snapshot_id.is_empty() {
+        Key::Home(Id::Snapshot(request.snapshot_id))
+    } else if !request.source_volume_id.is_empty() {
+        Key::Home(Id::Volume(request.source_volume_id))
+    } else {
+        Key::All
+    }
+}
+
+fn on_node(volume: String) -> Key {
+    Key::Node(Some(Id::Volume(volume)))
+}

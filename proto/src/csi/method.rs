@@ -1,0 +1,256 @@
+//! `Method`, the enum of all CSI RPCs, and the columns of the table in `table.rs`.
+//!
+//! Whatever treats one RPC differently from another asks a column here and compares no names.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::column::{Capabilities, DirectCall, Kind, List, Local, NodeStep, Places, Rewrite};
+use super::required;
+use super::table::table;
+
+/// The services of a CSI driver, as they stand in a request's path.
+pub const SERVICES: [&str; 5] = [
+    "csi.v1.Identity",
+    "csi.v1.Controller",
+    "csi.v1.GroupController",
+    "csi.v1.SnapshotMetadata",
+    "csi.v1.Node",
+];
+
+/// The columns of one RPC that are plain data.
+struct Row {
+    name: &'static str,
+    path: &'static str,
+    streaming: bool,
+    local: Option<Local>,
+    creates: Option<Kind>,
+    lists: Option<List>,
+    rewrite: Rewrite,
+    direct: Option<DirectCall>,
+    places: Option<Places>,
+    incomplete: fn(&Bytes) -> Option<&'static str>,
+}
+
+impl Row {
+    /// A row that leaves out all columns.
+    const fn new(name: &'static str, path: &'static str) -> Self {
+        Self {
+            name,
+            path,
+            streaming: false,
+            local: None,
+            creates: None,
+            lists: None,
+            rewrite: Rewrite::Nothing,
+            direct: None,
+            places: None,
+            incomplete: required::nothing,
+        }
+    }
+}
+
+macro_rules! methods {
+    ($($service:ident/$method:ident($($request:tt)*) => $key:expr
+        $(, learn $learn:expr)? $(, { $($column:ident: $value:expr),* $(,)? })?;)*) => {
+        /// An RPC of CSI 1.13.0.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Method {
+            $(
+                #[doc = concat!("`csi.v1.", stringify!($service), "/", stringify!($method), "`")]
+                $method,
+            )*
+        }
+
+        impl Method {
+            /// All RPCs, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$method),*];
+        }
+
+        /// The rows, in the order of the enum's variants.
+        static ROWS: [Row; Method::ALL.len()] = [$(Row {
+            $($($column: $value,)*)?
+            ..Row::new(
+                stringify!($method),
+                concat!("/csi.v1.", stringify!($service), "/", stringify!($method)),
+            )
+        }),*];
+    };
+}
+table!(methods);
+
+/// Longer than any path of the table; checked while [`BY_LENGTH`] is computed.
+const PATH_LENGTHS: usize = 64;
+/// The end of a chain in [`BY_LENGTH`].
+const END: u8 = u8::MAX;
+
+/// Chains of rows whose paths have the same length.
+struct Chains {
+    /// The first row, by length.
+    first: [u8; PATH_LENGTHS],
+    /// The row after a row.
+    next: [u8; Method::ALL.len()],
+}
+
+/// A lookup compares the few paths of the right length only.
+static BY_LENGTH: Chains = by_length();
+
+const fn by_length() -> Chains {
+    let mut chains = Chains { first: [END; PATH_LENGTHS], next: [END; Method::ALL.len()] };
+    let mut index = Method::ALL.len();
+    while index > 0 {
+        index -= 1;
+        let length = ROWS[index].path.len();
+        chains.next[index] = chains.first[length];
+        // There are fewer than 255 rows: the enum has one byte.
+        chains.first[length] = index as u8;
+    }
+    chains
+}
+
+impl Method {
+    const fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// CSI's name, for example `CreateVolume`; unique over all services.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// For example `/csi.v1.Controller/CreateVolume`.
+    pub const fn path(self) -> &'static str {
+        self.row().path
+    }
+
+    /// The RPC of a request path.
+    pub fn of_path(path: &str) -> Option<Self> {
+        let mut index = *BY_LENGTH.first.get(path.len())?;
+        while let Some(row) = ROWS.get(usize::from(index)) {
+            if row.path == path {
+                return Self::ALL.get(usize::from(index)).copied();
+            }
+            index = BY_LENGTH.next[usize::from(index)];
+        }
+        None
+    }
+
+    /// The RPC of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|method| method.name() == name)
+    }
+
+    /// Whether the answer is a stream of messages. Such a call changes nothing.
+    pub const fn streaming(self) -> bool {
+        self.row().streaming
+    }
+
+    /// Whether answers may be large. Such a call travels beside the small calls, not among them.
+    pub const fn bulk(self) -> bool {
+        self.row().streaming || self.row().lists.is_some()
+    }
+
+    /// What a front answers itself; none if a driver answers.
+    pub const fn local(self) -> Option<Local> {
+        self.row().local
+    }
+
+    /// What the call makes, under a name that is its idempotency key.
+    pub const fn creates(self) -> Option<Kind> {
+        self.row().creates
+    }
+
+    /// The list over all nodes that the call asks for.
+    pub const fn lists(self) -> Option<List> {
+        self.row().lists
+    }
+
+    /// Which rewriting of ours the request and its answer need.
+    pub const fn rewrite(self) -> Rewrite {
+        self.row().rewrite
+    }
+
+    /// What the call does if its volume is a direct one; none if that makes no difference.
+    pub const fn direct(self) -> Option<DirectCall> {
+        self.row().direct
+    }
+
+    /// Where the request has what is edited for the driver of a direct volume.
+    pub const fn places(self) -> Option<Places> {
+        self.row().places
+    }
+
+    /// The required field that an (unframed) request lacks, beside the id.
+    pub fn incomplete(self, request: &Bytes) -> Option<&'static str> {
+        (self.row().incomplete)(request)
+    }
+
+    /// The RPC that makes things of a kind.
+    pub const fn creating(kind: Kind) -> Self {
+        match kind {
+            Kind::Volume => Self::CreateVolume,
+            Kind::Snapshot => Self::CreateSnapshot,
+            Kind::Group => Self::CreateVolumeGroupSnapshot,
+        }
+    }
+
+    /// The RPC that asks for a list.
+    pub const fn listing(list: List) -> Self {
+        match list {
+            List::Volumes => Self::ListVolumes,
+            List::Snapshots => Self::ListSnapshots,
+            List::Health => Self::ControllerListVolumeHealth,
+        }
+    }
+
+    /// The RPC that a front answers with this.
+    pub const fn answering(local: Local) -> Self {
+        match local {
+            Local::Info => Self::GetPluginInfo,
+            Local::Probe => Self::Probe,
+            Local::Capabilities(Capabilities::Plugin) => Self::GetPluginCapabilities,
+            Local::Capabilities(Capabilities::Controller) => Self::ControllerGetCapabilities,
+            Local::Capabilities(Capabilities::Group) => Self::GroupControllerGetCapabilities,
+            Local::Capabilities(Capabilities::Node) => Self::NodeGetCapabilities,
+            Local::NodeInfo => Self::NodeGetInfo,
+        }
+    }
+}
+
+/// By name, which does not change when rows are added or moved.
+impl Ord for Method {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+impl PartialOrd for Method {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Whether the path names a method, known or not, of a service that a CSI driver has.
+pub fn of_driver(path: &str) -> bool {
+    let parts = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+    let Some((service, method)) = parts else {
+        return false;
+    };
+    SERVICES.contains(&service)
+        && !method.is_empty()
+        && method.bytes().all(|b| b.is_ascii_alphanumeric())
+}

@@ -1,0 +1,144 @@
+//! The table of all CSI RPCs: adding an RPC is one row here.
+//!
+//! A row is `Service/Method(request) => key, learn what_an_answer_teaches, { column: value };`. The
+//! last two parts may be missing. `method.rs` makes the enum and the columns out of it, `key.rs` the
+//! keys of calls, and `learn.rs` what answers teach. A renamed field breaks the build; a missing or
+//! doubled row breaks a test over the descriptor set.
+
+/// Calls the macro `$each` with all rows.
+macro_rules! table {
+    ($each:ident) => {
+        $each! {
+            Identity/GetPluginInfo(_) => Key::Local, { local: Some(Local::Info) };
+            Identity/GetPluginCapabilities(_) => Key::Local, {
+                local: Some(Local::Capabilities(Capabilities::Plugin)),
+                rewrite: Rewrite::PluginCapabilities,
+            };
+            Identity/Probe(_) => Key::Local, { local: Some(Local::Probe) };
+
+            Controller/CreateVolume(r: CreateVolumeRequest) => create(r),
+                learn Learn::Made(created_volume), {
+                creates: Some(Kind::Volume),
+                rewrite: Rewrite::CreateVolume,
+                direct: Some(DirectCall::Create),
+                places: Some(Places { capability: 3, context: &[4] }),
+            };
+            Controller/DeleteVolume(r: DeleteVolumeRequest) => Key::Delete(Id::Volume(r.volume_id)),
+                learn Learn::Gone, {
+                direct: Some(DirectCall::Delete),
+            };
+            Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)
+                => Key::Home(Id::Volume(r.volume_id)),
+                learn Learn::Attached(attached_to), {
+                incomplete: required::of_publish,
+                direct: Some(DirectCall::Attach),
+                places: Some(Places { capability: 3, context: &[6] }),
+            };
+            Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest)
+                => Key::Delete(Id::Volume(r.volume_id)),
+                learn Learn::Detached(detached_from);
+            Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest)
+                => Key::Home(Id::Volume(r.volume_id)), {
+                incomplete: required::of_validate,
+                direct: Some(DirectCall::Validate),
+                places: Some(Places { capability: 3, context: &[2, 4] }),
+            };
+            Controller/ListVolumes(_) => Key::All, {
+                lists: Some(List::Volumes),
+                rewrite: Rewrite::ListVolumes,
+            };
+            Controller/ControllerListVolumeHealth(_) => Key::All, { lists: Some(List::Health) };
+            Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest)
+                => Key::Home(Id::Volume(r.volume_id));
+            Controller/GetCapacity(r: GetCapacityRequest)
+                => Key::Capacity(r.accessible_topology.map(segments)), {
+                rewrite: Rewrite::Capacity,
+                direct: Some(DirectCall::Capacity),
+                places: Some(Places { capability: 1, context: &[2] }),
+            };
+            Controller/ControllerGetCapabilities(_) => Key::Local, {
+                local: Some(Local::Capabilities(Capabilities::Controller)),
+            };
+            Controller/CreateSnapshot(r: CreateSnapshotRequest)
+                => snapshot(r.name, [r.source_volume_id]),
+                learn Learn::Made(created_snapshot), {
+                creates: Some(Kind::Snapshot),
+                rewrite: Rewrite::CreateSnapshot,
+            };
+            Controller/DeleteSnapshot(r: DeleteSnapshotRequest)
+                => Key::Delete(Id::Snapshot(r.snapshot_id)),
+                learn Learn::Gone;
+            Controller/ListSnapshots(r: ListSnapshotsRequest) => listed_snapshots(r), {
+                lists: Some(List::Snapshots),
+                rewrite: Rewrite::ListSnapshots,
+            };
+            Controller/GetSnapshot(r: GetSnapshotRequest) => Key::Home(Id::Snapshot(r.snapshot_id));
+            Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest)
+                => Key::Home(Id::Volume(r.volume_id)),
+                learn Learn::Resized(new_size), {
+                incomplete: required::of_expand,
+                direct: Some(DirectCall::Expand),
+                places: Some(Places { capability: 4, context: &[] }),
+            };
+            Controller/ControllerGetVolume(r: ControllerGetVolumeRequest)
+                => Key::Home(Id::Volume(r.volume_id));
+            Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest)
+                => Key::Home(Id::Volume(r.volume_id)), {
+                direct: Some(DirectCall::Modify),
+            };
+
+            GroupController/GroupControllerGetCapabilities(_) => Key::Local, {
+                local: Some(Local::Capabilities(Capabilities::Group)),
+            };
+            GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest)
+                => snapshot(r.name, r.source_volume_ids),
+                learn Learn::Made(created_group), {
+                creates: Some(Kind::Group),
+            };
+            GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest)
+                => Key::Delete(Id::Group(r.group_snapshot_id)),
+                learn Learn::Gone;
+            GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)
+                => Key::Home(Id::Group(r.group_snapshot_id));
+
+            SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest)
+                => Key::Home(Id::Snapshot(r.snapshot_id)), { streaming: true };
+            SnapshotMetadata/GetMetadataDelta(r: GetMetadataDeltaRequest)
+                => Key::Home(Id::Snapshot(r.base_snapshot_id)), { streaming: true };
+
+            Node/NodeStageVolume(r: NodeStageVolumeRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Stage)),
+                places: Some(Places { capability: 4, context: &[6] }),
+            };
+            Node/NodeUnstageVolume(r: NodeUnstageVolumeRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Unstage)),
+            };
+            Node/NodePublishVolume(r: NodePublishVolumeRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Publish)),
+                places: Some(Places { capability: 5, context: &[8] }),
+            };
+            Node/NodeUnpublishVolume(r: NodeUnpublishVolumeRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Unpublish)),
+            };
+            Node/NodeGetVolumeStats(r: NodeGetVolumeStatsRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Stats)),
+            };
+            Node/NodeGetVolumeHealth(r: NodeGetVolumeHealthRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Health)),
+            };
+            Node/NodeGetStorageHealth(_) => Key::Node(None);
+            Node/NodeExpandVolume(r: NodeExpandVolumeRequest) => on_node(r.volume_id), {
+                direct: Some(DirectCall::Node(NodeStep::Expand)),
+                places: Some(Places { capability: 5, context: &[] }),
+            };
+            Node/NodeGetCapabilities(_) => Key::Local, {
+                local: Some(Local::Capabilities(Capabilities::Node)),
+            };
+            Node/NodeGetInfo(_) => Key::Local, {
+                local: Some(Local::NodeInfo),
+                rewrite: Rewrite::NodeInfo,
+            };
+        }
+    };
+}
+pub(super) use table;
