@@ -1,4 +1,4 @@
-//! CSI as it stands on the wire: messages, the table of methods, framing, edits on bytes.
+//! CSI as it stands on the wire: messages, the table of methods, framing, edits on bytes, statuses.
 //!
 //! Everything here is pure: bytes and values go in, bytes and values come out. Whatever treats one RPC
 //! differently from another is a column of the table in `table.rs`. May use: names, host.
@@ -9,6 +9,7 @@ pub mod frame;
 pub mod key;
 pub mod learn;
 pub mod method;
+pub mod status;
 pub mod topology;
 pub mod types;
 pub mod wire;

@@ -2,7 +2,10 @@
 //!
 //! Every task has a name and an owner, and every wait for one ends. May use: names.
 
+pub mod chain;
 pub mod program;
 pub mod publish;
 pub mod socket;
 pub mod tasks;
+
+pub use chain::chain;

@@ -15,10 +15,10 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
-use crate::error::{BadRequest, Error};
+use crate::csi::status::{BadRequest, ToStatus};
 use crate::http2::upstream::{Received, Upstream};
 
 /// gRPC's header for the time that a caller gives a call.
@@ -92,7 +92,8 @@ pub fn forward(
 }
 
 fn is_grpc(response: Response<Received>) -> Result<Response<Received>, BoxError> {
-    let content = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content =
+        response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if response.status() != StatusCode::OK || !content.starts_with(b"application/grpc") {
         return Err(format!("it answered HTTP {} and no gRPC", response.status()).into());
     }
@@ -121,7 +122,9 @@ impl Answer {
                 Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
             }
         }
-        if !parts.headers.contains_key(STATUS) && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS)) {
+        if !parts.headers.contains_key(STATUS)
+            && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS))
+        {
             return Err("its answer ended without a gRPC status".into());
         }
         tidy(&mut parts.headers);
@@ -133,7 +136,9 @@ impl Answer {
     pub fn response(self) -> Response<Body> {
         let body = match (self.body.is_empty(), self.trailers) {
             (true, None) => Body::Empty,
-            (_, trailers) => Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers },
+            (_, trailers) => {
+                Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers }
+            }
         };
         let mut response = Response::new(body);
         *response.headers_mut() = self.headers;
@@ -203,13 +208,22 @@ fn joined(whole: Bytes, next: Bytes) -> Result<Bytes, FrameError> {
 /// The response for a caller out of an upstream's, passed on as it arrives.
 ///
 /// `broken` is what the caller is told if the upstream breaks off; `room` is given back at the end.
-pub fn pass(response: Response<Received>, broken: &Error, room: OwnedSemaphorePermit) -> Response<Body> {
+pub fn pass(
+    response: Response<Received>,
+    broken: &impl ToStatus,
+    room: OwnedSemaphorePermit,
+) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let has_status = parts.headers.contains_key(STATUS);
     tidy(&mut parts.headers);
     parts.extensions = http::Extensions::new();
     let broken = (!has_status).then(|| Box::new(broken.status()));
     Response::from_parts(parts, Body::Passing { body, broken, room })
+}
+
+/// The answer that carries a failure of our own to the caller.
+pub fn failure(error: &impl ToStatus) -> Response<Body> {
+    error.status().into_http()
 }
 
 /// The body of a request or answer of ours.
@@ -247,7 +261,8 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Whole { data, trailers } => {
-                let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                let frame =
+                    data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
             Self::Passing { body, broken, .. } => {
@@ -268,7 +283,9 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64)),
+            Self::Whole { data, .. } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64))
+            }
             Self::Passing { .. } => SizeHint::default(),
         }
     }
@@ -307,25 +324,40 @@ fn tidy(headers: &mut HeaderMap) {
     {
         let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
         // Never inside a percent-encoded byte, which is three characters long.
-        let whole = cut.iter().rposition(|b| *b == b'%').filter(|at| at + 3 > cut.len()).unwrap_or(cut.len());
+        let whole = cut
+            .iter()
+            .rposition(|b| *b == b'%')
+            .filter(|at| at + 3 > cut.len())
+            .unwrap_or(cut.len());
         if let Ok(short) = HeaderValue::from_bytes(cut.get(..whole).unwrap_or_default()) {
             *message = short;
         }
     }
 }
 
+/// The caller's deadline passed. A call that was passed on before goes on at the edge.
+#[derive(Debug, thiserror::Error)]
+#[error("the deadline of the call passed {0}; the same request may be sent again")]
+pub struct DeadlinePassed(pub &'static str);
+
+impl ToStatus for DeadlinePassed {
+    fn code(&self) -> Code {
+        Code::DeadlineExceeded
+    }
+}
+
 /// Waits for a call, at most until its deadline.
 ///
 /// # Errors
-/// [`Error::DeadlinePassed`], or the call's own.
-pub async fn until<T, E: From<Error>>(
+/// [`DeadlinePassed`], or the call's own.
+pub async fn until<T, E: From<DeadlinePassed>>(
     deadline: Option<Instant>,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
     // Pinned here once: moved into a second future it would be there twice.
     let mut call = std::pin::pin!(call);
     let Some(deadline) = deadline else { return call.await };
-    let expired = |_| Err(Error::DeadlinePassed("before it was answered").into());
+    let expired = |_| Err(DeadlinePassed("before it was answered").into());
     tokio::time::timeout_at(deadline, call.as_mut()).await.unwrap_or_else(expired)
 }
 
@@ -364,11 +396,13 @@ fn parse_timeout(text: &str) -> Option<Duration> {
 /// What is left until a deadline, in the finest unit that fits eight digits.
 fn timeout_value(deadline: Instant) -> HeaderValue {
     let left = deadline.saturating_duration_since(Instant::now());
-    let units = [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
+    let units =
+        [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
     let fits = units.into_iter().find(|(amount, _)| *amount < 100_000_000);
     let (amount, unit) = fits.unwrap_or((99_999_999, 'S'));
     // Digits and a letter are always a header value.
-    HeaderValue::try_from(format!("{amount}{unit}")).unwrap_or_else(|_| HeaderValue::from_static("0u"))
+    HeaderValue::try_from(format!("{amount}{unit}"))
+        .unwrap_or_else(|_| HeaderValue::from_static("0u"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 pub mod busy_poll;
 pub mod forward;
+pub mod limits;
 pub mod serve;
 pub mod upstream;
 

@@ -1,7 +1,4 @@
-//! Serving HTTP/2 over any byte stream, and the settings that both ends of every hop use.
-//!
-//! Windows: 100 Mbit/s at 100 ms are 1.25 MB on their way, so a stream has 1.5 MiB. With more, what it may send at once
-//! does not fit into the queue of such a path. An idle connection allocates none of it.
+//! Serving HTTP/2 over any byte stream, and on sockets.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,20 +9,28 @@ use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::Code;
 use tracing::{debug, warn};
 
-use crate::error::{Error, chain};
+use crate::csi::status::ToStatus;
+use crate::host::chain::chain;
 use crate::host::socket::Socket;
 use crate::host::tasks::Tasks;
 use crate::http2::batch::Batched;
+use crate::http2::forward;
 use crate::http2::forward::Body;
+use crate::http2::limits::{MAX_HEADERS, MAX_STREAMS, SERVER_WINDOW, STREAM_WINDOW};
 
-/// Calls in flight on one connection; more wait at the caller.
-pub const MAX_STREAMS: u32 = 4096;
-/// The largest header list taken, in bytes; far above what gRPC callers send.
-pub(crate) const MAX_HEADERS: u32 = 64 * 1024;
-pub(crate) const STREAM_WINDOW: u32 = 1536 * 1024;
-pub(crate) const CONNECTION_WINDOW: u32 = 5 * 1024 * 1024;
+/// This process is going away.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is stopping; send the call again")]
+pub struct Stopping(pub &'static str);
+
+impl ToStatus for Stopping {
+    fn code(&self) -> Code {
+        Code::Unavailable
+    }
+}
 
 /// How hyper starts its tasks. They end with the connection, which is a task of ours.
 ///
@@ -37,7 +42,10 @@ impl<F> hyper::rt::Executor<F> for Spawn
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    #[expect(clippy::disallowed_methods, reason = "hyper's own tasks, which end with their connection")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "hyper's own tasks, which end with their connection"
+    )]
     fn execute(&self, task: F) {
         drop(tokio::spawn(Box::pin(task)));
     }
@@ -57,7 +65,7 @@ where
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(SERVER_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
         // An answer is passed on as it came.
@@ -91,7 +99,7 @@ where
             tokio::select! {
                 biased;
                 answer = &mut answering => answer,
-                () = tasks.given_up() => Ok(Error::Stopping("the program behind this socket").response()),
+                () = tasks.given_up() => Ok(forward::failure(&Stopping("the program behind this socket"))),
             }
         }
     };

@@ -15,12 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::http2::batch::Batched;
-use crate::http2::serve::{MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
-
-/// Streams that are passed on as their readers read, on one connection: each may hold a full window.
-pub const MAX_PASSING: usize = 16;
-/// So large that they leave room for answers that are read at once. A window is a limit, nothing is allocated.
-const CONNECTION_WINDOW: u32 = (MAX_PASSING as u32 + 4) * STREAM_WINDOW;
+use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
 
 /// A connection to call on. A clone is the same connection; it ends when all are gone.
 #[derive(Clone)]
@@ -41,7 +36,7 @@ where
 {
     let (sender, connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(CLIENT_WINDOW)
         .initial_max_send_streams(MAX_STREAMS as usize)
         .max_header_list_size(MAX_HEADERS)
         .enable_push(false)
@@ -103,9 +98,10 @@ impl http_body::Body for Received {
                 Poll::Ready(Some(released.map(|()| Frame::data(data))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error))),
-            None => {
-                self.0.poll_trailers(cx).map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers)))
-            }
+            None => self
+                .0
+                .poll_trailers(cx)
+                .map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers))),
         }
     }
 

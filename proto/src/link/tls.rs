@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tracing::warn;
 use webpki::{EndEntityCert, KeyUsage};
 
-use crate::error::chain;
+use crate::host::chain::chain;
 use crate::link::LinkError;
 use crate::names::{IdentityError, NodeName, front_of, node_of};
 

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use self::socket::{Beside, Control, Socket};
 use crate::control::hello::{MAX_BYTES, Message};
-use crate::error::chain;
+use crate::host::chain::chain;
 use crate::link::endpoint::Endpoint;
 use crate::link::{Connect, Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
 use crate::names::{NodeName, node_of};
