@@ -31,6 +31,7 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod csi;
+pub mod error;
 pub mod kubernetes;
 pub mod lease;
 pub mod nodes;

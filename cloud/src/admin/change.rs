@@ -2,8 +2,8 @@
 //! wrong or lost. Each is one durable change, and says what it did.
 
 use futures_util::{StreamExt, stream};
-use proto::csi::rpc::Id;
-use proto::error::chain;
+use proto::csi::Id;
+use proto::host::chain;
 use proto::names::{DriverName, NodeName};
 use tracing::info;
 
@@ -15,7 +15,6 @@ use crate::state::clock::now;
 use crate::state::ingest;
 use crate::state::known::{OfDriver, State};
 use crate::state::node_names::names;
-use crate::state::record::text;
 use crate::state::record::{Home, Intent, Node};
 use crate::state::store::backend::StoreError;
 use crate::state::txn::Txn;
@@ -123,7 +122,7 @@ impl Insight {
         let key = id(&method, &name).filter(|id| matches!(id, Id::Name(..)));
         let key = key.ok_or_else(|| Refused::bad(format!("{method} makes nothing that has a name")))?;
         let running = self.calls.running();
-        if running.iter().any(|(_, call)| call.driver == driver && call.progress().is_about(text(&key))) {
+        if running.iter().any(|(_, call)| call.driver == driver && call.progress().is_about(key.text())) {
             return Err(Refused::conflict(format!(
                 "a call for {name} is in flight and may still come to an end; see `csi-cloud calls`"
             )));
@@ -256,7 +255,7 @@ fn mark(txn: &mut Txn<'_>, node: &NodeName, lost: bool) -> usize {
 fn open(txn: &Txn<'_>, driver: &DriverName, name: &Id) -> Result<Intent, Refused> {
     let intent = txn.intent(driver, name).cloned();
     let none =
-        || Refused::unknown(format!("{driver} has no create of the name {} that is known", text(name)));
+        || Refused::unknown(format!("{driver} has no create of the name {} that is known", name.text()));
     let intent = intent.ok_or_else(none)?;
     match &intent.made {
         Some(made) => Err(Refused::conflict(format!(
@@ -270,7 +269,7 @@ fn open(txn: &Txn<'_>, driver: &DriverName, name: &Id) -> Result<Intent, Refused
 fn not_made(txn: &mut Txn<'_>, driver: &DriverName, name: &Id) -> Result<String, Refused> {
     let intent = open(txn, driver, name)?;
     txn.set_intent(driver, name, None);
-    let (name, node) = (text(name), intent.node);
+    let (name, node) = (name.text(), intent.node);
     Ok(format!(
         "the create of {name} at {node} is taken for not carried out; the next one may go to another node, and if \
          {node} has made it nevertheless, that is left behind"
@@ -280,11 +279,8 @@ fn not_made(txn: &mut Txn<'_>, driver: &DriverName, name: &Id) -> Result<String,
 fn made_it(txn: &mut Txn<'_>, driver: &DriverName, name: &Id, made: String) -> Result<String, Refused> {
     let intent = open(txn, driver, name)?;
     let Id::Name(method, text) = name else { return Err(Refused::bad("that is no name")) };
-    let id = match *method {
-        "CreateSnapshot" => Id::Snapshot(made.clone()),
-        "CreateVolumeGroupSnapshot" => Id::Group(made.clone()),
-        _ => Id::Volume(made.clone()),
-    };
+    let kind = method.creates().ok_or_else(|| Refused::bad("nothing is made by this"))?;
+    let id = kind.id(made.clone());
     let home = txn.home(driver, &id).cloned().unwrap_or_else(|| Home::at(intent.node.clone(), now()));
     if home.node != intent.node {
         let (home, node) = (home.node, intent.node);

@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use proto::error::chain;
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use prost::Message;
 use proto::csi;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::Insight;
@@ -13,7 +13,6 @@ use crate::admin::shown::{
     AskIntents, AskNodes, AskVolumes, Holder, IntentShown, NodeShown, Page, Place, VolumeShown, id, kind,
 };
 use crate::state::known::{OfDriver, State};
-use crate::state::record::text;
 use crate::state::record::{Home, Intent};
 
 /// What one answer looks at, at most.
@@ -146,7 +145,7 @@ impl Look<'_> {
                 each(driver, id, record);
                 left -= 1;
                 if left == 0 {
-                    let (kind, id) = (kind(id).to_owned(), text(id).to_owned());
+                    let (kind, id) = (kind(id).to_owned(), id.text().to_owned());
                     return Some(Place { driver: driver.clone(), kind, id });
                 }
             }
@@ -168,7 +167,7 @@ fn volume(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeSho
     let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     VolumeShown {
         kind: kind(id).into(),
-        id: text(id).into(),
+        id: id.text().into(),
         driver: driver.clone(),
         node: home.node.clone(),
         name: home.name.as_deref().map(str::to_owned),
@@ -206,7 +205,7 @@ fn intent(driver: &DriverName, name: &Id, intent: &Intent) -> IntentShown {
     let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     IntentShown {
         method: kind(name).into(),
-        name: text(name).into(),
+        name: name.text().into(),
         driver: driver.clone(),
         node: intent.node.clone(),
         claim_namespace: claim.and_then(|claim| said(&claim.namespace)),

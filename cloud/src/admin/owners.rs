@@ -1,7 +1,7 @@
 //! Whose the volumes are that one guest owns, for operators; and the one thing that only an operator can do about them:
 //! take one from a node that does not let go.
 
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::Insight;
@@ -13,7 +13,6 @@ use crate::lease::standing::Standing;
 use crate::lease::step;
 use crate::state::known::{OfDriver, State};
 use crate::state::record::Ownership;
-use crate::state::record::text;
 
 /// What a node has of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +155,7 @@ fn meant(has: &Has, node: &NodeName, standing: &Standing) -> String {
 
 fn shown(driver: &DriverName, id: &Id, own: &Ownership) -> OwnerShown {
     OwnerShown {
-        id: text(id).into(),
+        id: id.text().into(),
         driver: driver.clone(),
         holder: Holder::from(own),
         linked: None,

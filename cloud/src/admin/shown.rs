@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use proto::csi::rpc::Id;
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
@@ -417,7 +417,7 @@ pub(crate) fn kind(id: &Id) -> &'static str {
         Id::Volume(_) => "volume",
         Id::Snapshot(_) => "snapshot",
         Id::Group(_) => "group",
-        Id::Name(method, _) => method,
+        Id::Name(method, _) => method.name(),
     }
 }
 
@@ -428,10 +428,10 @@ pub(crate) fn id(kind: &str, text: &str) -> Option<Id> {
         "volume" => Some(Id::Volume(text)),
         "snapshot" => Some(Id::Snapshot(text)),
         "group" => Some(Id::Group(text)),
-        "CreateVolume" => Some(Id::Name("CreateVolume", text)),
-        "CreateSnapshot" => Some(Id::Name("CreateSnapshot", text)),
-        "CreateVolumeGroupSnapshot" => Some(Id::Name("CreateVolumeGroupSnapshot", text)),
-        _ => None,
+        method => {
+            let method = Method::of_name(method).filter(|method| method.creates().is_some());
+            method.map(|method| Id::Name(method, text))
+        }
     }
 }
 
@@ -446,9 +446,9 @@ mod tests {
             Id::Volume("x".into()),
             Id::Snapshot("x".into()),
             Id::Group("x".into()),
-            name("CreateVolume"),
-            name("CreateSnapshot"),
-            name("CreateVolumeGroupSnapshot"),
+            name(Method::CreateVolume),
+            name(Method::CreateSnapshot),
+            name(Method::CreateVolumeGroupSnapshot),
         ] {
             assert_eq!(id(kind(&known), "x"), Some(known));
         }

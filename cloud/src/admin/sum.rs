@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::Insight;
 use crate::admin::shown::{CallShown, DriverShown, TopDriver, TopShown};
-use crate::csi::front::MAX_CALLS;
+use crate::csi::dispatch::MAX_CALLS;
 use crate::state::capabilities;
 use crate::state::known::OfDriver;
 use crate::state::policy::{Placement, Scope};
@@ -15,14 +16,6 @@ use crate::telemetry::metrics::{DriverNow, Now};
 
 /// Calls that are shown at a glance.
 const GLANCE: usize = 20;
-/// The RPCs by which a driver says what it can do.
-const CAPABILITIES: [&str; 4] = [
-    "GetPluginCapabilities",
-    "ControllerGetCapabilities",
-    "GroupControllerGetCapabilities",
-    "NodeGetCapabilities",
-];
-
 impl Insight {
     /// All drivers that have a front or that a node ever had.
     pub(super) fn drivers(&self) -> Vec<DriverShown> {
@@ -166,10 +159,11 @@ fn linked_of(of: &OfDriver, linked: &HashSet<NodeName>) -> usize {
 /// What the front says that the driver can, in words. RPCs that it does not implement are left out.
 fn can(of: &OfDriver, scope: Scope) -> Option<BTreeMap<String, Vec<String>>> {
     let mut can = BTreeMap::new();
-    for method in CAPABILITIES {
-        let answer = of.said().answer(method, scope == Scope::Node && of.has_our_topology()).ok()?;
-        if let Some(answer) = answer {
-            can.insert(method.to_owned(), capabilities::words(method, &answer));
+    let shows_ours = scope == Scope::Node && of.has_our_topology();
+    for kind in Capabilities::ALL {
+        let local = Local::Capabilities(kind);
+        if let Some(answer) = of.said().answer(local, shows_ours).ok()? {
+            can.insert(Method::answering(local).name().to_owned(), capabilities::words(kind, &answer));
         }
     }
     Some(can)

@@ -1,6 +1,6 @@
 //! What operators are shown and may change, over a store in memory.
 
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::NodeName;
 
 use crate::admin::shown::*;
@@ -36,7 +36,7 @@ fn volume(id: &str) -> Id {
 }
 
 fn name(name: &str) -> Id {
-    Id::Name("CreateVolume", name.into())
+    Id::Name(proto::csi::Method::CreateVolume, name.into())
 }
 
 fn place(id: &str) -> Option<Place> {
@@ -181,7 +181,7 @@ async fn a_create_that_is_in_flight_is_not_resolved() {
     let insight = filled(&tasks, 1).await;
     let ongoing = insight.calls.clone().begin("CreateVolume", &driver());
     let (name, source) = ("open".into(), None);
-    ongoing.running().is_about(&proto::csi::rpc::Key::Place { name, source, topology: Vec::new() });
+    ongoing.running().is_about(&proto::csi::Key::Create { name, source, topology: Vec::new() });
     assert_eq!(insight.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
     drop(ongoing);
     assert!(insight.resolve_intent(resolve("open", None)).await.unwrap().done);

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand, ValueEnum};
 use proto::config::Reader;
+use proto::csi::{Kind, Method};
 use proto::names::{DriverName, NodeName};
 
 /// Where the admin socket is if nothing is said: what `--fronts /run/edge-csi` makes it.
@@ -168,8 +170,8 @@ pub enum ChangeIntent {
         /// The name that was to be made
         name: String,
         /// Its RPC
-        #[arg(long, value_name = "RPC", default_value = "CreateVolume")]
-        #[arg(value_parser = ["CreateVolume", "CreateSnapshot", "CreateVolumeGroupSnapshot"])]
+        #[arg(long, value_name = "RPC", default_value = Method::creating(Kind::Volume).name())]
+        #[arg(value_parser = PossibleValuesParser::new(Kind::ALL.map(|kind| Method::creating(kind).name())))]
         method: String,
         /// It made nothing, so the name may be made at another node
         #[arg(long, group = "outcome")]

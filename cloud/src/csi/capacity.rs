@@ -7,14 +7,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::error::Error;
 use bytes::Bytes;
 use http::Response;
 use prost::Message;
 use proto::csi;
-use proto::csi::rpc::Rpc;
+use proto::csi::Method;
 use proto::csi::wire::Malformed;
 use proto::csi::{frame, wire};
-use proto::error::{Error, chain};
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::forward::{Answer, Body, Call, until};
 use proto::names::NodeName;
@@ -22,8 +23,8 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::debug;
 
-use crate::csi::front::Came;
-use crate::csi::lists::questions::{Questions, end, wait};
+use super::questions::{Answer as Pending, Questions, end, wait};
+use super::request::IncomingCall;
 use crate::nodes::node_call::Passage;
 use crate::nodes::query::Asker;
 use crate::rewrite::message;
@@ -75,19 +76,23 @@ impl Capacities {
         Self { asker, store, grace, questions: Questions::new(tasks), last, hasher }
     }
 
-    /// Answers a GetCapacity for all of these nodes. A single node's answer is passed on as it came.
+    /// Answers a GetCapacity for all of these nodes. A single node's answer is passed on as it call.
     ///
     /// # Errors
     /// Nothing is known of any of them yet.
-    pub(crate) async fn sum(&self, nodes: Vec<NodeName>, came: &Came) -> Result<Response<Body>, Error> {
-        let (question, end) = (self.hasher.hash_one(meaning(&came.message)), end(came.deadline));
+    pub(crate) async fn sum(
+        &self,
+        nodes: Vec<NodeName>,
+        call: &IncomingCall,
+    ) -> Result<Response<Body>, Error> {
+        let (question, end) = (self.hasher.hash_one(meaning(&call.message)), end(call.deadline));
         let single = nodes.len() == 1;
-        let ask = |node: NodeName| Ok((self.ask(&node, question, came)?, node));
+        let ask = |node: NodeName| Ok((self.ask(&node, question, call)?, node));
         let asked: Vec<_> = nodes
             .into_iter()
             .map(ask)
             .collect::<Result<_, Malformed>>()
-            .map_err(|source| Error::BadRequest { method: came.rpc.method, source: source.into() })?;
+            .map_err(|source| call.malformed(source))?;
         let (mut sum, mut linked) = (Sum::default(), 0);
         for (answer, node) in asked {
             let said = match answer {
@@ -131,20 +136,19 @@ impl Capacities {
         &self,
         node: &NodeName,
         question: u64,
-        came: &Came,
-    ) -> Result<Option<crate::csi::lists::questions::Answer<Said>>, Malformed> {
+        call: &IncomingCall,
+    ) -> Result<Option<Pending<Said>>, Malformed> {
         if self.asker.links().now(node).is_none() {
             return Ok(None);
         }
         let at = self.store.read(|state| state.driver(&self.asker.driver)?.at(node).cloned());
-        let (request, _) = message::out_of(came.rpc.method, &came.message, at.as_ref())?;
+        let request = message::for_node(call.method.rewrite(), &call.for_driver, at.as_ref())?;
         let (asked, asker, last) = ((node.clone(), question), self.asker.clone(), self.last.clone());
-        let (rpc, mut call) = (came.rpc, came.call.clone());
-        if request != came.message {
-            call.body = frame::frame(&request);
-        }
+        let method = call.method;
+        let mut call = call.clone();
+        call.send(&request);
         Ok(Some(self.questions.ask(asked.clone(), move || async move {
-            let said = one(&asker, &asked.0, rpc, call).await;
+            let said = one(&asker, &asked.0, method, call.call).await;
             match &said {
                 Ok(answer) => {
                     if let Some(said) = read(answer) {
@@ -174,10 +178,10 @@ impl Capacities {
     }
 }
 
-async fn one(asker: &Asker, node: &NodeName, rpc: &'static Rpc, mut call: Call) -> Result<Answer, Error> {
+async fn one(asker: &Asker, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
     let (links, driver, authority) = (&**asker.links(), &asker.driver, asker.authority());
-    let passage = Passage { links, driver, authority, node, rpc, deadline, call: None };
+    let passage = Passage { links, driver, authority, node, method, deadline, call: None };
     until(deadline, std::pin::pin!(passage.unary(&mut call))).await
 }
 

@@ -4,7 +4,7 @@
 //! call is about the reason is answered UNAVAILABLE, because a code that is final would make the sidecars
 //! forget a volume that may exist.
 
-use proto::csi::rpc::{Id, Key, Rpc, Segments};
+use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
 use crate::state::known::OfDriver;
@@ -22,17 +22,21 @@ pub enum Plan {
     Local,
     /// This node's driver carries it out.
     Node(NodeName),
-    /// One of these nodes' drivers makes something, once it is written down which may have: the one with the
+    /// This node's driver answers with a stream.
+    Stream(NodeName),
+    /// One of these nodes' drivers makes something, after the intent is durable: the one with the
     /// fewest volumes. All have a link.
-    Make(Vec<NodeName>),
+    Create(Id, Vec<NodeName>),
+    /// The create of this name was sent to this node before.
+    CreateAgain(Id, NodeName),
     /// A list over all nodes.
     All,
     /// The capacity of these nodes together.
     Capacity(Vec<NodeName>),
     /// What is to end has no home: each node is told to end it.
-    Everywhere,
+    Everywhere(Id),
     /// These have no home: the nodes are asked for them, and then it is decided again.
-    Ask(Vec<Id>),
+    Discover(Vec<Id>),
     /// It is done, since the node where it would be done is gone for good.
     Done,
     /// It makes sense on a node's own socket only.
@@ -76,32 +80,41 @@ pub struct Facts<'a> {
 ///
 /// # Errors
 /// Why no node is certain.
-pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
+pub fn route(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
+    let plan = decide(method, key, facts)?;
+    Ok(match plan {
+        Plan::Node(node) if method.streaming() => Plan::Stream(node),
+        plan => plan,
+    })
+}
+
+fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     if let Some(node) = facts.only.filter(|_| !matches!(key, Key::Local | Key::Node(_))) {
-        return facts.at_front(rpc, key, node);
+        return facts.at_front(method, key, node);
     }
     match (key, facts.scope) {
         (Key::Local, _) => Ok(Plan::Local),
         (Key::Node(_), _) => Ok(Plan::NodeOnly),
-        (Key::Place { name, .. } | Key::Cut { name, .. }, Scope::Shared) if !name.is_empty() => {
-            facts.make_shared(&Id::Name(rpc.method, name.clone()))
+        (Key::Create { name, .. } | Key::Snapshot { name, .. }, Scope::Shared) if !name.is_empty() => {
+            facts.create_shared(Id::Name(method, name.clone()))
         }
+        // Without a name it is the driver's to refuse.
         (_, Scope::Shared) => facts.elected().map(Plan::Node),
-        (Key::Place { name, source, topology }, Scope::Node) => {
-            let sent = facts.sent(&Id::Name(rpc.method, name.clone()));
-            sent.unwrap_or_else(|| facts.place(source.as_ref(), topology))
+        (Key::Create { name, source, topology }, Scope::Node) => {
+            let name = Id::Name(method, name.clone());
+            facts.sent(&name).unwrap_or_else(|| facts.place(name, source.as_ref(), topology))
         }
-        (Key::Cut { name, volumes }, Scope::Node) => {
-            let sent = facts.sent(&Id::Name(rpc.method, name.clone()));
-            sent.unwrap_or_else(|| facts.cut(volumes))
+        (Key::Snapshot { name, volumes }, Scope::Node) => {
+            let name = Id::Name(method, name.clone());
+            facts.sent(&name).unwrap_or_else(|| facts.snapshot(name, volumes))
         }
         (Key::Home(id), Scope::Node) => {
-            facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Ask(vec![id.clone()])))
+            facts.home(id).unwrap_or_else(|| facts.only_or(Plan::Discover(vec![id.clone()])))
         }
-        (Key::End(id), Scope::Node) => match facts.home(id) {
-            Some(Err(Unclear::Removed(_))) if rpc.detaches() => Ok(Plan::Done),
+        (Key::Delete(id), Scope::Node) => match facts.home(id) {
+            Some(Err(Unclear::Removed(_))) if method.detaches() => Ok(Plan::Done),
             Some(home) => home,
-            None => facts.only_or(Plan::Everywhere),
+            None => facts.only_or(Plan::Everywhere(id.clone())),
         },
         (Key::All, Scope::Node) => facts.any().map(|()| Plan::All),
         (Key::Capacity(topology), Scope::Node) => {
@@ -112,20 +125,27 @@ pub fn route(rpc: &Rpc, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
 
 impl Facts<'_> {
     /// On a node's own front: there, unless it is known to be elsewhere.
-    fn at_front(&self, rpc: &Rpc, key: &Key, node: &NodeName) -> Result<Plan, Unclear> {
+    fn at_front(&self, method: Method, key: &Key, node: &NodeName) -> Result<Plan, Unclear> {
         match key {
-            Key::Place { name, .. } | Key::Cut { name, .. } => {
-                let sent = self.sent(&Id::Name(rpc.method, name.clone()));
-                sent.unwrap_or_else(|| self.make_at(node.clone()))
+            // Without a name nothing can be written down, and the driver refuses it itself.
+            Key::Create { name, .. } | Key::Snapshot { name, .. } if !name.is_empty() => {
+                let name = Id::Name(method, name.clone());
+                self.sent(&name).unwrap_or_else(|| self.create_at(name, node.clone()))
             }
-            Key::Home(id) | Key::End(id) => self.home(id).unwrap_or_else(|| self.at(node)),
-            _ => self.at(node),
+            Key::Home(id) | Key::Delete(id) => self.home(id).unwrap_or_else(|| self.at(node)),
+            Key::Create { .. }
+            | Key::Snapshot { .. }
+            | Key::Local
+            | Key::All
+            | Key::Capacity(_)
+            | Key::Node(_) => self.at(node),
         }
     }
 
-    /// Where a create was sent before: it goes nowhere else until what came of it is known.
+    /// Where a create was sent before: it goes nowhere else until its outcome is known.
     fn sent(&self, name: &Id) -> Option<Result<Plan, Unclear>> {
-        self.driver?.intent(name).map(|intent| self.at(&intent.node))
+        let intent = self.driver?.intent(name)?;
+        Some(self.admitted(&intent.node).map(|node| Plan::CreateAgain(name.clone(), node)))
     }
 
     fn home(&self, id: &Id) -> Option<Result<Plan, Unclear>> {
@@ -133,81 +153,87 @@ impl Facts<'_> {
     }
 
     fn at(&self, node: &NodeName) -> Result<Plan, Unclear> {
-        if (self.removed)(node) { Err(Unclear::Removed(node.clone())) } else { Ok(Plan::Node(node.clone())) }
+        self.admitted(node).map(Plan::Node)
     }
 
-    /// A new volume: beside its source, else where the topology says, else where the operator does.
-    fn place(&self, source: Option<&Id>, topology: &[Segments]) -> Result<Plan, Unclear> {
+    fn admitted(&self, node: &NodeName) -> Result<NodeName, Unclear> {
+        if (self.removed)(node) { Err(Unclear::Removed(node.clone())) } else { Ok(node.clone()) }
+    }
+
+    /// A new volume: at its source's home, else where the topology says, else where the operator does.
+    fn place(&self, name: Id, source: Option<&Id>, topology: &[Segments]) -> Result<Plan, Unclear> {
         if let Some(source) = source {
-            return match self.home(source) {
-                Some(home) => home.and_then(|home| self.make(home)),
-                None => self
-                    .only_node()
-                    .map_or_else(|| Ok(Plan::Ask(vec![source.clone()])), |node| self.make_at(node)),
+            return match self.driver.and_then(|driver| driver.home(source)) {
+                Some(home) => self.create_at(name, home.node.clone()),
+                None => match self.only_node() {
+                    Some(node) => self.create_at(name, node),
+                    None => Ok(Plan::Discover(vec![source.clone()])),
+                },
             };
         }
         let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
         if asked.peek().is_none() {
-            return self.placed();
+            return self.placed(name);
         }
         self.any()?;
-        let found = asked.find_map(|segments| self.among(segments));
-        found.unwrap_or_else(|| Err(Unclear::Nowhere(self.no_such_topology(topology))))
+        match asked.find_map(|segments| self.among(segments)) {
+            Some(nodes) => nodes.map(|nodes| Plan::Create(name, nodes)),
+            None => Err(Unclear::Nowhere(self.no_such_topology(topology))),
+        }
     }
 
     /// The operator's word, else the linked node with the fewest volumes.
-    fn placed(&self) -> Result<Plan, Unclear> {
+    fn placed(&self, name: Id) -> Result<Plan, Unclear> {
         if let Placement::Pinned(node) = &self.policy.placement {
-            return self.make_at(node.clone());
+            return self.create_at(name, node.clone());
         }
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
         let linked = driver.by_load().filter(|node| (self.linked)(node) && !(self.removed)(node));
         let linked: Vec<_> = linked.take(COMPARED).cloned().collect();
         if !linked.is_empty() {
-            return Ok(Plan::Make(linked));
+            return Ok(Plan::Create(name, linked));
         }
-        self.only_node().map_or_else(|| Err(none_linked(driver)), |node| self.make_at(node))
+        match self.only_node() {
+            Some(node) => self.create_at(name, node),
+            None => Err(none_linked(driver)),
+        }
     }
 
     /// The linked ones of the nodes at a topology. None if no node is there.
-    fn among(&self, segments: &Segments) -> Option<Result<Plan, Unclear>> {
+    fn among(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
         let nodes = self.driver?.located(segments).filter(|node| !(self.removed)(node));
         let mut nodes = nodes.peekable();
         let away = (*nodes.peek()?).clone();
         let linked: Vec<_> = nodes.filter(|node| (self.linked)(node)).take(COMPARED).cloned().collect();
-        Some(if linked.is_empty() { Err(Unclear::Away(away)) } else { Ok(Plan::Make(linked)) })
+        Some(if linked.is_empty() { Err(Unclear::Away(away)) } else { Ok(linked) })
     }
 
     /// A snapshot. CSI: it is cut of volumes that one plugin holds; here that is one node.
-    fn cut(&self, volumes: &[Id]) -> Result<Plan, Unclear> {
-        let homes = |id: &Id| self.driver.and_then(|driver| driver.home(id)).map(|home| home.node.clone());
-        let unknown: Vec<_> = volumes.iter().filter(|id| homes(id).is_none()).cloned().collect();
+    fn snapshot(&self, name: Id, volumes: &[Id]) -> Result<Plan, Unclear> {
+        let home = |id: &Id| self.driver.and_then(|driver| driver.home(id)).map(|home| home.node.clone());
+        let unknown: Vec<_> = volumes.iter().filter(|id| home(id).is_none()).cloned().collect();
         if !unknown.is_empty() || volumes.is_empty() {
             return match self.only_node() {
-                Some(node) => self.make_at(node),
-                None if volumes.is_empty() => self.placed(),
-                None => Ok(Plan::Ask(unknown)),
+                Some(node) => self.create_at(name, node),
+                None if volumes.is_empty() => self.placed(name),
+                None => Ok(Plan::Discover(unknown)),
             };
         }
-        let mut nodes: Vec<_> = volumes.iter().filter_map(homes).collect();
+        let mut nodes: Vec<_> = volumes.iter().filter_map(home).collect();
         nodes.sort();
         nodes.dedup();
         match nodes.as_slice() {
-            [node] => self.at(node).and_then(|home| self.make(home)),
+            [node] => self.create_at(name, node.clone()),
             _ => Err(Unclear::SeveralHomes(nodes)),
         }
     }
 
-    fn make(&self, home: Plan) -> Result<Plan, Unclear> {
-        if let Plan::Node(node) = home { self.make_at(node) } else { Ok(home) }
-    }
-
     /// Nothing is written down for a node that it cannot be sent to.
-    fn make_at(&self, node: NodeName) -> Result<Plan, Unclear> {
+    fn create_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
         if (self.removed)(&node) {
             Err(Unclear::Removed(node))
         } else if (self.linked)(&node) {
-            Ok(Plan::Make(vec![node]))
+            Ok(Plan::Create(name, vec![node]))
         } else {
             Err(Unclear::Away(node))
         }
@@ -244,15 +270,15 @@ impl Facts<'_> {
     }
 
     /// A create of a shared driver. What another node may still begin is not begun here.
-    fn make_shared(&self, name: &Id) -> Result<Plan, Unclear> {
+    fn create_shared(&self, name: Id) -> Result<Plan, Unclear> {
         let elected = self.elected()?;
-        match self.driver.and_then(|driver| driver.intent(name)) {
-            Some(intent) if intent.made.is_some() => Ok(Plan::Node(elected)),
+        match self.driver.and_then(|driver| driver.intent(&name)) {
+            Some(intent) if intent.made.is_some() => Ok(Plan::CreateAgain(name, elected)),
             Some(intent) if intent.node != elected && self.may_begin(intent) => Err(Unclear::Yet(format!(
                 "it was sent to {} and may still be carried out there",
                 intent.node
             ))),
-            _ => self.make_at(elected),
+            _ => self.create_at(name, elected),
         }
     }
 

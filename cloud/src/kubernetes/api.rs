@@ -12,7 +12,7 @@ use std::time::Duration;
 use ::kube::Client;
 use ::kube::runtime::watcher;
 use anyhow::Context;
-use proto::error::chain;
+use proto::host::chain;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};

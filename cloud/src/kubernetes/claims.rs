@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::kube::api::PartialObjectMeta;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use proto::csi::rpc::Id;
+use proto::csi::{Id, Kind, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
@@ -64,7 +64,7 @@ pub(super) fn waits(
 ) -> Option<Waits> {
     let driver = state.driver(&claim.driver);
     // external-provisioner's names, unless it is told another prefix.
-    let name = Id::Name("CreateVolume", format!("pvc-{}", claim.uid));
+    let name = Id::Name(Method::creating(Kind::Volume), format!("pvc-{}", claim.uid));
     let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
     let node = sent.or_else(|| claim.node.clone())?;
     if state.is_removed(&node) {
@@ -106,7 +106,11 @@ mod tests {
         let at = |name: &str| Change::At(driver.clone(), node(name), Some(At::default()));
         let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
         let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None };
-        let sent = Change::Intent(driver.clone(), Id::Name("CreateVolume", "pvc-sent".into()), Some(intent));
+        let sent = Change::Intent(
+            driver.clone(),
+            Id::Name(Method::creating(Kind::Volume), "pvc-sent".into()),
+            Some(intent),
+        );
         let state = State::of([at("n1"), at("n2"), at("n3"), removed, sent]);
         let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
         let why = |uid: &str, selected: Option<&str>, away: Option<Duration>| {

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
@@ -14,7 +14,6 @@ use crate::kubernetes::claims::Waits;
 use crate::kubernetes::node::Collision;
 use crate::state::known::State;
 use crate::state::record::Home;
-use crate::state::record::text;
 
 /// How long something is not told again.
 pub(super) const AGAIN: Duration = Duration::from_secs(3600);
@@ -122,7 +121,7 @@ pub(super) fn trouble(state: &State, driver: &DriverName, after: Option<Id>) -> 
 }
 
 fn what_is_wrong(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
-    let (id, node) = (text(id), &home.node);
+    let (id, node) = (id.text(), &home.node);
     if home.lost || state.is_removed(node) {
         let note = format!("volume {id} lived on node {node}, which was removed for good; its data is lost");
         return Some(("VolumeLost", note));

@@ -32,7 +32,7 @@ use ::kube::{Api, Resource};
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
-use proto::error::chain;
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::storage::v1::{CSINodeDriver, VolumeNodeResources};
 use prost::Message;
 use proto::csi;
+use proto::csi::Rewrite;
 use proto::names::{DriverName, NodeName};
 
 use crate::kubernetes::labels;
@@ -65,7 +66,9 @@ pub(super) struct Plan {
 pub(super) fn wanted(driver: &DriverName, node: &NodeName, at: &At, scope: Scope) -> Option<Wanted> {
     let info = at.info.as_ref()?;
     // As the node's own front shows it to a kubelet.
-    let shown = message::into("NodeGetInfo", info, node, Some(at).filter(|_| scope == Scope::Node)).ok()?;
+    let shown =
+        message::into_answer(Rewrite::NodeInfo, info, node, Some(at).filter(|_| scope == Scope::Node))
+            .ok()?;
     let info = csi::NodeGetInfoResponse::decode(shown).ok()?;
     let segments = info.accessible_topology.map(|at| at.segments).unwrap_or_default();
     // CSI: a limit of 0 is for the CO to decide, and a negative one is none.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, TokenRequest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::config::Reader;
+use proto::csi::{Capabilities, Local};
 use proto::names::DriverName;
 use serde_json::Value;
 
@@ -108,10 +109,9 @@ pub(super) enum Decision {
 /// # Errors
 /// Nothing is known of it yet.
 pub(super) fn attach_required(said: &Said) -> Result<bool, Unknown> {
-    const METHOD: &str = "ControllerGetCapabilities";
-    let answer = said.answer(METHOD, false)?;
-    Ok(answer
-        .is_some_and(|answer| words(METHOD, &answer).iter().any(|can| can == "PUBLISH_UNPUBLISH_VOLUME")))
+    let kind = Capabilities::Controller;
+    let answer = said.answer(Local::Capabilities(kind), false)?;
+    Ok(answer.is_some_and(|answer| words(kind, &answer).iter().any(|can| can == "PUBLISH_UNPUBLISH_VOLUME")))
 }
 
 /// The object that a driver shall have.

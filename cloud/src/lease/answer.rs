@@ -37,12 +37,12 @@ async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Own
 mod tests {
     use futures_channel::mpsc;
     use proto::control::lease::{Answer, Step};
-    use proto::csi::rpc::Id;
+    use proto::csi::Id;
     use proto::host::tasks::Tasks;
 
     use super::*;
-    use crate::nodes::lease_queue::LeaseQueue;
     use crate::lease::standing::Standing;
+    use crate::nodes::lease_queue::LeaseQueue;
     use crate::nodes::links::Peer;
     use crate::state::record::At;
     use crate::state::store::memory::Memory;

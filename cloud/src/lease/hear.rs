@@ -3,8 +3,8 @@
 use prost::Message;
 use proto::control::lease::{Answer, MAX_ID, Own, Step as Said};
 use proto::csi;
-use proto::csi::rpc::{Id, Segments};
-use proto::error::chain;
+use proto::csi::{Id, Segments};
+use proto::host::chain;
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
@@ -13,7 +13,6 @@ use crate::lease::standing::whose;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Scope;
-use crate::state::record::text;
 use crate::state::record::{At, Home, Ownership};
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -48,7 +47,7 @@ pub(crate) async fn said(
     (counts, full): (impl Fn() -> bool + Send + 'static, impl FnOnce()),
 ) -> Option<Answer> {
     let (driver, id, said) = (own.driver, Id::Volume(own.volume), own.step);
-    if text(&id).is_empty() || text(&id).len() > MAX_ID {
+    if id.text().is_empty() || id.text().len() > MAX_ID {
         return Some(Answer::NotNow { why: format!("the id of a volume has 1 to {MAX_ID} bytes") });
     }
     let scope = links.scope(&driver);
@@ -78,7 +77,7 @@ pub(crate) async fn said(
     match heard {
         Ok((verdict, before, news)) => {
             if let Some(before) = before.filter(|before| before.node != *node) {
-                let (volume, from, pod) = (text(&id), before.node, before.pod);
+                let (volume, from, pod) = (id.text(), before.node, before.pod);
                 warn!(%node, %driver, volume, %from, pod, "a volume is another node's than was thought: it was given it later");
                 // It states all on its next link, and is told there.
                 links.end(&from);
@@ -89,7 +88,7 @@ pub(crate) async fn said(
         Err(Refusal::Elsewhere(why)) if !holds => Some(Answer::Anothers { why }),
         Err(Refusal::Never(why) | Refusal::Elsewhere(why)) => {
             if holds {
-                warn!(%node, %driver, volume = text(&id), why, "a node says that it has what cannot be its own");
+                warn!(%node, %driver, volume = id.text(), why, "a node says that it has what cannot be its own");
             }
             Some(Answer::NotNow { why })
         }
@@ -163,14 +162,14 @@ fn answer(
     match verdict {
         Verdict::Held(epoch) => {
             if news {
-                info!(%node, %driver, volume = text(id), epoch, "a volume is the node's");
+                info!(%node, %driver, volume = id.text(), epoch, "a volume is the node's");
             }
             Answer::Held { epoch }
         }
         Verdict::Done => Answer::Released,
         Verdict::Anothers(own) => Answer::Anothers { why: whose(&own) },
         Verdict::Fenced(owner) => {
-            warn!(%node, %driver, volume = text(id), "a node says that it has what was taken from it");
+            warn!(%node, %driver, volume = id.text(), "a node says that it has what was taken from it");
             let why = match owner {
                 None => "it was taken from this node, and is nobody's now".into(),
                 owner => {

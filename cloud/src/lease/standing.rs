@@ -1,11 +1,10 @@
 //! Whose a volume is, in words for operators: they say what to look at and what to do, since a person may have to.
 
 use k8s_openapi::jiff::Timestamp;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::nodes::links::Links;
-use crate::state::record::text;
 use crate::state::record::{Attached, Owner, Ownership};
 use crate::state::store::writer::Store;
 
@@ -37,7 +36,7 @@ impl Standing {
 
 /// Who is said to have a volume, and what to do about it.
 pub(crate) fn whose(driver: &DriverName, id: &Id, own: &Ownership, store: &Store, links: &Links) -> String {
-    let volume = text(id);
+    let volume = id.text();
     let release = |node: &NodeName| format!("`csi-cloud volume release {driver} {volume} --node {node}`");
     match (&own.owner, &own.attached) {
         (Some(owner), _) => {

@@ -3,18 +3,17 @@
 //! The store's own task decides, one step after another, so of two nodes that ask at once one is refused. What is decided
 //! is in [`decide`], which is pure; `docs/direct-volumes.md` says why no two nodes have a volume at a time.
 
+use crate::error::Error;
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
-use proto::csi::rpc::Id;
-use proto::error::Error;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::nodes::links::Links;
 use crate::state::clock::now;
 use crate::state::known::State;
 use crate::state::record::Ownership;
-use crate::state::record::text;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -45,7 +44,7 @@ pub(crate) fn step(
 }
 
 fn anothers(store: &Store, links: &Links, driver: &DriverName, id: &Id, own: &Ownership) -> Error {
-    Error::Owned { volume: text(id).into(), why: whose(driver, id, own, store, links) }
+    Error::Owned { volume: id.text().into(), why: whose(driver, id, own, store, links) }
 }
 
 fn not_durable(source: StoreError) -> Error {

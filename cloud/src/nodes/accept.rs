@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use proto::error::chain;
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls;

@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
+use crate::error::Error;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use prost::Message;
 use proto::csi;
 use proto::csi::frame;
-use proto::csi::rpc::{Id, Rpc};
+use proto::csi::status::ToStatus;
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
-use proto::error::{Error, chain};
+use proto::csi::{Id, List, Method};
+use proto::host::chain;
 use proto::http2::forward::{Answer, Call};
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -22,7 +24,6 @@ use crate::nodes::node_call::Passage;
 use crate::nodes::query::{AskError, Asker};
 use crate::state::ingest;
 use crate::state::node_names::names;
-use crate::state::record::text;
 use crate::state::store::writer::Store;
 
 /// Nodes asked at the same time.
@@ -52,7 +53,7 @@ impl Finder<'_> {
     /// # Errors
     /// No node has it, or some could not be asked; or it could not be kept.
     pub async fn find(&self, id: &Id) -> Result<(), Error> {
-        if text(id).is_empty() {
+        if id.text().is_empty() {
             return Err(self.nowhere(id));
         }
         let said: Vec<_> = stream::iter(self.nodes())
@@ -84,12 +85,12 @@ impl Finder<'_> {
     ///
     /// # Errors
     /// A node could not be told, or what came of it there is not known, and it may have it.
-    pub async fn end(&self, rpc: &'static Rpc, id: &Id, call: &Call) -> Result<Answer, Error> {
+    pub async fn end(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
             self.nodes().into_iter().partition(|node| self.asker.links().now(node).is_some());
         silent.retain(|node| !self.is_not_there(node, id));
         let told: Vec<_> = stream::iter(nodes)
-            .map(|node| async { (self.tell(&node, rpc, call.clone()).await, node) })
+            .map(|node| async { (self.tell(&node, method, call.clone()).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
@@ -99,13 +100,13 @@ impl Finder<'_> {
                 Ok(answer) if answer.ok().is_some() => ended = Some(answer),
                 Ok(answer) => refused = refused.filter(is_open).or(Some(answer)),
                 Err(error) => {
-                    warn!(%node, rpc = rpc.method, error = error.chain(), "could not be told");
+                    warn!(%node, rpc = method.name(), error = error.chain(), "could not be told");
                     silent.push(node);
                 }
             }
         }
         if let Some(status) = refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure) {
-            warn!(rpc = rpc.method, id = text(id), %status, "a driver refuses, and other nodes could not be told");
+            warn!(rpc = method.name(), id = id.text(), %status, "a driver refuses, and other nodes could not be told");
         }
         match refused.or(ended) {
             _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
@@ -131,9 +132,9 @@ impl Finder<'_> {
         matches!(id, Id::Volume(_)) && self.store.read(listed).is_some_and(|listed| listed > 0)
     }
 
-    async fn tell(&self, node: &NodeName, rpc: &'static Rpc, mut call: Call) -> Result<Answer, Error> {
+    async fn tell(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
         let (links, driver, authority) = (self.asker.links(), &self.asker.driver, self.asker.authority());
-        Passage { links, driver, authority, node, rpc, deadline: self.deadline, call: None }
+        Passage { links, driver, authority, node, method, deadline: self.deadline, call: None }
             .unary(&mut call)
             .await
     }
@@ -149,9 +150,7 @@ impl Finder<'_> {
                     group_snapshot_id: id.clone(),
                     ..Default::default()
                 };
-                self.asker
-                    .ask(node, "/csi.v1.GroupController/GetVolumeGroupSnapshot", &request, deadline)
-                    .await
+                self.asker.ask(node, Method::GetVolumeGroupSnapshot, &request, deadline).await
             }
             // A name is no thing.
             Id::Name(..) => return Has::NotIt,
@@ -182,15 +181,16 @@ impl Finder<'_> {
             volume_capabilities: vec![capability],
             ..Default::default()
         };
-        let path = "/csi.v1.Controller/ValidateVolumeCapabilities";
+        let method = Method::ValidateVolumeCapabilities;
         // It does not tell what the volume is like.
-        self.asker.ask(node, path, &request, deadline).await.map(|_| Bytes::new())
+        self.asker.ask(node, method, &request, deadline).await.map(|_| Bytes::new())
     }
 
     async fn listed(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, AskError> {
+        let method = Method::listing(List::Snapshots);
         let request = csi::ListSnapshotsRequest { snapshot_id: id.into(), ..Default::default() };
-        let answer = self.asker.ask(node, "/csi.v1.Controller/ListSnapshots", &request, deadline).await?;
-        let unreadable = || AskError::Unreadable { node: node.clone(), method: "ListSnapshots" };
+        let answer = self.asker.ask(node, method, &request, deadline).await?;
+        let unreadable = || AskError::Unreadable { node: node.clone(), method: method.name() };
         let list = csi::ListSnapshotsResponse::decode(answer).map_err(|_| unreadable())?;
         let entry = list
             .entries
@@ -201,12 +201,12 @@ impl Finder<'_> {
     }
 
     fn nowhere(&self, id: &Id) -> Error {
-        Error::NoSuchThing { driver: self.asker.driver.clone(), id: text(id).into() }
+        Error::NoSuchThing { driver: self.asker.driver.clone(), id: id.text().into() }
     }
 
     fn not_asked(&self, id: &Id, mut nodes: Vec<NodeName>) -> Error {
         nodes.sort();
-        Error::NotAsked { driver: self.asker.driver.clone(), id: text(id).into(), nodes: names(&nodes) }
+        Error::NotAsked { driver: self.asker.driver.clone(), id: id.text().into(), nodes: names(&nodes) }
     }
 }
 

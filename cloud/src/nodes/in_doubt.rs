@@ -1,4 +1,4 @@
-//! Calls of a shared driver that were sent to a node and of which nobody knows what came. Until their deadlines
+//! Calls of a shared driver that were sent to a node and of which nobody knows what call. Until their deadlines
 //! have passed they may still begin there, so they are not sent to the node that was elected since.
 //!
 //! This is in memory, so a csi-cloud that has begun takes it that the one before it sent everything to the node that was
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::NodeName;
 use tokio::time::Instant;
 
@@ -97,6 +97,8 @@ impl Drop for Sent<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proto::csi::Method;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -119,7 +121,7 @@ mod tests {
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
         let unsettled = Unsettled::after(Some(n1.clone()));
-        let (volume, name) = ([Id::Volume("v".into())], Id::Name("CreateVolume", "pvc".into()));
+        let (volume, name) = ([Id::Volume("v".into())], Id::Name(Method::CreateVolume, "pvc".into()));
         assert_eq!(unsettled.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
         let both = [volume[0].clone(), name.clone()];
         assert_eq!(unsettled.elsewhere(&both, &n2), Some((n1.clone(), HOLD)));

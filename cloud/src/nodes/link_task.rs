@@ -8,7 +8,7 @@ use futures_channel::mpsc;
 use futures_util::StreamExt;
 use proto::control::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
 use proto::control::lease::Own;
-use proto::error::chain;
+use proto::host::chain;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
 use tokio::sync::watch;

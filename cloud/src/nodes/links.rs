@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use crate::error::Error;
 use futures_channel::mpsc;
-use proto::error::{Error, chain};
+use proto::host::chain;
 use proto::host::tasks::Tasks;
+use proto::http2::limits::MAX_PASSING;
 use proto::http2::upstream;
-use proto::http2::upstream::{MAX_PASSING, Upstream};
+use proto::http2::upstream::Upstream;
 use proto::link::{Io, Kind, LinkError};
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use http::uri::Authority;
 use http::{HeaderValue, Response};
-use proto::csi::rpc::Rpc;
-use proto::error::{Error, chain};
+use proto::csi::Method;
+use proto::host::chain;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Body, CALL_ID, Call};
 use proto::link::Kind;
@@ -38,7 +39,7 @@ pub struct Passage<'a> {
     /// The node that the call is for.
     pub node: &'a NodeName,
     /// The method.
-    pub rpc: &'static Rpc,
+    pub method: Method,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
     /// Whom to tell how far it got; none for questions of our own.
@@ -75,7 +76,7 @@ impl Passage<'_> {
                 once_more = false;
                 continue;
             }
-            let (node, rpc) = (self.node, self.rpc.method);
+            let (node, rpc) = (self.node, self.method.name());
             info!(%node, rpc, reason = chain(lost.as_ref()), "lost the link with a call on it; waiting for the next");
             let waiting = sent.as_ref().map(Sent::waiting);
             link = self.next(&link).await.ok_or_else(|| self.lost(lost))?;
@@ -100,7 +101,7 @@ impl Passage<'_> {
     }
 
     async fn send(&self, link: &Handle, call: &Call) -> Result<Answer, Failed> {
-        let kind = if self.rpc.bulk() { Kind::Bulk } else { Kind::Calls };
+        let kind = if self.method.bulk() { Kind::Bulk } else { Kind::Calls };
         let _room = link.room().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
         let failed = |error: BoxError| match error.downcast_ref::<h2::Error>() {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::error::Error;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::rpc;
-use proto::error::Error;
+use proto::csi::status::ToStatus;
 use proto::http2::forward::Call;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
@@ -87,23 +88,23 @@ impl Asker {
     pub async fn ask(
         &self,
         node: &NodeName,
-        path: &'static str,
+        method: Method,
         request: &impl Message,
         deadline: Instant,
     ) -> Result<Bytes, AskError> {
-        let Some(rpc) = rpc::find(path) else { return Err(Error::UnknownMethod(path.into()).into()) };
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
         let body = frame::frame(&request.encode_to_vec());
-        let mut call = Call { headers, path: PathAndQuery::from_static(path), body };
+        let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
         let Self { driver, authority, links } = self;
-        let passage = Passage { links, driver, authority, node, rpc, deadline: Some(deadline), call: None };
+        let passage =
+            Passage { links, driver, authority, node, method, deadline: Some(deadline), call: None };
         let answer = proto::http2::forward::until(Some(deadline), passage.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
             return Err(AskError::Driver { node: node.clone(), status });
         }
-        let unreadable = || AskError::Unreadable { node: node.clone(), method: rpc.method };
+        let unreadable = || AskError::Unreadable { node: node.clone(), method: method.name() };
         answer.ok().and_then(|body| frame::message(body).ok()).ok_or_else(unreadable)
     }
 }

@@ -163,7 +163,7 @@ mod tests {
         Credentials::load(&Files::of(dir.path(), "f1"), Role::Front).unwrap();
         for (name, role) in [("f1", Role::Node), ("n1", Role::Front)] {
             let error = Credentials::load(&Files::of(dir.path(), name), role).err().unwrap();
-            assert!(proto::error::chain(&error).contains("names that begin with"), "{error}");
+            assert!(proto::host::chain(&error).contains("names that begin with"), "{error}");
         }
         let node = Credentials::load(&Files::of(dir.path(), "n1"), Role::Node).unwrap();
         assert_eq!(node.node().unwrap().as_str(), "n1");

@@ -5,22 +5,22 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use http::uri::Authority;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::rpc;
-use proto::csi::rpc::Rpc;
-use proto::error::{BadRequest, Error};
+use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::forward;
-use proto::http2::forward::{Answer, Body, CALL_ID, Call};
-use proto::http2::upstream::MAX_PASSING;
+use proto::http2::forward::{Answer, Body, CALL_ID, Call, failure};
+use proto::http2::limits::MAX_PASSING;
 use proto::names::DriverName;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use crate::csi::front::MAX_CALLS;
+use crate::csi::dispatch::MAX_CALLS;
 use crate::nodes::node_call::{HOLD, call_id};
 use crate::relay::known::{Known, is_local};
 use crate::relay::server::{Failed, Server};
@@ -76,19 +76,19 @@ impl Held {
         let (driver, ms) = (&self.driver, begun.elapsed().as_millis());
         Ok(result.inspect(|_| debug!(rpc = path, %driver, ms, "answered")).unwrap_or_else(|error| {
             warn!(rpc = path, %driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
-            error.response()
+            failure(&error)
         }))
     }
 
     async fn run(&self, request: Request<Incoming>) -> Result<Response<Body>, Error> {
         let (parts, body) = request.into_parts();
-        let row = rpc::find(parts.uri.path());
+        let row = Method::of_path(parts.uri.path());
         // What csi-cloud does not know it refuses by name.
-        let method = row.map_or("an unknown method", |rpc| rpc.method);
+        let method = row.map_or("an unknown method", Method::name);
         let bad = |source: BadRequest| Error::BadRequest { method, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
         let work = async {
-            let local = row.filter(|rpc| is_local(rpc));
+            let local = row.filter(|method| is_local(*method));
             // Taken before the request is read, so that those who send theirs slowly are bounded too.
             let _place = match local {
                 Some(_) => self.locals.try_acquire().map_err(|_| Error::Full(MAX_LOCAL))?,
@@ -98,12 +98,12 @@ impl Held {
             let bytes = body.len();
             let call = Call::new(parts, body);
             // Answered however many calls are held: an error here ends a sidecar.
-            if let Some(rpc) = local {
-                return self.local(rpc, call, deadline).await.map(Answer::response);
+            if let Some(method) = local {
+                return self.local(method, call, deadline).await.map(Answer::response);
             }
             let _bytes = self.bytes(bytes)?;
             match row {
-                Some(rpc) if rpc.streaming => self.stream(call, deadline).await,
+                Some(method) if method.streaming() => self.stream(call, deadline).await,
                 _ => self.unary(call, deadline).await.map(Answer::response),
             }
         };
@@ -138,20 +138,21 @@ impl Held {
     }
 
     /// What csi-cloud answers by itself: its last word if it is away or slow.
-    async fn local(&self, rpc: &'static Rpc, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let before = self.known.answer(&self.driver, rpc);
+    async fn local(&self, method: Method, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
+        let before = self.known.answer(&self.driver, method);
         if let Some(server) = self.server.now() {
             let asking = server.send(call.clone(), &self.authority, deadline);
             if let Ok(Ok(answer)) = timeout(LOCAL, asking).await {
-                self.known.keep(&self.driver, rpc, &answer);
+                self.known.keep(&self.driver, method, &answer);
                 return Ok(answer);
             }
         }
         match before {
             Some(answer) => Ok(answer),
-            None => {
-                self.unary(call, deadline).await.inspect(|answer| self.known.keep(&self.driver, rpc, answer))
-            }
+            None => self
+                .unary(call, deadline)
+                .await
+                .inspect(|answer| self.known.keep(&self.driver, method, answer)),
         }
     }
 

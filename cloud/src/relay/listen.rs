@@ -9,15 +9,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
 use anyhow::Context;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use proto::error::{Error, chain};
+use proto::csi::status::ToStatus;
 use proto::holder::{AGAIN, Acceptor, MODE, Place};
+use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use proto::http2::forward::Body;
+use proto::http2::forward::failure;
 use proto::http2::serve;
+use proto::http2::serve::Stopping;
 use proto::link::tls::Credentials;
 use proto::link::{HANDSHAKE, Io, LinkError};
 use proto::names::DriverName;
@@ -136,23 +140,23 @@ impl Holders {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
         let driver = request.uri().authority().map(|authority| authority.as_str()).unwrap_or_default();
         let front = self.fronts.iter().find(|(name, _)| name.as_str() == driver);
-        let Some((_, front)) = front else { return Ok(Error::NoFront(driver.to_owned()).response()) };
+        let Some((_, front)) = front else { return Ok(failure(&Error::NoFront(driver.to_owned()))) };
         let soon = async {
             self.tasks.stopped().await;
             tokio::time::sleep(SOON).await;
         };
         let mut response = tokio::select! {
             biased;
-            answered = front.clone().answer_held(request) => match answered {
+            answered = front.clone().answer_relayed(request) => match answered {
                 Ok(mut response) => {
                     // The mark is ours alone: an edge's or a driver's would have the call sent again and again.
                     response.headers_mut().remove(AGAIN);
                     return Ok(response);
                 }
-                Err(error) if front.links().is_drained() && is_for_the_next(&error) => error.response(),
-                Err(error) => return Ok(error.response()),
+                Err(error) if front.links().is_drained() && is_for_the_next(&error) => failure(&error),
+                Err(error) => return Ok(failure(&error)),
             },
-            () = soon => Error::Stopping("csi-cloud").response(),
+            () = soon => failure(&Stopping("csi-cloud")),
         };
         response.headers_mut().insert(AGAIN, HeaderValue::from_static("1"));
         Ok(response)

@@ -7,11 +7,11 @@ use std::time::Duration;
 use backon::BackoffBuilder;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, header};
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::rpc::Rpc;
-use proto::error::chain;
 use proto::holder;
 use proto::holder::{AGAIN, Place};
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Call};
@@ -220,8 +220,8 @@ impl Connected {
 
     /// Has an answer, whatever it is, that only a csi-cloud which takes our calls gives.
     async fn answers(&self, drivers: &[DriverName]) -> Result<(), BoxError> {
-        let (Some(driver), Some(rpc)) = (drivers.first(), known::rpcs().next()) else { return Ok(()) };
-        match self.send(question(rpc), &Authority::try_from(driver.as_str())?, None).await {
+        let (Some(driver), Some(method)) = (drivers.first(), known::methods().next()) else { return Ok(()) };
+        match self.send(question(method), &Authority::try_from(driver.as_str())?, None).await {
             Ok(_) => Ok(()),
             Err(Failed::Away(error) | Failed::Broke(error)) => Err(error),
         }
@@ -231,11 +231,11 @@ impl Connected {
     async fn ask(&self, known: &Known, drivers: &[DriverName]) {
         for driver in drivers {
             let Ok(authority) = Authority::try_from(driver.as_str()) else { continue };
-            for rpc in known::rpcs() {
+            for method in known::methods() {
                 let deadline = Instant::now() + ASK;
-                let asking = self.send(question(rpc), &authority, Some(deadline));
+                let asking = self.send(question(method), &authority, Some(deadline));
                 match tokio::time::timeout_at(deadline, asking).await {
-                    Ok(Ok(answer)) => known.keep(driver, rpc, &answer),
+                    Ok(Ok(answer)) => known.keep(driver, method, &answer),
                     Ok(Err(Failed::Broke(_))) | Err(_) => {}
                     Ok(Err(Failed::Away(_))) => return,
                 }
@@ -244,11 +244,11 @@ impl Connected {
     }
 }
 
-fn question(rpc: &'static Rpc) -> Call {
+fn question(method: Method) -> Call {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    Call { headers, path: PathAndQuery::from_static(rpc.path), body: frame::frame(&[]) }
+    Call { headers, path: PathAndQuery::from_static(method.path()), body: frame::frame(&[]) }
 }
 
 fn backoff() -> backon::ExponentialBackoff {
@@ -262,10 +262,12 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use proto::error::Error;
+    use crate::error::Error;
     use proto::host::socket::Socket;
     use proto::http2::serve;
     use tokio::net::UnixListener;
+
+    use proto::http2::forward::failure;
 
     use super::*;
 
@@ -301,7 +303,7 @@ mod tests {
         assert!(server.now().is_none(), "who refuses us counts as csi-cloud");
         let socket = Socket::bind(&good).unwrap();
         let answer = |_: http::Request<hyper::body::Incoming>| async {
-            Ok::<_, Infallible>(Error::NoFront("d.example".into()).response())
+            Ok::<_, Infallible>(failure(&Error::NoFront("d.example".into())))
         };
         tasks.spawn("serving", serve::serve_socket(socket, answer, tasks.clone()));
         let connected = timeout(Duration::from_secs(20), server.next()).await.unwrap();

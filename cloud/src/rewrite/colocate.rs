@@ -25,7 +25,7 @@ const SEGMENTS: u32 = 1;
 ///
 /// # Errors
 /// The request is malformed.
-pub(crate) fn its_source(create_volume: &Bytes, at: &At) -> Result<Bytes, Malformed> {
+pub(crate) fn with_source(create_volume: &Bytes, at: &At) -> Result<Bytes, Malformed> {
     let mut has_source = false;
     for field in wire::fields(create_volume) {
         has_source |= field?.number == SOURCE;
@@ -89,10 +89,10 @@ mod tests {
         }
     }
 
-    /// What the driver is asked for, and whether that is byte for byte what came.
+    /// What the driver is asked for, and whether that is byte for byte what call.
     fn asked(request: &CreateVolumeRequest) -> (CreateVolumeRequest, bool) {
         let came = Bytes::from(request.encode_to_vec());
-        let goes = its_source(&came, &at("n1")).unwrap();
+        let goes = with_source(&came, &at("n1")).unwrap();
         (CreateVolumeRequest::decode(goes.clone()).unwrap(), goes == came)
     }
 
@@ -119,7 +119,7 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_from_outside_do_not_panic_and_all_else_passes(bytes: Vec<u8>, name: String) {
-            let _ = its_source(&bytes.into(), &at("n1"));
+            let _ = with_source(&bytes.into(), &at("n1"));
             let request = CreateVolumeRequest { name: name.clone(), ..request(Some("s"), &["n2"]) };
             let (goes, _) = asked(&request);
             prop_assert_eq!(goes.name, name);

@@ -6,15 +6,18 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::Error;
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
 use proto::csi::VolumeCapability;
 use proto::csi::direct;
 use proto::csi::direct::{Contradiction, Direct};
+use proto::csi::status::BadRequest;
 use proto::csi::wire;
 use proto::csi::wire::Malformed;
-use proto::error::{BadRequest, Error, chain};
+use proto::csi::{DirectCall, Kind, Method};
+use proto::host::chain;
 
 use crate::rewrite::parameters::OURS;
 
@@ -27,11 +30,11 @@ const MODIFIED_TO: u32 = 3;
 /// # Errors
 /// What contradicts what.
 pub(crate) fn check_create(request: &Bytes, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
-    const METHOD: &str = "CreateVolume";
-    let contradiction = |source| Error::DirectAsked { method: METHOD, source };
-    none_is_ours(METHOD, request, CREATED_WITH)?;
+    let method = Method::creating(Kind::Volume).name();
+    let contradiction = |source| Error::DirectAsked { method, source };
+    none_is_ours(method, request, CREATED_WITH)?;
     let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };
-    let bad = |source| Error::BadRequest { method: METHOD, source: BadRequest::Protobuf(source) };
+    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
     let request = csi::CreateVolumeRequest::decode(request.clone()).map_err(bad)?;
     check(&direct, &request.volume_capabilities).map_err(contradiction)
 }
@@ -59,43 +62,45 @@ fn check(direct: &Direct, capabilities: &[VolumeCapability]) -> Result<(), Contr
 /// # Errors
 /// The request is malformed.
 pub(crate) fn out_of(
-    method: &str,
+    method: Method,
     request: Bytes,
     parameters: &BTreeMap<String, String>,
 ) -> Result<Bytes, Malformed> {
-    match direct::places(method).filter(|_| parameters.contains_key(direct::KEY)) {
+    match method.places().filter(|_| parameters.contains_key(direct::KEY)) {
         Some(places) => direct::for_driver(&request, places).map(Bytes::from),
         None => Ok(request),
     }
 }
 
-/// A call on a volume, as the driver gets it; none if it is no direct volume's and goes as it came. Without a context
+/// A call on a volume, as the driver gets it; none if it is no direct volume's and goes as it call. Without a context
 /// in the request, `class` is what the volume was made with.
 ///
 /// # Errors
 /// The request is malformed, or asks for what cannot be had directly.
 pub(crate) fn of_volume(
-    method: &'static str,
+    rpc: Method,
     request: &Bytes,
     class: impl FnOnce() -> BTreeMap<String, String>,
 ) -> Result<Option<Bytes>, Error> {
-    if method == "ControllerModifyVolume" {
-        none_is_ours(method, request, MODIFIED_TO)?;
-    }
-    if !matches!(method, "ControllerPublishVolume" | "ValidateVolumeCapabilities" | "ControllerExpandVolume")
-    {
-        return Ok(None);
-    }
+    let method = rpc.name();
+    let is_attach = match rpc.direct() {
+        Some(DirectCall::Modify) => return none_is_ours(method, request, MODIFIED_TO).map(|()| None),
+        Some(DirectCall::Attach) => true,
+        Some(DirectCall::Validate | DirectCall::Expand) => false,
+        Some(DirectCall::Create | DirectCall::Capacity | DirectCall::Delete | DirectCall::Node(_)) | None => {
+            return Ok(None);
+        }
+    };
     let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
-    let Some(places) = direct::places(method) else { return Ok(None) };
+    let Some(places) = rpc.places() else { return Ok(None) };
     let said = match places.context {
         [] => class(),
         _ => direct::asked(request, places).map_err(malformed)?,
     };
     let contradiction = |source| Error::DirectAsked { method, source };
     let Some(direct) = Direct::read(&said).map_err(contradiction)? else { return Ok(None) };
-    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
-    if method == "ControllerPublishVolume" {
+    if is_attach {
+        let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
         let request = csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad)?;
         check(&direct, request.volume_capability.as_slice()).map_err(contradiction)?;
     }
@@ -107,7 +112,8 @@ pub(crate) fn of_volume(
 ///
 /// # Errors
 /// The request or the answer is malformed.
-pub(crate) fn validated(method: &'static str, request: &Bytes, answer: &Bytes) -> Result<Vec<u8>, Error> {
+pub(crate) fn validated(method: Method, request: &Bytes, answer: &Bytes) -> Result<Vec<u8>, Error> {
+    let method = method.name();
     let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
     let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
     let shown = direct::into_validated(answer, request).map_err(malformed)?;
@@ -126,6 +132,8 @@ pub(crate) fn validated(method: &'static str, request: &Bytes, answer: &Bytes) -
 
 #[cfg(test)]
 mod tests {
+    use proto::csi::status::ToStatus;
+
     use super::*;
     use proto::csi::volume_capability::access_mode::Mode;
     use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
@@ -179,7 +187,7 @@ mod tests {
             csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() };
         let shown = |mode, answer: &csi::ValidateVolumeCapabilitiesResponse| {
             let (request, answer) = (request(mode).encode_to_vec().into(), answer.encode_to_vec().into());
-            let shown = validated("ValidateVolumeCapabilities", &request, &answer).unwrap();
+            let shown = validated(Method::ValidateVolumeCapabilities, &request, &answer).unwrap();
             csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).unwrap()
         };
         let taken = shown(Mode::SingleNodeSingleWriter, &answer).confirmed.unwrap();
@@ -204,7 +212,7 @@ mod tests {
         };
         let asked = |key| {
             let modify = modify(key).encode_to_vec().into();
-            let modified = of_volume("ControllerModifyVolume", &modify, BTreeMap::new);
+            let modified = of_volume(Method::ControllerModifyVolume, &modify, BTreeMap::new);
             (check_create(&create(key).encode_to_vec().into(), &BTreeMap::new()), modified)
         };
         for key in [direct::KEY, "edge-csi.io/direct-fsck", "edge-csi.io/new"] {
@@ -225,7 +233,8 @@ mod tests {
             ..Default::default()
         };
         let message: Bytes = expand.encode_to_vec().into();
-        let of = |class: BTreeMap<_, _>| of_volume("ControllerExpandVolume", &message, || class).unwrap();
+        let of =
+            |class: BTreeMap<_, _>| of_volume(Method::ControllerExpandVolume, &message, || class).unwrap();
         assert_eq!(of(class(&[("edge-csi.io/other", "x")])), None);
         let sent = of(class(&[(direct::KEY, "kata")])).unwrap();
         let sent = csi::ControllerExpandVolumeRequest::decode(sent).unwrap();
@@ -235,8 +244,9 @@ mod tests {
             volume_context: [(direct::KEY.to_owned(), "kata".to_owned())].into(),
             ..Default::default()
         };
-        let refused = of_volume("ControllerPublishVolume", &publish.encode_to_vec().into(), BTreeMap::new);
+        let refused =
+            of_volume(Method::ControllerPublishVolume, &publish.encode_to_vec().into(), BTreeMap::new);
         assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
-        assert_eq!(of_volume("DeleteVolume", &message, BTreeMap::new).unwrap(), None);
+        assert_eq!(of_volume(Method::DeleteVolume, &message, BTreeMap::new).unwrap(), None);
     }
 }

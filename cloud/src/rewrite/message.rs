@@ -1,77 +1,94 @@
-//! What of a call is ours and not the driver's: our parameters, and our topology where a driver has none. Taken out
-//! of requests and put into answers, as bytes, so that all else passes untouched.
+//! What of a call is ours and not the driver's: our parameters, and our topology where a driver has none.
+//!
+//! It is taken out of requests and put into answers as bytes, so that all else passes untouched.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use proto::csi::topology;
 use proto::csi::wire::Malformed;
+use proto::csi::{List, Method, Rewrite};
 use proto::names::NodeName;
 
-use crate::rewrite::{colocate, direct, parameters};
+use super::{colocate, direct, parameters};
 use crate::state::record::{At, Claim};
-use proto::csi::topology;
 
 /// What a request holds besides what is for the driver.
-#[derive(Default)]
-pub(crate) struct Ours {
+#[derive(Clone, Default)]
+pub(crate) struct Extracted {
     /// Parameters that begin with `edge-csi.io/`.
     pub(crate) parameters: BTreeMap<String, String>,
-    /// Whose volume it shall be.
+    /// The claim that a volume is made for.
     pub(crate) claim: Option<Box<Claim>>,
 }
 
-/// A request for the driver at a node, and what in it is ours. A volume is asked for beside its source.
+/// A request without what is ours at every node, and what that was.
 ///
 /// # Errors
 /// The request is malformed.
-pub(crate) fn out_of(method: &str, request: &Bytes, at: Option<&At>) -> Result<(Bytes, Ours), Malformed> {
-    let added = at.is_some_and(|at| !at.has_own_topology());
-    let mut ours = Ours::default();
-    let request = match method {
-        "CreateVolume" => {
-            let claim = parameters::claim(request)?;
-            ours.claim = claim.map(|claim| {
-                let parameters::Claim { namespace, name, volume } = claim;
-                let (namespace, name) = (namespace.into(), name.into());
-                Box::new(Claim { namespace, name, volume: volume.unwrap_or_default().into() })
-            });
+pub(crate) fn extract(method: Method, request: &Bytes) -> Result<(Bytes, Extracted), Malformed> {
+    let (request, parameters, claim) = match method.rewrite() {
+        Rewrite::CreateVolume => {
+            let claim = parameters::claim(request)?.map(Box::new);
             let (request, parameters) = parameters::out_of_create_volume(request)?;
-            let request = direct::out_of(method, request, &parameters)?;
-            ours.parameters = parameters;
-            match at {
-                Some(_) if added => topology::out_of_create_volume(&request)?,
-                Some(at) => colocate::its_source(&request, at)?,
-                None => request,
-            }
+            (request, parameters, claim)
         }
-        "CreateSnapshot" if added => topology::out_of_create_snapshot(request)?,
-        "GetCapacity" => {
+        Rewrite::Capacity => {
             let (request, parameters) = parameters::out_of_capacity(request)?;
-            let request = direct::out_of(method, request, &parameters)?;
-            if added { topology::out_of_capacity(&request)? } else { request }
+            (request, parameters, None)
         }
-        _ => request.clone(),
+        Rewrite::Nothing
+        | Rewrite::PluginCapabilities
+        | Rewrite::NodeInfo
+        | Rewrite::CreateSnapshot
+        | Rewrite::ListVolumes
+        | Rewrite::ListSnapshots => return Ok((request.clone(), Extracted::default())),
     };
-    Ok((request, ours))
+    let request = direct::out_of(method, request, &parameters)?;
+    Ok((request, Extracted { parameters, claim }))
 }
 
-/// The driver's answer as the caller sees it, or an entry of a list.
+/// An extracted request for the driver at one node. A new volume is asked for at its source's place.
+///
+/// # Errors
+/// The request is malformed.
+pub(crate) fn for_node(rewrite: Rewrite, request: &Bytes, at: Option<&At>) -> Result<Bytes, Malformed> {
+    let Some(at) = at else { return Ok(request.clone()) };
+    if !at.has_own_topology() {
+        return topology::out_of_request(rewrite, request);
+    }
+    if rewrite == Rewrite::CreateVolume { colocate::with_source(request, at) } else { Ok(request.clone()) }
+}
+
+/// The driver's answer as the caller sees it.
 ///
 /// # Errors
 /// The answer is malformed.
-pub(crate) fn into(
-    method: &str,
+pub(crate) fn into_answer(
+    rewrite: Rewrite,
     answer: &Bytes,
     node: &NodeName,
     at: Option<&At>,
 ) -> Result<Bytes, Malformed> {
-    if at.is_none_or(At::has_own_topology) {
-        return Ok(answer.clone());
+    match at.filter(|at| !at.has_own_topology()) {
+        Some(_) => topology::into_answer(rewrite, answer, node),
+        None => Ok(answer.clone()),
     }
-    match method {
-        "CreateVolume" | "ListVolumes" => topology::into_created_volume(answer, node),
-        "CreateSnapshot" | "ListSnapshots" => topology::into_created_snapshot(answer, node),
-        "NodeGetInfo" => topology::into_node_info(answer, node),
-        _ => Ok(answer.clone()),
+}
+
+/// An entry of a list as the caller sees it.
+///
+/// # Errors
+/// The entry is malformed.
+pub(crate) fn into_entry(
+    list: List,
+    entry: &Bytes,
+    node: &NodeName,
+    at: Option<&At>,
+) -> Result<Bytes, Malformed> {
+    match (list, at.filter(|at| !at.has_own_topology())) {
+        (List::Volumes, Some(_)) => topology::into_created_volume(entry, node),
+        (List::Snapshots, Some(_)) => topology::into_created_snapshot(entry, node),
+        (List::Health, _) | (_, None) => Ok(entry.clone()),
     }
 }

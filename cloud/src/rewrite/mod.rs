@@ -4,6 +4,7 @@
 //! May use: state.
 
 pub mod colocate;
+pub mod created;
 pub mod direct;
 pub mod message;
 pub mod parameters;

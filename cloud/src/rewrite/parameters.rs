@@ -9,6 +9,8 @@ use bytes::Bytes;
 use proto::csi::wire;
 use proto::csi::wire::{Edit, Malformed};
 
+use crate::state::record::Claim;
+
 /// Parameters that begin so are for us.
 pub const OURS: &str = "edge-csi.io/";
 
@@ -22,17 +24,6 @@ const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 const VOLUME_NAME: &str = "csi.storage.k8s.io/pv/name";
 /// The longest name that Kubernetes gives to anything, in bytes. What is longer is from somebody else, and is not kept.
 const LONGEST: usize = 253;
-
-/// The PersistentVolumeClaim that a volume is made for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// The name of the PersistentVolume, if the provisioner says it.
-    pub volume: Option<String>,
-}
 
 /// A CreateVolume for the driver, and what was in it for us.
 ///
@@ -68,7 +59,11 @@ pub fn claim(create_volume: &[u8]) -> Result<Option<Claim>, Malformed> {
         };
         *found = Some(value.to_owned()).filter(|name| name.len() <= LONGEST);
     }
-    Ok(name.zip(namespace).map(|(name, namespace)| Claim { namespace, name, volume }))
+    Ok(name.zip(namespace).map(|(name, namespace)| Claim {
+        namespace: namespace.into(),
+        name: name.into(),
+        volume: volume.unwrap_or_default().into(),
+    }))
 }
 
 fn out_of(request: &Bytes, parameters: u32) -> Result<(Bytes, BTreeMap<String, String>), Malformed> {
@@ -134,9 +129,9 @@ mod tests {
             claim(&request.encode_to_vec()).unwrap()
         };
         let (name, namespace) = ((CLAIM_NAME, "data"), (CLAIM_NAMESPACE, "shop"));
-        let mut expected = Claim { namespace: "shop".into(), name: "data".into(), volume: None };
+        let mut expected = Claim { namespace: "shop".into(), name: "data".into(), volume: "".into() };
         assert_eq!(of(&[name, namespace, ("type", "ssd")]), Some(expected.clone()));
-        expected.volume = Some("pvc-1".into());
+        expected.volume = "pvc-1".into();
         assert_eq!(of(&[name, namespace, (VOLUME_NAME, "pvc-1")]), Some(expected));
         assert_eq!(of(&[name]), None);
         assert_eq!(of(&[name, (CLAIM_NAMESPACE, &"n".repeat(LONGEST + 1))]), None);

@@ -9,12 +9,13 @@ use std::fmt;
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
+use proto::csi::topology::constrained;
 use proto::csi::wire;
 use proto::csi::wire::Malformed;
+use proto::csi::{Capabilities, Local, Method};
 use proto::names::NodeName;
 
 use crate::state::policy::Scope;
-use proto::csi::topology::constrained;
 
 /// So many nodes are named, and the rest is counted.
 const FEW: usize = 5;
@@ -55,14 +56,16 @@ impl fmt::Display for Odd {
     }
 }
 
-/// What the nodes can all do, of one of the methods GetPluginCapabilities, ControllerGetCapabilities,
-/// GroupControllerGetCapabilities and NodeGetCapabilities. `said` has each node's (unframed) answer, or none if its
+/// What the nodes can all do, of one kind of capabilities. `said` has each node's (unframed) answer, or none if its
 /// driver does not implement the method. Where they are all the same bytes, those are the answer.
 ///
 /// A node that does not implement the method can nothing of it, so then the answer is empty, which to a sidecar
 /// means the same and is no error. A node whose answer is no protobuf is left out and named: it must not take
 /// from all others what they can.
-pub fn agree<'a>(method: &str, said: impl IntoIterator<Item = (&'a NodeName, Option<&'a Bytes>)>) -> Agreed {
+pub fn agree<'a>(
+    capabilities: Capabilities,
+    said: impl IntoIterator<Item = (&'a NodeName, Option<&'a Bytes>)>,
+) -> Agreed {
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut places: HashMap<Option<&[u8]>, usize> = HashMap::new();
     for (node, answer) in said {
@@ -75,7 +78,7 @@ pub fn agree<'a>(method: &str, said: impl IntoIterator<Item = (&'a NodeName, Opt
     if let [only] = groups.as_slice() {
         return Agreed { answer: only.answer.cloned(), odd: Vec::new() };
     }
-    intersected(method, &groups)
+    intersected(capabilities, &groups)
 }
 
 /// The nodes that say the same.
@@ -84,13 +87,17 @@ struct Group<'a> {
     nodes: Vec<&'a NodeName>,
 }
 
-fn intersected(method: &str, groups: &[Group<'_>]) -> Agreed {
+fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
     let (mut odd, mut read) = (Vec::new(), Vec::new());
     for group in groups {
         match raw_fields(group.answer) {
             Ok(fields) => read.push((group, fields)),
             Err(_) => {
-                odd.push(Odd::of(format!("an answer to {method} that is no protobuf"), true, &group.nodes));
+                odd.push(Odd::of(
+                    format!("an answer to {} that is no protobuf", name_of(capabilities)),
+                    true,
+                    &group.nodes,
+                ));
             }
         }
     }
@@ -107,7 +114,7 @@ fn intersected(method: &str, groups: &[Group<'_>]) -> Agreed {
         if odd.len() == MANY {
             break;
         }
-        odd.push(one_side(name(method, field), nodes, total, &read));
+        odd.push(one_side(name(capabilities, field), nodes, total, &read));
     }
     let mut answer = Vec::new();
     let first = read.first().map(|(_, fields)| fields.as_slice()).unwrap_or_default();
@@ -143,28 +150,33 @@ impl Odd {
 }
 
 /// What an answer says that a driver can do, as an operator calls it. An answer that is no protobuf says nothing.
-pub(crate) fn words(method: &str, answer: &Bytes) -> Vec<String> {
+pub(crate) fn words(capabilities: Capabilities, answer: &Bytes) -> Vec<String> {
     let fields = raw_fields(Some(answer)).unwrap_or_default();
-    fields.into_iter().map(|field| name(method, field)).collect()
+    fields.into_iter().map(|field| name(capabilities, field)).collect()
 }
 
 /// What an operator calls a field of an answer.
-fn name(method: &str, raw: &[u8]) -> String {
-    let known = match method {
-        "GetPluginCapabilities" => plugin(raw),
-        "ControllerGetCapabilities" => controller(raw),
-        "GroupControllerGetCapabilities" => group(raw),
-        "NodeGetCapabilities" => node(raw),
-        _ => None,
+fn name(capabilities: Capabilities, raw: &[u8]) -> String {
+    let known = match capabilities {
+        Capabilities::Plugin => plugin(raw),
+        Capabilities::Controller => controller(raw),
+        Capabilities::Group => group(raw),
+        Capabilities::Node => node(raw),
     };
     known.map_or_else(
         || {
             // An answer may be megabytes.
             let some: Vec<_> = raw.iter().take(16).collect();
+            let method = name_of(capabilities);
             format!("something of {method} that is newer than csi-cloud ({some:02x?})")
         },
         str::to_owned,
     )
+}
+
+/// The RPC by which a driver says so.
+fn name_of(capabilities: Capabilities) -> &'static str {
+    Method::answering(Local::Capabilities(capabilities)).name()
 }
 
 fn plugin(raw: &[u8]) -> Option<&'static str> {

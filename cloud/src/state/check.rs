@@ -3,7 +3,7 @@
 
 use prost::Message;
 use proto::csi;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::Serialize;
 
@@ -107,13 +107,12 @@ fn about_intent(state: &State, of: &OfDriver, name: &Id, intent: &Intent) -> Vec
     let mut why: Vec<_> = unknown(state, &intent.node).into_iter().collect();
     let Some(made) = &intent.made else { return why };
     let made = match name {
-        Id::Name("CreateVolume", _) => Id::Volume(made.to_string()),
-        Id::Name("CreateSnapshot", _) => Id::Snapshot(made.to_string()),
-        Id::Name("CreateVolumeGroupSnapshot", _) => Id::Group(made.to_string()),
-        _ => {
-            why.push("nothing is made by this".into());
-            return why;
-        }
+        Id::Name(method, _) => method.creates().map(|kind| kind.id(made.to_string())),
+        Id::Volume(_) | Id::Snapshot(_) | Id::Group(_) => None,
+    };
+    let Some(made) = made else {
+        why.push("nothing is made by this".into());
+        return why;
     };
     if of.home(&made).is_none() {
         why.push(format!("it made the {}, which has no home", named(&made)));

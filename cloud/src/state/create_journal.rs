@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::error::Error;
 use bytes::Bytes;
-use proto::csi::rpc::{Id, Made};
-use proto::error::{Error, chain};
+use proto::csi::{Id, Made};
+use proto::host::chain;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
 use tracing::{info, warn};
 
 use crate::state::clock::now;
-use crate::state::record::{Claim, Home, Intent, text};
+use crate::state::record::{Claim, Home, Intent};
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
@@ -136,7 +137,7 @@ impl Create<'_> {
         });
         let elsewhere = learned.await.map_err(|source| Error::NotDurable { source: source.into() })?;
         elsewhere.map_or(Ok(()), |(id, home)| {
-            Err(Error::Claimed { id: text(&id).into(), home, node: node.clone() })
+            Err(Error::Claimed { id: id.text().into(), home, node: node.clone() })
         })
     }
 
@@ -171,20 +172,20 @@ fn keep(
     let mut home = home(txn.home(driver, &id).cloned(), node, entry, source);
     if let Some((name, asked)) = asked {
         if let Some(intent) = txn.intent(driver, &name).cloned() {
-            if let Some(before) = intent.made.as_deref().filter(|before| *before != text(&id)) {
-                warn!(%driver, %node, name = text(&name), before, now = text(&id),
+            if let Some(before) = intent.made.as_deref().filter(|before| *before != id.text()) {
+                warn!(%driver, %node, name = name.text(), before, now = id.text(),
                     "the driver made another one under a name that it had made before; both are kept");
             }
-            txn.set_intent(driver, &name, Some(Intent { made: Some(text(&id).into()), ..intent }));
+            txn.set_intent(driver, &name, Some(Intent { made: Some(id.text().into()), ..intent }));
         }
         if home.node == *node {
             (home.name, home.claim, home.parameters) =
-                (Some(text(&name).into()), asked.claim, asked.parameters);
+                (Some(name.text().into()), asked.claim, asked.parameters);
         }
     }
     if let Some(claim) = home.claim.as_deref().filter(|_| is_new) {
         let Claim { namespace, name, .. } = claim;
-        info!(%driver, %node, volume = text(&id), claim = format!("{namespace}/{name}"), "made");
+        info!(%driver, %node, volume = id.text(), claim = format!("{namespace}/{name}"), "made");
     }
     let lives = home.node.clone();
     txn.set_home(driver, &id, Some(home));
@@ -230,6 +231,7 @@ fn is_nothing_made(code: Code) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proto::csi::Method;
     use proto::host::tasks::Tasks;
 
     use super::*;
@@ -240,7 +242,7 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let (driver, id) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), Id::Volume("v".into()));
         let (creates, name) =
-            (Creates::new(driver.clone(), store.clone()), Id::Name("CreateVolume", "pvc".into()));
+            (Creates::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
         let create = creates.begin(&name);
         let mut answered = true;
         for node in ["n1", "n2"] {
@@ -257,7 +259,7 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let (driver, node) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), "n1".parse().unwrap());
         let (creates, name) =
-            (Creates::new(driver.clone(), store.clone()), Id::Name("CreateVolume", "pvc".into()));
+            (Creates::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
         let read = Bytes::from(vec![0; 64 * 1024]);
         let made = vec![Made { id: Id::Volume("v".into()), entry: read.slice(..8), source: None }];
         creates.begin(&name).made(&node, made, Asked::default(), false).await.unwrap();

@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use proto::csi::{Capabilities, Local, Method, topology};
 use proto::names::NodeName;
 
 use crate::state::capabilities::{Agreed, Odd, agree, scope};
 use crate::state::policy::Scope;
 use crate::state::record::At;
-use proto::csi::topology;
 
-const PLUGIN: &str = "GetPluginCapabilities";
-/// What is only said if all nodes say it.
-const AGREED: [&str; 4] =
-    [PLUGIN, "ControllerGetCapabilities", "GroupControllerGetCapabilities", "NodeGetCapabilities"];
+const PLUGIN: Local = Local::Capabilities(Capabilities::Plugin);
 
 /// What a front says of itself.
 pub struct Said {
@@ -36,11 +33,13 @@ impl Said {
         let spoken = || nodes.iter().filter(|(_, at)| at.has_spoken());
         let mut answers: Option<BTreeMap<_, _>> = spoken().next().map(|(_, at)| (*at.alike).clone());
         let mut odd = Vec::new();
-        for method in AGREED {
+        for capabilities in Capabilities::ALL {
             let Some(answers) = &mut answers else { continue };
-            let Agreed { answer, odd: here } =
-                agree(method, spoken().map(|(node, at)| (node, at.answer(method))));
+            let local = Local::Capabilities(capabilities);
+            let said = spoken().map(|(node, at)| (node, at.answer(local)));
+            let Agreed { answer, odd: here } = agree(capabilities, said);
             odd.extend(here);
+            let method = Method::answering(local).name();
             match answer {
                 Some(answer) => answers.insert(method.into(), answer),
                 None => answers.remove(method),
@@ -59,11 +58,15 @@ impl Said {
     ///
     /// # Errors
     /// No node has said anything yet.
-    pub fn answer(&self, method: &str, ours: bool) -> Result<Option<Bytes>, Unknown> {
-        let answer = self.answers.as_ref().map(|answers| answers.get(method).cloned()).ok_or(Unknown)?;
+    pub fn answer(&self, local: Local, ours: bool) -> Result<Option<Bytes>, Unknown> {
+        let answer = self
+            .answers
+            .as_ref()
+            .map(|answers| answers.get(Method::answering(local).name()).cloned())
+            .ok_or(Unknown)?;
         // With our topology, volumes are not accessible from everywhere. An answer that is no protobuf stays.
         let shown = |answer| topology::into_plugin_capabilities(&answer).unwrap_or(answer);
-        Ok(if ours && method == PLUGIN { answer.map(shown) } else { answer })
+        Ok(if ours && local == PLUGIN { answer.map(shown) } else { answer })
     }
 
     /// How far volumes reach, by the driver's own word; at one node only, before it has said anything.

@@ -7,14 +7,13 @@ use bytes::Bytes;
 use prost::Message;
 use proto::control::hello::Driver;
 use proto::csi;
-use proto::csi::rpc::{Id, Segments};
 use proto::csi::wire::Malformed;
+use proto::csi::{Id, Local, Method, Segments};
 use proto::names::{DriverName, NodeName};
 use tracing::info;
 
 use crate::state::clock::now;
 use crate::state::known::OfDriver;
-use crate::state::record::text;
 use crate::state::record::{At, Home, Node};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
@@ -75,7 +74,7 @@ fn learned(node: &NodeName, driver: &Driver, before: Option<&At>) -> At {
     if !driver.answers.is_empty() {
         let mut answers: std::collections::BTreeMap<_, _> =
             driver.answers.iter().map(|(method, answer)| (method.clone(), answer.0.clone())).collect();
-        at.info = answers.remove("NodeGetInfo");
+        at.info = answers.remove(Method::answering(Local::NodeInfo).name());
         at.alike = answers.into();
     }
     let mut segments = Segments::from([(NODE_SEGMENT.to_owned(), node.to_string())]);
@@ -116,13 +115,8 @@ fn forget(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
         // A list that was read before may still tell of it.
         return txn.set_home(driver, id, None);
     };
-    let method = match id {
-        Id::Volume(_) => "CreateVolume",
-        Id::Snapshot(_) => "CreateSnapshot",
-        Id::Group(_) | Id::Name(..) => "CreateVolumeGroupSnapshot",
-    };
-    if let Some(name) = home.name {
-        txn.set_intent(driver, &Id::Name(method, name.into()), None);
+    if let (Some(name), Some(kind)) = (home.name, id.kind()) {
+        txn.set_intent(driver, &Id::Name(Method::creating(kind), name.into()), None);
     }
     if matches!(id, Id::Group(_)) {
         let group =
@@ -170,7 +164,7 @@ fn ended(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
 
 /// The entry of a volume of which nothing but its id is known.
 fn bare(id: &Id) -> Bytes {
-    let volume = csi::Volume { volume_id: text(id).into(), ..Default::default() };
+    let volume = csi::Volume { volume_id: id.text().into(), ..Default::default() };
     csi::list_volumes_response::Entry { volume: Some(volume), status: None }.encode_to_vec().into()
 }
 

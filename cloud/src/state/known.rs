@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
 
-use proto::csi::rpc::{Id, Segments};
+use proto::csi::{Id, Segments};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::places::Places;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::csi::rpc::{Id, RPCS};
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ impl From<&Id> for Written {
             Id::Volume(text) => Self::Volume(text.clone()),
             Id::Snapshot(text) => Self::Snapshot(text.clone()),
             Id::Group(text) => Self::Group(text.clone()),
-            Id::Name(method, text) => Self::Name((*method).into(), text.clone()),
+            Id::Name(method, text) => Self::Name(method.name().into(), text.clone()),
         }
     }
 }
@@ -121,8 +121,8 @@ impl TryFrom<Written> for Id {
             Written::Snapshot(text) => Self::Snapshot(text),
             Written::Group(text) => Self::Group(text),
             Written::Name(method, text) => {
-                let rpc = RPCS.iter().find(|rpc| rpc.method == method);
-                Self::Name(rpc.ok_or_else(|| format!("there is no RPC {method:?}"))?.method, text)
+                let known = Method::of_name(&method);
+                Self::Name(known.ok_or_else(|| format!("there is no RPC {method:?}"))?, text)
             }
         })
     }

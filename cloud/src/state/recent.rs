@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::NodeName;
 
 /// So much of what has no home is remembered.

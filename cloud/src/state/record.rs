@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::csi::rpc::{Id, Segments};
+use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
@@ -176,8 +176,13 @@ impl Home {
 
 impl At {
     /// What it answers to a method; none if it does not implement it.
-    pub fn answer(&self, method: &str) -> Option<&Bytes> {
-        if method == NODE_INFO { self.info.as_ref() } else { self.alike.get(method) }
+    pub fn answer(&self, local: Local) -> Option<&Bytes> {
+        match local {
+            Local::NodeInfo => self.info.as_ref(),
+            Local::Info | Local::Probe | Local::Capabilities(_) => {
+                self.alike.get(Method::answering(local).name())
+            }
+        }
     }
 
     /// Whether it has ever said what it can do.
@@ -187,8 +192,9 @@ impl At {
 
     /// Whether it has topology of its own; else the front gives it ours.
     pub fn has_own_topology(&self) -> bool {
-        let answer = |method| self.answer(method).map_or(&[][..], |answer| answer);
-        proto::csi::topology::own(answer("GetPluginCapabilities"), answer(NODE_INFO))
+        let answer = |local| self.answer(local).map_or(&[][..], |answer| answer);
+        let plugin = Local::Capabilities(Capabilities::Plugin);
+        topology::has_own(answer(plugin), answer(Local::NodeInfo))
     }
 
     /// Whether it is at a topology: whether its segments hold all that this asks for.
@@ -196,13 +202,4 @@ impl At {
         let is_at = |key, value| self.place.iter().any(|segment| (&segment.0, &segment.1) == (key, value));
         asked.iter().all(|(key, value)| is_at(key, value))
     }
-}
-
-/// The one answer that every node gives otherwise.
-pub(super) const NODE_INFO: &str = "NodeGetInfo";
-
-/// The text of an id or name.
-pub fn text(id: &Id) -> &str {
-    let (Id::Volume(text) | Id::Snapshot(text) | Id::Group(text) | Id::Name(_, text)) = id;
-    text
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;

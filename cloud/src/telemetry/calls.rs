@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Response;
-use proto::csi::rpc::Key;
+use proto::csi::Key;
 use proto::http2::busy_poll;
 use proto::http2::busy_poll::Awake;
 use proto::http2::forward::Body;
@@ -16,7 +16,6 @@ use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::state::record::text;
 use crate::telemetry::metrics::{Hop, Metrics};
 
 /// The method of a call that is no RPC of CSI.
@@ -60,7 +59,7 @@ pub struct Running {
     pub rpc: &'static str,
     /// Whose front it is at.
     pub driver: DriverName,
-    /// When it came.
+    /// When it call.
     pub begun: Instant,
     progress: Mutex<Progress>,
 }
@@ -187,8 +186,8 @@ impl Running {
     /// It is about this.
     pub(crate) fn is_about(&self, key: &Key) {
         let subject = match key {
-            Key::Place { name, .. } | Key::Cut { name, .. } => name,
-            Key::Home(id) | Key::End(id) | Key::Node(Some(id)) => text(id),
+            Key::Create { name, .. } | Key::Snapshot { name, .. } => name,
+            Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => id.text(),
             Key::Local | Key::All | Key::Capacity(_) | Key::Node(None) => return,
         };
         self.told().subject = subject.chars().take(SHOWN).collect();
@@ -256,8 +255,8 @@ pub(crate) fn code(answer: &Response<Body>) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::csi::rpc::Id;
-    use proto::error::Error;
+    use crate::error::Error;
+    use proto::csi::Id;
     use proto::http2::forward::Answer;
 
     fn driver() -> DriverName {
@@ -313,7 +312,10 @@ mod tests {
 
     #[test]
     fn the_code_is_found_where_it_stands() {
-        assert_eq!(code(&Error::UnknownMethod("/x".into()).response()), Code::Unimplemented);
+        assert_eq!(
+            code(&proto::http2::forward::failure(&Error::UnknownMethod("/x".into()))),
+            Code::Unimplemented
+        );
         assert_eq!(code(&Answer::of(bytes::Bytes::new()).response()), Code::Ok);
         let mut trailers = http::HeaderMap::new();
         trailers.insert("grpc-status", http::HeaderValue::from_static("5"));

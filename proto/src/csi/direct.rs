@@ -52,11 +52,7 @@ impl Direct {
             name => Some(name.parse()?),
         };
         self.check_mkfs(file_system.unwrap_or_default())?;
-        Ok(Mount {
-            file_system,
-            flags: mount.mount_flags.clone(),
-            group: mount.volume_mount_group.clone(),
-        })
+        Ok(Mount { file_system, flags: mount.mount_flags.clone(), group: mount.volume_mount_group.clone() })
     }
 }
 
@@ -96,8 +92,7 @@ pub fn for_driver(request: &[u8], places: Places) -> Result<Vec<u8>, Malformed> 
                 wire::append(&mut edited, &[places.capability], &as_block(capability)?);
             }
             Some(entry)
-                if places.context.contains(&field.number)
-                    && keys::is_ours(wire::read_entry(entry)?.0) => {}
+                if places.context.contains(&field.number) && keys::is_ours(wire::read_entry(entry)?.0) => {}
             _ => edited.extend_from_slice(field.raw),
         }
     }

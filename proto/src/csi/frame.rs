@@ -98,10 +98,7 @@ mod tests {
             let error = message(&Bytes::from_static(body)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(matches!(
-            message(&Bytes::from_static(b"\0\xff\xff\xff\xff")),
-            Err(FrameError::TooLarge)
-        ));
+        assert!(matches!(message(&Bytes::from_static(b"\0\xff\xff\xff\xff")), Err(FrameError::TooLarge)));
     }
 
     #[tokio::test]

@@ -28,9 +28,7 @@ impl Id {
     /// The id or name itself.
     pub fn text(&self) -> &str {
         match self {
-            Self::Volume(text) | Self::Snapshot(text) | Self::Group(text) | Self::Name(_, text) => {
-                text
-            }
+            Self::Volume(text) | Self::Snapshot(text) | Self::Group(text) | Self::Name(_, text) => text,
         }
     }
 
@@ -96,9 +94,7 @@ impl Key {
     /// The field without which the call is about nothing. CSI: "This field is REQUIRED."
     pub fn missing(&self) -> Option<&'static str> {
         match self {
-            Self::Create { name, .. } | Self::Snapshot { name, .. } if name.is_empty() => {
-                Some("a name")
-            }
+            Self::Create { name, .. } | Self::Snapshot { name, .. } if name.is_empty() => Some("a name"),
             Self::Snapshot { volumes, .. }
                 if volumes.is_empty() || volumes.iter().any(|id| id.text().is_empty()) =>
             {
@@ -137,9 +133,7 @@ impl Method {
             Key::Home(_) | Key::Delete(_) if self.bulk() => Vec::new(),
             Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => vec![id.clone()],
             Key::Create { name, .. } => vec![Id::Name(self, name.clone())],
-            Key::Snapshot { name, volumes } => {
-                [&[Id::Name(self, name.clone())], volumes.as_slice()].concat()
-            }
+            Key::Snapshot { name, volumes } => [&[Id::Name(self, name.clone())], volumes.as_slice()].concat(),
             Key::Local | Key::Node(None) | Key::All | Key::Capacity(_) => Vec::new(),
         };
         subjects.retain(|id| !id.text().is_empty());
@@ -174,8 +168,7 @@ table!(readers);
 
 fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
     // A message that encodes to the length that it came with holds no unknown fields.
-    let read =
-        |bytes: &[u8]| M::decode(bytes).ok().filter(|message| message.encoded_len() == bytes.len());
+    let read = |bytes: &[u8]| M::decode(bytes).ok().filter(|message| message.encoded_len() == bytes.len());
     read(one).is_some_and(|one| read(other) == Some(one))
 }
 

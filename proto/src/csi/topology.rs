@@ -47,14 +47,12 @@ const LIST_ENTRIES: u32 = 1;
 /// and where its node is. Answers that are no protobuf say neither.
 pub fn has_own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
     let info = csi::NodeGetInfoResponse::decode(node_info).unwrap_or_default();
-    constrained(plugin_capabilities)
-        && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
+    constrained(plugin_capabilities) && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
 }
 
 /// Whether an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
 pub fn constrained(plugin_capabilities: &[u8]) -> bool {
-    let answer =
-        csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
+    let answer = csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
     answer.capabilities.iter().any(|capability| *capability == constraints())
 }
 
@@ -84,9 +82,7 @@ pub fn into_node_info(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malforme
     for field in wire::fields(answer) {
         let field = field?;
         // Protobuf: messages that stand there twice are merged, which is what one after the other means.
-        topology.extend(
-            field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default(),
-        );
+        topology.extend(field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default());
     }
     if names(&topology, node)? {
         return Ok(answer.clone());
@@ -120,8 +116,7 @@ pub fn into_created_volume(answer: &Bytes, node: &NodeName) -> Result<Bytes, Mal
 /// The answer is malformed.
 pub fn into_created_snapshot(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
     let edited = wire::edit(answer, &[RESPONSE_SNAPSHOT], |snapshot| {
-        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node))
-            .map(Edit::from)
+        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node)).map(Edit::from)
     })?;
     Ok(or(edited, answer))
 }
@@ -139,8 +134,7 @@ pub fn out_of_create_volume(request: &Bytes) -> Result<Bytes, Malformed> {
 /// # Errors
 /// The request is malformed.
 pub fn out_of_create_snapshot(request: &Bytes) -> Result<Bytes, Malformed> {
-    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement)
-        .map(|edited| or(edited, request))
+    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement).map(|edited| or(edited, request))
 }
 
 /// Takes our segment out of where a GetCapacity asks for.

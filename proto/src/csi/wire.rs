@@ -19,9 +19,7 @@ pub enum Malformed {
     #[error("a message cannot be edited, because a field in it is longer than it")]
     TooLong,
     /// A group, which proto3 does not have.
-    #[error(
-        "a message cannot be edited, because field {0} of it is a group, which proto3 does not have"
-    )]
+    #[error("a message cannot be edited, because field {0} of it is a group, which proto3 does not have")]
     Group(u32),
     /// A text that is not UTF-8, which proto3 demands.
     #[error("a message cannot be read, because a text in it is not UTF-8")]
@@ -167,8 +165,7 @@ mod tests {
 
     /// Fields that CSI does not have, of every wire type.
     fn unknown() -> impl Strategy<Value = Vec<u8>> {
-        let field =
-            (100..20_000u32, any::<u64>(), proptest::collection::vec(any::<u8>(), 0..200), 0..4u8);
+        let field = (100..20_000u32, any::<u64>(), proptest::collection::vec(any::<u8>(), 0..200), 0..4u8);
         let encode = |(number, value, bytes, kind): (u32, u64, Vec<u8>, u8)| {
             let mut field = Vec::new();
             match kind {
@@ -196,17 +193,14 @@ mod tests {
         let topologies = proptest::collection::vec(map(), 0..3);
         (".{0,9}", map(), map(), topologies, any::<Option<i64>>(), unknown()).prop_map(
             |(name, parameters, secrets, topologies, limit, unknown)| {
-                let preferred =
-                    topologies.into_iter().map(|segments| csi::Topology { segments }).collect();
+                let preferred = topologies.into_iter().map(|segments| csi::Topology { segments }).collect();
                 let requirement = csi::TopologyRequirement { preferred, ..Default::default() };
                 let request = csi::CreateVolumeRequest {
                     name,
                     parameters,
                     secrets,
-                    capacity_range: limit.map(|limit_bytes| csi::CapacityRange {
-                        limit_bytes,
-                        ..Default::default()
-                    }),
+                    capacity_range: limit
+                        .map(|limit_bytes| csi::CapacityRange { limit_bytes, ..Default::default() }),
                     accessibility_requirements: Some(requirement),
                     ..Default::default()
                 };
@@ -224,9 +218,8 @@ mod tests {
         }
         let topology = |content: &[u8]| edit(content, &[1], same).map(Edit::from);
         let requirement = |content: &[u8]| edit(content, &[2], topology).map(Edit::from);
-        let message = edit(message, &[1, 2, 3, 4, 5, 6, 8], same)
-            .unwrap()
-            .unwrap_or_else(|| message.to_vec());
+        let message =
+            edit(message, &[1, 2, 3, 4, 5, 6, 8], same).unwrap().unwrap_or_else(|| message.to_vec());
         edit(&message, &[REQUIREMENT], requirement).unwrap().unwrap_or(message)
     }
 
@@ -293,10 +286,7 @@ mod tests {
         let longest = [[0x0a].as_slice(), &[0xff; 9], &[1]].concat();
         assert!(matches!(first(&longest), Some(Malformed::TooLong)));
         assert!(matches!(first(&[0x0a, 0xff]), Some(Malformed::Bytes(_))));
-        assert!(matches!(
-            first(&[[0x08].as_slice(), &[0xff; 11]].concat()),
-            Some(Malformed::Bytes(_))
-        ));
+        assert!(matches!(first(&[[0x08].as_slice(), &[0xff; 11]].concat()), Some(Malformed::Bytes(_))));
         assert!(matches!(first(&[0x0d, 1, 2, 3]), Some(Malformed::Bytes(_))));
         assert!(matches!(read_entry(&[0x0a, 1, 0xff]), Err(Malformed::Text(_))));
         assert_eq!(fields(&[0x0b, 0x0b]).count(), 1);

@@ -10,8 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: info).
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    let filter =
-        EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -22,17 +22,13 @@ pub enum Existing {
 /// # Errors
 /// The file system's; nothing is left behind, and what was there is untouched.
 pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or_else(|| Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     let beside = parent.join(format!(".{}.new", Uuid::new_v4()));
     let published = write(&beside, content, mode).and_then(|()| match existing {
         Existing::Replace => std::fs::rename(&beside, path),
         // A link, unlike a rename, refuses a name that is taken.
-        Existing::Keep => {
-            std::fs::hard_link(&beside, path).and_then(|()| std::fs::remove_file(&beside))
-        }
+        Existing::Keep => std::fs::hard_link(&beside, path).and_then(|()| std::fs::remove_file(&beside)),
     });
     if published.is_err() {
         let _ = std::fs::remove_file(&beside);

@@ -117,9 +117,7 @@ fn refuse_what_is_there(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // Connected, or busy: somebody is there.
         Ok(_) => Err(SocketError::Taken(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(SocketError::Taken(path.to_owned()))
-        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Taken(path.to_owned())),
         Err(error) => Err(failed(error)),
     }
 }
@@ -152,8 +150,7 @@ mod tests {
     async fn a_live_one_whose_queue_is_full_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        let server =
-            socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        let server = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
         server.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
         server.listen(0).unwrap();
         let _queued = std::os::unix::net::UnixStream::connect(&path).unwrap();

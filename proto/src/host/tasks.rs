@@ -29,11 +29,7 @@ impl Tasks {
     }
 
     /// Starts a task that is dropped, wherever it is, when the group stops.
-    pub fn spawn_until_stop(
-        &self,
-        name: &'static str,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn spawn_until_stop(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.spawn(name, async move {
             stop.run_until_cancelled(task).await;
@@ -120,8 +116,7 @@ pub async fn patience(grace: Duration) {
 /// The signals cannot be listened to.
 pub async fn signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
         biased;
         _ = terminate.recv() => {}

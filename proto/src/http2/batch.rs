@@ -55,11 +55,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Batched<I> {
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for Batched<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.held.len() + buf.len() >= ENOUGH {
             ready!(self.poll_drain(cx))?;
         }
@@ -98,11 +94,7 @@ mod tests {
     struct Writes(Arc<Mutex<Vec<usize>>>);
 
     impl AsyncWrite for Writes {
-        fn poll_write(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-            buf: &[u8],
-        ) -> Poll<io::Result<usize>> {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
             self.0.lock().unwrap().push(buf.len());
             Poll::Ready(Ok(buf.len()))
         }
@@ -140,8 +132,6 @@ mod tests {
         io.flush().await.unwrap();
         let written: usize = writes.0.lock().unwrap().iter().sum();
         assert_eq!(written, 4 * ENOUGH + 6);
-        assert!(
-            io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH)
-        );
+        assert!(io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH));
     }
 }

@@ -92,8 +92,7 @@ pub fn forward(
 }
 
 fn is_grpc(response: Response<Received>) -> Result<Response<Received>, BoxError> {
-    let content =
-        response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if response.status() != StatusCode::OK || !content.starts_with(b"application/grpc") {
         return Err(format!("it answered HTTP {} and no gRPC", response.status()).into());
     }
@@ -122,9 +121,7 @@ impl Answer {
                 Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
             }
         }
-        if !parts.headers.contains_key(STATUS)
-            && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS))
-        {
+        if !parts.headers.contains_key(STATUS) && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS)) {
             return Err("its answer ended without a gRPC status".into());
         }
         tidy(&mut parts.headers);
@@ -136,9 +133,7 @@ impl Answer {
     pub fn response(self) -> Response<Body> {
         let body = match (self.body.is_empty(), self.trailers) {
             (true, None) => Body::Empty,
-            (_, trailers) => {
-                Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers }
-            }
+            (_, trailers) => Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers },
         };
         let mut response = Response::new(body);
         *response.headers_mut() = self.headers;
@@ -261,8 +256,7 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Whole { data, trailers } => {
-                let frame =
-                    data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
             Self::Passing { body, broken, .. } => {
@@ -283,9 +277,7 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Whole { data, .. } => {
-                SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64))
-            }
+            Self::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64)),
             Self::Passing { .. } => SizeHint::default(),
         }
     }
@@ -324,11 +316,7 @@ fn tidy(headers: &mut HeaderMap) {
     {
         let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
         // Never inside a percent-encoded byte, which is three characters long.
-        let whole = cut
-            .iter()
-            .rposition(|b| *b == b'%')
-            .filter(|at| at + 3 > cut.len())
-            .unwrap_or(cut.len());
+        let whole = cut.iter().rposition(|b| *b == b'%').filter(|at| at + 3 > cut.len()).unwrap_or(cut.len());
         if let Ok(short) = HeaderValue::from_bytes(cut.get(..whole).unwrap_or_default()) {
             *message = short;
         }
@@ -396,13 +384,11 @@ fn parse_timeout(text: &str) -> Option<Duration> {
 /// What is left until a deadline, in the finest unit that fits eight digits.
 fn timeout_value(deadline: Instant) -> HeaderValue {
     let left = deadline.saturating_duration_since(Instant::now());
-    let units =
-        [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
+    let units = [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
     let fits = units.into_iter().find(|(amount, _)| *amount < 100_000_000);
     let (amount, unit) = fits.unwrap_or((99_999_999, 'S'));
     // Digits and a letter are always a header value.
-    HeaderValue::try_from(format!("{amount}{unit}"))
-        .unwrap_or_else(|_| HeaderValue::from_static("0u"))
+    HeaderValue::try_from(format!("{amount}{unit}")).unwrap_or_else(|_| HeaderValue::from_static("0u"))
 }
 
 #[cfg(test)]

@@ -42,10 +42,7 @@ impl<F> hyper::rt::Executor<F> for Spawn
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "hyper's own tasks, which end with their connection"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "hyper's own tasks, which end with their connection")]
     fn execute(&self, task: F) {
         drop(tokio::spawn(Box::pin(task)));
     }

@@ -98,10 +98,9 @@ impl http_body::Body for Received {
                 Poll::Ready(Some(released.map(|()| Frame::data(data))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error))),
-            None => self
-                .0
-                .poll_trailers(cx)
-                .map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers))),
+            None => {
+                self.0.poll_trailers(cx).map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers)))
+            }
         }
     }
 

@@ -5,24 +5,25 @@
 
 use std::time::Duration;
 
+use crate::error::Error;
 use futures_util::{StreamExt, stream};
 use prost::Message;
 use proto::csi;
 use proto::csi::wire;
-use proto::error::{Error, chain};
+use proto::csi::{List, Method};
+use proto::host::chain;
 use proto::names::NodeName;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use tracing::warn;
 
-use crate::csi::front::Came;
-use crate::csi::lists::kind::{ENTRIES, NEXT_TOKEN, Page};
-use crate::csi::lists::questions::{AT_ONCE, PATIENCE};
-use crate::csi::lists::{Lists, is_bad_token, negative, token, unreadable};
-use crate::nodes::query::AskError;
+use super::faults::{is_bad_token, negative, unreadable};
+use super::kind::{ENTRIES, NEXT_TOKEN, Page};
+use super::token;
+use crate::csi::questions::{AT_ONCE, PATIENCE};
+use crate::csi::request::IncomingCall;
+use crate::nodes::query::{AskError, Asker};
 
-const METHOD: &str = "ControllerListVolumeHealth";
-const PATH: &str = "/csi.v1.Controller/ControllerListVolumeHealth";
 /// Tells these tokens from others.
 const LETTER: u8 = b'h';
 /// How long nodes are asked for one page.
@@ -31,6 +32,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 const MOST: usize = 1000;
 /// Bytes of a page's entries, unless one node's alone have more.
 const BYTES: usize = 3 * 1024 * 1024;
+
+/// The RPC that lists health.
+fn method() -> Method {
+    Method::listing(List::Health)
+}
 
 /// Whether a request goes on with a list of ours.
 pub(super) fn is_continued(request: &[u8]) -> bool {
@@ -51,19 +57,26 @@ struct Merged {
     most: usize,
 }
 
-impl Lists {
+/// Asks the linked nodes of a driver for the health of their volumes.
+pub(super) struct HealthList<'a> {
+    pub(super) asker: &'a Asker,
+    /// The nodes that have the driver, by name.
+    pub(super) nodes: Vec<NodeName>,
+}
+
+impl HealthList<'_> {
     /// A page of the health of all volumes at linked nodes.
-    pub(super) async fn health(&self, came: &Came) -> Result<Vec<u8>, Error> {
-        let request = csi::ControllerListVolumeHealthRequest::decode(came.message.clone());
-        let request = request.map_err(|error| unreadable(METHOD, error))?;
-        let most = usize::try_from(request.max_entries).map_err(|_| negative(METHOD))?;
+    pub(super) async fn page(&self, call: &IncomingCall) -> Result<Vec<u8>, Error> {
+        let request = csi::ControllerListVolumeHealthRequest::decode(call.message.clone());
+        let request = request.map_err(|error| unreadable(method(), error))?;
+        let most = usize::try_from(request.max_entries).map_err(|_| negative(method()))?;
         let most = if most == 0 { MOST } else { most.min(MOST) };
         let from = From::read(&request.starting_token)?;
-        let links = self.refresher.asker.links();
-        let mut nodes = self.nodes();
+        let links = self.asker.links();
+        let mut nodes = self.nodes.clone();
         nodes.retain(|node| node.as_str() >= from.node.as_str() && links.now(node).is_some());
         let end = Instant::now() + LONGEST;
-        let end = came.deadline.map_or(end, |deadline| end.min(deadline - (deadline - Instant::now()) / 2));
+        let end = call.deadline.map_or(end, |deadline| end.min(deadline - (deadline - Instant::now()) / 2));
         let max_entries = i32::try_from(most).unwrap_or(i32::MAX);
         let request = csi::ControllerListVolumeHealthRequest { max_entries, ..request };
         let mut pages = stream::iter(nodes)
@@ -102,17 +115,18 @@ impl Lists {
         node: &NodeName,
         request: csi::ControllerListVolumeHealthRequest,
     ) -> Result<Page, AskError> {
-        let answer = self.refresher.asker.ask(node, PATH, &request, Instant::now() + PATIENCE).await?;
-        Page::read(&answer).ok_or_else(|| AskError::Unreadable { node: node.clone(), method: METHOD })
+        let answer = self.asker.ask(node, method(), &request, Instant::now() + PATIENCE).await?;
+        Page::read(&answer)
+            .ok_or_else(|| AskError::Unreadable { node: node.clone(), method: method().name() })
     }
 
     /// A node's page; an empty one of a node that does not answer.
     fn read(&self, page: Result<Page, AskError>, node: &NodeName, continued: bool) -> Result<Page, Error> {
-        let driver = &self.refresher.asker.driver;
+        let driver = &self.asker.driver;
         match page {
             Ok(page) => Ok(page),
             Err(error) if error.code() == Code::Unimplemented => {
-                Err(Error::NotImplemented { driver: driver.clone(), method: METHOD })
+                Err(Error::NotImplemented { driver: driver.clone(), method: method().name() })
             }
             Err(error) if continued && is_bad_token(&error) => Err(Error::BadToken),
             Err(error) => {

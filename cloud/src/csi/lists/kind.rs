@@ -8,8 +8,8 @@ use bytes::Bytes;
 use prost::{DecodeError, Message};
 use proto::csi;
 use proto::csi::controller_service_capability::{Type, rpc};
-use proto::csi::rpc::{Id, Learn, Made, find};
 use proto::csi::wire;
+use proto::csi::{Capabilities, Id, Learn, List, Local, Made, Method};
 use proto::names::NodeName;
 use tokio::time::Instant;
 
@@ -48,18 +48,33 @@ pub(super) struct Wanted {
 }
 
 impl Kind {
-    pub(super) fn of(method: &str) -> Option<Self> {
-        match method {
-            "ListVolumes" => Some(Self::Volumes),
-            "ListSnapshots" => Some(Self::Snapshots),
-            _ => None,
+    /// The kind of this list; none of one that is not kept.
+    pub(super) fn of(list: List) -> Option<Self> {
+        match list {
+            List::Volumes => Some(Self::Volumes),
+            List::Snapshots => Some(Self::Snapshots),
+            List::Health => None,
         }
     }
 
-    pub(super) fn method(self) -> &'static str {
+    /// The list that shows this kind.
+    pub(super) fn list(self) -> List {
         match self {
-            Self::Volumes => "ListVolumes",
-            Self::Snapshots => "ListSnapshots",
+            Self::Volumes => List::Volumes,
+            Self::Snapshots => List::Snapshots,
+        }
+    }
+
+    /// The RPC that lists this kind.
+    pub(super) fn method(self) -> Method {
+        Method::listing(self.list())
+    }
+
+    /// What a create of this kind makes.
+    fn made(self) -> csi::Kind {
+        match self {
+            Self::Volumes => csi::Kind::Volume,
+            Self::Snapshots => csi::Kind::Snapshot,
         }
     }
 
@@ -72,17 +87,11 @@ impl Kind {
     }
 
     pub(super) fn id(self, text: String) -> Id {
-        match self {
-            Self::Volumes => Id::Volume(text),
-            Self::Snapshots => Id::Snapshot(text),
-        }
+        self.made().id(text)
     }
 
     pub(super) fn is_of(self, id: &Id) -> bool {
-        match self {
-            Self::Volumes => matches!(id, Id::Volume(_)),
-            Self::Snapshots => matches!(id, Id::Snapshot(_)),
-        }
+        !matches!(id, Id::Name(..)) && id.kind() == Some(self.made())
     }
 
     /// All ids of this kind that come after one, or all of them.
@@ -104,7 +113,7 @@ impl Kind {
             Self::Volumes => rpc::Type::ListVolumes,
             Self::Snapshots => rpc::Type::ListSnapshots,
         };
-        let said = at.answer("ControllerGetCapabilities").cloned().unwrap_or_default();
+        let said = at.answer(Local::Capabilities(Capabilities::Controller)).cloned().unwrap_or_default();
         let said = csi::ControllerGetCapabilitiesResponse::decode(said).unwrap_or_default();
         let mut types = said.capabilities.into_iter().filter_map(|capability| capability.r#type);
         types.any(|Type::Rpc(rpc)| rpc.r#type() == lists)
@@ -115,16 +124,14 @@ impl Kind {
     /// # Errors
     /// It is no entry.
     pub(super) fn read(self, entry: &Bytes) -> Result<Option<Made>, DecodeError> {
-        let made_by = match self {
-            Self::Volumes => "/csi.v1.Controller/CreateVolume",
-            Self::Snapshots => "/csi.v1.Controller/CreateSnapshot",
-        };
-        match find(made_by).map(|rpc| rpc.learn) {
-            Some(Learn::Made(read)) => {
+        match Method::creating(self.made()).learn() {
+            Learn::Made(read) => {
                 let thing = read(entry)?.into_iter().next();
-                Ok(thing.filter(|thing| !crate::state::record::text(&thing.id).is_empty()))
+                Ok(thing.filter(|thing| !thing.id.text().is_empty()))
             }
-            _ => Ok(None),
+            Learn::Nothing | Learn::Gone | Learn::Attached(_) | Learn::Detached(_) | Learn::Resized(_) => {
+                Ok(None)
+            }
         }
     }
 
@@ -157,7 +164,7 @@ impl Kind {
         let answer = match self {
             Self::Volumes => {
                 let request = csi::ListVolumesRequest { max_entries: PAGE, starting_token: token };
-                asker.ask(node, "/csi.v1.Controller/ListVolumes", &request, deadline).await?
+                asker.ask(node, self.method(), &request, deadline).await?
             }
             Self::Snapshots => {
                 let request = csi::ListSnapshotsRequest {
@@ -166,10 +173,11 @@ impl Kind {
                     secrets: secrets.clone().into_iter().collect(),
                     ..Default::default()
                 };
-                asker.ask(node, "/csi.v1.Controller/ListSnapshots", &request, deadline).await?
+                asker.ask(node, self.method(), &request, deadline).await?
             }
         };
-        Page::read(&answer).ok_or_else(|| AskError::Unreadable { node: node.clone(), method: self.method() })
+        Page::read(&answer)
+            .ok_or_else(|| AskError::Unreadable { node: node.clone(), method: self.method().name() })
     }
 }
 

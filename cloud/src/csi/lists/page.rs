@@ -2,15 +2,14 @@
 //! two pages, nothing that stays is left out or given twice.
 
 use bytes::Bytes;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::csi::wire;
 
-use crate::csi::lists::kind::{ENTRIES, Kind, NEXT_TOKEN};
-use crate::csi::lists::token;
+use super::kind::{ENTRIES, Kind, NEXT_TOKEN};
+use super::token;
 use crate::rewrite::message;
 use crate::state::known::OfDriver;
 use crate::state::record::Home;
-use crate::state::record::text;
 
 /// Entries of a page, whatever is asked for.
 const MOST: usize = 10_000;
@@ -31,7 +30,7 @@ pub(super) fn page(driver: Option<&OfDriver>, kind: Kind, after: Option<&str>, m
             break;
         }
         wire::append(&mut message, &[ENTRIES], &entry);
-        (entries, last) = (entries + 1, text(id));
+        (entries, last) = (entries + 1, id.text());
         shown.next();
     }
     message
@@ -44,8 +43,8 @@ fn is_shown(home: &Home) -> bool {
 
 /// The entry as its node last gave it, with our topology if the driver has none there.
 fn entry(driver: Option<&OfDriver>, kind: Kind, id: &Id, home: &Home) -> Bytes {
-    let entry = if home.entry.is_empty() { kind.bare(text(id)) } else { home.entry.clone() };
+    let entry = if home.entry.is_empty() { kind.bare(id.text()) } else { home.entry.clone() };
     let at = driver.filter(|driver| driver.has_our_topology()).and_then(|driver| driver.at(&home.node));
     // What is no message was kept by somebody else, and is shown as it is.
-    message::into(kind.method(), &entry, &home.node, at).unwrap_or(entry)
+    message::into_entry(kind.list(), &entry, &home.node, at).unwrap_or(entry)
 }

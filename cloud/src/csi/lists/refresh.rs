@@ -4,13 +4,16 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::error::{Error, chain};
+use crate::error::Error;
+use proto::csi::Made;
+use proto::host::chain;
+use proto::http2::forward::DeadlinePassed;
 use proto::names::NodeName;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::csi::lists::kind::{Kind, Page, Secrets};
-use crate::csi::lists::learn::{Whole, missing};
+use super::kind::{Kind, Page, Secrets};
+use super::whole::{Whole, missing};
 use crate::nodes::query::{AskError, Asker};
 use crate::state::record::At;
 use crate::state::store::writer::Store;
@@ -75,9 +78,10 @@ impl Refresher {
 
     async fn within(&self, asked: &Asked) -> Result<usize, AskError> {
         let Asked { node, kind, .. } = asked;
-        let late = || AskError::Passage(Error::DeadlinePassed("while a node was listed"));
+        let late = || AskError::Passage(DeadlinePassed("while a node was listed").into());
         let listed = tokio::time::timeout(LONGEST, self.list(asked)).await.unwrap_or_else(|_| Err(late()));
-        let (driver, method) = (&self.asker.driver, kind.method());
+        let driver = &self.asker.driver;
+        let method = kind.method().name();
         match &listed {
             Ok(things) => debug!(%node, %driver, method, things, "listed a node"),
             Err(error) => warn!(%node, %driver, method, error = chain(error), "a node was not listed"),
@@ -147,19 +151,19 @@ impl Refresher {
     }
 
     /// Reads the entries of a page. One without an id is about nothing.
-    pub(super) fn things(
-        &self,
-        node: &NodeName,
-        kind: Kind,
-        page: &Page,
-    ) -> Result<Vec<proto::csi::rpc::Made>, AskError> {
+    pub(super) fn things(&self, node: &NodeName, kind: Kind, page: &Page) -> Result<Vec<Made>, AskError> {
         let read = |entry| kind.read(entry).map_err(|_| self.bad(node, kind, "with an entry that is none"));
         let things: Result<Vec<_>, _> = page.entries.iter().map(read).collect();
         Ok(things?.into_iter().flatten().collect())
     }
 
     fn bad(&self, node: &NodeName, kind: Kind, why: &'static str) -> Error {
-        Error::BadAnswer { driver: self.asker.driver.clone(), node: node.clone(), method: kind.method(), why }
+        Error::BadAnswer {
+            driver: self.asker.driver.clone(),
+            node: node.clone(),
+            method: kind.method().name(),
+            why,
+        }
     }
 }
 

@@ -5,14 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use prost::Message;
 use proto::csi;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 use proto::names::DriverName;
 
 use crate::csi::lists::kind::ENTRIES;
-use crate::csi::lists::*;
+use bytes::Bytes;
+use proto::host::tasks::Tasks;
+use proto::names::NodeName;
+
+use super::kind::Kind;
+use super::whole::Whole;
+use super::{page, token};
 use crate::state::known::State;
 use crate::state::record::{At, Home, Node};
 use crate::state::store::memory::Memory;
+use crate::state::store::writer::Store;
 
 const NODES: usize = 2;
 
@@ -65,7 +72,7 @@ fn entry_of(id: &str) -> Bytes {
     entry.into()
 }
 
-fn made(ids: impl IntoIterator<Item = String>) -> Vec<csi::rpc::Made> {
+fn made(ids: impl IntoIterator<Item = String>) -> Vec<csi::Made> {
     let entries = ids.into_iter().map(|id| entry_of(&id));
     entries.map(|entry| Kind::Volumes.read(&entry).unwrap().unwrap()).collect()
 }
@@ -190,7 +197,7 @@ impl World {
     fn homes(&self) -> BTreeSet<String> {
         let ids = |state: &State| {
             let homes = state.driver(&driver()).map(|driver| driver.homes().keys());
-            homes.into_iter().flatten().map(|id| crate::state::record::text(id).to_owned()).collect()
+            homes.into_iter().flatten().map(|id| id.text().to_owned()).collect()
         };
         self.store.read(ids)
     }

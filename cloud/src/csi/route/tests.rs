@@ -32,7 +32,7 @@ fn home(id: &Id, at: &str) -> Change {
     Change::Home(driver(), id.clone(), Some(Home::at(node(at), 0)))
 }
 
-fn intent(method: &'static str, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
+fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
     let made = made.map(Into::into);
     let intent = Intent { node: node(at), since: 0, until, made, claim: None };
     Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
@@ -69,9 +69,8 @@ impl World {
         world
     }
 
-    fn route(&self, method: &str, key: &Key) -> Result<Plan, Unclear> {
+    fn route(&self, method: Method, key: &Key) -> Result<Plan, Unclear> {
         let state = State::of(self.changes.iter().cloned());
-        let rpc = proto::csi::rpc::RPCS.iter().find(|rpc| rpc.method == method).unwrap();
         let policy = Policy {
             scope: None,
             placement: self.placement.clone(),
@@ -87,11 +86,11 @@ impl World {
             policy: &policy,
             now: self.now,
         };
-        route(rpc, key, &facts)
+        route(method, key, &facts)
     }
 
     fn place(&self, source: Option<Id>, topology: Vec<Segments>) -> Result<Plan, Unclear> {
-        self.route("CreateVolume", &Key::Place { name: "pvc-1".into(), source, topology })
+        self.route(Method::CreateVolume, &Key::Create { name: "pvc-1".into(), source, topology })
     }
 }
 
@@ -107,7 +106,16 @@ fn to(name: &str) -> Result<Plan, Unclear> {
 }
 
 fn make<const N: usize>(names: [&str; N]) -> Result<Plan, Unclear> {
-    Ok(Plan::Make(names.map(node).into()))
+    created(Method::CreateVolume, "pvc-1", names)
+}
+
+fn created<const N: usize>(method: Method, name: &str, nodes: [&str; N]) -> Result<Plan, Unclear> {
+    Ok(Plan::Create(Id::Name(method, name.into()), nodes.map(node).into()))
+}
+
+/// The create of this name was sent there before.
+fn again(method: Method, name: &str, at: &str) -> Result<Plan, Unclear> {
+    Ok(Plan::CreateAgain(Id::Name(method, name.into()), node(at)))
 }
 
 #[test]
@@ -134,12 +142,12 @@ fn a_node_without_a_link_is_chosen_for_none_and_waited_for_if_it_is_the_one() {
         Err(Unclear::Away(node("n4")))
     );
     // It was sent there before: it goes there, and nowhere else, though a link is not there now.
-    let sent = World::with([intent("CreateVolume", "pvc-1", "n4", 0, None)]);
+    let sent = World::with([intent(Method::CreateVolume, "pvc-1", "n4", 0, None)]);
     for topology in [vec![], vec![n4], vec![topology(&[("zone", "a")])]] {
-        assert_eq!(sent.place(None, topology), to("n4"));
+        assert_eq!(sent.place(None, topology), again(Method::CreateVolume, "pvc-1", "n4"));
     }
-    assert_eq!(sent.place(Some(volume("v1")), vec![]), to("n4"));
-    let elsewhere = World::with([intent("CreateVolume", "pvc-1", "out", 0, None)]);
+    assert_eq!(sent.place(Some(volume("v1")), vec![]), again(Method::CreateVolume, "pvc-1", "n4"));
+    let elsewhere = World::with([intent(Method::CreateVolume, "pvc-1", "out", 0, None)]);
     assert_eq!(elsewhere.place(None, vec![]), Err(Unclear::Removed(node("out"))));
 }
 
@@ -148,7 +156,7 @@ fn a_volume_goes_to_its_source_whatever_the_topology() {
     let world = World::default();
     assert_eq!(world.place(Some(volume("v3")), vec![topology(&[("node", "n1")])]), make(["n3"]));
     assert_eq!(world.place(Some(volume("vo")), vec![]), Err(Unclear::Removed(node("out"))));
-    assert_eq!(world.place(Some(volume("?")), vec![]), Ok(Plan::Ask(vec![volume("?")])));
+    assert_eq!(world.place(Some(volume("?")), vec![]), Ok(Plan::Discover(vec![volume("?")])));
 }
 
 #[test]
@@ -158,8 +166,8 @@ fn without_a_word_it_is_the_linked_node_with_the_fewest_volumes_or_the_pinned_on
         assert_eq!(world.place(None, topology), make(["n2", "n1", "n3"]));
     }
     // A create on its way counts as a volume, and one that is made counts once.
-    world.changes.push(intent("CreateVolume", "other", "n2", 0, None));
-    world.changes.push(intent("CreateVolume", "another", "n1", 0, Some("v1")));
+    world.changes.push(intent(Method::CreateVolume, "other", "n2", 0, None));
+    world.changes.push(intent(Method::CreateVolume, "another", "n1", 0, Some("v1")));
     assert_eq!(world.place(None, vec![]), make(["n1", "n2", "n3"]));
     world.placement = Placement::Pinned(node("n3"));
     assert_eq!(world.place(None, vec![]), make(["n3"]));
@@ -172,40 +180,40 @@ fn without_a_word_it_is_the_linked_node_with_the_fewest_volumes_or_the_pinned_on
 #[test]
 fn what_lives_somewhere_is_called_there_and_what_has_no_home_is_asked_for() {
     let world = World::default();
-    let home = |id| world.route("ControllerPublishVolume", &Key::Home(id));
+    let home = |id| world.route(Method::ControllerPublishVolume, &Key::Home(id));
     assert_eq!(home(volume("v3")), to("n3"));
     assert_eq!(home(volume("vo")), Err(Unclear::Removed(node("out"))));
-    assert_eq!(home(volume("other")), Ok(Plan::Ask(vec![volume("other")])));
+    assert_eq!(home(volume("other")), Ok(Plan::Discover(vec![volume("other")])));
     // A snapshot of the same id is another thing.
     let snapshot = Id::Snapshot("v3".into());
-    assert_eq!(home(snapshot.clone()), Ok(Plan::Ask(vec![snapshot])));
+    assert_eq!(home(snapshot.clone()), Ok(Plan::Discover(vec![snapshot])));
 }
 
 /// A driver answers OK when it is told to delete what it does not have, and the volume would be leaked.
 #[test]
 fn nothing_is_ended_on_a_guess() {
     let world = World::default();
-    let end = |method, id| world.route(method, &Key::End(volume(id)));
-    assert_eq!(end("DeleteVolume", "v3"), to("n3"));
-    assert_eq!(end("DeleteVolume", "other"), Ok(Plan::Everywhere));
+    let end = |method, id| world.route(method, &Key::Delete(volume(id)));
+    assert_eq!(end(Method::DeleteVolume, "v3"), to("n3"));
+    assert_eq!(end(Method::DeleteVolume, "other"), Ok(Plan::Everywhere(volume("other"))));
     // CSI: "can be safely regarded as unpublished"; but what was on the node is not deleted by that.
-    assert_eq!(end("ControllerUnpublishVolume", "vo"), Ok(Plan::Done));
-    assert_eq!(end("DeleteVolume", "vo"), Err(Unclear::Removed(node("out"))));
+    assert_eq!(end(Method::ControllerUnpublishVolume, "vo"), Ok(Plan::Done));
+    assert_eq!(end(Method::DeleteVolume, "vo"), Err(Unclear::Removed(node("out"))));
 }
 
 #[test]
 fn if_one_node_has_the_driver_all_is_there() {
     let world = World { changes: vec![at("n1", "a")], ..World::default() };
-    assert_eq!(world.route("DeleteVolume", &Key::End(volume("other"))), to("n1"));
-    assert_eq!(world.route("ControllerGetVolume", &Key::Home(volume("other"))), to("n1"));
+    assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(volume("other"))), to("n1"));
+    assert_eq!(world.route(Method::ControllerGetVolume, &Key::Home(volume("other"))), to("n1"));
     assert_eq!(world.place(Some(volume("other")), vec![]), make(["n1"]));
     let none = World { changes: vec![], ..World::default() };
     // A store that was lost knows no node: an OK for a volume that it does not know would leak it.
     for (method, key) in [
-        ("ListVolumes", Key::All),
-        ("DeleteVolume", Key::End(volume("v1"))),
-        ("ControllerUnpublishVolume", Key::End(volume("v1"))),
-        ("ControllerGetVolume", Key::Home(volume("v1"))),
+        (Method::ListVolumes, Key::All),
+        (Method::DeleteVolume, Key::Delete(volume("v1"))),
+        (Method::ControllerUnpublishVolume, Key::Delete(volume("v1"))),
+        (Method::ControllerGetVolume, Key::Home(volume("v1"))),
     ] {
         assert!(reason(none.route(method, &key)).contains("has ever linked"), "{method}");
     }
@@ -214,16 +222,16 @@ fn if_one_node_has_the_driver_all_is_there() {
 
 #[test]
 fn a_group_has_one_home() {
-    let world = World::with([intent("CreateVolumeGroupSnapshot", "sent", "n2", 0, None)]);
+    let world = World::with([intent(Method::CreateVolumeGroupSnapshot, "sent", "n2", 0, None)]);
     let group = |name: &str, ids: &[&str]| {
         let volumes = ids.iter().map(|id| volume(id)).collect();
-        world.route("CreateVolumeGroupSnapshot", &Key::Cut { name: name.into(), volumes })
+        world.route(Method::CreateVolumeGroupSnapshot, &Key::Snapshot { name: name.into(), volumes })
     };
-    assert_eq!(group("g", &["v3", "w3", "v3"]), make(["n3"]));
-    assert_eq!(group("g", &["v1", "?"]), Ok(Plan::Ask(vec![volume("?")])));
+    assert_eq!(group("g", &["v3", "w3", "v3"]), created(Method::CreateVolumeGroupSnapshot, "g", ["n3"]));
+    assert_eq!(group("g", &["v1", "?"]), Ok(Plan::Discover(vec![volume("?")])));
     assert_eq!(group("g", &["v3", "v1"]), Err(Unclear::SeveralHomes(vec![node("n1"), node("n3")])));
     assert_eq!(group("g", &["vo"]), Err(Unclear::Removed(node("out"))));
-    assert_eq!(group("sent", &["v1"]), to("n2"));
+    assert_eq!(group("sent", &["v1"]), again(Method::CreateVolumeGroupSnapshot, "sent", "n2"));
 }
 
 #[test]
@@ -240,8 +248,8 @@ fn of_many_nodes_a_reason_names_a_few() {
 #[test]
 fn lists_are_of_all_nodes_and_capacity_is_where_the_topology_is() {
     let world = World::default();
-    assert_eq!(world.route("ListVolumes", &Key::All), Ok(Plan::All));
-    let capacity = |topology| world.route("GetCapacity", &Key::Capacity(topology));
+    assert_eq!(world.route(Method::ListVolumes, &Key::All), Ok(Plan::All));
+    let capacity = |topology| world.route(Method::GetCapacity, &Key::Capacity(topology));
     assert_eq!(capacity(Some(topology(&[("zone", "b")]))), Ok(Plan::Capacity(vec![node("n3"), node("n4")])));
     assert_eq!(capacity(Some(topology(&[("zone", "d")]))), Ok(Plan::Capacity(vec![])));
     assert_eq!(capacity(None), Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into())));
@@ -252,46 +260,52 @@ fn a_shared_driver_is_called_where_it_was_elected() {
     let mut world = World::with([Change::Elected(driver(), Some(node("n2")))]);
     world.scope = Scope::Shared;
     for (method, key) in [
-        ("ListVolumes", Key::All),
-        ("GetCapacity", Key::Capacity(None)),
-        ("DeleteVolume", Key::End(volume("v3"))),
-        ("ControllerPublishVolume", Key::Home(volume("unknown"))),
+        (Method::ListVolumes, Key::All),
+        (Method::GetCapacity, Key::Capacity(None)),
+        (Method::DeleteVolume, Key::Delete(volume("v3"))),
+        (Method::ControllerPublishVolume, Key::Home(volume("unknown"))),
     ] {
         assert_eq!(world.route(method, &key), to("n2"), "{method}");
     }
     assert_eq!(world.place(Some(volume("v3")), vec![]), make(["n2"]));
     // What another node may still begin is not begun here; what was made is made.
-    world.changes.push(intent("CreateVolume", "pvc-1", "n1", 1_001, None));
+    world.changes.push(intent(Method::CreateVolume, "pvc-1", "n1", 1_001, None));
     assert!(reason(world.place(None, vec![])).contains("sent to n1"));
     world.now = 1_001;
     assert_eq!(world.place(None, vec![]), make(["n2"]));
-    world.changes.push(intent("CreateVolume", "pvc-1", "n1", 9_999, Some("v9")));
-    assert_eq!(world.place(None, vec![]), to("n2"));
+    world.changes.push(intent(Method::CreateVolume, "pvc-1", "n1", 9_999, Some("v9")));
+    assert_eq!(world.place(None, vec![]), again(Method::CreateVolume, "pvc-1", "n2"));
     let nobody = World { scope: Scope::Shared, ..World::default() };
-    assert!(reason(nobody.route("ListVolumes", &Key::All)).contains("none of the nodes"));
+    assert!(reason(nobody.route(Method::ListVolumes, &Key::All)).contains("none of the nodes"));
 }
 
 #[test]
 fn the_front_answers_for_itself_and_refuses_what_is_a_nodes() {
     let world = World::default();
-    assert_eq!(world.route("Probe", &Key::Local), Ok(Plan::Local));
-    assert_eq!(world.route("NodeStageVolume", &Key::Node(None)), Ok(Plan::NodeOnly));
+    assert_eq!(world.route(Method::Probe, &Key::Local), Ok(Plan::Local));
+    assert_eq!(world.route(Method::NodeStageVolume, &Key::Node(None)), Ok(Plan::NodeOnly));
 }
 
 #[test]
 fn a_nodes_own_front_is_for_what_is_there() {
-    let mut world = World::with([intent("CreateVolume", "sent", "n1", 0, None)]);
+    let mut world = World::with([intent(Method::CreateVolume, "sent", "n1", 0, None)]);
     world.only = Some(node("n2"));
     for scope in [Scope::Node, Scope::Shared] {
         world.scope = scope;
         assert_eq!(world.place(None, vec![topology(&[("node", "n3")])]), make(["n2"]));
-        assert_eq!(world.route("ListVolumes", &Key::All), to("n2"));
-        assert_eq!(world.route("GetCapacity", &Key::Capacity(None)), to("n2"));
-        assert_eq!(world.route("DeleteVolume", &Key::End(volume("unknown"))), to("n2"));
-        assert_eq!(world.route("DeleteVolume", &Key::End(volume("v1"))), to("n1"), "it lives there");
-        let sent = Key::Place { name: "sent".into(), source: None, topology: vec![] };
-        assert_eq!(world.route("CreateVolume", &sent), to("n1"), "it was sent there");
-        assert_eq!(world.route("NodeGetInfo", &Key::Local), Ok(Plan::Local));
+        assert_eq!(world.route(Method::ListVolumes, &Key::All), to("n2"));
+        assert_eq!(world.route(Method::GetCapacity, &Key::Capacity(None)), to("n2"));
+        assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(volume("unknown"))), to("n2"));
+        assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(volume("v1"))), to("n1"), "it lives there");
+        let sent = Key::Create { name: "sent".into(), source: None, topology: vec![] };
+        let at_n1 = again(Method::CreateVolume, "sent", "n1");
+        assert_eq!(world.route(Method::CreateVolume, &sent), at_n1, "it was sent there");
+        // Without a name nothing can be written down; the driver refuses it itself.
+        let nameless = Key::Create { name: String::new(), source: None, topology: vec![] };
+        assert_eq!(world.route(Method::CreateVolume, &nameless), to("n2"));
+        let nameless = Key::Snapshot { name: String::new(), volumes: vec![volume("v1")] };
+        assert_eq!(world.route(Method::CreateSnapshot, &nameless), to("n2"));
+        assert_eq!(world.route(Method::NodeGetInfo, &Key::Local), Ok(Plan::Local));
     }
     world.only = Some(node("n4"));
     assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
@@ -314,28 +328,33 @@ fn every_rpc_goes_where_the_table_says() {
         ..Default::default()
     };
     let all = || Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into()));
-    for rpc in csi::rpc::RPCS {
-        let service = rpc.path.split('/').nth(1).unwrap();
-        let (request, expected) = match rpc.method {
-            "NodeGetCapabilities" | "NodeGetInfo" => (vec![], Ok(Plan::Local)),
+    for method in Method::ALL.iter().copied() {
+        let service = method.path().split('/').nth(1).unwrap();
+        let (request, expected) = match method {
+            Method::NodeGetCapabilities | Method::NodeGetInfo => (vec![], Ok(Plan::Local)),
             _ if service == "csi.v1.Node" => (vec![], Ok(Plan::NodeOnly)),
             _ if service == "csi.v1.Identity" => (vec![], Ok(Plan::Local)),
-            "ControllerGetCapabilities" | "GroupControllerGetCapabilities" => (vec![], Ok(Plan::Local)),
-            "ListVolumes" | "ListSnapshots" | "ControllerListVolumeHealth" => (vec![], Ok(Plan::All)),
-            "GetCapacity" => (vec![], all()),
-            "CreateVolume" => (
-                csi::CreateVolumeRequest { name: "new".into(), ..Default::default() }.encode_to_vec(),
-                make(["n2", "n1", "n3"]),
-            ),
-            "CreateSnapshot" => (snapshot.encode_to_vec(), make(["n3"])),
-            "CreateVolumeGroupSnapshot" => (group.encode_to_vec(), make(["n3"])),
-            "DeleteSnapshot" | "GetSnapshot" | "GetMetadataAllocated" | "GetMetadataDelta" => {
-                (about("s3"), to("n3"))
+            Method::ControllerGetCapabilities | Method::GroupControllerGetCapabilities => {
+                (vec![], Ok(Plan::Local))
             }
-            "DeleteVolumeGroupSnapshot" | "GetVolumeGroupSnapshot" => (about("g3"), to("n3")),
+            Method::ListVolumes | Method::ListSnapshots | Method::ControllerListVolumeHealth => {
+                (vec![], Ok(Plan::All))
+            }
+            Method::GetCapacity => (vec![], all()),
+            Method::CreateVolume => (
+                csi::CreateVolumeRequest { name: "new".into(), ..Default::default() }.encode_to_vec(),
+                created(method, "new", ["n2", "n1", "n3"]),
+            ),
+            Method::CreateSnapshot => (snapshot.encode_to_vec(), created(method, "s", ["n3"])),
+            Method::CreateVolumeGroupSnapshot => (group.encode_to_vec(), created(method, "g", ["n3"])),
+            Method::DeleteSnapshot | Method::GetSnapshot => (about("s3"), to("n3")),
+            Method::GetMetadataAllocated | Method::GetMetadataDelta => {
+                (about("s3"), Ok(Plan::Stream(node("n3"))))
+            }
+            Method::DeleteVolumeGroupSnapshot | Method::GetVolumeGroupSnapshot => (about("g3"), to("n3")),
             _ => (about("v3"), to("n3")),
         };
-        let key = rpc.key(&request).unwrap();
-        assert_eq!(world.route(rpc.method, &key), expected, "{}", rpc.path);
+        let key = method.key(&request).unwrap();
+        assert_eq!(world.route(method, &key), expected, "{method}");
     }
 }

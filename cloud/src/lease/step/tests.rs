@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use proto::control::lease::{Answer, Own, Step as Said};
+use proto::csi::status::ToStatus;
 use proto::host::tasks::Tasks;
 use tonic::Code;
 

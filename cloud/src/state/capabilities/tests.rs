@@ -8,7 +8,6 @@ use proptest::prelude::*;
 
 use crate::state::capabilities::*;
 
-const METHOD: &str = "ControllerGetCapabilities";
 /// An RPC capability that CSI has not, as a field of the answer.
 const NEW: &[u8] = b"\x0a\x05\x0a\x03\x08\xe7\x07";
 
@@ -23,7 +22,7 @@ fn says(types: &[rpc::Type]) -> Bytes {
 
 fn of(said: &[Option<Bytes>]) -> Agreed {
     let names: Vec<NodeName> = (0..said.len()).map(|i| format!("n{i:04}").parse().unwrap()).collect();
-    agree(METHOD, names.iter().zip(said.iter().map(Option::as_ref)))
+    agree(Capabilities::Controller, names.iter().zip(said.iter().map(Option::as_ref)))
 }
 
 fn told(agreed: &Agreed) -> Vec<String> {
@@ -97,19 +96,15 @@ fn of_thousands_a_few_are_named_and_the_rest_counted() {
 
 #[test]
 fn each_method_has_its_own_names() {
-    for (method, raw, expected) in [
-        ("GetPluginCapabilities", b"\x0a\x04\x0a\x02\x08\x02".as_slice(), "VOLUME_ACCESSIBILITY_CONSTRAINTS"),
-        ("GetPluginCapabilities", b"\x0a\x04\x12\x02\x08\x01", "VOLUME_EXPANSION ONLINE"),
-        ("ControllerGetCapabilities", b"\x0a\x04\x0a\x02\x08\x01", "CREATE_DELETE_VOLUME"),
-        (
-            "GroupControllerGetCapabilities",
-            b"\x0a\x04\x0a\x02\x08\x01",
-            "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
-        ),
-        ("NodeGetCapabilities", b"\x0a\x04\x0a\x02\x08\x01", "STAGE_UNSTAGE_VOLUME"),
+    for (kind, raw, expected) in [
+        (Capabilities::Plugin, b"\x0a\x04\x0a\x02\x08\x02".as_slice(), "VOLUME_ACCESSIBILITY_CONSTRAINTS"),
+        (Capabilities::Plugin, b"\x0a\x04\x12\x02\x08\x01", "VOLUME_EXPANSION ONLINE"),
+        (Capabilities::Controller, b"\x0a\x04\x0a\x02\x08\x01", "CREATE_DELETE_VOLUME"),
+        (Capabilities::Group, b"\x0a\x04\x0a\x02\x08\x01", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+        (Capabilities::Node, b"\x0a\x04\x0a\x02\x08\x01", "STAGE_UNSTAGE_VOLUME"),
     ] {
-        assert_eq!(name(method, raw), expected);
-        assert!(name(method, NEW).contains(method), "{}", name(method, NEW));
+        assert_eq!(name(kind, raw), expected);
+        assert!(name(kind, NEW).contains(name_of(kind)), "{}", name(kind, NEW));
     }
 }
 

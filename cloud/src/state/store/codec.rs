@@ -9,7 +9,7 @@ use std::str::{FromStr, Utf8Error};
 use std::sync::Arc;
 
 use prost::Message;
-use proto::csi::rpc::{Id, RPCS};
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, IdentityError, NodeName};
 
 use self::value::{
@@ -152,7 +152,7 @@ fn parts(id: &Id) -> (u8, Option<&'static str>, &str) {
         Id::Volume(text) => (VOLUME, None, text),
         Id::Snapshot(text) => (SNAPSHOT, None, text),
         Id::Group(text) => (GROUP, None, text),
-        Id::Name(method, text) => (NAME, Some(method), text),
+        Id::Name(method, text) => (NAME, Some(method.name()), text),
     }
 }
 
@@ -162,9 +162,8 @@ fn id(kind: u32, method: &str, text: String) -> Result<Id, CodecError> {
         Ok(SNAPSHOT) => Ok(Id::Snapshot(text)),
         Ok(GROUP) => Ok(Id::Group(text)),
         Ok(NAME) => {
-            let rpc = RPCS.iter().find(|rpc| rpc.method == method);
-            let rpc = rpc.ok_or_else(|| CodecError::Method(method.into()))?;
-            Ok(Id::Name(rpc.method, text))
+            let method = Method::of_name(method).ok_or_else(|| CodecError::Method(method.into()))?;
+            Ok(Id::Name(method, text))
         }
         _ => Err(CodecError::Kind(kind)),
     }

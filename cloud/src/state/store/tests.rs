@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use proto::csi::rpc::{Id, RPCS};
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
@@ -67,7 +67,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 pub(super) fn id() -> impl Strategy<Value = Id> {
-    let method = any::<prop::sample::Index>().prop_map(|at| at.get(RPCS).method);
+    let method = any::<prop::sample::Index>().prop_map(|at| *at.get(Method::ALL));
     prop_oneof![
         text().prop_map(Id::Volume),
         text().prop_map(Id::Snapshot),

@@ -52,7 +52,7 @@ fn examine(path: &Path) -> Result<(Vec<Wrong>, u64), StoreError> {
     });
     let mut wrong = disagreements(&state);
     if let Err(error) = loaded {
-        let why = proto::error::chain(&error);
+        let why = proto::host::chain(&error);
         wrong.push(Wrong { driver: String::new(), what: "the file".into(), why });
     }
     Ok((wrong, records))

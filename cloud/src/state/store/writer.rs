@@ -119,7 +119,7 @@ async fn run(
         }
         if let Err(error) = outcome {
             // What the disk holds now is not known for certain; only a new start reads it again.
-            tracing::error!(error = proto::error::chain(&error), "the store takes no more changes");
+            tracing::error!(error = proto::host::chain(&error), "the store takes no more changes");
             return;
         }
     }

@@ -42,9 +42,7 @@ pub enum Contradiction {
     )]
     Mutable(String),
     /// Options for mkfs that are none that it may have.
-    #[error(
-        "{MKFS} has {0:?}; it can have mkfs's options for the layout of the file system, without paths"
-    )]
+    #[error("{MKFS} has {0:?}; it can have mkfs's options for the layout of the file system, without paths")]
     MkfsOption(String),
     /// Several pods of a node could have it.
     #[error(
@@ -220,9 +218,7 @@ impl Direct {
             (FSCK, "never") => self.fsck = Fsck::Never,
             (FSCK, _) => return Err(bad("preen, never")),
             (GROUP_CHANGE, "Always") => self.group_change = Some(GroupChange::Always),
-            (GROUP_CHANGE, "OnRootMismatch") => {
-                self.group_change = Some(GroupChange::OnRootMismatch)
-            }
+            (GROUP_CHANGE, "OnRootMismatch") => self.group_change = Some(GroupChange::OnRootMismatch),
             (GROUP_CHANGE, _) => return Err(bad("Always, OnRootMismatch")),
             (MKFS, words) => self.mkfs = words.split_whitespace().map(str::to_owned).collect(),
             (other, _) => return Err(Contradiction::UnknownKey(other.to_owned())),
@@ -248,8 +244,7 @@ impl Direct {
                 continue;
             }
             let value = if attached.is_empty() { words.next().ok_or_else(bad)? } else { attached };
-            let is_bad =
-                bad_parts.iter().any(|part| value.contains(part)) || value.starts_with('-');
+            let is_bad = bad_parts.iter().any(|part| value.contains(part)) || value.starts_with('-');
             if !letters.contains(letter) || is_bad {
                 return Err(Contradiction::MkfsOption(format!("{letter} {value}")));
             }

@@ -27,10 +27,7 @@ fn capability(mode: Mode, fs_type: &str) -> VolumeCapability {
 #[test]
 fn what_is_not_asked_for_is_not_direct() {
     assert_eq!(read(&[]), Ok(None));
-    assert_eq!(
-        read(&[("type", "ssd"), ("edge-csi.io/directory", "x"), ("edge-csi.io", "kata")]),
-        Ok(None)
-    );
+    assert_eq!(read(&[("type", "ssd"), ("edge-csi.io/directory", "x"), ("edge-csi.io", "kata")]), Ok(None));
     assert_eq!(read(&[(KEY, "kata")]), Ok(Some(Direct::default())));
 }
 
@@ -39,21 +36,11 @@ fn what_is_unknown_or_contradictory_is_refused_with_what_there_is() {
     let text = |entries: &[(&str, &str)]| read(entries).unwrap_err().to_string();
     assert!(text(&[(KEY, "true")]).contains("it can be: kata"));
     assert!(text(&[(KEY, "")]).contains("kata"));
-    assert!(
-        text(&[("edge-csi.io/direct-fsck", "preen")]).contains("edge-csi.io/direct: kata as well")
-    );
-    assert!(
-        text(&[(KEY, "kata"), ("edge-csi.io/direct-fsk", "preen")])
-            .contains("direct-fsk is no key")
-    );
-    assert!(
-        text(&[(KEY, "kata"), ("edge-csi.io/direct-access", "RWO")]).contains("ReadWriteOncePod, ")
-    );
+    assert!(text(&[("edge-csi.io/direct-fsck", "preen")]).contains("edge-csi.io/direct: kata as well"));
+    assert!(text(&[(KEY, "kata"), ("edge-csi.io/direct-fsk", "preen")]).contains("direct-fsk is no key"));
+    assert!(text(&[(KEY, "kata"), ("edge-csi.io/direct-access", "RWO")]).contains("ReadWriteOncePod, "));
     for key in ["kind", "blank", "fsck", "fs-group-change"] {
-        assert!(
-            text(&[(KEY, "kata"), (&format!("edge-csi.io/direct-{key}"), "x")])
-                .contains("it can be")
-        );
+        assert!(text(&[(KEY, "kata"), (&format!("edge-csi.io/direct-{key}"), "x")]).contains("it can be"));
     }
 }
 
@@ -93,8 +80,7 @@ fn a_file_system_is_ext4_xfs_or_left_open() {
 #[test]
 fn mkfs_is_told_of_the_layout_and_of_nothing_else() {
     let of = |words: &str, fs_type: &str| {
-        let direct =
-            read(&[(KEY, "kata"), ("edge-csi.io/direct-mkfs-options", words)]).unwrap().unwrap();
+        let direct = read(&[(KEY, "kata"), ("edge-csi.io/direct-mkfs-options", words)]).unwrap().unwrap();
         direct.mount(&capability(Mode::SingleNodeSingleWriter, fs_type)).map(|_| direct.mkfs)
     };
     assert_eq!(of(" -m0  -O ^has_journal ", "ext4").unwrap(), ["-m0", "-O", "^has_journal"]);
@@ -168,9 +154,7 @@ proptest! {
 fn the_numbers_are_those_of_the_messages() {
     let capability = || capability(Mode::SingleNodeSingleWriter, "");
     let context = || [(KEY.to_owned(), "kata".to_owned())].into();
-    let blocks = |capability: &VolumeCapability| {
-        matches!(capability.access_type, Some(AccessType::Block(_)))
-    };
+    let blocks = |capability: &VolumeCapability| matches!(capability.access_type, Some(AccessType::Block(_)));
     macro_rules! one {
         ($message:ident { $capability:ident $(, $context:ident)? }, $method:ident) => {
             let request =
@@ -212,10 +196,8 @@ fn what_the_class_says_goes_into_the_volumes_context() {
     };
     let answer = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
     let asked = map(&[(KEY, "kata"), ("edge-csi.io/other", "x")]);
-    let volume = csi::CreateVolumeResponse::decode(&*into_created_volume(&answer, &asked))
-        .unwrap()
-        .volume
-        .unwrap();
+    let volume =
+        csi::CreateVolumeResponse::decode(&*into_created_volume(&answer, &asked)).unwrap().volume.unwrap();
     assert_eq!(volume.volume_id, "v");
     assert_eq!(
         volume.volume_context,
@@ -245,11 +227,10 @@ fn what_is_confirmed_is_what_was_asked() {
     wire::append(&mut answer, &[1], &newer);
     let shown = into_validated(&answer, &message).unwrap();
     assert!(shown.windows(3).any(|bytes| bytes == b"new"));
-    let shown =
-        csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
+    let shown = csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
     assert!(shown.volume_capabilities == request.volume_capabilities);
     assert_eq!(shown.volume_context, request.volume_context);
-    let refused = csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }
-        .encode_to_vec();
+    let refused =
+        csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }.encode_to_vec();
     assert_eq!(into_validated(&refused, &message).unwrap(), refused);
 }

@@ -15,8 +15,7 @@ fn n1() -> NodeName {
 }
 
 fn at(segments: &[(&str, &str)]) -> csi::Topology {
-    let segments =
-        segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let segments = segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     csi::Topology { segments }
 }
 
@@ -35,9 +34,8 @@ fn same(edited: &Bytes, whole: &Bytes) -> bool {
 
 fn capabilities(types: &[service::Type]) -> csi::GetPluginCapabilitiesResponse {
     let service = |kind: &service::Type| Service { r#type: (*kind).into() };
-    let capability = |kind| csi::PluginCapability {
-        r#type: Some(plugin_capability::Type::Service(service(kind))),
-    };
+    let capability =
+        |kind| csi::PluginCapability { r#type: Some(plugin_capability::Type::Service(service(kind))) };
     csi::GetPluginCapabilitiesResponse { capabilities: types.iter().map(capability).collect() }
 }
 
@@ -47,8 +45,7 @@ use service::Type::{ControllerService, VolumeAccessibilityConstraints};
 fn a_driver_has_topology_if_it_says_so_and_where_it_is() {
     let says = capabilities(&[ControllerService, VolumeAccessibilityConstraints]).encode_to_vec();
     let silent = capabilities(&[ControllerService]).encode_to_vec();
-    let info =
-        |topology| csi::NodeGetInfoResponse { accessible_topology: topology, ..Default::default() };
+    let info = |topology| csi::NodeGetInfoResponse { accessible_topology: topology, ..Default::default() };
     let zone = info(Some(at(&[("zone", "a")]))).encode_to_vec();
     assert!(has_own(&says, &zone));
     assert!(!has_own(&silent, &zone));
@@ -101,10 +98,7 @@ fn a_volume_is_told_with_the_segment_of_its_node() {
         (vec![at(&[])], vec![at(&[(NODE_SEGMENT, "n1")])]),
         (
             vec![at(&[("zone", "a")]), at(&[("zone", "b"), (NODE_SEGMENT, "n2")])],
-            vec![
-                at(&[("zone", "a"), (NODE_SEGMENT, "n1")]),
-                at(&[("zone", "b"), (NODE_SEGMENT, "n1")]),
-            ],
+            vec![at(&[("zone", "a"), (NODE_SEGMENT, "n1")]), at(&[("zone", "b"), (NODE_SEGMENT, "n1")])],
         ),
     ] {
         let told = into_created_volume(&with_new(&created(&before)), &n1()).unwrap();
@@ -165,10 +159,8 @@ fn the_driver_does_not_see_our_segment() {
         assert!(read::<csi::CreateSnapshotRequest>(&sent) == snapshot(seen));
     }
     for (asked, seen) in [(None, None), (Some(ours), None), (Some(both), Some(zone))] {
-        let capacity = |accessible_topology| csi::GetCapacityRequest {
-            accessible_topology,
-            ..Default::default()
-        };
+        let capacity =
+            |accessible_topology| csi::GetCapacityRequest { accessible_topology, ..Default::default() };
         let sent = out_of_capacity(&with_new(&capacity(asked))).unwrap();
         assert!(read::<csi::GetCapacityRequest>(&sent) == capacity(seen));
     }
@@ -177,8 +169,7 @@ fn the_driver_does_not_see_our_segment() {
 #[test]
 fn fields_that_are_new_survive_at_every_depth() {
     // A requirement with a new field; in it a topology with ours and a new field.
-    let topology =
-        [[b"\x0a".as_slice(), &[segment_len()], &segment(&n1())].concat(), NEW.to_vec()].concat();
+    let topology = [[b"\x0a".as_slice(), &[segment_len()], &segment(&n1())].concat(), NEW.to_vec()].concat();
     let mut requirement = NEW.to_vec();
     wire::append(&mut requirement, &[PREFERRED], &topology);
     let mut request = Vec::new();

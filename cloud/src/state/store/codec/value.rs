@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use proto::csi::rpc::Id;
+use proto::csi::Id;
 
 use crate::state::record::{At, Claim, Home, Intent, Ownership, Segment};
 use crate::state::store::codec::parts;

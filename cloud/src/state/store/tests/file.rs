@@ -12,7 +12,7 @@ use crate::state::store::tests::*;
 
 /// The whole chain, as `csi-cloud serve` says it.
 fn refusal(path: &Path) -> String {
-    proto::error::chain(&File::open(path).err().unwrap()).to_string()
+    proto::host::chain(&File::open(path).err().unwrap()).to_string()
 }
 
 fn put(path: &Path, content: &[u8]) {

@@ -92,7 +92,7 @@ fn an_import_replaces_an_empty_store_that_nobody_uses() {
 fn a_line_can_be_read_by_people() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let name = Id::Name("CreateVolume", "pvc \0".into());
+    let name = Id::Name(Method::CreateVolume, "pvc \0".into());
     let node = "n1".parse().unwrap();
     let intent = Intent { node, since: 1, until: 2, made: None, claim: None };
     File::open(&path).unwrap().commit(&[Change::Intent("d".parse().unwrap(), name, Some(intent))]).unwrap();
@@ -119,7 +119,7 @@ fn linked(node: &str) -> Change {
     Change::Node(node.parse().unwrap(), Some(Node::default()))
 }
 
-fn intent(method: &'static str, made: &str) -> Change {
+fn intent(method: Method, made: &str) -> Change {
     let intent =
         Intent { node: "n1".parse().unwrap(), since: 1, until: 2, made: Some(made.into()), claim: None };
     Change::Intent("d.example".parse().unwrap(), Id::Name(method, "pvc".into()), Some(intent))
@@ -143,10 +143,10 @@ fn what_does_not_agree_is_said() {
     let elected = Change::Elected("d.example".parse().unwrap(), Some("n1".parse().unwrap()));
     let rivals = vec!["n2".parse().unwrap()];
     for (changes, said) in [
-        (vec![intent("CreateVolume", "v")], Some("has no home")),
-        (vec![intent("CreateVolume", "v"), volume("v", Some(listed("v")))], None),
-        (vec![intent("CreateSnapshot", "v"), volume("v", Some(home("n1")))], Some("has no home")),
-        (vec![intent("DeleteVolume", "v")], Some("nothing is made by this")),
+        (vec![intent(Method::CreateVolume, "v")], Some("has no home")),
+        (vec![intent(Method::CreateVolume, "v"), volume("v", Some(listed("v")))], None),
+        (vec![intent(Method::CreateSnapshot, "v"), volume("v", Some(home("n1")))], Some("has no home")),
+        (vec![intent(Method::DeleteVolume, "v")], Some("nothing is made by this")),
         (vec![volume("v", Some(home("n3")))], Some("n3 never linked")),
         (vec![volume("v", Some(Home { lost: true, ..home("n1") }))], Some("was not removed")),
         (vec![volume("v", Some(Home { rivals, ..home("n1") }))], Some("n2 says that it lives there")),

@@ -6,15 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use proto::csi::rpc::{Id, Made};
+use proto::csi::{Id, Made};
 use proto::names::{DriverName, NodeName};
 use tracing::warn;
 
-use crate::csi::lists::kind::Kind;
+use super::kind::Kind;
 use crate::state::clock::now;
 use crate::state::known::State;
 use crate::state::recent::Without;
-use crate::state::record::text;
 use crate::state::record::{At, Home};
 use crate::state::txn::Txn;
 
@@ -98,7 +97,7 @@ fn claimed(txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName, id: &Id, mut
     if home.rivals.contains(node) {
         return;
     }
-    warn!(%driver, home = %home.node, %node, id = text(id),
+    warn!(%driver, home = %home.node, %node, id = id.text(),
         "two nodes list the same id; the first one keeps it, and no call for it reaches the other");
     home.rivals.push(node.clone());
     txn.set_home(driver, id, Some(home));

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use proto::error::chain;
+use proto::host::chain;
 use proto::names::NodeName;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::csi::lists::Lists;
-use crate::csi::lists::kind::{Kind, Secrets};
-use crate::csi::lists::questions::{Answer, wait};
-use crate::csi::lists::refresh::{LONGEST, Outcome, Refresher};
+use super::kind::{Kind, Secrets};
+use super::merged::Lists;
+use super::refresh::{LONGEST, Outcome, Refresher};
+use crate::csi::questions::{Answer, wait};
 use crate::nodes::links::Handle;
 
 /// Links that come within this time are looked at together.

@@ -1,0 +1,99 @@
+//! A create, in five steps: what may exist is durable before it is sent, and where it lives before it
+//! is answered.
+
+use http::Response;
+use proto::csi::frame;
+use proto::csi::{Id, Learn};
+use proto::http2::forward::Body;
+use proto::names::NodeName;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::request::IncomingCall;
+use super::volume_call::{Sender, message_of};
+use crate::error::Error;
+use crate::nodes::node_call::HOLD;
+use crate::rewrite::{created, message};
+use crate::state::clock;
+use crate::state::create_journal::{Asked, Creates};
+use crate::state::policy::Scope;
+
+/// To which node a create goes.
+pub(crate) enum Target {
+    /// The one of these with the fewest volumes.
+    OneOf(Vec<NodeName>),
+    /// This one, where it was sent before.
+    SentTo(NodeName),
+}
+
+/// Carries out a create of this name.
+///
+/// # Errors
+/// It was not sent, or its outcome is not known, or could not be made durable.
+pub(crate) async fn create(
+    sender: &Sender<'_>,
+    journal: &Creates,
+    name: &Id,
+    target: Target,
+    call: &mut IncomingCall,
+) -> Result<Response<Body>, Error> {
+    let is_shared = sender.scope == Scope::Shared;
+    let facts = facts(call);
+    // 1. Intend: the node is durable before anything is sent to it.
+    let create = journal.begin(name);
+    let node = match target {
+        Target::OneOf(nodes) => create.intend(nodes, &facts, is_shared).await?,
+        Target::SentTo(node) => node,
+    };
+    // 2. Send. A shared driver's volumes are accessible as the driver says.
+    let at = sender.node_driver(&node).filter(|_| !is_shared);
+    let rewrite = call.method.rewrite();
+    let request = message::for_node(rewrite, &call.for_driver, at.as_ref());
+    call.send(&request.map_err(|error| call.malformed(error))?);
+    let answer = sender.send(&node, call).await?;
+    if let Some(status) = answer.failure() {
+        create.refused(status.code()).await;
+        return Ok(answer.response());
+    }
+    // 3. Read the answer: CSI says that it names what was made.
+    let bad = |why| sender.bad_answer(&node, call.method, why);
+    let message = message_of(&answer).ok_or_else(|| bad("with what cannot be read"))?;
+    let made = match call.method.learn() {
+        Learn::Made(read) => read(&message).ok(),
+        Learn::Nothing | Learn::Gone | Learn::Attached(_) | Learn::Detached(_) | Learn::Resized(_) => None,
+    };
+    let made = made.ok_or_else(|| bad("with what cannot be read"))?;
+    if made.first().is_none_or(|made| made.id.text().is_empty()) {
+        return Err(bad("without an id of what it made"));
+    }
+    warn_of_other_size(sender, &node, call, &message);
+    // 4. Record: the home is durable before the caller is answered.
+    create.made(&node, made, facts, is_shared).await?;
+    // 5. Show it, with what is ours.
+    let shown = message::into_answer(rewrite, &message, &node, at.as_ref());
+    let mut shown = shown.map_err(|_| bad("with what cannot be read"))?;
+    let class = &call.extracted.parameters;
+    if class.contains_key(proto::csi::direct::KEY) {
+        shown = proto::csi::direct::into_created_volume(&shown, class).into();
+    }
+    Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
+}
+
+/// What is kept of a create's request.
+fn facts(call: &IncomingCall) -> Asked {
+    let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
+    let parameters = &call.extracted.parameters;
+    Asked {
+        until: clock::after(left),
+        claim: call.extracted.claim.clone(),
+        parameters: (!parameters.is_empty()).then(|| Box::new(parameters.clone())),
+    }
+}
+
+fn warn_of_other_size(sender: &Sender<'_>, node: &NodeName, call: &IncomingCall, answer: &bytes::Bytes) {
+    let Some(range) = call.range else { return };
+    let Some(size) = created::other_size(range, answer) else { return };
+    let driver = sender.driver;
+    let asked_for = format!("{}..{}", range.required, range.limit);
+    warn!(%driver, %node, size, asked_for, "the driver made a volume of another size than was asked for");
+}

@@ -1,0 +1,23 @@
+//! What is wrong with a request for a list, or with a node's answer to one.
+
+use prost::DecodeError;
+use proto::csi::Method;
+use proto::csi::status::BadRequest;
+use tonic::Code;
+
+use crate::error::Error;
+use crate::nodes::query::AskError;
+
+pub(super) fn unreadable(method: Method, source: DecodeError) -> Error {
+    Error::BadRequest { method: method.name(), source: BadRequest::Protobuf(source) }
+}
+
+/// CSI: "The value of this field MUST NOT be negative."
+pub(super) fn negative(method: Method) -> Error {
+    Error::Missing(method.name(), "a max_entries that is not negative")
+}
+
+/// Whether the driver itself refused the token that it was given. CSI: that is ABORTED.
+pub(super) fn is_bad_token(error: &AskError) -> bool {
+    matches!(error, AskError::Driver { status, .. } if status.code() == Code::Aborted)
+}

@@ -1,0 +1,299 @@
+//! The failures of csi-cloud, and the one place where each becomes a gRPC status.
+//!
+//! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation
+//! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
+//! code. A driver's own status never passes through here; it is copied.
+
+use proto::csi::direct::Contradiction;
+use proto::csi::frame::FrameError;
+use proto::csi::status::BadRequest;
+use proto::http2::forward::DeadlinePassed;
+use proto::http2::serve::Stopping;
+use proto::names::{DriverName, NodeName};
+
+/// Why a call was not carried out, or its outcome is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The path names no method that we pass on.
+    #[error(
+        "there is no CSI method {0:?} here; csi-cloud and csi-edge pass on the csi.v1 services \
+         only"
+    )]
+    UnknownMethod(String),
+    /// The request is not what its method takes; it was not passed on.
+    #[error("the request of {method} cannot be read; nothing was done")]
+    BadRequest {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: BadRequest,
+    },
+    /// The caller's deadline passed; a call that was passed on before goes on at the edge.
+    #[error(transparent)]
+    DeadlinePassed(#[from] DeadlinePassed),
+    /// A field that must be set is empty.
+    #[error("{0} needs {1} in its request; nothing was done")]
+    Missing(&'static str, &'static str),
+    /// The node is known and has no link.
+    #[error(
+        "node {node} has no link to the cloud, so driver {driver} cannot be reached there; the \
+         call can be sent again when csi-edge on {node} has linked"
+    )]
+    NotLinked {
+        /// The node that the call is for.
+        node: NodeName,
+        /// The driver that the call is for.
+        driver: DriverName,
+    },
+    /// The node has no link, and nothing was ever sent there: the scheduler may choose another one.
+    #[error(
+        "node {node} has no link to the cloud, and nothing of this name was ever sent to it; \
+         another node may be chosen"
+    )]
+    Reschedule {
+        /// The node that the call is for.
+        node: NodeName,
+    },
+    /// Nothing says which node the call is for.
+    #[error("cannot tell to which node a call for driver {driver} goes: {why}")]
+    NoRoute {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// What is missing.
+        why: String,
+    },
+    /// What the call names lives on several nodes and the call can be carried out on one only.
+    #[error("the volumes live on several nodes ({nodes}); {method} takes volumes of one node")]
+    SeveralHomes {
+        /// The RPC's method name.
+        method: &'static str,
+        /// The nodes, joined by commas.
+        nodes: String,
+    },
+    /// The link went away with the call on it.
+    #[error(
+        "the link to node {node} was lost during the call; its outcome is not known, send it \
+         again"
+    )]
+    LinkLost {
+        /// The node on the other end.
+        node: NodeName,
+        /// How it broke.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A holder lost csi-cloud with the call on it, or there was none in time.
+    #[error(
+        "csi-cloud, which carries the call out, is away or went away; the outcome is not known, \
+         send it again when it runs"
+    )]
+    ServerLost {
+        /// What was met last.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A holder serves a driver that its csi-cloud does not.
+    #[error("csi-cloud serves no driver {0:?}; name it in its configuration (drivers, --driver)")]
+    NoFront(String),
+    /// The driver itself does not implement the method.
+    #[error("driver {driver} does not implement {method}")]
+    NotImplemented {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// The RPC's method name.
+        method: &'static str,
+    },
+    /// A Node call on the cloud's socket.
+    #[error(
+        "{0} is carried out on a node; call it on that node's own socket, which csi-edge serves \
+         there"
+    )]
+    NodeOnly(&'static str),
+    /// What a sidecar reads once at its start is not known yet; an empty answer would be kept for
+    /// ever.
+    #[error(
+        "nothing is known of driver {0} yet: no node with it has ever linked; is csi-edge running \
+         there?"
+    )]
+    NotLearned(DriverName),
+    /// What may not be forgotten could not be kept.
+    #[error(
+        "it could not be made durable, so it was not answered; send it again when the store can \
+         be written"
+    )]
+    NotDurable {
+        /// What the store met.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Two nodes say that they have the same thing.
+    #[error(
+        "{node} made {id:?}, and that is the id of what {home} has; {home} keeps it. Delete the \
+         one on {node} by hand, and give the drivers ids that differ"
+    )]
+    Claimed {
+        /// The id.
+        id: String,
+        /// The node that keeps it.
+        home: NodeName,
+        /// The node that made another.
+        node: NodeName,
+    },
+    /// An operator removed the node.
+    #[error(
+        "node {node} was removed for good, with what it has; `csi-cloud node admit {node}` lets \
+         it in again"
+    )]
+    Removed {
+        /// The node.
+        node: NodeName,
+    },
+    /// No node is where a volume shall be.
+    #[error("driver {driver} can make no volume there: {why}")]
+    Nowhere {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// What was asked for and what there is.
+        why: String,
+    },
+    /// All nodes were asked, and none has it.
+    #[error("no node with driver {driver} has {id:?}; all were asked")]
+    NoSuchThing {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+    },
+    /// Some nodes could not be asked, and the others do not have it.
+    #[error(
+        "{id:?} is not known, and these nodes with driver {driver} could not be asked for it: \
+         {nodes}"
+    )]
+    NotAsked {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// The driver's answer breaks CSI.
+    #[error("driver {driver} at {node} answered OK to {method}, {why}; its outcome is not known")]
+    BadAnswer {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The node.
+        node: NodeName,
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with the answer.
+        why: &'static str,
+    },
+    /// A list would lack what these nodes have, and who reads it would take that for gone.
+    #[error(
+        "driver {driver} cannot be listed whole: it is not known what these nodes have: {nodes} \
+         ({why}); list again when they have linked and answered"
+    )]
+    NotListed {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The nodes.
+        nodes: String,
+        /// Why one of them was not asked, or what it said.
+        why: String,
+    },
+    /// No node has said how much room it has, nor has it been away for so long that it counts as
+    /// full.
+    #[error(
+        "it is not known how much room driver {driver} has at {nodes}; ask again when they have \
+         linked and answered"
+    )]
+    NoCapacity {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The nodes.
+        nodes: String,
+    },
+    /// A page token that no list of ours gave.
+    #[error("the starting_token is none that this front gave; begin the list again")]
+    BadToken,
+    /// Too many calls are in flight.
+    #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
+    Full(usize),
+    /// What is asked of a direct volume cannot be.
+    #[error("{method} is refused; nothing was done")]
+    DirectAsked {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What contradicts what.
+        #[source]
+        source: Contradiction,
+    },
+    /// A volume that one guest owns is another's; nothing was done.
+    #[error("volume {volume} is owned by another: {why}; nothing was done")]
+    Owned {
+        /// The volume's id.
+        volume: String,
+        /// Who has it, and what to do.
+        why: String,
+    },
+    /// This process is going away.
+    #[error(transparent)]
+    Stopping(#[from] Stopping),
+}
+
+proto::codes! { Error:
+    UnknownMethod(_) => Unimplemented,
+    BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Unimplemented,
+    // The caller itself broke its request off: nobody reads this.
+    BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Cancelled,
+    // Nothing was sent anywhere, and sending it again would not help.
+    BadRequest { .. } => InvalidArgument,
+    DeadlinePassed(_) => DeadlineExceeded,
+    Missing(..) => InvalidArgument,
+    NotLinked { .. } => Unavailable,
+    Reschedule { .. } => ResourceExhausted,
+    NoRoute { .. } => Unavailable,
+    SeveralHomes { .. } => InvalidArgument,
+    LinkLost { .. } => Unavailable,
+    ServerLost { .. } => Unavailable,
+    NoFront(_) => Unavailable,
+    NotImplemented { .. } => Unimplemented,
+    NodeOnly(_) => Unimplemented,
+    NotLearned(_) => Unavailable,
+    NotDurable { .. } => Unavailable,
+    Claimed { .. } => Unavailable,
+    Removed { .. } => Unavailable,
+    // CSI: "Unable to provision in accessible_topology"; it was never sent anywhere.
+    Nowhere { .. } => ResourceExhausted,
+    NoSuchThing { .. } => NotFound,
+    NotAsked { .. } => Unavailable,
+    BadAnswer { .. } => Unavailable,
+    NotListed { .. } => Unavailable,
+    NoCapacity { .. } => Unavailable,
+    // CSI: "the starting_token is not valid".
+    BadToken => Aborted,
+    Full(_) => Unavailable,
+    DirectAsked { .. } => InvalidArgument,
+    // CSI, ControllerPublishVolume: "Volume published to another node";
+    // DeleteVolume: "Volume in use".
+    Owned { .. } => FailedPrecondition,
+    Stopping(_) => Unavailable,
+}
+
+impl Error {
+    /// Whether an edge that links may end it: nothing was begun for want of a link.
+    pub fn awaits_link(&self) -> bool {
+        matches!(
+            self,
+            Self::NotLinked { .. }
+                | Self::NoRoute { .. }
+                | Self::Reschedule { .. }
+                | Self::NotLearned(_)
+                | Self::NotAsked { .. }
+                | Self::NotListed { .. }
+                | Self::NoCapacity { .. }
+        )
+    }
+}
