@@ -60,8 +60,10 @@ impl FromStr for Place {
             return if path.is_empty() { Err(none()) } else { Ok(Self::Unix(path.into())) };
         }
         let uri: Uri = text.parse().map_err(|_| none())?;
-        let authority = uri.authority().filter(|a| !a.as_str().contains('@') && !a.host().is_empty());
-        let (authority, port) = authority.and_then(|a| Some((a, a.port_u16()?))).ok_or_else(none)?;
+        let authority =
+            uri.authority().filter(|a| !a.as_str().contains('@') && !a.host().is_empty());
+        let (authority, port) =
+            authority.and_then(|a| Some((a, a.port_u16()?))).ok_or_else(none)?;
         let bare = uri.path_and_query().is_none_or(|path| path == "/");
         if uri.scheme_str() != Some("https") || !bare {
             return Err(none());
@@ -87,18 +89,23 @@ pub async fn dial(place: &Place, credentials: Option<&Credentials>) -> Result<Io
     let unreachable = |error| LinkError::Unreachable(place.to_string(), error);
     let dialing = async {
         match place {
-            Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?) as Io),
+            Place::Unix(path) => {
+                Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?) as Io)
+            }
             Place::Https { host, port } => {
-                let none = || LinkError::Tls("a front needs --ca, --cert and --key for https".into());
+                let none =
+                    || LinkError::Tls("a front needs --ca, --cert and --key for https".into());
                 let config = tls::client_config(credentials.ok_or_else(none)?, ALPN)?;
-                let tcp = TcpStream::connect(format!("{host}:{port}")).await.map_err(unreachable)?;
+                let tcp =
+                    TcpStream::connect(format!("{host}:{port}")).await.map_err(unreachable)?;
                 watch(&tcp).map_err(unreachable)?;
                 let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
                 let name = name.map_err(|_| {
                     LinkError::Tls(format!("{host:?} is no name that a certificate can have"))
                 })?;
                 let connected = TlsConnector::from(config).connect(name, tcp).await;
-                Ok(Box::new(connected.map_err(|error| LinkError::Tls(tls::explain_io(&error)))?) as Io)
+                Ok(Box::new(connected.map_err(|error| LinkError::Tls(tls::explain_io(&error)))?)
+                    as Io)
             }
         }
     };
@@ -131,7 +138,8 @@ impl Acceptor {
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let none = || LinkError::Tls("it showed no certificate".into());
         let front = front_of(certificates.first().ok_or_else(none)?);
-        let front = front.map_err(|error| LinkError::Tls(format!("it may not hold fronts here: {error}")))?;
+        let front = front
+            .map_err(|error| LinkError::Tls(format!("it may not hold fronts here: {error}")))?;
         Ok((front, Box::new(stream)))
     }
 }
@@ -140,7 +148,8 @@ impl Acceptor {
 fn watch(tcp: &TcpStream) -> std::io::Result<()> {
     tcp.set_nodelay(true)?;
     let socket = SockRef::from(tcp);
-    let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE).with_retries(QUESTIONS);
+    let keepalive =
+        TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE).with_retries(QUESTIONS);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
@@ -155,7 +164,9 @@ mod tests {
             assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
         }
         assert_eq!("unix:///run/x".parse::<Place>().unwrap(), Place::Unix("/run/x".into()));
-        for text in ["", "unix:", "/run/x", "http://h:1", "https://h", "https://u@h:1", "https://h:1/x"] {
+        for text in
+            ["", "unix:", "/run/x", "http://h:1", "https://h", "https://u@h:1", "https://h:1/x"]
+        {
             let error = text.parse::<Place>().unwrap_err().to_string();
             assert!(error.contains("unix:PATH"), "{text}: {error}");
         }

@@ -20,7 +20,8 @@ fn generated_code_is_current() {
         std::fs::copy(&fresh, &committed).unwrap();
     }
     assert!(
-        std::fs::read_to_string(fresh).unwrap() == std::fs::read_to_string(&committed).unwrap_or_default(),
+        std::fs::read_to_string(fresh).unwrap()
+            == std::fs::read_to_string(&committed).unwrap_or_default(),
         "{} is not what the .proto file generates; run `UPDATE=1 cargo test -p proto --test generated`",
         committed.display()
     );

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use toml::{Table, Value};
 
-use crate::link::KeepAlive;
+use crate::link::keep_alive::KeepAlive;
 use crate::link::tls::Files;
 
 /// Worker threads if nothing is said; `docs/performance.md` has the measurement.
@@ -80,9 +80,10 @@ impl Reader {
             Err(error) => (Table::new(), vec![format!("{place}the file cannot be read: {error}")]),
             Ok(text) => match text.parse::<Table>() {
                 Ok(table) => (table, Vec::new()),
-                Err(error) => {
-                    (Table::new(), vec![format!("{place}it is no TOML: {}", error.to_string().trim_end())])
-                }
+                Err(error) => (
+                    Table::new(),
+                    vec![format!("{place}it is no TOML: {}", error.to_string().trim_end())],
+                ),
             },
         };
         Self { table, place, directory, problems }
@@ -174,8 +175,10 @@ impl Reader {
     /// Takes a whole number from 1 to `most`.
     pub fn number(&mut self, key: &str, most: u16) -> Option<u16> {
         let value = self.table.remove(key)?;
-        let number =
-            value.as_integer().and_then(|n| u16::try_from(n).ok()).filter(|n| (1..=most).contains(n));
+        let number = value
+            .as_integer()
+            .and_then(|n| u16::try_from(n).ok())
+            .filter(|n| (1..=most).contains(n));
         if number.is_none() {
             self.wrong_type(key, &format!("a whole number from 1 to {most}"), &value);
         }
@@ -198,12 +201,18 @@ impl Reader {
     }
 
     /// Takes sections that have names of their own, `[key."NAME"]`; `read` is told the name.
-    pub fn named_sections<T>(&mut self, key: &str, mut read: impl FnMut(&str, &mut Self) -> T) -> Vec<T> {
+    pub fn named_sections<T>(
+        &mut self,
+        key: &str,
+        mut read: impl FnMut(&str, &mut Self) -> T,
+    ) -> Vec<T> {
         match self.table.remove(key) {
             None => Vec::new(),
             Some(Value::Table(named)) => {
                 let each = |(name, value): (String, Value)| {
-                    self.nested(&format!("[{key}.{name:?}] "), value, |section| read(&name, section))
+                    self.nested(&format!("[{key}.{name:?}] "), value, |section| {
+                        read(&name, section)
+                    })
                 };
                 named.into_iter().filter_map(each).collect()
             }
@@ -243,7 +252,12 @@ impl Reader {
         self.problems.extend(unknown);
     }
 
-    fn nested<T>(&mut self, place: &str, value: Value, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    fn nested<T>(
+        &mut self,
+        place: &str,
+        value: Value,
+        read: impl FnOnce(&mut Self) -> T,
+    ) -> Option<T> {
         let Value::Table(table) = value else {
             self.wrong_type(place.trim_end(), "a section", &value);
             return None;
@@ -288,7 +302,11 @@ mod tests {
         let (_dir, mut reader) = reader(
             "listen = [\"x\", 1]\nfronts = 7\nworkers = -1\nnonsense = true\n[tls]\nca = \"a\"\ncert_file = \"b\"\n",
         );
-        assert!(reader.list("listen", |text| text.parse::<crate::link::endpoint::Endpoint>()).is_empty());
+        assert!(
+            reader
+                .list("listen", |text| text.parse::<crate::link::endpoint::Endpoint>())
+                .is_empty()
+        );
         assert_eq!(reader.path("fronts"), None);
         assert_eq!(reader.number("workers", 8), None);
         reader.section("tls", |tls| tls.path("ca"));
@@ -323,7 +341,8 @@ mod tests {
     #[test]
     fn sections_with_names_are_read_with_them() {
         let (_dir, mut reader) = reader("[x.\"a.b\"]\non = true\n[x.c]\non = 1\nof = 2\n");
-        let read = reader.named_sections("x", |name, section| (name.to_owned(), section.yes_no("on")));
+        let read =
+            reader.named_sections("x", |name, section| (name.to_owned(), section.yes_no("on")));
         assert_eq!(read, [("a.b".to_owned(), Some(true)), ("c".to_owned(), None)]);
         let text = reader.finish().unwrap_err().to_string();
         assert!(text.contains("[x.\"c\"] on is true or false"), "{text}");

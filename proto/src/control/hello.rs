@@ -169,7 +169,8 @@ impl Message {
         if bytes.len() > MAX_BYTES {
             return Err(MessageError::TooLarge(bytes.len()));
         }
-        if let Ok(Peek { hello: Some(PeekHello { protocol: theirs }) }) = serde_json::from_slice(bytes)
+        if let Ok(Peek { hello: Some(PeekHello { protocol: theirs }) }) =
+            serde_json::from_slice(bytes)
             && theirs != PROTOCOL
         {
             return Err(MessageError::Protocol { theirs });
@@ -184,8 +185,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn hello() -> Message {
-        let answers =
-            BTreeMap::from([("GetPluginInfo".to_owned(), Answer(Bytes::from_static(b"\x0a\x01x")))]);
+        let answers = BTreeMap::from([(
+            "GetPluginInfo".to_owned(),
+            Answer(Bytes::from_static(b"\x0a\x01x")),
+        )]);
         Message::Hello(Hello {
             protocol: PROTOCOL,
             node: "n1".parse().unwrap(),
@@ -221,7 +224,8 @@ mod tests {
     fn a_welcome_of_before_the_backoff_cap_has_none() {
         let older = br#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#;
         let (version, scopes) = ("0.1.0".into(), BTreeMap::new());
-        let expected = Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
+        let expected =
+            Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
         assert_eq!(Message::decode(older).unwrap(), Message::Welcome(expected));
     }
 
@@ -229,7 +233,8 @@ mod tests {
     fn scopes_on_the_wire_are_words() {
         let text = r#"{"welcome":{"protocol":1,"version":"0.1.0","scopes":{"a.example":"node","b.example":"shared"}}}"#;
         let scopes = [("a.example", Scope::Node), ("b.example", Scope::Shared)];
-        let scopes = scopes.into_iter().map(|(name, scope)| (name.parse().unwrap(), scope)).collect();
+        let scopes =
+            scopes.into_iter().map(|(name, scope)| (name.parse().unwrap(), scope)).collect();
         let version = "0.1.0".into();
         let welcome = Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(welcome.clone()));
@@ -241,7 +246,10 @@ mod tests {
         let future = br#"{"hello":{"protocol":7,"who":{"name":"n1"},"things":[]}}"#;
         let error = Message::decode(future).unwrap_err();
         assert!(matches!(error, MessageError::Protocol { theirs: 7 }));
-        assert!(error.to_string().contains("speaks link protocol 7 and this cloud speaks 1"), "{error}");
+        assert!(
+            error.to_string().contains("speaks link protocol 7 and this cloud speaks 1"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -256,7 +264,8 @@ mod tests {
         for end in 0..whole.len() {
             assert!(Message::decode(&whole.as_bytes()[..end]).is_err());
         }
-        let large = format!(r#"{{"refused":{{"protocol":1,"reason":"{}"}}}}"#, "x".repeat(MAX_BYTES));
+        let large =
+            format!(r#"{{"refused":{{"protocol":1,"reason":"{}"}}}}"#, "x".repeat(MAX_BYTES));
         assert!(matches!(Message::decode(large.as_bytes()), Err(MessageError::TooLarge(_))));
     }
 

@@ -88,7 +88,12 @@ mod tests {
     #[test]
     fn what_is_said_of_a_volume_on_the_wire_is_this() {
         let own = |step| {
-            Message::Own(Own { id: 7, driver: "d.example".parse().unwrap(), volume: "v".into(), step })
+            Message::Own(Own {
+                id: 7,
+                driver: "d.example".parse().unwrap(),
+                volume: "v".into(),
+                step,
+            })
         };
         let owner = |answer| Message::Owner(Owner { id: 7, answer });
         for (message, text) in [
@@ -100,8 +105,14 @@ mod tests {
                 own(Step::Hold { epoch: 5, pod: String::new() }),
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":{"hold":{"epoch":5,"pod":""}}}}"#,
             ),
-            (own(Step::Release), r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":"release"}}"#),
-            (owner(Answer::Held { epoch: 9 }), r#"{"owner":{"id":7,"answer":{"held":{"epoch":9}}}}"#),
+            (
+                own(Step::Release),
+                r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":"release"}}"#,
+            ),
+            (
+                owner(Answer::Held { epoch: 9 }),
+                r#"{"owner":{"id":7,"answer":{"held":{"epoch":9}}}}"#,
+            ),
             (owner(Answer::Released), r#"{"owner":{"id":7,"answer":"released"}}"#),
             (
                 owner(Answer::Fenced { why: "w".into() }),

@@ -17,6 +17,19 @@ pub enum Transport {
     Quic,
 }
 
+impl Transport {
+    /// All transports.
+    pub const ALL: [Self; 2] = [Self::Ws, Self::Quic];
+
+    /// The scheme of its endpoints' URLs.
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::Ws => "wss",
+            Self::Quic => "quic",
+        }
+    }
+}
+
 /// A transport and an address.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -47,15 +60,17 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let malformed = || EndpointError::Malformed(text.to_owned());
-        let transport = match text.split_once("://").map(|(scheme, _)| scheme) {
-            Some("wss") => Transport::Ws,
-            Some("quic") => Transport::Quic,
-            Some("ws" | "http") => return Err(EndpointError::Plaintext(text.to_owned())),
-            _ => return Err(malformed()),
-        };
+        let (scheme, _) = text.split_once("://").ok_or_else(malformed)?;
+        if scheme == "ws" || scheme == "http" {
+            return Err(EndpointError::Plaintext(text.to_owned()));
+        }
+        let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
+        let transport = transport.ok_or_else(malformed)?;
         let uri: Uri = text.parse().map_err(|_| malformed())?;
-        let authority = uri.authority().filter(|a| !a.as_str().contains('@') && !a.host().is_empty());
-        let (authority, port) = authority.and_then(|a| Some((a, a.port_u16()?))).ok_or_else(malformed)?;
+        let authority =
+            uri.authority().filter(|a| !a.as_str().contains('@') && !a.host().is_empty());
+        let (authority, port) =
+            authority.and_then(|a| Some((a, a.port_u16()?))).ok_or_else(malformed)?;
         if uri.path_and_query().is_some_and(|path| path != "/") {
             return Err(malformed());
         }
@@ -73,11 +88,7 @@ impl TryFrom<String> for Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.transport {
-            Transport::Ws => "wss",
-            Transport::Quic => "quic",
-        };
-        write!(f, "{scheme}://{}:{}", self.host, self.port)
+        write!(f, "{}://{}:{}", self.transport.scheme(), self.host, self.port)
     }
 }
 
@@ -98,9 +109,16 @@ mod tests {
         for text in ["ws://h:1", "http://h:1"] {
             assert!(matches!(text.parse::<Endpoint>(), Err(EndpointError::Plaintext(_))), "{text}");
         }
-        for text in
-            ["", "h:1", "wss://h", "wss://:1", "wss://h:65536", "wss://u@h:1", "wss://h:1/x", "tcp://h:1"]
-        {
+        for text in [
+            "",
+            "h:1",
+            "wss://h",
+            "wss://:1",
+            "wss://h:65536",
+            "wss://u@h:1",
+            "wss://h:1/x",
+            "tcp://h:1",
+        ] {
             let error = text.parse::<Endpoint>().unwrap_err().to_string();
             assert!(error.contains("wss://HOST:PORT"), "{text}: {error}");
         }

@@ -12,16 +12,19 @@ use futures_util::future::BoxFuture;
 pub use quinn::Incoming;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{
-    AckFrequencyConfig, Connection, ConnectionError, ConnectionId, ConnectionIdGenerator, Endpoint as Quinn,
-    EndpointConfig, TransportConfig, VarInt,
+    AckFrequencyConfig, Connection, ConnectionError, ConnectionId, ConnectionIdGenerator,
+    Endpoint as Quinn, EndpointConfig, TransportConfig, VarInt,
 };
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use crate::control::hello::{MAX_BYTES, Message, MessageError};
-use crate::link::endpoint::Endpoint;
-use crate::link::{Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::link::end::{End, Event, Io, Kind, Opening};
+use crate::link::endpoint::{Endpoint, Transport};
+use crate::link::error::{HANDSHAKE, LinkError, within_handshake};
+use crate::link::keep_alive::KeepAlive;
+use crate::link::tls;
 use crate::names::{NodeName, node_of};
 
 /// The application protocol in the TLS handshake.
@@ -54,7 +57,9 @@ pub struct QuicLink {
 fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
     let mut config = TransportConfig::default();
     // Every stream that the peer may open costs memory at once.
-    config.max_concurrent_bidi_streams(streams_from_peer.into()).max_concurrent_uni_streams(0_u8.into());
+    config
+        .max_concurrent_bidi_streams(streams_from_peer.into())
+        .max_concurrent_uni_streams(0_u8.into());
     config.datagram_receive_buffer_size(None).send_window(SEND_WINDOW);
     config.keep_alive_interval(Some(keep_alive.every));
     let mut acks = AckFrequencyConfig::default();
@@ -70,7 +75,8 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
 /// is unknown here is answered with a stateless reset (RFC 9000, 10.3), which the edge believes only if it is
 /// made with the key of the csi-cloud that it linked to. So the key comes out of the private key.
 fn after_restart(credentials: &tls::Credentials) -> EndpointConfig {
-    let mut config = EndpointConfig::new(Arc::new(credentials.derived_key(b"edge-csi quic stateless reset")));
+    let mut config =
+        EndpointConfig::new(Arc::new(credentials.derived_key(b"edge-csi quic stateless reset")));
     // All edges ask in the same seconds. A reset is smaller than what it answers, so it amplifies nothing.
     config.min_reset_interval(Duration::ZERO);
     config.cid_generator(|| Box::new(RandomIds));
@@ -148,10 +154,12 @@ impl Acceptor {
 pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), LinkError> {
     within_handshake(async {
         let connection = incoming.await.map_err(|e| failed(&e))?;
-        let certificates =
-            connection.peer_identity().and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());
+        let certificates = connection
+            .peer_identity()
+            .and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());
         let certificate = certificates.as_deref().and_then(|all| all.first());
-        let node = node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
+        let node =
+            node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
         // A stream is invisible until its opener writes, so this awaits the hello's first bytes.
         let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
         Ok((node, QuicLink::new(connection, send, recv)))
@@ -223,8 +231,10 @@ async fn connect(
     // The cloud opens the calls and the bulk stream; while one is replaced there may be a third.
     config.transport_config(Arc::new(transport(keep_alive, 4)));
     let name = endpoint.host.trim_matches(['[', ']']);
-    let connecting =
-        outgoing.0.connect_with(config, addr, name).map_err(|e| LinkError::Transport(e.to_string()))?;
+    let connecting = outgoing
+        .0
+        .connect_with(config, addr, name)
+        .map_err(|e| LinkError::Transport(e.to_string()))?;
     let connection = connecting.await.map_err(|e| failed(&e))?;
     let (send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
     let mut link = QuicLink::new(connection, send, recv);
@@ -234,7 +244,8 @@ async fn connect(
 
 /// A UDP socket with a large receive buffer, as large as the system lets it be.
 fn udp(addr: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::DGRAM, None)?;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::DGRAM, None)?;
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
@@ -248,7 +259,9 @@ async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> 
         Ok(CALLS) => Kind::Calls,
         Ok(BULK) => Kind::Bulk,
         other => {
-            return Err(LinkError::Transport(format!("it opened a stream that begins with {other:?}")));
+            return Err(LinkError::Transport(format!(
+                "it opened a stream that begins with {other:?}"
+            )));
         }
     };
     prefer(&send, Some(kind));
@@ -307,7 +320,7 @@ impl QuicLink {
         Self { connection, control, opened: None, socket: None }
     }
 
-    pub(super) async fn next(&mut self) -> Event {
+    async fn next_event(&mut self) -> Event {
         let opened = async {
             match &mut self.opened {
                 Some(opened) => opened.await,
@@ -331,23 +344,12 @@ impl QuicLink {
         }
     }
 
-    pub(super) async fn send(&mut self, text: String) -> Result<(), LinkError> {
+    async fn send_text(&mut self, text: String) -> Result<(), LinkError> {
         let sent = self.control.send(text).await;
         sent.map_err(|error| LinkError::Transport(format!("its control stream: {error}")))
     }
 
-    pub(super) fn open(&self, kind: Kind) -> Opening {
-        let connection = self.connection.clone();
-        Box::pin(within_handshake(async move {
-            let (mut send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
-            prefer(&send, Some(kind));
-            let tag = if kind == Kind::Calls { CALLS } else { BULK };
-            send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
-            Ok(Box::new(tokio::io::join(recv, send)) as Io)
-        }))
-    }
-
-    pub(super) async fn close(self, reason: &str) {
+    async fn say_goodbye(self: Box<Self>, reason: &str) {
         // A close takes over everything; what was said before it is to arrive first.
         let mut send = self.control.send;
         let _ = send.finish();
@@ -355,9 +357,41 @@ impl QuicLink {
         self.connection.close(VarInt::from_u32(0), reason.as_bytes());
         if let Some(socket) = self.socket {
             // At most three round trips, and only at the edge, whose socket goes with the link.
-            let _ = tokio::time::timeout(crate::link::HANDSHAKE, socket.wait_idle()).await;
+            let _ = tokio::time::timeout(HANDSHAKE, socket.wait_idle()).await;
         }
     }
+}
+
+impl End for QuicLink {
+    fn transport(&self) -> Transport {
+        Transport::Quic
+    }
+
+    fn next(&mut self) -> BoxFuture<'_, Event> {
+        Box::pin(self.next_event())
+    }
+
+    fn send(&mut self, text: String) -> BoxFuture<'_, Result<(), LinkError>> {
+        Box::pin(self.send_text(text))
+    }
+
+    fn open(&mut self, kind: Kind) -> Opening {
+        let connection = self.connection.clone();
+        Box::pin(within_handshake(open_stream(connection, kind)))
+    }
+
+    fn close<'a>(self: Box<Self>, reason: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(self.say_goodbye(reason))
+    }
+}
+
+/// Opens a stream and says what it is for.
+async fn open_stream(connection: Connection, kind: Kind) -> Result<Io, LinkError> {
+    let (mut send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
+    prefer(&send, Some(kind));
+    let tag = if kind == Kind::Calls { CALLS } else { BULK };
+    send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
+    Ok(Box::new(tokio::io::join(recv, send)))
 }
 
 /// Why there are no more control messages. Who closes ends them first and tells the reason after it.
@@ -370,10 +404,13 @@ async fn why_ended(connection: &Connection, broken: std::io::Error) -> LinkError
 
 fn failed(error: &ConnectionError) -> LinkError {
     match error {
-        ConnectionError::TimedOut => LinkError::Closed("no sign of life from the other side".into()),
-        ConnectionError::ApplicationClosed(close) => {
-            LinkError::Closed(format!("the other side closed it: {}", String::from_utf8_lossy(&close.reason)))
+        ConnectionError::TimedOut => {
+            LinkError::Closed("no sign of life from the other side".into())
         }
+        ConnectionError::ApplicationClosed(close) => LinkError::Closed(format!(
+            "the other side closed it: {}",
+            String::from_utf8_lossy(&close.reason)
+        )),
         ConnectionError::LocallyClosed => LinkError::Closed("closed here".into()),
         ConnectionError::Reset => LinkError::Closed("the other side has been restarted".into()),
         ConnectionError::TransportError(error) => {

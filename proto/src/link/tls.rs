@@ -18,7 +18,7 @@ use tracing::warn;
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::host::chain::chain;
-use crate::link::LinkError;
+use crate::link::error::LinkError;
 use crate::names::{IdentityError, NodeName, front_of, node_of};
 
 /// Where the certificates are; all PEM.
@@ -112,7 +112,8 @@ impl Credentials {
         };
         let roots = roots(&files.ca)?;
         let chain = certificates(&files.cert)?;
-        let key = PrivateKeyDer::from_pem_file(&files.key).map_err(unreadable("private key", &files.key))?;
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(unreadable("private key", &files.key))?;
         warn_of_mode(&files.key);
         let credentials = Self { roots: Arc::new(roots), chain, key };
         credentials.check_certificate(&files.cert, &files.ca, role)?;
@@ -159,7 +160,15 @@ impl Credentials {
         };
         let algorithms = provider().signature_verification_algorithms;
         certificate
-            .verify_for_usage(algorithms.all, &self.roots.roots, rest, UnixTime::now(), usage, None, None)
+            .verify_for_usage(
+                algorithms.all,
+                &self.roots.roots,
+                rest,
+                UnixTime::now(),
+                usage,
+                None,
+                None,
+            )
             .map_err(|error| wrong(explain_own(&error, ca, role)))?;
         let named = match role {
             Role::Cloud => Ok(()),
@@ -170,8 +179,11 @@ impl Credentials {
     }
 
     fn check_key(&self, files: &Files) -> Result<(), TlsError> {
-        let certified =
-            rustls::sign::CertifiedKey::from_der(self.chain.clone(), self.key.clone_key(), provider());
+        let certified = rustls::sign::CertifiedKey::from_der(
+            self.chain.clone(),
+            self.key.clone_key(),
+            provider(),
+        );
         let wrong = |why| TlsError::Key { key: files.key.clone(), cert: files.cert.clone(), why };
         certified.map_err(wrong).map(drop)
     }
@@ -180,8 +192,9 @@ impl Credentials {
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        let unusable =
-            |e: rustls::Error| format!("cannot be a CA's: {e}; name the ca.crt of `csi-cloud ca init`");
+        let unusable = |e: rustls::Error| {
+            format!("cannot be a CA's: {e}; name the ca.crt of `csi-cloud ca init`")
+        };
         let added = roots.add(certificate).map_err(unusable);
         added.map_err(|why| TlsError::Certificate { path: path.to_owned(), why })?;
     }
@@ -190,7 +203,8 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unreadable = |why| TlsError::Unreadable { what: "certificate", path: path.to_owned(), why };
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect();
+    let certificates: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect();
     let certificates = certificates.map_err(unreadable)?;
     if certificates.is_empty() {
         return Err(unreadable(rustls::pki_types::pem::Error::NoItemsFound));
@@ -220,7 +234,9 @@ fn explain_own(error: &webpki::Error, ca: &Path, role: Role) -> String {
             let days = time.as_secs().saturating_sub(not_after.as_secs()) / 86_400;
             format!("expired {days} days ago; make a new one with {issue}")
         }
-        webpki::Error::CertNotValidYet { .. } => "is not valid yet; is this machine's clock right?".into(),
+        webpki::Error::CertNotValidYet { .. } => {
+            "is not valid yet; is this machine's clock right?".into()
+        }
         webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
             format!(
                 "was not issued by the CA in {}; name that CA's file, or make a new one with {issue}",
@@ -245,10 +261,14 @@ fn provider() -> &'static CryptoProvider {
 ///
 /// # Errors
 /// The CA cannot verify clients; [`Credentials::load`] has ruled that out.
-pub fn server_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<ServerConfig>, LinkError> {
+pub fn server_config(
+    credentials: &Credentials,
+    alpn: &[u8],
+) -> Result<Arc<ServerConfig>, LinkError> {
     let wrong = |error: &dyn std::fmt::Display| LinkError::Tls(error.to_string());
     let provider = Arc::new(provider().clone());
-    let verifier = WebPkiClientVerifier::builder_with_provider(credentials.roots.clone(), provider.clone());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(credentials.roots.clone(), provider.clone());
     let verifier = verifier.build().map_err(|e| wrong(&e))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -267,7 +287,10 @@ pub fn server_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<Serve
 ///
 /// # Errors
 /// As for [`server_config`].
-pub fn client_config(credentials: &Credentials, alpn: &[u8]) -> Result<Arc<ClientConfig>, LinkError> {
+pub fn client_config(
+    credentials: &Credentials,
+    alpn: &[u8],
+) -> Result<Arc<ClientConfig>, LinkError> {
     let wrong = |error: &dyn std::fmt::Display| LinkError::Tls(error.to_string());
     let mut config = ClientConfig::builder_with_provider(Arc::new(provider().clone()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -325,7 +348,9 @@ fn alert(code: quinn::TransportErrorCode) -> Option<AlertDescription> {
 /// The other side's certificate is at fault.
 fn ours(alert: AlertDescription, detail: &str) -> String {
     let advice = match alert {
-        AlertDescription::CertificateExpired => "it has expired: make a new one there, and check both clocks",
+        AlertDescription::CertificateExpired => {
+            "it has expired: make a new one there, and check both clocks"
+        }
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
             "it is of another CA than ours: is this the right address, and is our --ca the other side's?"
         }
@@ -363,7 +388,8 @@ mod tests {
     use rustls::pki_types::PrivatePkcs8KeyDer;
 
     fn made(key: &KeyPair) -> Credentials {
-        let certificate = CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(key).unwrap();
+        let certificate =
+            CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(key).unwrap();
         let der = PrivatePkcs8KeyDer::from(key.serialize_der());
         Credentials::made(certificate.der().clone(), certificate.der().clone(), der.into()).unwrap()
     }

@@ -5,44 +5,35 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio_tungstenite::tungstenite::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::{ClientRequestBuilder, Error as WsError};
-use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config, client_async_with_config};
+use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 use tracing::warn;
 use uuid::Uuid;
 
 use self::socket::{Beside, Control, Socket};
-use crate::control::hello::{MAX_BYTES, Message};
+use self::stream::{Ws, config, failed, tls_failed};
+use crate::control::hello::Message;
 use crate::host::chain::chain;
-use crate::link::endpoint::Endpoint;
-use crate::link::{Connect, Event, Io, KeepAlive, Kind, LinkError, Opening, tls, within_handshake};
+use crate::link::end::{Connect, End, Event, Io, Kind, Opening};
+use crate::link::endpoint::{Endpoint, Transport};
+use crate::link::error::{LinkError, within_handshake};
+use crate::link::keep_alive::KeepAlive;
 use crate::names::{NodeName, node_of};
 
 mod socket;
+mod stream;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"http/1.1";
 const LINK_PATH: &str = "/link";
 const BULK_PATH: &str = "/bulk/";
-
-/// A WebSocket as the link has it. TLS is boxed, because the layers of a handshake each hold what is below them.
-type Ws = WebSocketStream<Box<TlsStream<Io>>>;
-
-fn config() -> WebSocketConfig {
-    // The read buffer is allocated at once, for every idle link; what is read from is TLS's buffer, so a small one
-    // costs no system calls. Messages are at most a control message.
-    WebSocketConfig::default()
-        .read_buffer_size(1024)
-        .write_buffer_size(4096)
-        .max_message_size(Some(MAX_BYTES))
-        .max_frame_size(Some(MAX_BYTES))
-}
 
 /// One end of a link over WebSocket.
 pub struct WsLink {
@@ -109,9 +100,12 @@ impl Acceptor {
         };
         let mut path = String::new();
         #[expect(clippy::result_large_err, reason = "the library's signature")]
-        let look = |request: &Request, response: Response| answer_upgrade(request, response, &mut path);
+        let look =
+            |request: &Request, response: Response| answer_upgrade(request, response, &mut path);
         let stream = Box::new(TlsStream::from(stream));
-        let ws = accept_hdr_async_with_config(stream, look, Some(config())).await.map_err(|e| failed(&e))?;
+        let ws = accept_hdr_async_with_config(stream, look, Some(config()))
+            .await
+            .map_err(|e| failed(&e))?;
         if path == LINK_PATH {
             let side = Side::Cloud { waiting: self.waiting.clone(), node: node.clone() };
             return Ok(Some((node, WsLink::new(ws, self.keep_alive, side))));
@@ -125,7 +119,8 @@ impl Acceptor {
         let nobody = || LinkError::Transport(format!("nobody asked for {path}"));
         let ticket = path.strip_prefix(BULK_PATH).and_then(|ticket| ticket.parse::<Uuid>().ok());
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (owner, sender) = ticket.and_then(|ticket| waiting.remove(&ticket)).ok_or_else(nobody)?;
+        let (owner, sender) =
+            ticket.and_then(|ticket| waiting.remove(&ticket)).ok_or_else(nobody)?;
         if owner != *node {
             return Err(nobody());
         }
@@ -179,16 +174,18 @@ impl Dialer {
         let at = format!("{host}:{port}");
         let io = (self.connect)(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
-        let name =
-            name.map_err(|_| LinkError::Tls(format!("{host:?} is no name that a certificate can have")))?;
+        let name = name.map_err(|_| {
+            LinkError::Tls(format!("{host:?} is no name that a certificate can have"))
+        })?;
         let tls = TlsConnector::from(self.tls.clone());
         let stream = tls.connect(name, io).await.map_err(|error| tls_failed(&error))?;
         let stream = Box::new(TlsStream::from(stream));
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
         let request = ClientRequestBuilder::new(uri);
-        let (ws, _) =
-            client_async_with_config(request, stream, Some(config())).await.map_err(|e| failed(&e))?;
+        let (ws, _) = client_async_with_config(request, stream, Some(config()))
+            .await
+            .map_err(|e| failed(&e))?;
         Ok(ws)
     }
 
@@ -205,7 +202,7 @@ impl WsLink {
         Self { idle: Some(socket), control, side }
     }
 
-    pub(super) async fn next(&mut self) -> Event {
+    async fn next_event(&mut self) -> Event {
         loop {
             let text = match self.step().await {
                 Step::Text(text) => text,
@@ -270,23 +267,12 @@ impl WsLink {
         }
     }
 
-    pub(super) fn send(&mut self, text: String) -> Result<(), LinkError> {
-        self.control.send.try_send(Beside::Text(text)).map_err(|_| self.control.reason.error())
-    }
-
-    pub(super) fn open(&mut self, kind: Kind) -> Opening {
-        let Side::Cloud { waiting, node } = &self.side else {
-            return Box::pin(async { Err(LinkError::Transport("only the cloud opens streams".into())) });
-        };
-        if kind == Kind::Calls {
-            let io = self.idle.take().map(|socket| Box::new(socket) as Io);
-            return Box::pin(async { io.ok_or_else(|| LinkError::Closed("its calls stream ended".into())) });
-        }
-        let waiting = waiting.clone();
+    fn open_bulk(&mut self, waiting: Waiting, node: NodeName) -> Opening {
         let ticket = Uuid::new_v4();
         let (sender, receiver) = oneshot::channel();
-        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, (node.clone(), sender));
-        let asked = Message::Bulk(ticket).encode().map_err(LinkError::from).and_then(|text| self.send(text));
+        waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, (node, sender));
+        let asked = Message::Bulk(ticket).encode().map_err(LinkError::from);
+        let asked = asked.and_then(|text| self.send_beside(text));
         Box::pin(async move {
             let arrived = async { receiver.await.map_err(|_| LinkError::TimedOut) };
             let io = match asked {
@@ -298,14 +284,57 @@ impl WsLink {
         })
     }
 
-    pub(super) async fn close(mut self, reason: &str) {
+    fn send_beside(&mut self, text: String) -> Result<(), LinkError> {
+        let sent = self.control.send.try_send(Beside::Text(text));
+        sent.map_err(|_| self.control.reason.error())
+    }
+
+    async fn say_goodbye(mut self: Box<Self>, reason: &str) {
         let _ = self.control.send.try_send(Beside::Close(reason.to_owned()));
-        // An idle socket is driven here until it has said goodbye; one that serves calls does it by itself.
-        let _ = within_handshake(async {
+        // An idle socket is driven here until it has closed; a socket that serves calls drives itself.
+        let closed = async {
             while let Step::Text(_) | Step::Bulk(_) = self.step().await {}
             Ok(())
-        })
-        .await;
+        };
+        let _ = within_handshake(closed).await;
+    }
+}
+
+impl End for WsLink {
+    fn transport(&self) -> Transport {
+        Transport::Ws
+    }
+
+    fn next(&mut self) -> BoxFuture<'_, Event> {
+        Box::pin(self.next_event())
+    }
+
+    fn send(&mut self, text: String) -> BoxFuture<'_, Result<(), LinkError>> {
+        let sent = self.send_beside(text);
+        Box::pin(std::future::ready(sent))
+    }
+
+    fn open(&mut self, kind: Kind) -> Opening {
+        let Side::Cloud { waiting, node } = &self.side else {
+            let refused = LinkError::Transport("only the cloud opens streams".into());
+            return Box::pin(std::future::ready(Err(refused)));
+        };
+        match kind {
+            Kind::Calls => {
+                let io = self.idle.take().map(|socket| Box::new(socket) as Io);
+                let ended = || LinkError::Closed("its calls stream ended".into());
+                Box::pin(std::future::ready(io.ok_or_else(ended)))
+            }
+            Kind::Bulk => {
+                let waiting = waiting.clone();
+                let node = node.clone();
+                self.open_bulk(waiting, node)
+            }
+        }
+    }
+
+    fn close<'a>(self: Box<Self>, reason: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(self.say_goodbye(reason))
     }
 }
 
@@ -315,29 +344,6 @@ enum Step {
     Readable,
     Bulk(Result<Io, LinkError>),
     Closed,
-}
-
-fn tls_failed(error: &std::io::Error) -> LinkError {
-    LinkError::Tls(tls::explain_io(error))
-}
-
-fn failed(error: &WsError) -> LinkError {
-    match error {
-        WsError::Io(io) if tls::is_tls(io) => LinkError::Tls(tls::explain_io(io)),
-        error => LinkError::Transport(explain(error)),
-    }
-}
-
-/// A WebSocket failure in words.
-fn explain(error: &WsError) -> String {
-    match error {
-        WsError::Io(io) => tls::explain_io(io),
-        WsError::Http(answer) => {
-            let body = answer.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-            format!("it answered HTTP {}: {}", answer.status(), body.trim())
-        }
-        error => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,9 @@ pub enum IdentityError {
     )]
     NodeName(String),
     /// The same as for a node's name.
-    #[error("{0:?} is no name of a front; it is made like a node's: a-z, 0-9, '-' and '.', at most 253")]
+    #[error(
+        "{0:?} is no name of a front; it is made like a node's: a-z, 0-9, '-' and '.', at most 253"
+    )]
     FrontName(String),
     /// CSI: "63 characters or less, beginning and ending with an alphanumeric".
     #[error(
@@ -78,7 +80,11 @@ impl TryFrom<String> for FrontName {
     type Error = IdentityError;
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
-        if is_subdomain(&name) { Ok(Self(name.into())) } else { Err(IdentityError::FrontName(name)) }
+        if is_subdomain(&name) {
+            Ok(Self(name.into()))
+        } else {
+            Err(IdentityError::FrontName(name))
+        }
     }
 }
 
@@ -87,15 +93,21 @@ impl TryFrom<String> for DriverName {
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
         let allowed = |b: u8| b.is_ascii_alphanumeric();
-        let good =
-            begins_and_ends(&name, allowed) && name.bytes().all(|b| allowed(b) || b == b'-' || b == b'.');
-        if good && name.len() <= 63 { Ok(Self(name.into())) } else { Err(IdentityError::DriverName(name)) }
+        let good = begins_and_ends(&name, allowed)
+            && name.bytes().all(|b| allowed(b) || b == b'-' || b == b'.');
+        if good && name.len() <= 63 {
+            Ok(Self(name.into()))
+        } else {
+            Err(IdentityError::DriverName(name))
+        }
     }
 }
 
 fn is_subdomain(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let good = |part: &str| begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-');
+    let good = |part: &str| {
+        begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-')
+    };
     name.len() <= 253 && name.split('.').all(good)
 }
 
@@ -171,7 +183,9 @@ mod tests {
 
     fn certificate(uris: &[&str]) -> CertificateDer<'static> {
         let mut params = CertificateParams::new(vec!["localhost".into()]).unwrap();
-        params.subject_alt_names.extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())));
+        params
+            .subject_alt_names
+            .extend(uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())));
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
     }
 
@@ -197,13 +211,20 @@ mod tests {
         assert!(matches!(node_of(&certificate(&[])), Err(IdentityError::Names(0))));
         let two = certificate(&["edge-csi://node/n1", "edge-csi://node/n2"]);
         assert!(matches!(node_of(&two), Err(IdentityError::Names(2))));
-        assert!(matches!(node_of(&certificate(&["edge-csi://node/../x"])), Err(IdentityError::NodeName(_))));
-        assert!(matches!(node_of(&CertificateDer::from_slice(b"no")), Err(IdentityError::Certificate(_))));
+        assert!(matches!(
+            node_of(&certificate(&["edge-csi://node/../x"])),
+            Err(IdentityError::NodeName(_))
+        ));
+        assert!(matches!(
+            node_of(&CertificateDer::from_slice(b"no")),
+            Err(IdentityError::Certificate(_))
+        ));
     }
 
     #[test]
     fn a_front_is_no_node_and_a_node_no_front() {
-        let (front, node) = (certificate(&["edge-csi://front/f1"]), certificate(&["edge-csi://node/n1"]));
+        let (front, node) =
+            (certificate(&["edge-csi://front/f1"]), certificate(&["edge-csi://node/n1"]));
         assert_eq!(front_of(&front).unwrap().as_str(), "f1");
         assert!(matches!(front_of(&node), Err(IdentityError::Fronts(0))));
         assert!(matches!(node_of(&front), Err(IdentityError::Names(0))));

@@ -17,8 +17,9 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
-use crate::link::ws::Ws;
-use crate::link::{KeepAlive, Reason};
+use super::stream::{Ws, explain};
+use crate::link::error::Reason;
+use crate::link::keep_alive::KeepAlive;
 
 /// The most bytes of the stream in one message.
 const MAX_CHUNK: usize = 64 * 1024;
@@ -59,12 +60,16 @@ impl Socket {
         let (received, receive) = mpsc::channel(8);
         let (send, to_send) = mpsc::channel(8);
         let reason = Reason::default();
-        let mut ping = tokio::time::interval_at(Instant::now() + keep_alive.every, keep_alive.every);
+        let mut ping =
+            tokio::time::interval_at(Instant::now() + keep_alive.every, keep_alive.every);
         ping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let control = Control { received: receive, send, reason: reason.clone() };
         let heard = Instant::now();
         let unread = Bytes::new();
-        (Self { ws, unread, received, to_send, flush: false, ping, keep_alive, heard, reason }, control)
+        (
+            Self { ws, unread, received, to_send, flush: false, ping, keep_alive, heard, reason },
+            control,
+        )
     }
 
     /// Ends when bytes of the stream are there to be read, or the socket is closed; meanwhile passes
@@ -102,7 +107,8 @@ impl Socket {
                     }
                 }
                 Some(Ok(Frame::Close(frame))) => {
-                    let told = frame.map(|frame| frame.reason.as_str().to_owned()).unwrap_or_default();
+                    let told =
+                        frame.map(|frame| frame.reason.as_str().to_owned()).unwrap_or_default();
                     self.reason.set(format!("the other side closed it: {told}"));
                 }
                 Some(Ok(Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_))) => {}
@@ -110,7 +116,7 @@ impl Socket {
                     return Poll::Ready(Ok(Bytes::new()));
                 }
                 Some(Err(error)) => {
-                    return Poll::Ready(Err(self.broke_off(cx, &crate::link::ws::explain(&error))));
+                    return Poll::Ready(Err(self.broke_off(cx, &explain(&error))));
                 }
             }
         }
@@ -137,7 +143,9 @@ impl Socket {
                 }
             }
         }
-        if self.flush && Pin::new(&mut self.ws).poll_flush(cx).map_err(|e| self.ws_failed(&e))?.is_ready() {
+        if self.flush
+            && Pin::new(&mut self.ws).poll_flush(cx).map_err(|e| self.ws_failed(&e))?.is_ready()
+        {
             self.flush = false;
         }
         Poll::Pending
@@ -159,7 +167,7 @@ impl Socket {
     }
 
     fn ws_failed(&self, error: &WsError) -> io::Error {
-        self.failed(crate::link::ws::explain(error))
+        self.failed(explain(error))
     }
 
     fn failed(&self, reason: impl Into<String>) -> io::Error {
@@ -197,7 +205,11 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let chunk = buf.get(..buf.len().min(MAX_CHUNK)).unwrap_or_default();
         self.poll_send(cx, Bytes::copy_from_slice(chunk))
     }

@@ -1,0 +1,64 @@
+//! What a transport makes: one end of a link, its byte streams and its events.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::endpoint::Transport;
+use super::error::LinkError;
+use crate::control::hello::Message;
+
+/// A stream of bytes in both directions.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// A byte stream of a link, ready for HTTP/2; the cloud calls, the edge serves.
+pub type Io = Box<dyn ByteStream>;
+
+/// Connects to an address: the system's way, or through a simulated network.
+pub type Connect = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Io>> + Send + Sync>;
+
+/// What a byte stream carries. Two kinds, so that a large answer does not delay a small call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Small calls.
+    Calls,
+    /// Lists and streams.
+    Bulk,
+}
+
+/// What happens on a link.
+pub enum Event {
+    /// The other side sent a control message.
+    Message(Message),
+    /// At the edge: the cloud opened a byte stream.
+    Opened(Kind, Io),
+    /// The link ended.
+    Closed(LinkError),
+}
+
+/// A byte stream that is being opened; see [`End::open`].
+pub type Opening = Pin<Box<dyn Future<Output = Result<Io, LinkError>> + Send>>;
+
+/// One end of a link. Call [`End::next`] again and again: it also keeps the link alive.
+pub trait End: Send {
+    /// The transport that made it.
+    fn transport(&self) -> Transport;
+
+    /// The next event. May be dropped and called again without loss.
+    fn next(&mut self) -> BoxFuture<'_, Event>;
+
+    /// Sends an encoded control message; it goes out while [`End::next`] is called.
+    fn send(&mut self, text: String) -> BoxFuture<'_, Result<(), LinkError>>;
+
+    /// At the cloud: opens a byte stream. The future does not borrow the link, and ends only if
+    /// [`End::next`] goes on being called.
+    fn open(&mut self, kind: Kind) -> Opening;
+
+    /// Closes the link and its byte streams, and tells the other side why.
+    fn close<'a>(self: Box<Self>, reason: &'a str) -> BoxFuture<'a, ()>;
+}

@@ -1,0 +1,59 @@
+//! Why there is no link, or none any more, and the time limit of handshakes.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::control::hello::MessageError;
+use crate::names::IdentityError;
+
+/// How long dialing and authenticating may take.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Why there is no link, or none any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The name or address cannot be reached.
+    #[error("cannot reach {0}")]
+    Unreachable(String, #[source] io::Error),
+    /// TLS failed; the text says whose certificate is to blame and what to do.
+    #[error("{0}")]
+    Tls(String),
+    /// The peer does not speak our transport.
+    #[error("the other side does not speak the link's transport: {0}")]
+    Transport(String),
+    /// It took longer than [`HANDSHAKE`].
+    #[error("the other side did not answer within {HANDSHAKE:?}")]
+    TimedOut,
+    /// The peer's certificate names nobody that may link.
+    #[error("the certificate of the other side is not a node's")]
+    Identity(#[from] IdentityError),
+    /// A control message that cannot be read or written.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The link ended.
+    #[error("the link ended: {0}")]
+    Closed(String),
+}
+
+/// Why a link ended; the first reason counts. Its clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Reason(Arc<OnceLock<String>>);
+
+impl Reason {
+    pub(super) fn set(&self, reason: impl Into<String>) {
+        let _ = self.0.set(reason.into());
+    }
+
+    pub(super) fn error(&self) -> LinkError {
+        let reason = self.0.get().map_or("the other side is gone", String::as_str);
+        LinkError::Closed(reason.to_owned())
+    }
+}
+
+/// A future with the time limit of a handshake.
+pub(super) async fn within_handshake<T>(
+    future: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    tokio::time::timeout(HANDSHAKE, future).await.unwrap_or(Err(LinkError::TimedOut))
+}

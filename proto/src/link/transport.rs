@@ -1,0 +1,78 @@
+//! The dispatch over transports: `dial` has one arm for each, and a `Link` is an end of any.
+
+use std::sync::Arc;
+
+use super::end::{Connect, End, Event, Kind, Opening};
+use super::endpoint::{Endpoint, Transport};
+use super::error::LinkError;
+use super::keep_alive::KeepAlive;
+use super::tls::{Credentials, client_config};
+use super::{quic, ws};
+use crate::control::hello::Message;
+
+/// Dials the cloud over the endpoint's transport; WebSocket runs over what `connect` makes.
+///
+/// # Errors
+/// The cloud cannot be reached, is not who it should be, or does not take our certificate.
+pub async fn dial(
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+    keep_alive: KeepAlive,
+    connect: &Connect,
+) -> Result<Link, LinkError> {
+    match endpoint.transport {
+        Transport::Ws => {
+            let tls = client_config(credentials, ws::ALPN)?;
+            let endpoint = endpoint.clone();
+            let connect = connect.clone();
+            let dialer = ws::Dialer { endpoint, tls, keep_alive, connect };
+            Ok(ws::dial(Arc::new(dialer)).await?.into())
+        }
+        Transport::Quic => {
+            let tls = client_config(credentials, quic::ALPN)?;
+            Ok(quic::dial(endpoint, tls, keep_alive).await?.into())
+        }
+    }
+}
+
+/// One end of a link over any transport. Call [`Link::next`] again and again: it also keeps the link
+/// alive.
+pub struct Link(Box<dyn End>);
+
+impl<T: End + 'static> From<T> for Link {
+    fn from(end: T) -> Self {
+        Self(Box::new(end))
+    }
+}
+
+impl Link {
+    /// The transport, as the scheme of an endpoint's URL.
+    pub fn transport(&self) -> &'static str {
+        self.0.transport().scheme()
+    }
+
+    /// The next event. May be dropped and called again without loss.
+    pub async fn next(&mut self) -> Event {
+        self.0.next().await
+    }
+
+    /// Sends a control message; it goes out while [`Link::next`] is called.
+    ///
+    /// # Errors
+    /// The message is too large, or the link is gone.
+    pub async fn send(&mut self, message: &Message) -> Result<(), LinkError> {
+        let text = message.encode()?;
+        self.0.send(text).await
+    }
+
+    /// At the cloud: opens a byte stream. The future does not borrow the link, and ends only if
+    /// [`Link::next`] goes on being called.
+    pub fn open(&mut self, kind: Kind) -> Opening {
+        self.0.open(kind)
+    }
+
+    /// Closes the link and its byte streams, and tells the other side why.
+    pub async fn close(self, reason: &str) {
+        self.0.close(reason).await;
+    }
+}
