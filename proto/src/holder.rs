@@ -1,7 +1,7 @@
-//! The connection between a holder of the sidecars' sockets (`csi-cloud front`) and the csi-cloud that serves: a unix
-//! socket that only its owner may use, or TLS 1.3 over TCP with certificates of one CA on both sides.
+//! The connection between a socket relay (`csi-cloud front`) and the csi-cloud that serves.
 //!
-//! A front's certificate is no node's and a node's is no front's, so that neither can play the other.
+//! It is a unix socket that only its owner may use, or TLS 1.3 over TCP with certificates of one CA
+//! on both sides. The certificates of fronts and nodes differ, so neither can play the other.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,17 +21,19 @@ use crate::names::{FrontName, front_of};
 
 /// The application protocol in the TLS handshake.
 const ALPN: &[u8] = b"h2";
-/// Who may use the unix socket: its owner alone.
+/// Only the owner may use the unix socket.
 pub const MODE: u32 = 0o600;
-/// On an answer of csi-cloud to a holder: the call was not answered, because csi-cloud is stopping; send it to the next.
+/// A header of csi-cloud's answers to a relay: csi-cloud is stopping and did not carry out the
+/// call. The relay sends it to the next csi-cloud.
 pub const AGAIN: &str = "edge-csi-again";
-/// How long a peer may be silent before the kernel asks whether it lives, and between two such questions.
+/// The time of silence before the kernel sends a keep-alive probe, and between two probes.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How long what was sent may stay unacknowledged, and how many questions unanswered (times [`SILENCE`]).
+/// How long sent data may stay unacknowledged.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
-const QUESTIONS: u32 = 2;
+/// How many probes may stay unanswered.
+const PROBES: u32 = 2;
 
-/// Where csi-cloud is for a holder: `unix:PATH` or `https://HOST:PORT`.
+/// The address of csi-cloud: `unix:PATH` or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On the same host, at this path.
@@ -45,7 +47,7 @@ pub enum Place {
     },
 }
 
-/// A text is no place.
+/// A text is not an address of csi-cloud.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no place of csi-cloud for a front; use unix:PATH or https://HOST:PORT")]
 pub struct NoPlace(String);
@@ -81,10 +83,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// Connects to csi-cloud; `credentials` are a front's.
+/// Connects to csi-cloud with a front's credentials.
 ///
 /// # Errors
-/// It cannot be reached, is not who it should be, or there are no credentials and it needs them.
+/// It cannot be reached, has a wrong certificate, or needs credentials that are missing.
 pub async fn dial(place: &Place, credentials: Option<&Credentials>) -> Result<Io, LinkError> {
     let unreachable = |error| LinkError::Unreachable(place.to_string(), error);
     let dialing = async {
@@ -112,15 +114,15 @@ pub async fn dial(place: &Place, credentials: Option<&Credentials>) -> Result<Io
     tokio::time::timeout(HANDSHAKE, dialing).await.unwrap_or(Err(LinkError::TimedOut))
 }
 
-/// Takes holders' connections at csi-cloud.
+/// Accepts connections of socket relays at csi-cloud.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
 impl Acceptor {
-    /// Shows csi-cloud's certificate.
+    /// An acceptor with csi-cloud's certificate.
     ///
     /// # Errors
-    /// The CA cannot verify clients; loading the credentials has ruled that out.
+    /// The CA cannot verify clients; [`Credentials::load`] rules that out.
     pub fn new(credentials: &Credentials) -> Result<Self, LinkError> {
         Ok(Self(tls::server_config(credentials, ALPN)?.into()))
     }
@@ -128,7 +130,7 @@ impl Acceptor {
     /// Authenticates a connection.
     ///
     /// # Errors
-    /// The peer has no certificate of a front, is too slow, or speaks something else.
+    /// The peer has no front's certificate, is too slow, or does not speak TLS.
     pub async fn accept(&self, tcp: TcpStream) -> Result<(FrontName, Io), LinkError> {
         let unusable = |error| LinkError::Unreachable("the holder".into(), error);
         watch(&tcp).map_err(unusable)?;
@@ -144,12 +146,12 @@ impl Acceptor {
     }
 }
 
-/// Finds out by the kernel that a peer is gone without a word; the other end of a unix socket always says so.
+/// Lets the kernel find a peer that is gone without closing. A unix socket always closes.
 fn watch(tcp: &TcpStream) -> std::io::Result<()> {
     tcp.set_nodelay(true)?;
     let socket = SockRef::from(tcp);
     let keepalive =
-        TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE).with_retries(QUESTIONS);
+        TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE).with_retries(PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_and_all_else_refused() {
+    fn an_address_is_read_back_and_other_text_is_refused() {
         for text in ["unix:/run/x.sock", "https://cloud.example:7444", "https://[::1]:0"] {
             assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
         }

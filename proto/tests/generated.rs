@@ -1,4 +1,4 @@
-//! The committed Rust code is what the `.proto` files generate. Run with `UPDATE=1` to write it anew.
+//! The committed Rust code is current with the `.proto` files. `UPDATE=1` writes it anew.
 
 use std::path::Path;
 
@@ -22,7 +22,8 @@ fn generated_code_is_current() {
     assert!(
         std::fs::read_to_string(fresh).unwrap()
             == std::fs::read_to_string(&committed).unwrap_or_default(),
-        "{} is not what the .proto file generates; run `UPDATE=1 cargo test -p proto --test generated`",
+        "{} is not what the .proto file generates; run \
+         `UPDATE=1 cargo test -p proto --test generated`",
         committed.display()
     );
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 use proto::csi::method::{SERVICES, of_driver};
-use proto::csi::{Capabilities, DirectCall, Key, Kind, Learn, List, Local, Method, NodeStep, Rewrite};
+use proto::csi::{
+    Capabilities, DirectCall, Key, Kind, Learn, List, Local, Method, NodeStep, Rewrite,
+};
 
 /// `csi.proto`, compiled.
 #[expect(clippy::unwrap_used, reason = "only tests call this")]
@@ -177,9 +179,8 @@ fn a_front_answers_what_is_the_same_for_all_requests() {
     assert!(local.iter().all(|method| declaration(*method).request.field.is_empty()));
     assert_eq!(
         methods(|method| matches!(method.local(), Some(Local::Capabilities(_)))),
-        methods(
-            |method| method.name().ends_with("GetCapabilities") || method == Method::GetPluginCapabilities
-        )
+        methods(|method| method.name().ends_with("GetCapabilities")
+            || method == Method::GetPluginCapabilities)
     );
 }
 
@@ -250,8 +251,11 @@ fn each_call_on_a_direct_volume_is_one_rpcs() {
 #[test]
 fn a_required_field_is_missed_in_an_empty_request() {
     let incomplete = methods(|method| method.incomplete(&bytes::Bytes::new()).is_some());
-    let expected =
-        [Method::ControllerPublishVolume, Method::ValidateVolumeCapabilities, Method::ControllerExpandVolume];
+    let expected = [
+        Method::ControllerPublishVolume,
+        Method::ValidateVolumeCapabilities,
+        Method::ControllerExpandVolume,
+    ];
     assert_eq!(incomplete, expected.into());
 }
 

@@ -1,5 +1,7 @@
-//! Reads a configuration file. Unknown keys are refused and every problem is reported at once, since an
-//! operator who corrects one line at a time restarts a daemon ten times.
+//! Reads configuration files, and the flags and settings that both programs have.
+//!
+//! Unknown keys are refused and every problem is reported at once, since an operator who corrects
+//! one line at a time restarts a daemon ten times. May use: names, host, link.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +12,11 @@ use toml::{Table, Value};
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls::Files;
 
-/// Worker threads if nothing is said; `docs/performance.md` has the measurement.
+/// The default number of worker threads; `docs/performance.md` has the measurement.
 const WORKERS: u16 = 1;
-/// How long calls in flight may take when the program is told to stop, in seconds, if nothing is said.
+/// The default time for calls in flight when the program is told to stop, in seconds.
 const GRACE: u16 = 30;
-/// The longest that a time may be set to, in seconds.
+/// The longest time of any setting, in seconds.
 pub const HOUR: u16 = 3600;
 
 /// The flags that both programs have. A flag overrides the file.
@@ -26,7 +28,8 @@ pub struct Flags {
     /// The CA that both ends trust, PEM
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// This end's certificate, PEM: `csi-cloud ca init` makes the cloud's, `csi-cloud ca issue NODE` a node's
+    /// This end's certificate, PEM: `csi-cloud ca init` makes the cloud's,
+    /// `csi-cloud ca issue NODE` a node's
     #[arg(long, value_name = "FILE")]
     pub cert: Option<PathBuf>,
     /// Its private key, PEM
@@ -35,37 +38,43 @@ pub struct Flags {
     /// Worker threads [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
-    /// How long calls in flight may still take when told to stop; a second SIGTERM ends the wait [default: 30]
+    /// How long calls in flight may still take when told to stop; a second SIGTERM ends the wait
+    /// [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub grace: Option<u16>,
-    /// After how long without a sign of life the other end of a link is taken for dead [default: 15]
+    /// After how long without a sign of life the other end of a link is taken for dead
+    /// [default: 15]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub dead_after: Option<u16>,
 }
 
-/// What both programs are told, but for their certificates.
+/// The settings of both programs, without their certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
     /// Worker threads.
     pub workers: u16,
-    /// How long calls in flight may still take when told to stop.
+    /// The time for calls in flight when the program is told to stop.
     pub grace: Duration,
-    /// How liveness of links is watched.
+    /// How the liveness of links is watched.
     pub keep_alive: KeepAlive,
 }
 
-/// What is wrong with a configuration, all of it.
+/// All problems of a configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("the configuration cannot be used:{}", .0.iter().map(|problem| format!("\n  - {problem}")).collect::<String>())]
+#[error("the configuration cannot be used:{}", listed(.0))]
 pub struct Problems(pub Vec<String>);
 
-/// A file that is being read, and what was found wrong so far.
+fn listed(problems: &[String]) -> String {
+    problems.iter().map(|problem| format!("\n  - {problem}")).collect()
+}
+
+/// A file that is being read, and its problems so far.
 #[derive(Default)]
 pub struct Reader {
     table: Table,
-    /// Begins every problem, and is followed by the key.
+    /// Begins every problem, before the key.
     place: String,
-    /// Relative paths in the file are relative to here.
+    /// Relative paths in the file are relative to this directory.
     directory: PathBuf,
     problems: Vec<String>,
 }
@@ -76,21 +85,27 @@ impl Reader {
         let Some(path) = path else { return Self::default() };
         let place = format!("{}: ", path.display());
         let directory = path.parent().map(Path::to_owned).unwrap_or_default();
-        let (table, problems) = match std::fs::read_to_string(path) {
-            Err(error) => (Table::new(), vec![format!("{place}the file cannot be read: {error}")]),
+        let mut reader = Self { place, directory, ..Self::default() };
+        match std::fs::read_to_string(path) {
+            Err(error) => {
+                let place = &reader.place;
+                let problem = format!("{place}the file cannot be read: {error}");
+                reader.problems.push(problem);
+            }
             Ok(text) => match text.parse::<Table>() {
-                Ok(table) => (table, Vec::new()),
-                Err(error) => (
-                    Table::new(),
-                    vec![format!("{place}it is no TOML: {}", error.to_string().trim_end())],
-                ),
+                Ok(table) => reader.table = table,
+                Err(error) => {
+                    let error = error.to_string();
+                    let problem = format!("{}it is no TOML: {}", reader.place, error.trim_end());
+                    reader.problems.push(problem);
+                }
             },
-        };
-        Self { table, place, directory, problems }
+        }
+        reader
     }
 
-    /// Takes what both programs are told: certificates (none if one is missing, which is noted) and the rest.
-    /// `dead_after` is what the section `[link]` says of it, in seconds.
+    /// Takes the settings of both programs: certificates (none if one is missing, which is a
+    /// problem) and the rest. `dead_after` is from the section `[link]`, in seconds.
     pub fn common(&mut self, flags: Flags, dead_after: Option<u16>) -> (Option<Files>, Common) {
         let tls = self.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
         let [ca, cert, key] = tls.unwrap_or_default();
@@ -106,7 +121,7 @@ impl Reader {
         (files, Common { workers: flags.workers.or(workers).unwrap_or(WORKERS), grace, keep_alive })
     }
 
-    /// Passes a value on, and notes that it is missing if it is.
+    /// Returns the value; a missing one is a problem.
     pub fn required<T>(&mut self, what: &str, value: Option<T>) -> Option<T> {
         if value.is_none() {
             self.problem(format!("{what} is missing"));
@@ -114,12 +129,12 @@ impl Reader {
         value
     }
 
-    /// Notes a problem that is not about a key of the file.
+    /// Adds a problem that is not about a key of the file.
     pub fn problem(&mut self, problem: impl Into<String>) {
         self.problems.push(problem.into());
     }
 
-    /// Takes a key's value, if it is there, as text that `parse` understands.
+    /// Takes a key's text, parsed.
     pub fn parsed<T, E: std::fmt::Display>(
         &mut self,
         key: &str,
@@ -130,7 +145,7 @@ impl Reader {
         parse(&text).map_err(|error| self.problems.push(format!("{place}{key}: {error}"))).ok()
     }
 
-    /// Takes a list of texts as [`Reader::list`] does, or one text.
+    /// Takes a list of texts like [`Reader::list`], or one text.
     pub fn one_or_list<T, E: std::fmt::Display>(
         &mut self,
         key: &str,
@@ -142,7 +157,8 @@ impl Reader {
         self.list(key, parse)
     }
 
-    /// Takes a list of texts, each of which `parse` understands; those that it does not are problems.
+    /// Takes a list of texts, each of which `parse` understands; those that it does not are
+    /// problems.
     pub fn list<T, E: std::fmt::Display>(
         &mut self,
         key: &str,
@@ -185,7 +201,7 @@ impl Reader {
         number
     }
 
-    /// Takes a yes or no.
+    /// Takes `true` or `false`.
     pub fn yes_no(&mut self, key: &str) -> Option<bool> {
         let value = self.table.remove(key)?;
         if value.as_bool().is_none() {
@@ -194,13 +210,13 @@ impl Reader {
         value.as_bool()
     }
 
-    /// Takes a section, whose own keys `read` takes.
+    /// Takes a section; `read` takes its keys.
     pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let value = self.table.remove(key)?;
         self.nested(&format!("[{key}] "), value, read)
     }
 
-    /// Takes sections that have names of their own, `[key."NAME"]`; `read` is told the name.
+    /// Takes sections with names, `[key."NAME"]`; `read` gets the name.
     pub fn named_sections<T>(
         &mut self,
         key: &str,
@@ -238,10 +254,10 @@ impl Reader {
         }
     }
 
-    /// Ends the reading: what was read is good only if there was no problem.
+    /// Ends the reading: the values are good only if there was no problem.
     ///
     /// # Errors
-    /// Everything that is wrong, the keys that nobody took among it.
+    /// All problems, among them keys that were not taken.
     pub fn finish(mut self) -> Result<(), Problems> {
         self.refuse_unknown();
         if self.problems.is_empty() { Ok(()) } else { Err(Problems(self.problems)) }
@@ -262,8 +278,12 @@ impl Reader {
             self.wrong_type(place.trim_end(), "a section", &value);
             return None;
         };
-        let (place, directory) = (format!("{}{place}", self.place), self.directory.clone());
-        let mut section = Self { table, place, directory, problems: Vec::new() };
+        let mut section = Self {
+            table,
+            place: format!("{}{place}", self.place),
+            directory: self.directory.clone(),
+            problems: Vec::new(),
+        };
         let read = read(&mut section);
         section.refuse_unknown();
         self.problems.append(&mut section.problems);
@@ -300,7 +320,8 @@ mod tests {
     #[test]
     fn every_problem_is_reported_at_once() {
         let (_dir, mut reader) = reader(
-            "listen = [\"x\", 1]\nfronts = 7\nworkers = -1\nnonsense = true\n[tls]\nca = \"a\"\ncert_file = \"b\"\n",
+            "listen = [\"x\", 1]\nfronts = 7\nworkers = -1\nnonsense = true\n\
+             [tls]\nca = \"a\"\ncert_file = \"b\"\n",
         );
         assert!(
             reader
@@ -327,7 +348,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_a_configuration_or_a_problem(text in "([a-z]+ ?= ?|\\[+tls\\]+\n|\"[^\"]*\"|[-0-9]+|\n|.)*") {
+        fn any_text_is_a_configuration_or_a_problem(
+            text in "([a-z]+ ?= ?|\\[+tls\\]+\n|\"[^\"]*\"|[-0-9]+|\n|.)*",
+        ) {
             let (_dir, mut reader) = reader(&text);
             reader.list("a", str::parse::<u8>);
             reader.number("b", 3);
@@ -358,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_and_what_is_not_there_is_said() {
+    fn malformed_and_missing_files_are_problems() {
         let (_dir, broken) = reader("a = ");
         assert!(broken.finish().unwrap_err().to_string().contains("no TOML"));
         let missing = Reader::open(Some(Path::new("/does/not/exist.toml"))).finish().unwrap_err();

@@ -1,8 +1,8 @@
-//! The control messages of a link: what the two ends say of themselves, in JSON, beside the calls.
+//! The control messages of a link, in JSON, beside the calls.
 //!
-//! The edge's hello is the first message on every link and the cloud's welcome or refusal the second.
-//! A hello is read in two steps, the protocol number first, so that one from the future is refused by
-//! name and not as garbage.
+//! The edge's hello is the first message on every link, the cloud's welcome or refusal the second.
+//! A hello is read in two steps, the protocol number first. So a newer protocol is refused as such,
+//! not as garbage.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::control::lease::{Own, Owner};
+use super::lease::{Reply, Request};
 use crate::csi::topology::Scope;
 use crate::names::{DriverName, NodeName};
 
@@ -28,91 +28,95 @@ pub const MAX_BYTES: usize = 256 * 1024;
 pub enum Message {
     /// Edge to cloud, first on a link.
     Hello(Hello),
-    /// Cloud to edge: the link is up. Again when something in it has changed.
+    /// Cloud to edge: the link is up. Sent again when its content changes.
     Welcome(Welcome),
     /// Cloud to edge: the link will be closed, and why.
     Refused(Refused),
-    /// Edge to cloud: what is known of the drivers has changed; all of them, as in the hello.
+    /// Edge to cloud: a driver has changed; the list has all drivers, like the hello.
     Drivers(Vec<Driver>),
-    /// Cloud to edge, by transports that need it: open another byte stream and show this ticket.
+    /// Cloud to edge, over transports that need it: open the bulk stream and show this ticket.
     Bulk(Uuid),
-    /// Cloud to edge: no call will be begun on this link any more; have another one, elsewhere if there is an
-    /// elsewhere. It is also the answer to [`Message::Leaving`].
+    /// Cloud to edge: no new call will use this link; open another one, to another csi-cloud if
+    /// there is one. It is also the answer to [`Message::Leaving`].
     Leave,
-    /// Edge to cloud: begin no call on this link any more; it ends when those in flight are answered.
+    /// Edge to cloud: begin no call on this link; it ends when the calls in flight are answered.
     Leaving,
-    /// Edge to cloud, if its welcome says `owners`: about a volume that one guest owns.
-    Own(Own),
-    /// Cloud to edge: the answer to that.
-    Owner(Owner),
+    /// Edge to cloud, if the welcome says `owners`: a request about a volume's lease.
+    #[serde(rename = "own")]
+    Lease(Request),
+    /// Cloud to edge: the reply to that.
+    #[serde(rename = "owner")]
+    LeaseReply(Reply),
 }
 
-/// What an edge says of itself.
+/// An edge introduces itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// The protocol it speaks.
     pub protocol: u32,
-    /// Its node's name, for the log; who it is is in its certificate.
+    /// Its node's name, for the log; its identity is in its certificate.
     pub node: NodeName,
     /// The version of csi-edge, for the log.
     pub version: String,
     /// The drivers at this node.
     pub drivers: Vec<Driver>,
-    /// Whether it says, in [`Message::Own`], which volumes it has that one guest owns.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub owners: bool,
+    /// Whether it takes leases of direct volumes, with [`Message::Lease`].
+    #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
+    pub leases: bool,
 }
 
-/// The cloud takes the link.
+/// The cloud accepts the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The protocol it speaks.
     pub protocol: u32,
     /// The version of csi-cloud, for the log.
     pub version: String,
-    /// The longest that the edge should wait before it dials again, in ms, so that a small fleet is back soon
-    /// and a large one does not come all at once.
+    /// The longest wait of the edge before it dials again, in ms. A small fleet is back soon, and a
+    /// large fleet does not come back all at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_cap_ms: Option<u32>,
-    /// How far the volumes of the edge's drivers reach, as far as that is known: the edge shows the node's own
-    /// callers our topology where the scope is `node` and the driver has none. What is left out stays as it was.
+    /// The known scopes of the edge's drivers; a driver that is left out keeps its scope.
+    ///
+    /// Where the scope is `node` and the driver has no topology, the edge shows ours to the node's
+    /// own callers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scopes: BTreeMap<DriverName, Scope>,
-    /// Whether the cloud knows which node has a volume that one guest owns, and takes [`Message::Own`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub owners: bool,
+    /// Whether the cloud grants leases of direct volumes, and reads [`Message::Lease`].
+    #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
+    pub leases: bool,
 }
 
-/// The cloud does not take the link.
+/// The cloud refuses the link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// The protocol that the cloud speaks.
     pub protocol: u32,
-    /// Why, for an operator.
+    /// The reason, for an operator.
     pub reason: String,
 }
 
-/// A driver, and what it says of itself.
+/// A driver and its description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// Its CSI name.
     pub name: DriverName,
-    /// Its answers, by RPC method (`GetPluginInfo`, `NodeGetInfo`, …), as protobuf messages. Empty while
-    /// the driver cannot be reached; an RPC that it does not implement is left out.
-    pub answers: BTreeMap<String, Answer>,
+    /// Its answers, by RPC (`GetPluginInfo`, `NodeGetInfo`, …). Empty while the driver cannot be
+    /// reached; an RPC that it does not implement is left out.
+    pub answers: BTreeMap<String, Protobuf>,
 }
 
 /// A protobuf message, in base64 within JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer(pub Bytes);
+pub struct Protobuf(pub Bytes);
 
-impl Serialize for Answer {
+impl Serialize for Protobuf {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Answer {
+impl<'de> Deserialize<'de> for Protobuf {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         STANDARD.decode(text).map(|bytes| Self(bytes.into())).map_err(D::Error::custom)
@@ -125,14 +129,17 @@ pub enum MessageError {
     /// More than [`MAX_BYTES`].
     #[error("a control message of {0} bytes, and {MAX_BYTES} is the most")]
     TooLarge(usize),
-    /// One whose beginning says that it is larger; it was not read.
+    /// Its length, which comes first, is more than [`MAX_BYTES`]; it was not read.
     #[error("a control message of more than {MAX_BYTES} bytes")]
     Larger,
-    /// Not what this protocol says.
+    /// Not a message of this protocol.
     #[error("a control message that cannot be read")]
     Unreadable(#[source] serde_json::Error),
-    /// A hello that speaks another protocol than ours.
-    #[error("the edge speaks link protocol {theirs} and this cloud speaks {PROTOCOL}; {}", advice(*.theirs))]
+    /// A hello of another protocol than ours.
+    #[error(
+        "the edge speaks link protocol {theirs} and this cloud speaks {PROTOCOL}; {}",
+        advice(*.theirs)
+    )]
     Protocol {
         /// The protocol in the hello.
         theirs: u32,
@@ -147,7 +154,7 @@ impl Message {
     /// The message as it is on the wire.
     ///
     /// # Errors
-    /// It would be larger than the other side takes.
+    /// It is larger than [`MAX_BYTES`].
     pub fn encode(&self) -> Result<String, MessageError> {
         let text = serde_json::to_string(self).map_err(MessageError::Unreadable)?;
         if text.len() > MAX_BYTES { Err(MessageError::TooLarge(text.len())) } else { Ok(text) }
@@ -156,7 +163,7 @@ impl Message {
     /// Reads a message.
     ///
     /// # Errors
-    /// See [`MessageError`]; a hello from another protocol is told apart from garbage.
+    /// See [`MessageError`]; a hello of another protocol has an error of its own.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         #[derive(Deserialize)]
         struct Peek {
@@ -185,23 +192,31 @@ mod tests {
     use proptest::prelude::*;
 
     fn hello() -> Message {
-        let answers = BTreeMap::from([(
-            "GetPluginInfo".to_owned(),
-            Answer(Bytes::from_static(b"\x0a\x01x")),
-        )]);
+        let info = Protobuf(Bytes::from_static(b"\x0a\x01x"));
+        let answers = BTreeMap::from([("GetPluginInfo".to_owned(), info)]);
         Message::Hello(Hello {
             protocol: PROTOCOL,
             node: "n1".parse().unwrap(),
             version: "0.1.0".into(),
             drivers: vec![Driver { name: "hostdir.edge-csi.io".parse().unwrap(), answers }],
-            owners: false,
+            leases: false,
         })
     }
 
+    fn welcome(scopes: BTreeMap<DriverName, Scope>) -> Welcome {
+        Welcome {
+            protocol: 1,
+            version: "0.1.0".into(),
+            backoff_cap_ms: None,
+            scopes,
+            leases: false,
+        }
+    }
+
     #[test]
-    fn a_hello_of_before_owners_says_nothing_of_them_and_a_newer_one_does() {
+    fn a_hello_without_leases_leaves_the_field_out() {
         let Message::Hello(older) = hello() else { unreachable!() };
-        let newer = Message::Hello(Hello { owners: true, ..older });
+        let newer = Message::Hello(Hello { leases: true, ..older });
         let text = newer.encode().unwrap();
         assert!(text.ends_with(r#""owners":true}}"#), "{text}");
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
@@ -209,34 +224,33 @@ mod tests {
 
     #[test]
     fn a_hello_on_the_wire_is_this() {
-        let expected = r#"{"hello":{"protocol":1,"node":"n1","version":"0.1.0","drivers":[{"name":"hostdir.edge-csi.io","answers":{"GetPluginInfo":"CgF4"}}]}}"#;
+        let driver = r#"{"name":"hostdir.edge-csi.io","answers":{"GetPluginInfo":"CgF4"}}"#;
+        let expected = format!(
+            r#"{{"hello":{{"protocol":1,"node":"n1","version":"0.1.0","drivers":[{driver}]}}}}"#
+        );
         assert_eq!(hello().encode().unwrap(), expected);
         assert_eq!(Message::decode(expected.as_bytes()).unwrap(), hello());
     }
 
     #[test]
-    fn a_farewell_on_the_wire_is_a_word() {
+    fn a_goodbye_on_the_wire_is_a_word() {
         assert_eq!(Message::Leave.encode().unwrap(), r#""leave""#);
         assert_eq!(Message::decode(br#""leaving""#).unwrap(), Message::Leaving);
     }
 
     #[test]
-    fn a_welcome_of_before_the_backoff_cap_has_none() {
+    fn an_older_welcome_has_no_backoff_cap() {
         let older = br#"{"welcome":{"protocol":1,"version":"0.1.0"}}"#;
-        let (version, scopes) = ("0.1.0".into(), BTreeMap::new());
-        let expected =
-            Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
-        assert_eq!(Message::decode(older).unwrap(), Message::Welcome(expected));
+        assert_eq!(Message::decode(older).unwrap(), Message::Welcome(welcome(BTreeMap::new())));
     }
 
     #[test]
     fn scopes_on_the_wire_are_words() {
-        let text = r#"{"welcome":{"protocol":1,"version":"0.1.0","scopes":{"a.example":"node","b.example":"shared"}}}"#;
+        let scopes = r#"{"a.example":"node","b.example":"shared"}"#;
+        let text = format!(r#"{{"welcome":{{"protocol":1,"version":"0.1.0","scopes":{scopes}}}}}"#);
         let scopes = [("a.example", Scope::Node), ("b.example", Scope::Shared)];
-        let scopes =
-            scopes.into_iter().map(|(name, scope)| (name.parse().unwrap(), scope)).collect();
-        let version = "0.1.0".into();
-        let welcome = Welcome { protocol: 1, version, backoff_cap_ms: None, scopes, owners: false };
+        let scopes = scopes.map(|(name, scope)| (name.parse().unwrap(), scope)).into();
+        let welcome = welcome(scopes);
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(welcome.clone()));
         assert_eq!(Message::Welcome(welcome).encode().unwrap(), text);
     }
@@ -253,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_newer_than_ours_are_no_reason_to_refuse() {
+    fn unknown_fields_are_ignored() {
         let newer = r#"{"welcome":{"protocol":1,"version":"9","mood":"good"}}"#;
         assert!(Message::decode(newer.as_bytes()).is_ok());
     }
@@ -271,7 +285,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+        fn any_bytes_are_a_message_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..128),
+        ) {
             let _ = Message::decode(&bytes);
         }
 

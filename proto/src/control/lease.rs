@@ -1,81 +1,84 @@
-//! What an edge and the cloud say to each other about volumes that one guest owns: control messages of a link.
+//! Exclusive leases of direct volumes, as edges and the cloud speak of them: control messages.
 //!
-//! An edge's messages are heard in the order in which it sent them, and nothing that is on a link that a newer one has
-//! replaced is heard any more; so what an edge said last is what it means.
+//! The cloud reads an edge's messages in the order in which the edge sent them. It reads nothing
+//! more from a link that a newer one has replaced. So the last message of an edge counts.
 
 use serde::{Deserialize, Serialize};
 
 use crate::names::DriverName;
 
-/// The longest id of a volume that may be spoken of, in bytes; the shortest has one. CSI's limit is 128; drivers exceed it.
+/// The longest id of a volume in a message, in bytes; the shortest has one. CSI's limit is 128,
+/// which some drivers exceed.
 pub const MAX_ID: usize = 4096;
 
-/// What an edge says of a volume.
+/// An edge's request about a volume's lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Own {
-    /// The answer has the same; the edge's own count.
+pub struct Request {
+    /// The edge's own count; the reply repeats it.
     pub id: u64,
     /// The volume's driver.
     pub driver: DriverName,
     /// The volume's id.
     pub volume: String,
-    /// What is said.
+    /// What the edge asks for or reports.
     pub step: Step,
 }
 
-/// What an edge says.
+/// What an edge asks for or reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// It has not got the volume, and a pod wants it.
+    /// A pod needs the volume, and the edge has no lease of it.
     Ask {
-        /// The pod's UID; empty if it is not known.
+        /// The pod's UID; empty if it is unknown.
         pod: String,
     },
-    /// It has got the volume.
+    /// The edge has the lease.
     Hold {
-        /// The epoch that it was told with it; 0 if it was never told one.
+        /// The epoch that the cloud granted it with; 0 if the cloud never did.
         epoch: u64,
-        /// The pod's UID; empty if it is not known.
+        /// The pod's UID; empty if it is unknown.
         pod: String,
     },
-    /// It has not got the volume, whatever the cloud thinks.
+    /// The edge has no lease, whatever the cloud recorded.
     Release,
 }
 
-/// The cloud's answer.
+/// The cloud's reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// Of what it is the answer.
+pub struct Reply {
+    /// The request's id.
     pub id: u64,
-    /// The answer.
-    pub answer: Answer,
+    /// The outcome.
+    #[serde(rename = "answer")]
+    pub outcome: Outcome,
 }
 
-/// How the volume stands.
+/// Who has the lease now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It is this node's.
+pub enum Outcome {
+    /// This node.
     Held {
-        /// Grows with each time that a volume is given to anybody.
+        /// Grows with each lease of the volume that the cloud grants.
         epoch: u64,
     },
-    /// It is not this node's any more.
+    /// This node no longer.
     Released,
-    /// It is another node's, so it was not given.
-    Anothers {
-        /// Whose, and what to do; for an operator.
+    /// Another node, so it was not granted.
+    #[serde(rename = "anothers")]
+    HeldElsewhere {
+        /// Which node, and what to do; for an operator.
         why: String,
     },
-    /// It was taken from this node by an operator's word; it may be another's.
+    /// An operator took it from this node; another node may have it.
     Fenced {
-        /// Whose, and what to do; for an operator.
+        /// Which node, and what to do; for an operator.
         why: String,
     },
-    /// It cannot be said now.
+    /// Unknown for now.
     NotNow {
-        /// Why; for an operator.
+        /// The reason; for an operator.
         why: String,
     },
 }
@@ -86,37 +89,44 @@ mod tests {
     use crate::control::hello::Message;
 
     #[test]
-    fn what_is_said_of_a_volume_on_the_wire_is_this() {
-        let own = |step| {
-            Message::Own(Own {
-                id: 7,
-                driver: "d.example".parse().unwrap(),
-                volume: "v".into(),
-                step,
-            })
+    fn each_message_on_the_wire_is_this() {
+        let request = |step| {
+            let driver = "d.example".parse().unwrap();
+            Message::Lease(Request { id: 7, driver, volume: "v".into(), step })
         };
-        let owner = |answer| Message::Owner(Owner { id: 7, answer });
+        let reply = |outcome| Message::LeaseReply(Reply { id: 7, outcome });
         for (message, text) in [
             (
-                own(Step::Ask { pod: "p".into() }),
+                request(Step::Ask { pod: "p".into() }),
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":{"ask":{"pod":"p"}}}}"#,
             ),
             (
-                own(Step::Hold { epoch: 5, pod: String::new() }),
-                r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":{"hold":{"epoch":5,"pod":""}}}}"#,
+                request(Step::Hold { epoch: 5, pod: String::new() }),
+                concat!(
+                    r#"{"own":{"id":7,"driver":"d.example","volume":"v","#,
+                    r#""step":{"hold":{"epoch":5,"pod":""}}}}"#
+                ),
             ),
             (
-                own(Step::Release),
+                request(Step::Release),
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":"release"}}"#,
             ),
             (
-                owner(Answer::Held { epoch: 9 }),
+                reply(Outcome::Held { epoch: 9 }),
                 r#"{"owner":{"id":7,"answer":{"held":{"epoch":9}}}}"#,
             ),
-            (owner(Answer::Released), r#"{"owner":{"id":7,"answer":"released"}}"#),
+            (reply(Outcome::Released), r#"{"owner":{"id":7,"answer":"released"}}"#),
             (
-                owner(Answer::Fenced { why: "w".into() }),
+                reply(Outcome::HeldElsewhere { why: "w".into() }),
+                r#"{"owner":{"id":7,"answer":{"anothers":{"why":"w"}}}}"#,
+            ),
+            (
+                reply(Outcome::Fenced { why: "w".into() }),
                 r#"{"owner":{"id":7,"answer":{"fenced":{"why":"w"}}}}"#,
+            ),
+            (
+                reply(Outcome::NotNow { why: "w".into() }),
+                r#"{"owner":{"id":7,"answer":{"not_now":{"why":"w"}}}}"#,
             ),
         ] {
             assert_eq!(message.encode().unwrap(), text);

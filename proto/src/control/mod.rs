@@ -1,6 +1,8 @@
-//! The messages that both ends exchange beside calls: the hello, news of drivers, leases.
+//! The messages that both ends exchange beside calls: the hello, news of drivers, leases of
+//! volumes.
 //!
-//! Pure codecs: bytes from the other end are parsed once, within bounds, and never panic. May use: names, csi.
+//! Pure codecs: bytes from the other end are parsed once, within bounds, and never panic. May use:
+//! names, csi.
 
 pub mod hello;
 pub mod lease;

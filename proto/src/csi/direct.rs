@@ -1,8 +1,9 @@
-//! Direct volumes: what a class, or a PersistentVolume's attributes, say of one, and what of it a driver sees.
+//! Direct volumes: their settings in a class or a PersistentVolume, and their requests for the
+//! driver.
 //!
-//! The cloud reads it out of CreateVolume's parameters, and from then on it travels in the volume's context, so a
-//! node needs nobody to know. Both ends refuse what they do not understand; neither guesses. A driver sees a block
-//! volume and none of our keys; all else passes as it came.
+//! The cloud reads the settings from CreateVolume's parameters. After that they travel in the
+//! volume's context, so a node needs no other source. Both ends refuse unknown settings. A driver
+//! sees a block volume and none of our keys; all else passes as it came.
 
 use std::collections::BTreeMap;
 
@@ -16,28 +17,28 @@ use super::wire::Malformed;
 mod keys;
 pub use keys::{Access, Blank, Contradiction, Direct, FileSystem, Fsck, GroupChange, KEY, Kind};
 
-/// What a filesystem volume is to be for its guest.
+/// The file system of a volume, for its guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The file system asked for; none leaves it to what is there, and to ext4 if nothing is.
+    /// The requested file system; none takes the existing one, or makes ext4.
     pub file_system: Option<FileSystem>,
     /// Its mount flags as they came.
     pub flags: Vec<String>,
-    /// The group that is to own the files, as it came; empty for none.
+    /// The group that shall own the files, as it came; empty for none.
     pub group: String,
 }
 
 impl Direct {
-    /// What is asked for with a capability.
+    /// The mount that a capability asks for.
     ///
     /// # Errors
-    /// It cannot be had directly.
+    /// A direct volume cannot have it.
     pub fn mount(&self, capability: &VolumeCapability) -> Result<Mount, Contradiction> {
         let mode = capability.access_mode.as_ref().map_or(0, |mode| mode.mode);
         let mode = Mode::try_from(mode).unwrap_or(Mode::Unknown);
         match (mode, self.access) {
             (Mode::SingleNodeSingleWriter, _) => {}
-            // What Kubernetes' sidecars send for ReadWriteOnce.
+            // Kubernetes' sidecars send this for ReadWriteOnce.
             (Mode::SingleNodeWriter | Mode::SingleNodeMultiWriter, Access::ReadWriteOnce) => {}
             (Mode::SingleNodeWriter | Mode::SingleNodeMultiWriter, Access::ReadWriteOncePod) => {
                 return Err(Contradiction::SharedOnNode(mode.as_str_name()));
@@ -52,15 +53,19 @@ impl Direct {
             name => Some(name.parse()?),
         };
         self.check_mkfs(file_system.unwrap_or_default())?;
-        Ok(Mount { file_system, flags: mount.mount_flags.clone(), group: mount.volume_mount_group.clone() })
+        Ok(Mount {
+            file_system,
+            flags: mount.mount_flags.clone(),
+            group: mount.volume_mount_group.clone(),
+        })
     }
 }
 
-// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+// Numbers of fields in CSI's messages; the tests check them against the generated code.
 const BLOCK: u32 = 1;
 const MOUNT: u32 = 2;
 
-/// What of a request's context, or parameters, is about direct volumes.
+/// The settings of direct volumes in a request's context or parameters.
 ///
 /// # Errors
 /// The request is malformed.
@@ -79,7 +84,7 @@ pub fn asked(request: &[u8], places: Places) -> Result<BTreeMap<String, String>,
     Ok(asked)
 }
 
-/// The request as a driver gets it: for a block volume, and without what is ours.
+/// The request for the driver: for a block volume, and without our keys.
 ///
 /// # Errors
 /// The request is malformed.
@@ -92,19 +97,20 @@ pub fn for_driver(request: &[u8], places: Places) -> Result<Vec<u8>, Malformed> 
                 wire::append(&mut edited, &[places.capability], &as_block(capability)?);
             }
             Some(entry)
-                if places.context.contains(&field.number) && keys::is_ours(wire::read_entry(entry)?.0) => {}
+                if places.context.contains(&field.number)
+                    && keys::is_ours(wire::read_entry(entry)?.0) => {}
             _ => edited.extend_from_slice(field.raw),
         }
     }
     Ok(edited)
 }
 
-/// A capability with block access in place of a mount; its access mode and what is newer than we are stay.
+/// A capability with block access in place of a mount; access mode and unknown fields stay.
 fn as_block(capability: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut edited = Vec::with_capacity(capability.len() + 2);
     for field in wire::fields(capability) {
         let field = field?;
-        // One of a oneof is there; of several the last would count.
+        // Both are of one oneof, of which the last counts.
         if field.number != MOUNT && field.number != BLOCK {
             edited.extend_from_slice(field.raw);
         }
@@ -113,13 +119,16 @@ fn as_block(capability: &[u8]) -> Result<Vec<u8>, Malformed> {
     Ok(edited)
 }
 
-/// ValidateVolumeCapabilities' answer as its caller sees it: what is confirmed is what was asked, and what the driver
-/// has confirmed besides.
+/// ValidateVolumeCapabilities' answer for its caller.
+///
+/// It confirms the capabilities and context of the request in place of the edited ones, and all
+/// else that the driver confirmed.
 ///
 /// # Errors
 /// The answer or the request is malformed.
 pub fn into_validated(answer: &[u8], request: &[u8]) -> Result<Vec<u8>, Malformed> {
-    // ValidateVolumeCapabilitiesResponse.confirmed, and the fields in it that were edited, with those of the request.
+    // ValidateVolumeCapabilitiesResponse.confirmed, and its edited fields after those of the
+    // request.
     const CONFIRMED: u32 = 1;
     const PAIRS: [(u32, u32); 3] = [(2, 1), (3, 2), (4, 3)];
     let confirm = |theirs: &[u8]| {
@@ -142,7 +151,7 @@ pub fn into_validated(answer: &[u8], request: &[u8]) -> Result<Vec<u8>, Malforme
     Ok(wire::edit(answer, &[CONFIRMED], confirm)?.unwrap_or_else(|| answer.to_vec()))
 }
 
-/// CreateVolume's answer with what the class said put into the volume's context, which Kubernetes keeps.
+/// CreateVolume's answer with the settings in the volume's context, which Kubernetes keeps.
 pub fn into_created_volume(answer: &[u8], asked: &BTreeMap<String, String>) -> Vec<u8> {
     // CreateVolumeResponse.volume.volume_context
     const CONTEXT: [u32; 2] = [1, 3];

@@ -1,13 +1,12 @@
 //! gRPC's message framing: a flag byte, four bytes of length, the message.
 //!
-//! A body is read whole and kept as it came, so that what is passed on is what was received;
-//! the message inside is a view of the same bytes.
+//! A body is read whole and passed on as it came; the message inside is a view of the same bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-/// The largest message that passes, in bytes; grpc-go's default for what it receives.
+/// The largest message that passes, in bytes; grpc-go's default for received messages.
 pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 /// The bytes before each message.
 pub const PREFIX: usize = 5;
@@ -18,7 +17,7 @@ pub enum FrameError {
     /// More than [`MAX_MESSAGE`].
     #[error("the message is larger than {MAX_MESSAGE} bytes")]
     TooLarge,
-    /// The compressed flag is set; nobody here offers a compression.
+    /// The compressed flag is set; nothing here offers a compression.
     #[error("the message is compressed, which no CSI endpoint here offers; send it uncompressed")]
     Compressed,
     /// The body ends before the message does, or goes on after it, or has an unknown flag.
@@ -85,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_way_to_be_no_message_is_told_apart() {
+    fn each_malformed_body_has_its_own_error() {
         let cases: [(&[u8], &str); 6] = [
             (b"", "cut inside the prefix"),
             (b"\0\0\0\0", "cut inside the prefix"),
@@ -98,7 +97,10 @@ mod tests {
             let error = message(&Bytes::from_static(body)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(matches!(message(&Bytes::from_static(b"\0\xff\xff\xff\xff")), Err(FrameError::TooLarge)));
+        assert!(matches!(
+            message(&Bytes::from_static(b"\0\xff\xff\xff\xff")),
+            Err(FrameError::TooLarge)
+        ));
     }
 
     #[tokio::test]
@@ -111,7 +113,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn any_bytes_are_a_message_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..64),
+        ) {
             let body = Bytes::from(bytes);
             if let Ok(inner) = message(&body) {
                 prop_assert_eq!(inner.len() + PREFIX, body.len());
@@ -119,7 +123,9 @@ mod tests {
         }
 
         #[test]
-        fn what_is_framed_is_read_back(content in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        fn a_framed_message_is_read_back(
+            content in proptest::collection::vec(any::<u8>(), 0..2000),
+        ) {
             prop_assert_eq!(message(&frame(&content)).unwrap(), content);
         }
     }

@@ -28,7 +28,9 @@ impl Id {
     /// The id or name itself.
     pub fn text(&self) -> &str {
         match self {
-            Self::Volume(text) | Self::Snapshot(text) | Self::Group(text) | Self::Name(_, text) => text,
+            Self::Volume(text) | Self::Snapshot(text) | Self::Group(text) | Self::Name(_, text) => {
+                text
+            }
         }
     }
 
@@ -73,7 +75,8 @@ pub enum Key {
     },
     /// A call on something that exists.
     Home(Id),
-    /// Ends something. CSI: the answer is OK where that thing is not, so a guess at the node is wrong.
+    /// Ends something. CSI: the answer is OK where that thing is not, so a guess at the node is
+    /// wrong.
     Delete(Id),
     /// Makes a snapshot of these volumes, which must share one home.
     Snapshot {
@@ -94,7 +97,9 @@ impl Key {
     /// The field without which the call is about nothing. CSI: "This field is REQUIRED."
     pub fn missing(&self) -> Option<&'static str> {
         match self {
-            Self::Create { name, .. } | Self::Snapshot { name, .. } if name.is_empty() => Some("a name"),
+            Self::Create { name, .. } | Self::Snapshot { name, .. } if name.is_empty() => {
+                Some("a name")
+            }
             Self::Snapshot { volumes, .. }
                 if volumes.is_empty() || volumes.iter().any(|id| id.text().is_empty()) =>
             {
@@ -126,14 +131,16 @@ impl Method {
 
     /// What no other call may be about while this one runs.
     ///
-    /// CSI: the CO should have no more than one call in flight per volume. Empty for lists, streams,
-    /// and keys that are not valid yet.
+    /// CSI: the CO should have no more than one call in flight per volume. Empty for lists,
+    /// streams, and keys that are not valid yet.
     pub fn subjects(self, key: &Key) -> Vec<Id> {
         let mut subjects = match key {
             Key::Home(_) | Key::Delete(_) if self.bulk() => Vec::new(),
             Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => vec![id.clone()],
             Key::Create { name, .. } => vec![Id::Name(self, name.clone())],
-            Key::Snapshot { name, volumes } => [&[Id::Name(self, name.clone())], volumes.as_slice()].concat(),
+            Key::Snapshot { name, volumes } => {
+                [&[Id::Name(self, name.clone())], volumes.as_slice()].concat()
+            }
             Key::Local | Key::Node(None) | Key::All | Key::Capacity(_) => Vec::new(),
         };
         subjects.retain(|id| !id.text().is_empty());
@@ -168,7 +175,8 @@ table!(readers);
 
 fn same<M: Message + Default + PartialEq>(one: &[u8], other: &[u8]) -> bool {
     // A message that encodes to the length that it came with holds no unknown fields.
-    let read = |bytes: &[u8]| M::decode(bytes).ok().filter(|message| message.encoded_len() == bytes.len());
+    let read =
+        |bytes: &[u8]| M::decode(bytes).ok().filter(|message| message.encoded_len() == bytes.len());
     read(one).is_some_and(|one| read(other) == Some(one))
 }
 

@@ -30,8 +30,8 @@ pub enum Learn {
 pub struct Made {
     /// Its id; the driver may have left it empty, which CSI forbids.
     pub id: Id,
-    /// Its entry in a list: `ListVolumesResponse.Entry` or `ListSnapshotsResponse.Entry`; for a group,
-    /// `CreateVolumeGroupSnapshotResponse`.
+    /// Its entry in a list: `ListVolumesResponse.Entry` or `ListSnapshotsResponse.Entry`; for a
+    /// group, `CreateVolumeGroupSnapshotResponse`.
     pub entry: Bytes,
     /// The volume or snapshot that its content comes from.
     pub source: Option<Id>,
@@ -72,7 +72,8 @@ fn new_size(answer: &[u8]) -> Result<i64, DecodeError> {
     types::ControllerExpandVolumeResponse::decode(answer).map(|answer| answer.capacity_bytes)
 }
 
-/// The answer's one field has the number and type that it has in a list's entry, so its bytes are one.
+/// The answer's one field has the number and type that it has in a list's entry, so its bytes are
+/// one.
 fn created_volume(answer: &Bytes) -> Result<Vec<Made>, DecodeError> {
     let volume = types::CreateVolumeResponse::decode(answer.clone())?.volume;
     let made = volume.map(|volume| Made {
@@ -93,7 +94,8 @@ fn snapshot_made(snapshot: types::Snapshot, entry: Bytes) -> Made {
     Made { id: Id::Snapshot(snapshot.snapshot_id), entry, source: volume.map(Id::Volume) }
 }
 
-/// The group comes first: callers take the first thing of an answer for the one that they asked for.
+/// The group comes first: callers take the first thing of an answer for the one that they asked
+/// for.
 fn created_group(answer: &Bytes) -> Result<Vec<Made>, DecodeError> {
     let response = types::CreateVolumeGroupSnapshotResponse::decode(answer.clone())?;
     let Some(group) = response.group_snapshot else {

@@ -250,5 +250,7 @@ pub fn of_driver(path: &str) -> bool {
     let Some((service, method)) = parts else {
         return false;
     };
-    SERVICES.contains(&service) && !method.is_empty() && method.bytes().all(|b| b.is_ascii_alphanumeric())
+    SERVICES.contains(&service)
+        && !method.is_empty()
+        && method.bytes().all(|b| b.is_ascii_alphanumeric())
 }

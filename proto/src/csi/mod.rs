@@ -1,7 +1,7 @@
 //! CSI as it stands on the wire: messages, the table of methods, framing, edits on bytes, statuses.
 //!
-//! Everything here is pure: bytes and values go in, bytes and values come out. Whatever treats one RPC
-//! differently from another is a column of the table in `table.rs`. May use: names, host.
+//! Everything here is pure: bytes and values go in, bytes and values come out. Whatever treats one
+//! RPC differently from another is a column of the table in `table.rs`. May use: names, host.
 
 pub mod column;
 pub mod direct;

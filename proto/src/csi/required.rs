@@ -1,7 +1,7 @@
 //! Required fields of requests, beside the id. CSI: "This field is REQUIRED."
 //!
-//! The driver checks them when it is asked. Where no driver is asked, because none has the volume, the
-//! caller must hear of a missing field first. A request that cannot be read lacks nothing here.
+//! The driver checks them when it is asked. Where no driver is asked, because none has the volume,
+//! the caller must hear of a missing field first. A request that cannot be read lacks nothing here.
 
 use bytes::Bytes;
 use prost::Message;

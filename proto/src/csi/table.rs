@@ -1,9 +1,9 @@
 //! The table of all CSI RPCs: adding an RPC is one row here.
 //!
 //! A row is `Service/Method(request) => key, learn what_an_answer_teaches, { column: value };`. The
-//! last two parts may be missing. `method.rs` makes the enum and the columns out of it, `key.rs` the
-//! keys of calls, and `learn.rs` what answers teach. A renamed field breaks the build; a missing or
-//! doubled row breaks a test over the descriptor set.
+//! last two parts may be missing. `method.rs` makes the enum and the columns out of it, `key.rs`
+//! the keys of calls, and `learn.rs` what answers teach. A renamed field breaks the build; a
+//! missing or doubled row breaks a test over the descriptor set.
 
 /// Calls the macro `$each` with all rows.
 macro_rules! table {

@@ -1,7 +1,7 @@
-//! The topology that a node-scope driver without one of its own gets from us: each node is a segment.
+//! Our topology for drivers of scope `node` that have none of their own: each node is a segment.
 //!
-//! Callers see it in every answer, in the cloud and at the node, so that the scheduler keeps a pod at its volume's
-//! node; the driver never sees it. All else passes byte for byte, also fields that are newer than we are.
+//! Callers see it in every answer, in the cloud and at the node, so the scheduler keeps a pod at
+//! its volume's node. The driver never sees it. All else passes byte for byte, also unknown fields.
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,7 +15,7 @@ use super::wire;
 use super::wire::{Edit, Malformed};
 use crate::names::NodeName;
 
-/// The segment that names a node when its driver has no topology of its own.
+/// The segment of a node whose driver has no topology of its own.
 pub const NODE_SEGMENT: &str = "topology.edge-csi.io/node";
 
 /// From where a driver's volumes can be managed.
@@ -28,7 +28,7 @@ pub enum Scope {
     Shared,
 }
 
-// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+// Numbers of fields in CSI's messages; the tests check them against the generated code.
 const RESPONSE_VOLUME: u32 = 1;
 const RESPONSE_SNAPSHOT: u32 = 1;
 const VOLUME_TOPOLOGY: u32 = 5;
@@ -43,16 +43,20 @@ const SEGMENTS: u32 = 1;
 const CAPABILITIES: u32 = 1;
 const LIST_ENTRIES: u32 = 1;
 
-/// Whether a driver at a node has topology of its own: it says that its volumes are not accessible everywhere,
-/// and where its node is. Answers that are no protobuf say neither.
+/// Whether a driver at a node has a topology of its own.
+///
+/// It does if it reports accessibility constraints and segments of its node. Malformed answers
+/// report neither.
 pub fn has_own(plugin_capabilities: &[u8], node_info: &[u8]) -> bool {
     let info = csi::NodeGetInfoResponse::decode(node_info).unwrap_or_default();
-    constrained(plugin_capabilities) && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
+    constrained(plugin_capabilities)
+        && info.accessible_topology.is_some_and(|at| !at.segments.is_empty())
 }
 
 /// Whether an answer to GetPluginCapabilities has VOLUME_ACCESSIBILITY_CONSTRAINTS.
 pub fn constrained(plugin_capabilities: &[u8]) -> bool {
-    let answer = csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
+    let answer =
+        csi::GetPluginCapabilitiesResponse::decode(plugin_capabilities).unwrap_or_default();
     answer.capabilities.iter().any(|capability| *capability == constraints())
 }
 
@@ -81,8 +85,10 @@ pub fn into_node_info(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malforme
     let mut topology = Vec::new();
     for field in wire::fields(answer) {
         let field = field?;
-        // Protobuf: messages that stand there twice are merged, which is what one after the other means.
-        topology.extend(field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default());
+        // Protobuf merges two messages of one field, which is the same as their concatenation.
+        topology.extend(
+            field.content.filter(|_| field.number == NODE_INFO_TOPOLOGY).unwrap_or_default(),
+        );
     }
     if names(&topology, node)? {
         return Ok(answer.clone());
@@ -90,12 +96,13 @@ pub fn into_node_info(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malforme
     Ok(appended(answer, &[NODE_INFO_TOPOLOGY, SEGMENTS], &segment(node)))
 }
 
-/// Adds the segment of the node that made it to where a volume is accessible from.
+/// Adds the node's segment to the topologies of a volume that it made.
 ///
 /// # Errors
 /// The answer is malformed.
 pub fn into_created_volume(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
-    let (mut volume, mut topology) = (false, false);
+    let mut volume = false;
+    let mut topology = false;
     let edited = wire::edit(answer, &[RESPONSE_VOLUME], |content| {
         volume = true;
         let at = |content: &[u8]| {
@@ -110,18 +117,19 @@ pub fn into_created_volume(answer: &Bytes, node: &NodeName) -> Result<Bytes, Mal
     Ok(or(edited, answer))
 }
 
-/// Adds the segment of the node that cut it to where a snapshot is accessible from, if the driver says that.
+/// Adds the node's segment to the topologies of a snapshot that it made, if the driver reports any.
 ///
 /// # Errors
 /// The answer is malformed.
 pub fn into_created_snapshot(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
     let edited = wire::edit(answer, &[RESPONSE_SNAPSHOT], |snapshot| {
-        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node)).map(Edit::from)
+        wire::edit(snapshot, &[SNAPSHOT_TOPOLOGY], |topology| into_topology(topology, node))
+            .map(Edit::from)
     })?;
     Ok(or(edited, answer))
 }
 
-/// Takes our segment out of where a CreateVolume asks for its volume.
+/// Removes our segment from the requirement of a CreateVolume.
 ///
 /// # Errors
 /// The request is malformed.
@@ -129,15 +137,16 @@ pub fn out_of_create_volume(request: &Bytes) -> Result<Bytes, Malformed> {
     wire::edit(request, &[VOLUME_REQUIREMENT], out_of_requirement).map(|edited| or(edited, request))
 }
 
-/// Takes our segment out of where a CreateSnapshot asks for its snapshot.
+/// Removes our segment from the requirement of a CreateSnapshot.
 ///
 /// # Errors
 /// The request is malformed.
 pub fn out_of_create_snapshot(request: &Bytes) -> Result<Bytes, Malformed> {
-    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement).map(|edited| or(edited, request))
+    wire::edit(request, &[SNAPSHOT_REQUIREMENT], out_of_requirement)
+        .map(|edited| or(edited, request))
 }
 
-/// Takes our segment out of where a GetCapacity asks for.
+/// Removes our segment from the topology of a GetCapacity.
 ///
 /// # Errors
 /// The request is malformed.
@@ -145,7 +154,7 @@ pub fn out_of_capacity(request: &Bytes) -> Result<Bytes, Malformed> {
     wire::edit(request, &[CAPACITY_TOPOLOGY], out_of_topology).map(|edited| or(edited, request))
 }
 
-/// A request as the driver gets it: without our segment.
+/// The request for the driver, without our segment.
 ///
 /// # Errors
 /// The request is malformed.
@@ -162,7 +171,7 @@ pub fn out_of_request(rewrite: Rewrite, request: &Bytes) -> Result<Bytes, Malfor
     }
 }
 
-/// A driver's whole answer as callers see it who see our topology.
+/// A driver's whole answer with our topology, for callers.
 ///
 /// # Errors
 /// The answer is malformed.
@@ -191,12 +200,12 @@ fn into_entries(
     Ok(or(edited, answer))
 }
 
-/// CSI: a requirement has requisite or preferred topologies, so one that we leave without is none.
+/// CSI: a requirement has requisite or preferred topologies, so an empty one is removed.
 fn out_of_requirement(requirement: &[u8]) -> Result<Edit, Malformed> {
     wire::edit(requirement, &[REQUISITE, PREFERRED], out_of_topology).map(unless_empty)
 }
 
-/// CSI: a topology that is given has segments, so one that had ours alone goes.
+/// CSI: a topology has segments, so one with only ours is removed.
 fn out_of_topology(topology: &[u8]) -> Result<Edit, Malformed> {
     let ours = |entry: &[u8]| {
         let (key, _) = wire::read_entry(entry)?;
@@ -209,7 +218,7 @@ fn unless_empty(edited: Option<Vec<u8>>) -> Edit {
     if edited.as_ref().is_some_and(Vec::is_empty) { Edit::Drop } else { edited.into() }
 }
 
-/// Adds the segment, unless it is there. Of two with the same key the last one counts.
+/// Adds the segment, unless it is there. The last of several with the same key counts.
 fn into_topology(topology: &[u8], node: &NodeName) -> Result<Edit, Malformed> {
     if names(topology, node)? {
         return Ok(Edit::Keep);

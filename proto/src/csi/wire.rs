@@ -1,63 +1,64 @@
-//! Edits protobuf messages as bytes: a field of ours is added or taken out, and every field that is newer than
-//! we are, and the order of all of them, stays as it came.
+//! Edits protobuf messages as bytes: adds or removes a field, and keeps all others, in their order.
 //!
-//! A message inside a message is edited by an [`edit`] inside an [`edit`]. Nothing here recurses on what comes
-//! from outside, and bytes that are no message are an error.
+//! So unknown fields survive. A message inside a message is edited by an [`edit`] inside an
+//! [`edit`]. Nothing here recurses on bytes from outside, and malformed bytes are an error.
 
 use prost::DecodeError;
 use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 
-/// Why bytes are no message that we edit.
+/// Why a message cannot be edited.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
-    /// They are no protobuf.
+    /// It is not protobuf.
     #[error("a message cannot be edited, because it is no protobuf")]
     Bytes(#[from] DecodeError),
-    /// A field goes on after the end of its message.
+    /// A field is longer than its message.
     #[error("a message cannot be edited, because a field in it is longer than it")]
     TooLong,
     /// A group, which proto3 does not have.
-    #[error("a message cannot be edited, because field {0} of it is a group, which proto3 does not have")]
+    #[error(
+        "a message cannot be edited, because field {0} of it is a group, which proto3 does not have"
+    )]
     Group(u32),
-    /// A text that is not UTF-8, which proto3 demands.
+    /// A string that is not UTF-8, which proto3 requires.
     #[error("a message cannot be read, because a text in it is not UTF-8")]
     Text(#[from] std::str::Utf8Error),
 }
 
-/// A field as it stands in a message.
+/// A field of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
     /// Its number.
     pub number: u32,
     /// All of it: number, wire type, length, content.
     pub raw: &'a [u8],
-    /// Of a message, a text, bytes or a map's entry: what is inside. None of numbers.
+    /// The content of a message, string, bytes or map entry; none for numbers.
     pub content: Option<&'a [u8]>,
 }
 
-/// What becomes of a field.
+/// What happens to a field.
 pub enum Edit {
     /// It stays, byte for byte.
     Keep,
-    /// It goes.
+    /// It is removed.
     Drop,
-    /// It gets another content.
+    /// Its content is replaced.
     Replace(Vec<u8>),
 }
 
 impl From<Option<Vec<u8>>> for Edit {
-    /// What became of a message inside: none is unchanged.
+    /// The result of editing a message inside; none means unchanged.
     fn from(edited: Option<Vec<u8>>) -> Self {
         edited.map_or(Self::Keep, Self::Replace)
     }
 }
 
-/// The fields of a message, in the order in which they stand there.
+/// The fields of a message, in their order.
 ///
 /// # Errors
-/// Each item may be one, and is the last then.
+/// An item may be one; it is the last then.
 pub fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Malformed>> {
     let mut rest = message;
     std::iter::from_fn(move || {
@@ -69,7 +70,7 @@ pub fn fields(message: &[u8]) -> impl Iterator<Item = Result<Field<'_>, Malforme
     })
 }
 
-/// Takes a field off the front.
+/// Takes the first field off the front.
 fn field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, Malformed> {
     let whole = *rest;
     let (number, wire_type) = decode_key(rest)?;
@@ -77,31 +78,35 @@ fn field<'a>(rest: &mut &'a [u8]) -> Result<Field<'a>, Malformed> {
     match wire_type {
         WireType::StartGroup | WireType::EndGroup => return Err(Malformed::Group(number)),
         WireType::LengthDelimited => {
-            // A length that does not fit in memory is longer than what is there.
+            // A length beyond the address space is longer than the message.
             let length = usize::try_from(decode_varint(rest)?).map_err(|_| Malformed::TooLong)?;
             let (inside, after) = rest.split_at_checked(length).ok_or(Malformed::TooLong)?;
-            (content, *rest) = (Some(inside), after);
+            content = Some(inside);
+            *rest = after;
         }
         WireType::Varint | WireType::ThirtyTwoBit | WireType::SixtyFourBit => {
             skip_field(wire_type, number, rest, DecodeContext::default())?;
         }
     }
-    // `rest` is an end of `whole`, so there is always such a beginning.
+    // `rest` is a suffix of `whole`, so this prefix exists.
     let raw = whole.get(..whole.len() - rest.len()).ok_or(Malformed::TooLong)?;
     Ok(Field { number, raw, content })
 }
 
-/// Asks `each` about the content of every field that has one of these numbers, and gives the message as it is
-/// then; none if nothing changed. A singular message may stand there more than once: protobuf merges them.
+/// Calls `each` with the content of every field that has one of these numbers, and returns the
+/// edited message; none if nothing changed.
+///
+/// A singular message may be there more than once: protobuf merges them.
 ///
 /// # Errors
-/// The message is malformed, or `each` says so of what is inside.
+/// The message is malformed, or `each` fails.
 pub fn edit(
     message: &[u8],
     numbers: &[u32],
     mut each: impl FnMut(&[u8]) -> Result<Edit, Malformed>,
 ) -> Result<Option<Vec<u8>>, Malformed> {
-    let (mut edited, mut changed) = (Vec::with_capacity(message.len()), false);
+    let mut edited = Vec::with_capacity(message.len());
+    let mut changed = false;
     for field in fields(message) {
         let Field { number, raw, content } = field?;
         let content = content.filter(|_| numbers.contains(&number));
@@ -116,9 +121,11 @@ pub fn edit(
     Ok(changed.then_some(edited))
 }
 
-/// Appends a field with this content; `path` has the numbers (from 1 to 2^29 - 1) of the messages that it is in,
-/// the outermost first, and then its own. Protobuf merges: a repeated field gets one more, a map one more entry,
-/// a message what is inside.
+/// Appends a field with this content.
+///
+/// `path` has the numbers (from 1 to 2^29 - 1) of the messages around the field, the outermost
+/// first, and then its own. Protobuf merges: a repeated field gets one more element, a map one more
+/// entry, a message the fields inside.
 pub fn append(message: &mut Vec<u8>, path: &[u32], content: &[u8]) {
     let Some((number, below)) = path.split_first() else {
         return message.extend_from_slice(content);
@@ -143,9 +150,10 @@ pub fn entry(key: &str, value: &str) -> Vec<u8> {
 /// # Errors
 /// It is malformed, or not text.
 pub fn read_entry(entry: &[u8]) -> Result<(&str, &str), Malformed> {
-    let (mut key, mut value): (&[u8], &[u8]) = (&[], &[]);
+    let mut key: &[u8] = &[];
+    let mut value: &[u8] = &[];
     for field in fields(entry) {
-        // Protobuf: of a singular field that stands there twice, the last one counts.
+        // Protobuf: the last of several singular fields counts.
         match field? {
             Field { number: 1, content: Some(text), .. } => key = text,
             Field { number: 2, content: Some(text), .. } => value = text,
@@ -163,9 +171,10 @@ mod tests {
     use prost::Message;
     use prost::encoding::encode_varint;
 
-    /// Fields that CSI does not have, of every wire type.
+    /// Unknown fields of every wire type.
     fn unknown() -> impl Strategy<Value = Vec<u8>> {
-        let field = (100..20_000u32, any::<u64>(), proptest::collection::vec(any::<u8>(), 0..200), 0..4u8);
+        let field =
+            (100..20_000u32, any::<u64>(), proptest::collection::vec(any::<u8>(), 0..200), 0..4u8);
         let encode = |(number, value, bytes, kind): (u32, u64, Vec<u8>, u8)| {
             let mut field = Vec::new();
             match kind {
@@ -193,14 +202,17 @@ mod tests {
         let topologies = proptest::collection::vec(map(), 0..3);
         (".{0,9}", map(), map(), topologies, any::<Option<i64>>(), unknown()).prop_map(
             |(name, parameters, secrets, topologies, limit, unknown)| {
-                let preferred = topologies.into_iter().map(|segments| csi::Topology { segments }).collect();
+                let preferred =
+                    topologies.into_iter().map(|segments| csi::Topology { segments }).collect();
                 let requirement = csi::TopologyRequirement { preferred, ..Default::default() };
                 let request = csi::CreateVolumeRequest {
                     name,
                     parameters,
                     secrets,
-                    capacity_range: limit
-                        .map(|limit_bytes| csi::CapacityRange { limit_bytes, ..Default::default() }),
+                    capacity_range: limit.map(|limit_bytes| csi::CapacityRange {
+                        limit_bytes,
+                        ..Default::default()
+                    }),
                     accessibility_requirements: Some(requirement),
                     ..Default::default()
                 };
@@ -211,28 +223,31 @@ mod tests {
 
     const REQUIREMENT: u32 = 7;
 
-    /// The same message with all of its texts, maps and messages written anew, the requirement from the inside.
-    fn anew(message: &[u8]) -> Vec<u8> {
+    /// The same message with all strings, maps and messages replaced by themselves, the requirement
+    /// from the inside.
+    fn rewritten(message: &[u8]) -> Vec<u8> {
         fn same(content: &[u8]) -> Result<Edit, Malformed> {
             Ok(Edit::Replace(content.to_vec()))
         }
         let topology = |content: &[u8]| edit(content, &[1], same).map(Edit::from);
         let requirement = |content: &[u8]| edit(content, &[2], topology).map(Edit::from);
-        let message =
-            edit(message, &[1, 2, 3, 4, 5, 6, 8], same).unwrap().unwrap_or_else(|| message.to_vec());
+        let message = edit(message, &[1, 2, 3, 4, 5, 6, 8], same)
+            .unwrap()
+            .unwrap_or_else(|| message.to_vec());
         edit(&message, &[REQUIREMENT], requirement).unwrap().unwrap_or(message)
     }
 
     proptest! {
         #[test]
-        fn what_is_kept_or_written_anew_is_the_same(message in requests()) {
+        fn a_field_that_is_kept_or_replaced_by_itself_is_the_same(message in requests()) {
             prop_assert_eq!(edit(&message, &[4, REQUIREMENT], |_| Ok(Edit::Keep)).unwrap(), None);
-            prop_assert_eq!(&anew(&message), &message);
+            prop_assert_eq!(&rewritten(&message), &message);
         }
 
         #[test]
-        fn dropping_takes_out_that_field_alone(message in requests()) {
-            let without = edit(&message, &[5], |_| Ok(Edit::Drop)).unwrap().unwrap_or_else(|| message.clone());
+        fn dropping_removes_that_field_only(message in requests()) {
+            let without = edit(&message, &[5], |_| Ok(Edit::Drop)).unwrap();
+            let without = without.unwrap_or_else(|| message.clone());
             let kept: Vec<u8> = fields(&message)
                 .map(Result::unwrap)
                 .filter(|field| field.number != 5)
@@ -245,15 +260,18 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_are_a_message_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
             let read: Result<Vec<_>, _> = fields(&bytes).collect();
             let _ = read_entry(&bytes);
-            // prost's word on it: the empty message skips everything.
+            // prost decides: the empty message skips every field.
             let good = <() as Message>::decode(&*bytes).is_ok();
             match read {
                 Ok(read) => {
                     prop_assert!(good);
-                    prop_assert_eq!(read.iter().flat_map(|field| field.raw.to_vec()).collect::<Vec<_>>(), bytes);
+                    let raw: Vec<_> = read.iter().flat_map(|field| field.raw.to_vec()).collect();
+                    prop_assert_eq!(raw, bytes);
                 }
                 Err(Malformed::Group(_)) => {}
                 Err(_) => prop_assert!(!good),
@@ -261,14 +279,14 @@ mod tests {
         }
 
         #[test]
-        fn an_entry_is_read_as_it_was_written(key in ".*", value in ".*") {
+        fn a_map_entry_is_read_as_it_was_written(key in ".*", value in ".*") {
             let entry = entry(&key, &value);
             prop_assert_eq!(read_entry(&entry).unwrap(), (&*key, &*value));
         }
     }
 
     #[test]
-    fn what_is_appended_is_merged() {
+    fn an_appended_field_is_merged() {
         let volume = csi::Volume { volume_id: "v".into(), ..Default::default() };
         let mut message = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
         append(&mut message, &[1, 5, 1], &entry("zone", "a"));
@@ -279,14 +297,17 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_what_is_cut_or_too_long_are_errors() {
+    fn groups_and_truncated_or_too_long_fields_are_errors() {
         let first = |bytes: &[u8]| fields(bytes).next().unwrap().err();
         assert!(matches!(first(&[0x0b, 0x0c]), Some(Malformed::Group(1))));
         assert!(matches!(first(&[0x0a, 2, 0]), Some(Malformed::TooLong)));
         let longest = [[0x0a].as_slice(), &[0xff; 9], &[1]].concat();
         assert!(matches!(first(&longest), Some(Malformed::TooLong)));
         assert!(matches!(first(&[0x0a, 0xff]), Some(Malformed::Bytes(_))));
-        assert!(matches!(first(&[[0x08].as_slice(), &[0xff; 11]].concat()), Some(Malformed::Bytes(_))));
+        assert!(matches!(
+            first(&[[0x08].as_slice(), &[0xff; 11]].concat()),
+            Some(Malformed::Bytes(_))
+        ));
         assert!(matches!(first(&[0x0d, 1, 2, 3]), Some(Malformed::Bytes(_))));
         assert!(matches!(read_entry(&[0x0a, 1, 0xff]), Err(Malformed::Text(_))));
         assert_eq!(fields(&[0x0b, 0x0b]).count(), 1);

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-/// An error and all its sources, joined by `: `. A source whose text its parent repeats is left out.
+/// An error and all its sources, joined by `: `. A source whose text its parent repeats is left
+/// out.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,5 @@
-//! The process and its machine: tracked tasks, unix sockets, files that appear whole, start and end.
+//! The process and its machine: tracked tasks, unix sockets, files that appear whole, start and
+//! end.
 //!
 //! Every task has a name and an owner, and every wait for one ends. May use: names.
 

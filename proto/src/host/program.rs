@@ -1,4 +1,4 @@
-//! How both programs begin and end: log to stderr, one error with its causes, exit code 1.
+//! Start and end of both programs: logs on stderr, one error with its causes, exit code 1.
 
 use std::io;
 use std::io::IsTerminal;
@@ -10,7 +10,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Runs a program's work. Logs go to stderr, filtered by `RUST_LOG` (default: info).
 pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+    let filter =
+        EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -31,7 +32,7 @@ pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
 /// The system gives no threads.
 pub fn runtime(workers: u16) -> io::Result<tokio::runtime::Runtime> {
     if workers == 1 {
-        // No queue is shared with anybody, which is the quickest.
+        // Without a queue shared between threads, which is the fastest.
         return tokio::runtime::Builder::new_current_thread().enable_all().build();
     }
     tokio::runtime::Builder::new_multi_thread().worker_threads(workers.into()).enable_all().build()

@@ -1,4 +1,4 @@
-//! Files that others read appear whole or not at all: written beside, synced, and renamed.
+//! Files that other programs read appear whole or not at all: written beside, synced, and renamed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-/// What happens to a file that is there already.
+/// What happens to a file that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// It is replaced, in one step.
@@ -20,15 +20,19 @@ pub enum Existing {
 /// Publishes `content` at `path` with these permission bits.
 ///
 /// # Errors
-/// The file system's; nothing is left behind, and what was there is untouched.
+/// The file system's. Nothing is left behind, and an existing file is untouched.
 pub fn publish(path: &Path, content: &[u8], mode: u32, existing: Existing) -> io::Result<()> {
-    let parent =
-        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or_else(|| Path::new("."));
     let beside = parent.join(format!(".{}.new", Uuid::new_v4()));
     let published = write(&beside, content, mode).and_then(|()| match existing {
         Existing::Replace => std::fs::rename(&beside, path),
-        // A link, unlike a rename, refuses a name that is taken.
-        Existing::Keep => std::fs::hard_link(&beside, path).and_then(|()| std::fs::remove_file(&beside)),
+        // A hard link, unlike a rename, refuses an existing name.
+        Existing::Keep => {
+            std::fs::hard_link(&beside, path).and_then(|()| std::fs::remove_file(&beside))
+        }
     });
     if published.is_err() {
         let _ = std::fs::remove_file(&beside);

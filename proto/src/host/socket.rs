@@ -1,4 +1,4 @@
-//! Unix sockets that we serve: whole or not there, never another process's taken away.
+//! Unix sockets that we serve: they appear whole, and another process's is never taken away.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -14,19 +14,29 @@ pub const MODE: u32 = 0o660;
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Longer than the kernel takes.
-    #[error("the socket path {} has {length} bytes, and {MAX_PATH} is the most; choose a shorter directory", path.display())]
+    /// Longer than the kernel allows.
+    #[error(
+        "the socket path {} has {length} bytes, and {MAX_PATH} is the most; choose a shorter \
+         directory",
+        path.display()
+    )]
     TooLong {
         /// The path.
         path: PathBuf,
         /// Its length in bytes.
         length: usize,
     },
-    /// Somebody serves it.
-    #[error("{} is being served by another process; stop that one, or choose another path", .0.display())]
+    /// Another process serves it.
+    #[error(
+        "{} is being served by another process; stop that one, or choose another path",
+        .0.display()
+    )]
     Taken(PathBuf),
-    /// Something that is no socket is there.
-    #[error("{} is there and is no socket; it is left alone, move it away or choose another path", .0.display())]
+    /// The path is not a socket.
+    #[error(
+        "{} is there and is no socket; it is left alone, move it away or choose another path",
+        .0.display()
+    )]
     NotASocket(PathBuf),
     /// The file system refuses.
     #[error("the socket {} cannot be made", path.display())]
@@ -49,10 +59,10 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Serves `path` with mode [`MODE`]. A socket that nobody serves any more is replaced.
+    /// Serves `path` with mode [`MODE`]. A stale socket is replaced.
     ///
     /// # Errors
-    /// See [`SocketError`]; what was there is untouched.
+    /// See [`SocketError`]; an existing file is untouched.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         Self::bind_for(path, MODE)
     }
@@ -60,16 +70,16 @@ impl Socket {
     /// Serves `path` with this mode, otherwise as [`Socket::bind`].
     ///
     /// # Errors
-    /// See [`SocketError`]; what was there is untouched.
+    /// See [`SocketError`]; an existing file is untouched.
     pub fn bind_for(path: &Path, mode: u32) -> Result<Self, SocketError> {
         let length = path.as_os_str().len();
-        // The socket is made beside, under a name that is a little longer, and renamed.
+        // The socket is made beside, under a slightly longer name, and renamed.
         let beside = path.with_extension("new");
         if length > MAX_PATH || beside.as_os_str().len() > MAX_PATH {
             return Err(SocketError::TooLong { path: path.to_owned(), length });
         }
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
-        refuse_what_is_there(path)?;
+        refuse_existing(path)?;
         match std::fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -101,8 +111,8 @@ fn inode(path: &Path) -> io::Result<u64> {
     std::fs::symlink_metadata(path).map(|meta| meta.ino())
 }
 
-/// Passes if there is nothing, or a socket on which nobody listens.
-fn refuse_what_is_there(path: &Path) -> Result<(), SocketError> {
+/// Passes if there is nothing, or a socket on which no process listens.
+fn refuse_existing(path: &Path) -> Result<(), SocketError> {
     let failed = |source| SocketError::Io { path: path.to_owned(), source };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -115,14 +125,16 @@ fn refuse_what_is_there(path: &Path) -> Result<(), SocketError> {
     match connect_at_once(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Connected, or busy: somebody is there.
+        // Connected, or busy: another process listens.
         Ok(_) => Err(SocketError::Taken(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Taken(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(SocketError::Taken(path.to_owned()))
+        }
         Err(error) => Err(failed(error)),
     }
 }
 
-/// Does not wait for a server whose queue is full: that is a live one.
+/// Connects without waiting: a server whose queue is full is alive.
 fn connect_at_once(path: &Path) -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -147,10 +159,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_live_one_whose_queue_is_full_is_refused_at_once() {
+    async fn a_live_socket_whose_queue_is_full_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        let server = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        let server =
+            socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
         server.bind(&socket2::SockAddr::unix(&path).unwrap()).unwrap();
         server.listen(0).unwrap();
         let _queued = std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -158,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_left_alone() {
+    async fn a_directory_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         std::fs::create_dir(&path).unwrap();

@@ -7,11 +7,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, warn};
 
-/// How long tasks that were given up may take to say so to those who wait for them.
+/// How long tasks that are given up may take to tell their callers.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A group of tasks and the words that end them: *stop* (begin nothing, finish what runs) and *given up* (the
-/// time for that is over). Clones are the same group.
+/// A group of tasks and its two signals: *stop* (begin nothing, finish the work) and *given up*
+/// (the time for that is over). Clones are the same group.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     stop: CancellationToken,
@@ -20,31 +20,39 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Starts a task of this group. The task itself looks at [`Tasks::stopped`], or uses [`Tasks::spawn_until_stop`].
+    /// Starts a task of this group. It waits for [`Tasks::stopped`] itself; otherwise use
+    /// [`Tasks::spawn_until_stop`].
     #[expect(clippy::disallowed_methods, reason = "this is the helper that names and tracks tasks")]
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let span = tracing::debug_span!("task", name);
-        // Boxed first: on its way into the runtime a future is moved eight times.
+        // Boxed first: the runtime moves a new future eight times.
         drop(tokio::spawn(self.running.track_future(Box::pin(task.instrument(span)))));
     }
 
-    /// Starts a task that is dropped, wherever it is, when the group stops.
-    pub fn spawn_until_stop(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    /// Starts a task that is dropped when the group stops.
+    pub fn spawn_until_stop(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let stop = self.stop.clone();
         self.spawn(name, async move {
             stop.run_until_cancelled(task).await;
         });
     }
 
-    /// A group that stops with this one, and can be stopped alone; its tasks are awaited with this one's.
+    /// A group that stops with this one, and can be stopped alone. This group awaits its tasks.
     pub fn child(&self) -> Self {
         Self { running: self.running.clone(), ..self.group() }
     }
 
-    /// A group that stops with this one, and can be stopped and awaited alone: whoever makes it awaits it.
+    /// A group that stops with this one, and can be stopped and awaited alone. Its maker awaits it.
     pub fn group(&self) -> Self {
-        let (stop, given_up) = (self.stop.child_token(), self.given_up.child_token());
-        Self { stop, given_up, running: TaskTracker::new() }
+        Self {
+            stop: self.stop.child_token(),
+            given_up: self.given_up.child_token(),
+            running: TaskTracker::new(),
+        }
     }
 
     /// Ends when the group is told to stop.
@@ -57,12 +65,12 @@ impl Tasks {
         self.stop.is_cancelled()
     }
 
-    /// Tells the group to stop and does not wait.
+    /// Tells the group to stop, without waiting.
     pub fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Ends when the time for finishing is over: what still runs says so to who waits for it, and ends.
+    /// Ends when the time for finishing is over. A running task then tells its caller, and ends.
     pub async fn given_up(&self) {
         self.given_up.cancelled().await;
     }
@@ -73,7 +81,7 @@ impl Tasks {
         self.given_up.cancel();
     }
 
-    /// Ends when no task of the group runs.
+    /// Ends when all tasks of the group have ended.
     pub async fn ended(&self) {
         self.running.close();
         self.running.wait().await;
@@ -84,7 +92,8 @@ impl Tasks {
         self.finish_before(tokio::time::sleep(grace)).await;
     }
 
-    /// Tells the group to stop and waits for its tasks; gives them up at `end`. Whether they all ended before.
+    /// Tells the group to stop and waits for its tasks; gives them up at `end`. True if all ended
+    /// before.
     pub async fn finish_before(&self, end: impl Future<Output = ()>) -> bool {
         self.stop.cancel();
         tokio::select! {
@@ -116,7 +125,8 @@ pub async fn patience(grace: Duration) {
 /// The signals cannot be listened to.
 pub async fn signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         biased;
         _ = terminate.recv() => {}
@@ -130,7 +140,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_finish_is_given_up_and_may_still_say_so() {
+    async fn a_task_that_is_given_up_can_still_tell_its_caller() {
         let tasks = Tasks::default();
         let (said, heard) = tokio::sync::oneshot::channel();
         let group = tasks.child();

@@ -1,8 +1,9 @@
-//! Writes that go out together: a byte stream that holds what it is given until nobody has more to say.
+//! Batched writes: a byte stream that holds small writes until no task has more of them.
 //!
-//! HTTP/2 flushes a request's headers before its body has been queued, and each flush is a system call here
-//! and a wake-up at the other end. So a flush first lets every other task of this thread run once; what they
-//! queue then goes out in the same write. That costs less than a microsecond, and a wake-up costs ten.
+//! HTTP/2 flushes a request's headers before its body is queued. Each flush is a system call here
+//! and a wake-up at the other end. So a flush first lets every other task of this thread run once,
+//! and their writes go out in the same system call. That costs less than a microsecond, and a
+//! wake-up costs ten.
 
 use std::io;
 use std::pin::Pin;
@@ -11,14 +12,14 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// From so many bytes on nothing is gained by waiting.
+/// Waiting gains nothing if this many bytes are held.
 const ENOUGH: usize = 4 * 1024;
 
-/// See the module.
+/// A byte stream whose small writes are batched.
 pub(crate) struct Batched<I> {
     io: I,
     held: BytesMut,
-    /// The others have had their turn since the first of what is held was written.
+    /// Whether the other tasks have run since the first held byte was written.
     waited: bool,
 }
 
@@ -30,7 +31,7 @@ impl<I> Batched<I> {
 }
 
 impl<I: AsyncWrite + Unpin> Batched<I> {
-    /// Gives everything that is held to the stream below.
+    /// Writes all held bytes to the stream below.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.held))?;
@@ -55,7 +56,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for Batched<I> {
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for Batched<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if self.held.len() + buf.len() >= ENOUGH {
             ready!(self.poll_drain(cx))?;
         }
@@ -89,12 +94,16 @@ mod tests {
     use std::task::Waker;
     use tokio::io::AsyncWriteExt;
 
-    /// Keeps each write apart.
+    /// Records the size of each write.
     #[derive(Clone, Default)]
     struct Writes(Arc<Mutex<Vec<usize>>>);
 
     impl AsyncWrite for Writes {
-        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
             self.0.lock().unwrap().push(buf.len());
             Poll::Ready(Ok(buf.len()))
         }
@@ -109,20 +118,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_until_the_others_have_had_their_turn_is_one_write() {
+    async fn writes_of_other_tasks_before_the_flush_join_it() {
         let writes = Writes::default();
         let mut io = Batched::new(writes.clone());
         let mut cx = Context::from_waker(Waker::noop());
         io.write_all(b"headers").await.unwrap();
         assert!(Pin::new(&mut io).poll_flush(&mut cx).is_pending());
-        // Here the task runs that has the body.
+        // Here the task with the body runs.
         io.write_all(b"body").await.unwrap();
         assert!(Pin::new(&mut io).poll_flush(&mut cx).is_ready());
         assert_eq!(*writes.0.lock().unwrap(), [11]);
     }
 
     #[tokio::test]
-    async fn nothing_is_lost_and_much_is_not_held() {
+    async fn no_byte_is_lost_and_large_writes_are_not_held() {
         let writes = Writes::default();
         let mut io = Batched::new(writes.clone());
         for size in [1, ENOUGH - 1, 1, 3 * ENOUGH, 5] {
@@ -132,6 +141,8 @@ mod tests {
         io.flush().await.unwrap();
         let written: usize = writes.0.lock().unwrap().iter().sum();
         assert_eq!(written, 4 * ENOUGH + 6);
-        assert!(io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH));
+        assert!(
+            io.held.is_empty() && writes.0.lock().unwrap().iter().all(|size| *size <= 3 * ENOUGH)
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! A program that does not go to sleep between quick calls.
+//! Busy polling between quick calls: the program does not sleep, so no thread must be woken.
 //!
-//! Waking a thread that sleeps takes longer than all else that a quick call needs, and a call wakes each of our programs
-//! twice (docs/performance.md). So a program that has one call at a time, of which the last was quick, looks for what comes next
-//! for a while before it sleeps, and lets everybody else have the CPU in between. Calls that take their time, at a driver
-//! that works or over a far network, cost nothing of that.
+//! Waking a sleeping thread takes longer than the rest of a quick call, and a call wakes each of
+//! our programs twice (`docs/performance.md`). A program with one call at a time, whose last call
+//! was quick, polls for a while before it sleeps, and yields the CPU in between. Slow calls cost
+//! nothing of this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,67 +12,75 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a program stays awake after a call has begun or ended.
-const LINGER: Duration = Duration::from_micros(400);
-/// What takes longer than this does not gain by it.
+/// How long a program polls after a call has begun or ended.
+const POLL: Duration = Duration::from_micros(400);
+/// A call that takes longer gains nothing by polling.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// Whether a program stays awake. Only that: nothing depends on it but time.
-pub struct Awake {
+/// Decides whether a program polls. It changes the time that calls take, and nothing else.
+pub struct BusyPoll {
     made: Instant,
-    /// In µs since it was made.
+    /// The end of polling, in µs since `made`.
     until: AtomicU64,
     running: AtomicUsize,
-    /// Whether calls run, or ran last, at the same time: then there is mostly something to do, and others want the CPU.
+    /// Whether calls run, or ran last, at the same time. Then there is mostly work to do, and other
+    /// programs need the CPU.
     crowded: AtomicBool,
-    /// Whether the call that ended last was quick, and alone.
+    /// Whether the last call was quick, and alone.
     quick: AtomicBool,
-    stirred: Notify,
+    started: Notify,
 }
 
-/// A call that runs; it ends with this.
-pub struct Call {
-    awake: Arc<Awake>,
+/// A call in flight; it ends when this is dropped.
+pub struct InFlight {
+    busy_poll: Arc<BusyPoll>,
     begun: Instant,
 }
 
-impl Default for Awake {
+impl Default for BusyPoll {
     fn default() -> Self {
-        let (until, running, crowded, quick, stirred) = Default::default();
-        Self { made: Instant::now(), until, running, crowded, quick, stirred }
+        Self {
+            made: Instant::now(),
+            until: AtomicU64::default(),
+            running: AtomicUsize::default(),
+            crowded: AtomicBool::default(),
+            quick: AtomicBool::default(),
+            started: Notify::default(),
+        }
     }
 }
 
-impl Awake {
+impl BusyPoll {
     /// A call begins.
     #[must_use]
-    pub fn begin(self: &Arc<Self>) -> Call {
+    pub fn begin(self: &Arc<Self>) -> InFlight {
         let alone = self.running.fetch_add(1, Ordering::Relaxed) == 0;
         self.crowded.store(!alone, Ordering::Relaxed);
         if alone && self.quick.load(Ordering::Relaxed) {
-            self.stir();
+            self.start();
         }
-        Call { awake: self.clone(), begun: Instant::now() }
+        InFlight { busy_poll: self.clone(), begun: Instant::now() }
     }
 
-    /// Keeps the thread that runs this awake when it should be. For a runtime of one thread; it never ends.
-    pub async fn keep(self: Arc<Self>) {
+    /// Keeps the thread that runs this from sleeping while it should poll. For a runtime of one
+    /// thread; it never ends.
+    pub async fn run(self: Arc<Self>) {
         loop {
-            self.stirred.notified().await;
-            while self.lingers() {
+            self.started.notified().await;
+            while self.is_polling() {
                 std::thread::yield_now();
-                // The runtime looks at its sockets, and does not wait for them.
+                // The runtime polls its sockets, and does not wait for them.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    fn stir(&self) {
-        self.until.store(self.now() + in_us(LINGER), Ordering::Relaxed);
-        self.stirred.notify_one();
+    fn start(&self) {
+        self.until.store(self.now() + in_us(POLL), Ordering::Relaxed);
+        self.started.notify_one();
     }
 
-    fn lingers(&self) -> bool {
+    fn is_polling(&self) -> bool {
         !self.crowded.load(Ordering::Relaxed) && self.now() < self.until.load(Ordering::Relaxed)
     }
 
@@ -81,13 +89,14 @@ impl Awake {
     }
 }
 
-impl Drop for Call {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        let quick = self.begun.elapsed() <= QUICK && !self.awake.crowded.load(Ordering::Relaxed);
-        self.awake.running.fetch_sub(1, Ordering::Relaxed);
-        self.awake.quick.store(quick, Ordering::Relaxed);
+        let quick =
+            self.begun.elapsed() <= QUICK && !self.busy_poll.crowded.load(Ordering::Relaxed);
+        self.busy_poll.running.fetch_sub(1, Ordering::Relaxed);
+        self.busy_poll.quick.store(quick, Ordering::Relaxed);
         if quick {
-            self.awake.stir();
+            self.busy_poll.start();
         }
     }
 }
@@ -102,52 +111,52 @@ mod tests {
     use tokio::time::advance;
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_awake_for_a_while_after_a_quick_call_and_while_the_next_one_runs() {
-        let awake = Arc::new(Awake::default());
-        let first = awake.begin();
-        assert!(!awake.lingers(), "nobody knows yet whether calls are quick");
+    async fn it_polls_for_a_while_after_a_quick_call_and_while_the_next_one_runs() {
+        let busy_poll = Arc::new(BusyPoll::default());
+        let first = busy_poll.begin();
+        assert!(!busy_poll.is_polling(), "it is unknown yet whether calls are quick");
         advance(QUICK).await;
         drop(first);
-        assert!(awake.lingers());
-        advance(LINGER).await;
-        assert!(!awake.lingers());
-        let next = awake.begin();
-        assert!(awake.lingers());
-        advance(LINGER).await;
-        assert!(!awake.lingers());
+        assert!(busy_poll.is_polling());
+        advance(POLL).await;
+        assert!(!busy_poll.is_polling());
+        let next = busy_poll.begin();
+        assert!(busy_poll.is_polling());
+        advance(POLL).await;
+        assert!(!busy_poll.is_polling());
         drop(next);
-        assert!(awake.lingers());
+        assert!(busy_poll.is_polling());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_take_their_time_or_are_many_are_not_stayed_awake_for() {
-        let awake = Arc::new(Awake::default());
-        drop(awake.begin());
-        let slow = awake.begin();
+    async fn slow_or_concurrent_calls_start_no_polling() {
+        let busy_poll = Arc::new(BusyPoll::default());
+        drop(busy_poll.begin());
+        let slow = busy_poll.begin();
         advance(QUICK + Duration::from_micros(1)).await;
         drop(slow);
-        assert!(!awake.lingers());
-        let after = awake.begin();
-        assert!(!awake.lingers(), "the one before was slow");
+        assert!(!busy_poll.is_polling());
+        let after = busy_poll.begin();
+        assert!(!busy_poll.is_polling(), "the one before was slow");
         drop(after);
-        drop([awake.begin(), awake.begin()]);
-        assert!(!awake.lingers(), "there were two at a time");
-        drop(awake.begin());
-        assert!(awake.lingers());
-        let two = [awake.begin(), awake.begin()];
-        assert!(!awake.lingers(), "there is something to do anyway");
+        drop([busy_poll.begin(), busy_poll.begin()]);
+        assert!(!busy_poll.is_polling(), "there were two at a time");
+        drop(busy_poll.begin());
+        assert!(busy_poll.is_polling());
+        let two = [busy_poll.begin(), busy_poll.begin()];
+        assert!(!busy_poll.is_polling(), "there is work to do anyway");
         drop(two);
-        assert!(!awake.lingers());
+        assert!(!busy_poll.is_polling());
     }
 
-    /// By the true clock: one that is paused stands still as long as anybody is awake.
+    /// By the real clock: a paused one stands still while a task is ready.
     #[tokio::test]
-    async fn the_thread_is_kept_only_so_long() {
-        let awake = Arc::new(Awake::default());
-        let keeping = awake.clone().keep();
-        drop(awake.begin());
-        assert!(awake.lingers());
-        let kept = tokio::time::timeout(LINGER * 2, keeping).await;
-        assert!(kept.is_err() && !awake.lingers());
+    async fn polling_ends() {
+        let busy_poll = Arc::new(BusyPoll::default());
+        let running = busy_poll.clone().run();
+        drop(busy_poll.begin());
+        assert!(busy_poll.is_polling());
+        let ended = tokio::time::timeout(POLL * 2, running).await;
+        assert!(ended.is_err() && !busy_poll.is_polling());
     }
 }

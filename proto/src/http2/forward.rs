@@ -1,8 +1,8 @@
-//! Copies one HTTP/2 exchange: request headers and body to an upstream, its answer back, both untouched.
+//! Copies one HTTP/2 exchange: request headers and body to an upstream, its answer back, untouched.
 //!
-//! Nothing is decoded here. The exceptions are the ones gRPC hop-by-hop rules name: path authority and
-//! deadline belong to each hop. An answer that breaks off, or that is no gRPC, ends with UNAVAILABLE in
-//! its trailers, because the caller must not take the outcome for known.
+//! Nothing is decoded here. Only authority and deadline are set anew, because in gRPC they belong
+//! to each hop. An answer that breaks off, or is not gRPC, ends with UNAVAILABLE in its trailers:
+//! the caller must not take the outcome for known.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,23 +21,23 @@ use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
 use crate::csi::status::{BadRequest, ToStatus};
 use crate::http2::upstream::{Received, Upstream};
 
-/// gRPC's header for the time that a caller gives a call.
+/// gRPC's header for the caller's timeout.
 pub const TIMEOUT: &str = "grpc-timeout";
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub const CALL_ID: &str = "edge-csi-call";
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
-/// CSI: "details MUST be empty"; what a driver puts here is dropped.
+/// CSI: "details MUST be empty". A driver's details are dropped.
 const DETAILS: &str = "grpc-status-details-bin";
-/// The longest status message passed on, in bytes as they are on the wire: callers' header lists are bounded.
+/// The longest status message passed on, in bytes on the wire: callers' header lists are bounded.
 const MAX_STATUS_MESSAGE: usize = 4096;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One unary or server-streaming call: its headers, and its one request message as it came.
+/// One unary or server-streaming call: its headers, and its request message as it came.
 #[derive(Clone)]
 pub struct Call {
-    /// The caller's headers; kept but for what belongs to the hop.
+    /// The caller's headers; those that belong to the hop are replaced.
     pub headers: HeaderMap,
     /// The request path, for example `/csi.v1.Controller/CreateVolume`.
     pub path: http::uri::PathAndQuery,
@@ -46,15 +46,17 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call out of the parts of a request and its collected body.
+    /// A call from the parts of a request and its collected body.
     pub fn new(parts: request::Parts, body: Bytes) -> Self {
         let path = parts.uri.path_and_query().cloned();
         let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
         Self { headers: parts.headers, path, body }
     }
 
-    /// The request for an upstream: `authority` names the driver (to an edge) or is `localhost` (to a
-    /// driver), the time left until `deadline` is what the upstream is given, none without one.
+    /// The request for an upstream.
+    ///
+    /// `authority` names the driver (to an edge) or is `localhost` (to a driver). The timeout is
+    /// the time left until `deadline`.
     fn request(&self, authority: &Authority, deadline: Option<Instant>) -> (Request<()>, Bytes) {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTP);
@@ -76,10 +78,10 @@ impl Call {
     }
 }
 
-/// Sends a call and gives back the head of the answer; its body is still on the way.
+/// Sends a call and gives back the head of the answer; its body is still in flight.
 ///
 /// # Errors
-/// The connection broke, or the answer is not gRPC's. The call may have been carried out.
+/// The connection broke, or the answer is not gRPC. The call may have been carried out.
 pub fn forward(
     upstream: &Upstream,
     call: &Call,
@@ -92,14 +94,15 @@ pub fn forward(
 }
 
 fn is_grpc(response: Response<Received>) -> Result<Response<Received>, BoxError> {
-    let content = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content =
+        response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if response.status() != StatusCode::OK || !content.starts_with(b"application/grpc") {
         return Err(format!("it answered HTTP {} and no gRPC", response.status()).into());
     }
     Ok(response)
 }
 
-/// An answer that has been received whole, so that it can be given to several callers.
+/// A whole answer, which can be given to several callers.
 #[derive(Clone)]
 pub struct Answer {
     headers: HeaderMap,
@@ -114,14 +117,17 @@ impl Answer {
     /// It broke off, is larger than a message may be, or ended without a status.
     pub async fn collect(response: Response<Received>) -> Result<Self, BoxError> {
         let (mut parts, mut body) = response.into_parts();
-        let (mut whole, mut trailers) = (Bytes::new(), None);
+        let mut whole = Bytes::new();
+        let mut trailers = None;
         while let Some(frame) = body.frame().await {
             match frame?.into_data() {
                 Ok(data) => whole = joined(whole, data)?,
                 Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
             }
         }
-        if !parts.headers.contains_key(STATUS) && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS)) {
+        if !parts.headers.contains_key(STATUS)
+            && !trailers.as_ref().is_some_and(|t| t.contains_key(STATUS))
+        {
             return Err("its answer ended without a gRPC status".into());
         }
         tidy(&mut parts.headers);
@@ -133,7 +139,9 @@ impl Answer {
     pub fn response(self) -> Response<Body> {
         let body = match (self.body.is_empty(), self.trailers) {
             (true, None) => Body::Empty,
-            (_, trailers) => Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers },
+            (_, trailers) => {
+                Body::Whole { data: Some(self.body).filter(|data| !data.is_empty()), trailers }
+            }
         };
         let mut response = Response::new(body);
         *response.headers_mut() = self.headers;
@@ -142,8 +150,9 @@ impl Answer {
 
     /// An answer of OK with this framed message.
     pub fn of(body: Bytes) -> Self {
-        let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
+        let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        let mut trailers = HeaderMap::new();
         trailers.insert(STATUS, HeaderValue::from_static("0"));
         Self { headers, body, trailers: Some(trailers) }
     }
@@ -156,14 +165,14 @@ impl Answer {
         Self { headers, body, ..self }
     }
 
-    /// The same with a body of its own, for who keeps it: what came over a connection is part of a larger buffer, and
-    /// keeps all of that in memory.
+    /// A copy with a buffer of its own, for callers that keep it. A received body is part of a
+    /// larger buffer, and keeps all of it in memory.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self { body: Bytes::copy_from_slice(&self.body), ..self.clone() }
     }
 
-    /// The bytes that it holds, headers left out.
+    /// The size of its message in bytes; headers do not count.
     pub fn size(&self) -> usize {
         self.body.len()
     }
@@ -187,7 +196,7 @@ impl Answer {
     }
 }
 
-/// What has come of a body and what came next; nothing is copied for a body that comes in one piece.
+/// Appends a chunk to a body. A body that comes in one piece is not copied.
 fn joined(whole: Bytes, next: Bytes) -> Result<Bytes, FrameError> {
     if whole.len() + next.len() > MAX_MESSAGE + PREFIX {
         return Err(FrameError::TooLarge);
@@ -200,9 +209,10 @@ fn joined(whole: Bytes, next: Bytes) -> Result<Bytes, FrameError> {
     Ok(whole.freeze())
 }
 
-/// The response for a caller out of an upstream's, passed on as it arrives.
+/// The response for a caller from an upstream's, passed on as it arrives.
 ///
-/// `broken` is what the caller is told if the upstream breaks off; `room` is given back at the end.
+/// The caller gets `broken` as its status if the upstream breaks off; `room` is released at the
+/// end.
 pub fn pass(
     response: Response<Received>,
     broken: &impl ToStatus,
@@ -221,7 +231,7 @@ pub fn failure(error: &impl ToStatus) -> Response<Body> {
     error.status().into_http()
 }
 
-/// The body of a request or answer of ours.
+/// The body of an answer of ours.
 #[derive(Default)]
 pub enum Body {
     /// Nothing, not even trailers.
@@ -229,7 +239,7 @@ pub enum Body {
     Empty,
     /// One chunk and then the trailers.
     Whole {
-        /// What is left to send.
+        /// The rest to send.
         data: Option<Bytes>,
         /// Sent after the data.
         trailers: Option<HeaderMap>,
@@ -238,9 +248,9 @@ pub enum Body {
     Passing {
         /// The upstream's body.
         body: Received,
-        /// The end to give it if it has none of its own; taken when an end was given.
+        /// The status if the body ends without one; none once a status was sent.
         broken: Option<Box<Status>>,
-        /// What it takes of a limit, until it is gone.
+        /// Its part of a limit, released on drop.
         room: OwnedSemaphorePermit,
     },
 }
@@ -256,7 +266,8 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Self::Empty => Poll::Ready(None),
             Self::Whole { data, trailers } => {
-                let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                let frame =
+                    data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
             Self::Passing { body, broken, .. } => {
@@ -277,13 +288,15 @@ impl http_body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64)),
+            Self::Whole { data, .. } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64))
+            }
             Self::Passing { .. } => SizeHint::default(),
         }
     }
 }
 
-/// One frame of a passing body; the end of one that has no status of its own becomes `broken`.
+/// One frame of a passing body; if the body ends without a status, that is `broken`.
 fn pass_frame(
     frame: Option<Result<Frame<Bytes>, h2::Error>>,
     broken: &mut Option<Box<Status>>,
@@ -301,22 +314,26 @@ fn pass_frame(
         Some(Err(_)) | None => {
             let status = broken.take()?;
             let mut trailers = HeaderMap::new();
-            // Fails only for metadata that is no header; ours has none.
+            // Fails only for metadata that is not a header; ours has none.
             let _ = status.add_header(&mut trailers);
             Some(Frame::trailers(trailers))
         }
     }
 }
 
-/// Takes out what CSI forbids and cuts what no caller could receive.
+/// Removes details, which CSI forbids, and cuts a message that no caller could receive.
 fn tidy(headers: &mut HeaderMap) {
     headers.remove(DETAILS);
     if let Some(message) = headers.get_mut(MESSAGE)
         && message.len() > MAX_STATUS_MESSAGE
     {
         let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
-        // Never inside a percent-encoded byte, which is three characters long.
-        let whole = cut.iter().rposition(|b| *b == b'%').filter(|at| at + 3 > cut.len()).unwrap_or(cut.len());
+        // A percent-encoded byte is three characters long, and is not cut.
+        let whole = cut
+            .iter()
+            .rposition(|b| *b == b'%')
+            .filter(|at| at + 3 > cut.len())
+            .unwrap_or(cut.len());
         if let Ok(short) = HeaderValue::from_bytes(cut.get(..whole).unwrap_or_default()) {
             *message = short;
         }
@@ -342,17 +359,17 @@ pub async fn until<T, E: From<DeadlinePassed>>(
     deadline: Option<Instant>,
     call: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    // Pinned here once: moved into a second future it would be there twice.
+    // Pinned here: moved into a second future, its memory would be there twice.
     let mut call = std::pin::pin!(call);
     let Some(deadline) = deadline else { return call.await };
     let expired = |_| Err(DeadlinePassed("before it was answered").into());
     tokio::time::timeout_at(deadline, call.as_mut()).await.unwrap_or_else(expired)
 }
 
-/// The moment until which the caller waits, from its `grpc-timeout`; none if it waits for ever.
+/// The caller's deadline, from its `grpc-timeout`; none if it waits for ever.
 ///
 /// # Errors
-/// [`BadRequest::Timeout`] if the header is there and is not gRPC's.
+/// [`BadRequest::Timeout`] if the header is malformed.
 pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
     let Some(value) = headers.get(TIMEOUT) else {
         return Ok(None);
@@ -360,7 +377,7 @@ pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, BadRequest> {
     let bad = || BadRequest::Timeout(String::from_utf8_lossy(value.as_bytes()).into_owned());
     let text = value.to_str().map_err(|_| bad())?;
     let timeout = parse_timeout(text).ok_or_else(bad)?;
-    // A time too long for the clock is as good as none.
+    // A timeout beyond the range of the clock is none.
     Ok(Instant::now().checked_add(timeout))
 }
 
@@ -381,14 +398,16 @@ fn parse_timeout(text: &str) -> Option<Duration> {
     }
 }
 
-/// What is left until a deadline, in the finest unit that fits eight digits.
+/// The time left until a deadline, in the finest unit that fits eight digits.
 fn timeout_value(deadline: Instant) -> HeaderValue {
     let left = deadline.saturating_duration_since(Instant::now());
-    let units = [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
+    let units =
+        [(left.as_micros(), 'u'), (left.as_millis(), 'm'), (u128::from(left.as_secs()), 'S')];
     let fits = units.into_iter().find(|(amount, _)| *amount < 100_000_000);
     let (amount, unit) = fits.unwrap_or((99_999_999, 'S'));
     // Digits and a letter are always a header value.
-    HeaderValue::try_from(format!("{amount}{unit}")).unwrap_or_else(|_| HeaderValue::from_static("0u"))
+    HeaderValue::try_from(format!("{amount}{unit}"))
+        .unwrap_or_else(|_| HeaderValue::from_static("0u"))
 }
 
 #[cfg(test)]
@@ -407,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_left_is_never_more_than_what_was_given() {
+    async fn the_time_left_is_never_more_than_the_time_given() {
         for seconds in [0, 1, 99, 100, 86_400, 99_999_999] {
             let given = Duration::from_secs(seconds);
             let value = timeout_value(Instant::now() + given);

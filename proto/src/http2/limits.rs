@@ -1,12 +1,13 @@
 //! The HTTP/2 settings that both ends of every hop use.
 //!
-//! Windows: 100 Mbit/s at 100 ms are 1.25 MB in flight, so a stream has 1.5 MiB. A larger window would
-//! let a stream send more at once than the queue of such a path holds. An idle connection allocates
-//! none of it.
+//! Windows: 100 Mbit/s at 100 ms are 1.25 MB in flight, so a stream has 1.5 MiB. A larger window
+//! would let a stream send more at once than the queue of such a path holds. An idle connection
+//! allocates none of it.
 
 /// Calls in flight on one connection; more wait at the caller.
 pub const MAX_STREAMS: u32 = 4096;
-/// Answers that are passed on as their readers read, on one connection: each may hold a full window.
+/// Answers that are passed on as their readers read, on one connection: each may hold a full
+/// window.
 pub const MAX_PASSING: usize = 16;
 /// The largest header list taken, in bytes; far above what gRPC callers send.
 pub(super) const MAX_HEADERS: u32 = 64 * 1024;

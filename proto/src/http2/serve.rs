@@ -21,7 +21,7 @@ use crate::http2::forward;
 use crate::http2::forward::Body;
 use crate::http2::limits::{MAX_HEADERS, MAX_STREAMS, SERVER_WINDOW, STREAM_WINDOW};
 
-/// This process is going away.
+/// This process is stopping.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is stopping; send the call again")]
 pub struct Stopping(pub &'static str);
@@ -32,9 +32,9 @@ impl ToStatus for Stopping {
     }
 }
 
-/// How hyper starts its tasks. They end with the connection, which is a task of ours.
+/// Starts hyper's tasks. They end with the connection, which is a task of ours.
 ///
-/// Boxed first: on its way into the runtime a future is moved eight times, and hyper's have 1.5 KiB.
+/// They are boxed first: the runtime moves a new future eight times, and hyper's have 1.5 KiB.
 #[derive(Clone, Copy)]
 struct Spawn;
 
@@ -42,16 +42,20 @@ impl<F> hyper::rt::Executor<F> for Spawn
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    #[expect(clippy::disallowed_methods, reason = "hyper's own tasks, which end with their connection")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "hyper's own tasks, which end with their connection"
+    )]
     fn execute(&self, task: F) {
         drop(tokio::spawn(Box::pin(task)));
     }
 }
 
-/// Serves calls that come in over `io` until it closes, or, told to stop, until those in flight are answered.
+/// Serves calls over `io` until it closes. After `stop`, it ends when the calls in flight are
+/// answered.
 ///
 /// # Errors
-/// The other side speaks something else than HTTP/2, or broke off.
+/// The other side does not speak HTTP/2, or broke off.
 pub async fn serve<I, F, R>(io: I, service: F, stop: impl Future<Output = ()>) -> hyper::Result<()>
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -65,9 +69,9 @@ where
         .initial_connection_window_size(SERVER_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
-        // An answer is passed on as it came.
+        // An answer is passed on as it came, without a date of ours.
         .auto_date_header(false);
-    // Boxed, because hyper moves it several times on its way into a task of its own.
+    // Boxed, because hyper moves it several times before it is in a task of its own.
     let service = hyper::service::service_fn(move |request| Box::pin(service(request)));
     let connection = builder.serve_connection(TokioIo::new(Batched::new(io)), service);
     let mut connection = std::pin::pin!(connection);
@@ -79,9 +83,10 @@ where
     connection.await
 }
 
-/// Serves calls on a socket, each connection in a task of `tasks`, until told to stop. Then nobody else is let
-/// in, callers are told to begin no call (GOAWAY), and calls in flight are answered: by whom they are for or,
-/// when the group is given up, UNAVAILABLE, since they may be running.
+/// Serves calls on a socket, each connection in a task of `tasks`, until they are told to stop.
+///
+/// Then no connection is accepted and callers begin no call (GOAWAY). Calls in flight are still
+/// answered. When the group is given up, they get UNAVAILABLE, since they may be running.
 pub async fn serve_socket<F, R>(socket: Socket, service: F, tasks: Tasks)
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
@@ -90,13 +95,16 @@ where
     // Shared, because a clone for each call would take locks.
     let given_up = Arc::new(tasks.clone());
     let service = move |request| {
-        // Boxed: taken into the next future as it is, it would be there twice.
-        let (mut answering, tasks) = (Box::pin(service(request)), given_up.clone());
+        // Boxed: moved into the next future, its memory would be there twice.
+        let mut answering = Box::pin(service(request));
+        let tasks = given_up.clone();
         async move {
             tokio::select! {
                 biased;
                 answer = &mut answering => answer,
-                () = tasks.given_up() => Ok(forward::failure(&Stopping("the program behind this socket"))),
+                () = tasks.given_up() => {
+                    Ok(forward::failure(&Stopping("the program behind this socket")))
+                }
             }
         }
     };
@@ -109,13 +117,14 @@ where
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of file descriptors, say: what is connected goes on.
+                // For example, no file descriptor is free: the connections go on.
                 warn!(%error, "cannot accept a caller");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let (service, stop) = (service.clone(), tasks.clone());
+        let service = service.clone();
+        let stop = tasks.clone();
         tasks.spawn("front connection", async move {
             if let Err(error) = serve(stream, service, stop.stopped()).await {
                 debug!(error = %chain(&error), "a caller's connection broke");

@@ -1,7 +1,8 @@
 //! An HTTP/2 connection on which we call: a link, or a driver's socket.
 //!
-//! Straight on h2. hyper's client would take each call through a queue and two tasks more, which is a third of
-//! what a call costs (`docs/performance.md`), and writes the headers before it asks for the body.
+//! It uses h2 directly. hyper's client would take each call through a queue and two more tasks, a
+//! third of the cost of a call (`docs/performance.md`). It also writes the headers before it has
+//! the body.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,10 +25,10 @@ pub struct Upstream {
     closed: CancellationToken,
 }
 
-/// Begins to call over `io`. The second value drives the connection: spawn it, it ends with the connection.
+/// Begins to call over `io`. The second value drives the connection and ends with it: spawn it.
 ///
 /// # Errors
-/// The other side closed, or speaks something else than HTTP/2.
+/// The other side closed, or does not speak HTTP/2.
 pub async fn connect<I>(
     io: I,
 ) -> Result<(Upstream, impl Future<Output = Result<(), h2::Error>> + Send + use<I>), h2::Error>
@@ -57,7 +58,8 @@ impl Upstream {
         self.closed.is_cancelled()
     }
 
-    /// Sends a request and gives back the head of its answer. Dropped before that, the request is cancelled.
+    /// Sends a request and gives back the head of its answer. Dropping the future cancels the
+    /// request.
     ///
     /// # Errors
     /// The connection or the stream broke. The request may have been received.
@@ -66,12 +68,13 @@ impl Upstream {
         request: Request<()>,
         body: Bytes,
     ) -> impl Future<Output = Result<Response<Received>, h2::Error>> + Send + use<> {
-        // A clone has sent nothing yet, so it need not wait until it is ready.
+        // A clone has sent nothing yet, so it is ready.
         let sent = self.sender.clone().send_request(request, body.is_empty());
         let sent = sent.map(|(response, mut stream)| {
             if !body.is_empty() {
-                // Kept by h2 until the windows let it go; it is one message, so 4 MiB at most. It fails if the other
-                // side has answered already without reading it: that answer is what the caller gets.
+                // h2 keeps it until the windows have room; it is one message, so 4 MiB at most. It
+                // fails if the other side has answered without reading it: the caller gets that
+                // answer.
                 let _ = stream.send_data(body, true);
             }
             response
@@ -93,14 +96,15 @@ impl http_body::Body for Received {
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         match ready!(self.0.poll_data(cx)) {
             Some(Ok(data)) => {
-                // Who polls takes it at once.
+                // The caller takes the data at once.
                 let released = self.0.flow_control().release_capacity(data.len());
                 Poll::Ready(Some(released.map(|()| Frame::data(data))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error))),
-            None => {
-                self.0.poll_trailers(cx).map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers)))
-            }
+            None => self
+                .0
+                .poll_trailers(cx)
+                .map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Where the cloud listens and edges dial: `wss://host:port` or `quic://host:port`.
 //!
-//! There is no plaintext mode, so an address that asks for one is refused by name.
+//! There is no plaintext mode: an address that asks for one has an error of its own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use http::Uri;
 use serde::Deserialize;
 
-/// How the bytes of a link travel.
+/// The transport of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// WebSocket over TLS over TCP.
@@ -34,7 +34,7 @@ impl Transport {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Endpoint {
-    /// How.
+    /// The transport.
     pub transport: Transport,
     /// A host name or an address; an IPv6 address is in brackets.
     pub host: String,
@@ -42,15 +42,16 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Why a text is no endpoint.
+/// Why a text is not an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// It asks for a link without TLS.
     #[error(
-        "{0:?} would be a link without TLS, which does not exist; use wss://HOST:PORT or quic://HOST:PORT"
+        "{0:?} would be a link without TLS, which does not exist; use wss://HOST:PORT or \
+         quic://HOST:PORT"
     )]
     Plaintext(String),
-    /// Anything else.
+    /// It is malformed.
     #[error("{0:?} is no address of a link; use wss://HOST:PORT or quic://HOST:PORT")]
     Malformed(String),
 }
@@ -98,14 +99,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn an_endpoint_is_read_back() {
         for text in ["wss://cloud.example:7443", "quic://127.0.0.1:0", "quic://[::1]:65535"] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused_with_what_to_write() {
+    fn other_text_is_refused_with_the_form_to_use() {
         for text in ["ws://h:1", "http://h:1"] {
             assert!(matches!(text.parse::<Endpoint>(), Err(EndpointError::Plaintext(_))), "{text}");
         }

@@ -1,8 +1,8 @@
 //! A link: one authenticated connection, dialed by the edge, on which the cloud calls.
 //!
-//! A transport carries control messages and two kinds of byte streams, which the cloud opens when it
-//! has a first call for them. No room above knows the transports. A new one is a file here, its scheme
-//! in `endpoint.rs` and an arm of `dial` in `transport.rs`. May use: names, host, control.
+//! A transport carries control messages and two kinds of byte streams, which the cloud opens when
+//! it has a first call for them. No room above knows the transports. A new one is a file here, its
+//! scheme in `endpoint.rs` and an arm of `dial` in `transport.rs`. May use: names, host, control.
 
 pub mod end;
 pub mod endpoint;

@@ -1,6 +1,7 @@
-//! Links over QUIC: one connection, its first stream for control messages, opened by the edge; the calls and
-//! the bulk stream are opened by the cloud when it has a first call for them and begin with a byte that says
-//! which they are.
+//! Links over QUIC: one connection, and a stream each for control messages, calls and bulk.
+//!
+//! The edge opens the first stream, for control messages. The cloud opens the other two when it has
+//! a first call for them; their first byte tells which they are.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,17 +30,17 @@ use crate::names::{NodeName, node_of};
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"edge-csi";
-/// The receive buffer asked of the kernel, in bytes: with its default, a storm of dials loses packets.
+/// The receive buffer, in bytes. With the kernel's default, a storm of dials loses packets.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
-/// The most bytes of ours on their way to a peer that does not read, for each link. More than a stream may have on its way
-/// (1.25 MB), or calls would wait until bulk leaves room.
+/// The most unacknowledged bytes of a link. It is more than those of one stream (1.25 MB), so calls
+/// do not wait for bulk.
 const SEND_WINDOW: u64 = 4 * 1024 * 1024;
-/// The longest that a peer keeps an acknowledgement. The default of 25 ms is part of how long it takes until a lost packet
-/// is sent again.
+/// The longest delay of a peer's acknowledgement. The default of 25 ms would delay each
+/// retransmission by as much.
 const ACK_DELAY: Duration = Duration::from_millis(5);
-/// A peer acknowledges at once when more packets than this have come.
+/// A peer acknowledges at once after more packets than this.
 const ACK_ABOVE: u32 = 1;
-/// How long the last control message may take to arrive before a link is closed.
+/// The time for the last control message to arrive before a link is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 const CALLS: u8 = b'C';
 const BULK: u8 = b'B';
@@ -50,13 +51,13 @@ pub struct QuicLink {
     control: Control,
     /// At the edge: the next stream that the cloud opens.
     opened: Option<BoxFuture<'static, Result<(Kind, Io), LinkError>>>,
-    /// The edge's socket, if the link has one of its own.
+    /// The edge's socket, if the link has its own.
     socket: Option<Quinn>,
 }
 
 fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
     let mut config = TransportConfig::default();
-    // Every stream that the peer may open costs memory at once.
+    // Each stream that the peer may open takes memory at once.
     config
         .max_concurrent_bidi_streams(streams_from_peer.into())
         .max_concurrent_uni_streams(0_u8.into());
@@ -65,26 +66,31 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(ACK_ABOVE.into()).max_ack_delay(Some(ACK_DELAY));
     config.ack_frequency_config(Some(acks));
-    // The timer runs from the first packet sent since one was heard, which is a keep-alive, so less by that.
-    // Longer than any VarInt can say is no limit; the configuration's range is far below.
+    // quinn's timer starts with the first packet after one was received, which is a keep-alive. So
+    // it is shorter by that. A time beyond VarInt's range is no limit; ours is far below.
     config.max_idle_timeout(keep_alive.dead_after.saturating_sub(keep_alive.every).try_into().ok());
     config
 }
 
-/// Lets edges know at once that their links died with the csi-cloud before this one: a packet of a link that
-/// is unknown here is answered with a stateless reset (RFC 9000, 10.3), which the edge believes only if it is
-/// made with the key of the csi-cloud that it linked to. So the key comes out of the private key.
+/// Tells edges at once that csi-cloud has restarted, and that their links ended.
+///
+/// A packet of an unknown link is answered with a stateless reset (RFC 9000, 10.3). The edge
+/// accepts it only if its key is that of the csi-cloud that it linked to. So the key is derived
+/// from the private key.
 fn after_restart(credentials: &tls::Credentials) -> EndpointConfig {
     let mut config =
         EndpointConfig::new(Arc::new(credentials.derived_key(b"edge-csi quic stateless reset")));
-    // All edges ask in the same seconds. A reset is smaller than what it answers, so it amplifies nothing.
+    // All edges send in the same seconds. A reset is smaller than the packet that it answers, so it
+    // amplifies nothing.
     config.min_reset_interval(Duration::ZERO);
     config.cid_generator(|| Box::new(RandomIds));
     config
 }
 
-/// Connection ids of 64 random bits. quinn's own have 24: some of the ids of a large fleet's lost links would
-/// be given out anew after a restart, and the edges that still use them would get no reset.
+/// Connection ids of 64 random bits.
+///
+/// quinn's own have 24. After a restart, some ids of a large fleet's lost links would be used
+/// again, and the edges that still use them would get no reset.
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {
@@ -101,7 +107,7 @@ impl ConnectionIdGenerator for RandomIds {
     }
 }
 
-/// Takes links at the cloud.
+/// Accepts links at the cloud.
 pub struct Acceptor(Quinn);
 
 impl Acceptor {
@@ -118,8 +124,8 @@ impl Acceptor {
         let crypto = QuicServerConfig::try_from(tls).map_err(std::io::Error::other)?;
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
         let mut transport = transport(keep_alive, 1);
-        // What goes to edges is small, so larger packets gain nothing, and each probed link keeps 1.2 KiB. Edges,
-        // whose answers may be large, do probe.
+        // Messages to edges are small, so larger packets gain nothing, and MTU discovery takes 1.2
+        // KiB for each link. Edges, whose answers may be large, do discover it.
         transport.mtu_discovery_config(None);
         config.transport_config(Arc::new(transport));
         let socket = udp(addr)?;
@@ -127,10 +133,10 @@ impl Acceptor {
         Quinn::new(after_restart(credentials), Some(config), socket, runtime).map(Self)
     }
 
-    /// The address that is listened on.
+    /// The address of the listener.
     ///
     /// # Errors
-    /// The system does not say.
+    /// The system's.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.0.local_addr()
     }
@@ -140,7 +146,7 @@ impl Acceptor {
         self.0.accept().await
     }
 
-    /// Says goodbye on all links that are left.
+    /// Closes all remaining links, and tells their edges.
     pub async fn close(&self) {
         self.0.close(VarInt::from_u32(0), b"csi-cloud is stopping");
         self.0.wait_idle().await;
@@ -150,7 +156,7 @@ impl Acceptor {
 /// Authenticates an attempt to link.
 ///
 /// # Errors
-/// The peer is no node of ours, is too slow, or speaks something else.
+/// The peer has no certificate of a node, is too slow, or does not speak our transport.
 pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), LinkError> {
     within_handshake(async {
         let connection = incoming.await.map_err(|e| failed(&e))?;
@@ -160,7 +166,7 @@ pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), Li
         let certificate = certificates.as_deref().and_then(|all| all.first());
         let node =
             node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
-        // A stream is invisible until its opener writes, so this awaits the hello's first bytes.
+        // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
         let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
         Ok((node, QuicLink::new(connection, send, recv)))
     })
@@ -172,20 +178,20 @@ pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), Li
 pub struct Outgoing(Quinn);
 
 impl Outgoing {
-    /// A socket from which `to` can be reached.
+    /// A socket that can reach `to`.
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system's.
     pub fn bind(to: SocketAddr) -> std::io::Result<Self> {
         let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0; 16], 0).into() };
         Quinn::client(any).map(Self)
     }
 }
 
-/// Dials the cloud from a socket of the link's own, so that a new dial may take another path.
+/// Dials the cloud from a new socket, so that a new dial can take another path.
 ///
 /// # Errors
-/// It cannot be reached, is not who it should be, or does not take our certificate.
+/// It cannot be reached, has a wrong certificate, or refuses ours.
 pub async fn dial(
     endpoint: &Endpoint,
     tls: Arc<rustls::ClientConfig>,
@@ -204,8 +210,9 @@ pub async fn dial(
     .await
 }
 
-/// Dials `addr`, which is the endpoint's, from a socket that other links share: for one process that plays
-/// many edges. The socket has to outlive the link.
+/// Dials the endpoint at `addr` from a socket that other links share.
+///
+/// It is for one process that plays many edges. The socket has to outlive the link.
 ///
 /// # Errors
 /// As for [`dial`].
@@ -228,7 +235,7 @@ async fn connect(
 ) -> Result<QuicLink, LinkError> {
     let crypto = QuicClientConfig::try_from(tls).map_err(|e| LinkError::Tls(e.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-    // The cloud opens the calls and the bulk stream; while one is replaced there may be a third.
+    // The cloud opens the calls and the bulk stream; while it replaces one, there may be a third.
     config.transport_config(Arc::new(transport(keep_alive, 4)));
     let name = endpoint.host.trim_matches(['[', ']']);
     let connecting = outgoing
@@ -242,7 +249,7 @@ async fn connect(
     Ok(link)
 }
 
-/// A UDP socket with a large receive buffer, as large as the system lets it be.
+/// A UDP socket with a receive buffer as large as the system allows.
 fn udp(addr: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
     let socket =
         socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::DGRAM, None)?;
@@ -252,7 +259,7 @@ fn udp(addr: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
     Ok(socket.into())
 }
 
-/// Waits for a stream that the cloud opens and reads what it is for.
+/// Waits for a stream that the cloud opens, and reads its kind.
 async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> {
     let (send, mut recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
     let kind = match recv.read_u8().await {
@@ -264,19 +271,20 @@ async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> 
             )));
         }
     };
-    prefer(&send, Some(kind));
+    prioritize(&send, Some(kind));
     Ok((kind, Box::new(tokio::io::join(recv, send))))
 }
 
-/// Control messages go before calls, and calls before bulk. quinn is strict in that, which does no harm: what goes first
-/// is little.
-fn prefer(send: &quinn::SendStream, kind: Option<Kind>) {
+/// Control messages have priority over calls, and calls over bulk.
+///
+/// quinn's priorities are strict. That starves nothing, because the preferred streams carry little.
+fn prioritize(send: &quinn::SendStream, kind: Option<Kind>) {
     let priority = match kind {
         None => 2,
         Some(Kind::Calls) => 1,
         Some(Kind::Bulk) => 0,
     };
-    // It fails only when the stream is closed, which its first write tells.
+    // It fails only if the stream is closed; then its first write fails too.
     let _ = send.set_priority(priority);
 }
 
@@ -285,7 +293,7 @@ struct Control {
     send: quinn::SendStream,
     recv: quinn::RecvStream,
     codec: LengthDelimitedCodec,
-    /// What has come of a message that is not whole yet.
+    /// The received part of an incomplete message.
     unread: BytesMut,
 }
 
@@ -314,7 +322,7 @@ impl Control {
 
 impl QuicLink {
     fn new(connection: Connection, send: quinn::SendStream, recv: quinn::RecvStream) -> Self {
-        prefer(&send, None);
+        prioritize(&send, None);
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
         let control = Control { send, recv, codec, unread: BytesMut::new() };
         Self { connection, control, opened: None, socket: None }
@@ -330,11 +338,14 @@ impl QuicLink {
         tokio::select! {
             biased;
             frame = self.control.next() => match frame {
-                Ok(bytes) => Message::decode(&bytes).map_or_else(|e| Event::Closed(e.into()), Event::Message),
+                Ok(bytes) => match Message::decode(&bytes) {
+                    Ok(message) => Event::Message(message),
+                    Err(error) => Event::Closed(error.into()),
+                },
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                     Event::Closed(MessageError::Larger.into())
                 }
-                // Boxed: an idle link, which is in here, keeps no room for its end.
+                // Boxed, so that an idle link, which waits here, takes no memory for its end.
                 Err(broken) => Event::Closed(Box::pin(why_ended(&self.connection, broken)).await),
             },
             opened = opened => {
@@ -349,14 +360,14 @@ impl QuicLink {
         sent.map_err(|error| LinkError::Transport(format!("its control stream: {error}")))
     }
 
-    async fn say_goodbye(self: Box<Self>, reason: &str) {
-        // A close takes over everything; what was said before it is to arrive first.
+    async fn close_gracefully(self: Box<Self>, reason: &str) {
+        // A close discards what was not sent yet, so the last control message goes first.
         let mut send = self.control.send;
         let _ = send.finish();
         let _ = tokio::time::timeout(GOODBYE, send.stopped()).await;
         self.connection.close(VarInt::from_u32(0), reason.as_bytes());
         if let Some(socket) = self.socket {
-            // At most three round trips, and only at the edge, whose socket goes with the link.
+            // At most three round trips, and only at the edge, whose socket ends with the link.
             let _ = tokio::time::timeout(HANDSHAKE, socket.wait_idle()).await;
         }
     }
@@ -381,20 +392,20 @@ impl End for QuicLink {
     }
 
     fn close<'a>(self: Box<Self>, reason: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(self.say_goodbye(reason))
+        Box::pin(self.close_gracefully(reason))
     }
 }
 
-/// Opens a stream and says what it is for.
+/// Opens a stream and sends its kind.
 async fn open_stream(connection: Connection, kind: Kind) -> Result<Io, LinkError> {
     let (mut send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
-    prefer(&send, Some(kind));
+    prioritize(&send, Some(kind));
     let tag = if kind == Kind::Calls { CALLS } else { BULK };
     send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
     Ok(Box::new(tokio::io::join(recv, send)))
 }
 
-/// Why there are no more control messages. Who closes ends them first and tells the reason after it.
+/// Why there are no more control messages. A peer ends them before it sends the reason.
 async fn why_ended(connection: &Connection, broken: std::io::Error) -> LinkError {
     if let Ok(reason) = tokio::time::timeout(2 * GOODBYE, connection.closed()).await {
         return failed(&reason);

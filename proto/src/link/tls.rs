@@ -1,7 +1,7 @@
-//! Who may be on a link: TLS 1.3 with certificates of one CA on both sides, checked at start-up so that a
-//! wrong file is named before the first handshake fails far away.
+//! TLS 1.3 of links, with certificates of one CA on both sides.
 //!
-//! The cloud's certificate is for servers and a node's is for clients, so that neither can play the other.
+//! Files are checked at start-up, so a wrong one is reported before a handshake fails far away. The
+//! cloud's certificate is for servers and a node's for clients, so neither can play the other.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::host::chain::chain;
 use crate::link::error::LinkError;
 use crate::names::{IdentityError, NodeName, front_of, node_of};
 
-/// Where the certificates are; all PEM.
+/// The files of certificates and key, all PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Files {
     /// The CA that both sides trust.
@@ -33,14 +33,14 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of this name, `cloud` or a node's, in a directory of `csi-cloud ca`.
+    /// The files of this name, `cloud` or a node's, in a directory of `csi-cloud ca`.
     pub fn of(dir: &Path, name: &str) -> Self {
         let at = |end: &str| dir.join(format!("{name}.{end}"));
         Self { ca: dir.join("ca.crt"), cert: at("crt"), key: at("key") }
     }
 }
 
-/// Which end of the link a certificate is for.
+/// The end of a link that a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// csi-cloud: extended key usage serverAuth.
@@ -51,7 +51,7 @@ pub enum Role {
     Front,
 }
 
-/// Certificates and key of one end, checked.
+/// The checked certificates and key of one end.
 pub struct Credentials {
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
@@ -61,14 +61,14 @@ pub struct Credentials {
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// It cannot be read, or has nothing of the kind in it.
+    /// It cannot be read, or does not contain what it should.
     #[error("no {what} can be read from {}: {why}", path.display())]
     Unreadable {
-        /// What should be in it.
+        /// What it should contain.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         why: rustls::pki_types::pem::Error,
     },
     /// It is not valid now, or not for this use.
@@ -76,17 +76,21 @@ pub enum TlsError {
     Certificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem, and what to do.
         why: String,
     },
-    /// The key is another certificate's.
-    #[error("the key in {} does not belong to the certificate in {}: {why}", key.display(), cert.display())]
+    /// The key belongs to another certificate.
+    #[error(
+        "the key in {} does not belong to the certificate in {}: {why}",
+        key.display(),
+        cert.display()
+    )]
     Key {
         /// The key's file.
         key: PathBuf,
         /// The certificate's file.
         cert: PathBuf,
-        /// What rustls says.
+        /// The error of rustls.
         why: rustls::Error,
     },
     /// A node's certificate that names no node, or a front's that names no front.
@@ -94,14 +98,14 @@ pub enum TlsError {
     Identity {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its names.
+        /// The problem of its names.
         #[source]
         source: IdentityError,
     },
 }
 
 impl Credentials {
-    /// Reads the files and checks that they will do for this role, now.
+    /// Reads the files and checks that they are valid for this role, now.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -121,7 +125,7 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// Credentials that were made in this process, unchecked.
+    /// Credentials made in this process, unchecked.
     ///
     /// # Errors
     /// The CA's certificate cannot be read.
@@ -135,16 +139,16 @@ impl Credentials {
         Ok(Self { roots: Arc::new(roots), chain: vec![certificate], key })
     }
 
-    /// A key for HMAC that is the same whenever the private key and the purpose are, and says nothing of it.
+    /// A key for HMAC, derived from the private key and the purpose; it reveals nothing of either.
     pub fn derived_key(&self, purpose: &[u8]) -> hmac::Key {
         let private = hmac::Key::new(hmac::HMAC_SHA256, self.key.secret_der());
         hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&private, purpose).as_ref())
     }
 
-    /// The node that our own certificate names.
+    /// The node in our own certificate.
     ///
     /// # Errors
-    /// It names none; checked by [`Credentials::load`] for [`Role::Node`].
+    /// There is none; [`Credentials::load`] rules that out for [`Role::Node`].
     pub fn node(&self) -> Result<NodeName, IdentityError> {
         self.chain.first().map_or(Err(IdentityError::Names(0)), node_of)
     }
@@ -212,7 +216,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(certificates)
 }
 
-/// A key that others can read is worth a word, not a refusal: mounted secrets often are 0644.
+/// Warns of a key that others can read. It is not refused: mounted secrets are often 0644.
 fn warn_of_mode(key: &Path) {
     use std::os::unix::fs::PermissionsExt;
     if let Ok(meta) = std::fs::metadata(key)
@@ -222,7 +226,7 @@ fn warn_of_mode(key: &Path) {
     }
 }
 
-/// What is wrong with our own certificate, and what to do.
+/// The problem of our own certificate, and what to do.
 fn explain_own(error: &webpki::Error, ca: &Path, role: Role) -> String {
     let issue = match role {
         Role::Cloud => "`csi-cloud ca init`",
@@ -239,7 +243,8 @@ fn explain_own(error: &webpki::Error, ca: &Path, role: Role) -> String {
         }
         webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
             format!(
-                "was not issued by the CA in {}; name that CA's file, or make a new one with {issue}",
+                "was not issued by the CA in {}; name that CA's file, or make a new one with \
+                 {issue}",
                 ca.display()
             )
         }
@@ -257,10 +262,10 @@ fn provider() -> &'static CryptoProvider {
     &PROVIDER
 }
 
-/// The cloud's side of a handshake; a client without a certificate of our CA gets no further.
+/// The cloud's side of a handshake; it refuses clients without a certificate of our CA.
 ///
 /// # Errors
-/// The CA cannot verify clients; [`Credentials::load`] has ruled that out.
+/// The CA cannot verify clients; [`Credentials::load`] rules that out.
 pub fn server_config(
     credentials: &Credentials,
     alpn: &[u8],
@@ -276,7 +281,7 @@ pub fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(credentials.chain.clone(), credentials.key.clone_key())
         .map_err(|e| wrong(&e))?;
-    // A resumed session would live on when its certificate has expired.
+    // A resumed session would outlive its certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.alpn_protocols = vec![alpn.to_vec()];
@@ -303,7 +308,7 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Whether an error of a TLS stream is TLS's own.
+/// Whether an error of a TLS stream comes from TLS.
 pub fn is_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
 }
@@ -323,7 +328,7 @@ pub fn explain_io(error: &io::Error) -> String {
     }
 }
 
-/// A failure that QUIC found here, in words.
+/// A failure of QUIC on this side, in words.
 pub fn explain_quic(code: quinn::TransportErrorCode, reason: &str) -> String {
     match alert(code) {
         Some(alert) => ours(alert, reason),
@@ -331,7 +336,7 @@ pub fn explain_quic(code: quinn::TransportErrorCode, reason: &str) -> String {
     }
 }
 
-/// A failure that the other side of QUIC told of, in words.
+/// A failure of QUIC that the other side reported, in words.
 pub fn explain_close(close: &quinn::ConnectionClose) -> String {
     match alert(close.error_code) {
         Some(alert) => theirs(alert, &String::from_utf8_lossy(&close.reason)),
@@ -345,23 +350,25 @@ fn alert(code: quinn::TransportErrorCode) -> Option<AlertDescription> {
     u8::try_from(code).ok().map(AlertDescription::from)
 }
 
-/// The other side's certificate is at fault.
+/// A problem of the other side's certificate, in words.
 fn ours(alert: AlertDescription, detail: &str) -> String {
     let advice = match alert {
         AlertDescription::CertificateExpired => {
             "it has expired: make a new one there, and check both clocks"
         }
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-            "it is of another CA than ours: is this the right address, and is our --ca the other side's?"
+            "it is of another CA than ours: is this the right address, and is our --ca the other \
+             side's?"
         }
         _ => {
-            "make one with `csi-cloud ca`, for the host name that is dialed (--host) and for that end of the link"
+            "make one with `csi-cloud ca`, for the host name that is dialed (--host) and for that \
+             end of the link"
         }
     };
     format!("the other side's certificate is refused ({detail}); {advice}")
 }
 
-/// Our certificate is at fault, says the other side.
+/// A problem of our certificate that the other side reported, in words.
 fn theirs(alert: AlertDescription, detail: &str) -> String {
     let why = match alert {
         AlertDescription::CertificateExpired => {
@@ -395,12 +402,13 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_key_hangs_on_the_private_key_and_the_purpose() {
-        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    fn a_derived_key_depends_on_the_private_key_and_the_purpose() {
+        let key = KeyPair::generate().unwrap();
+        let other = KeyPair::generate().unwrap();
         let signed = |credentials: &Credentials, purpose| {
             hmac::sign(&credentials.derived_key(purpose), b"x").as_ref().to_vec()
         };
-        // Another certificate of the same key is the same cloud after a renewal.
+        // After a renewal, the same cloud has another certificate of the same key.
         assert_eq!(signed(&made(&key), b"a"), signed(&made(&key), b"a"));
         assert_ne!(signed(&made(&key), b"a"), signed(&made(&key), b"b"));
         assert_ne!(signed(&made(&key), b"a"), signed(&made(&other), b"a"));

@@ -35,8 +35,8 @@ pub async fn dial(
     }
 }
 
-/// One end of a link over any transport. Call [`Link::next`] again and again: it also keeps the link
-/// alive.
+/// One end of a link over any transport. Call [`Link::next`] again and again: it also keeps the
+/// link alive.
 pub struct Link(Box<dyn End>);
 
 impl<T: End + 'static> From<T> for Link {

@@ -1,5 +1,7 @@
-//! Links over WebSocket: TLS over TCP, then `GET /link`. Binary messages are the calls stream, text messages
-//! are control messages; the bulk stream is a second connection, dialed by the edge when the cloud asks.
+//! Links over WebSocket: TLS over TCP, then `GET /link`.
+//!
+//! Binary messages are the calls stream, text messages are control messages. The bulk stream is a
+//! second connection, which the edge dials when the cloud asks for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +19,7 @@ use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 use tracing::warn;
 use uuid::Uuid;
 
-use self::socket::{Beside, Control, Socket};
+use self::socket::{Control, Outgoing, Socket};
 use self::stream::{Ws, config, failed, tls_failed};
 use crate::control::hello::Message;
 use crate::host::chain::chain;
@@ -37,7 +39,7 @@ const BULK_PATH: &str = "/bulk/";
 
 /// One end of a link over WebSocket.
 pub struct WsLink {
-    /// Here while nobody has opened the calls stream.
+    /// The socket until the calls stream is opened.
     idle: Option<Socket>,
     control: Control,
     side: Side,
@@ -52,10 +54,10 @@ type Waiting = Arc<Mutex<HashMap<Uuid, (NodeName, oneshot::Sender<Io>)>>>;
 
 /// Prepares a TCP connection for a link.
 pub fn tune(tcp: &TcpStream) {
-    // HTTP/2's small writes would meet delayed acknowledgements otherwise.
+    // Otherwise HTTP/2's small writes would wait for delayed acknowledgements.
     let _ = tcp.set_nodelay(true);
-    // The usual cubic takes every lost packet for a full queue: with 1 % lost at 100 ms it sends 1.2 Mbit/s, however
-    // much the path can carry. A kernel without BBR goes on with what it has.
+    // The default, cubic, takes every lost packet for a full queue: with 1 % loss at 100 ms it
+    // sends 1.2 Mbit/s on any path. A kernel without BBR keeps its default.
     let _ = SockRef::from(tcp).set_tcp_congestion(b"bbr");
 }
 
@@ -70,7 +72,7 @@ pub fn tcp() -> Connect {
     })
 }
 
-/// Takes connections at the cloud and makes links of them.
+/// Accepts connections at the cloud and makes links of them.
 #[derive(Clone)]
 pub struct Acceptor {
     tls: TlsAcceptor,
@@ -84,10 +86,10 @@ impl Acceptor {
         Self { tls: tls.into(), keep_alive, waiting: Waiting::default() }
     }
 
-    /// Authenticates a connection. None if it was a bulk stream, which has gone to its link.
+    /// Authenticates a connection. None if it was a bulk stream, which its link has now.
     ///
     /// # Errors
-    /// The peer is no node of ours, is too slow, or speaks something else.
+    /// The peer has no certificate of a node, is too slow, or does not speak our transport.
     pub async fn accept(&self, io: Io) -> Result<Option<(NodeName, WsLink)>, LinkError> {
         within_handshake(self.authenticate(io)).await
     }
@@ -114,7 +116,7 @@ impl Acceptor {
         Ok(None)
     }
 
-    /// Gives a bulk connection to the link that asked for it.
+    /// Passes a bulk connection to the link that asked for it.
     fn hand_over(&self, path: &str, node: &NodeName, ws: Ws) -> Result<(), LinkError> {
         let nobody = || LinkError::Transport(format!("nobody asked for {path}"));
         let ticket = path.strip_prefix(BULK_PATH).and_then(|ticket| ticket.parse::<Uuid>().ok());
@@ -148,20 +150,20 @@ fn answer_upgrade(
 
 /// Dials the cloud.
 pub struct Dialer {
-    /// Where the cloud is.
+    /// The cloud's address.
     pub endpoint: Endpoint,
     /// With ALPN `http/1.1`.
     pub tls: Arc<rustls::ClientConfig>,
-    /// How liveness is watched.
+    /// How the liveness of the link is watched.
     pub keep_alive: KeepAlive,
-    /// How the network is reached.
+    /// Connects to the address.
     pub connect: Connect,
 }
 
 /// Makes a link to the cloud.
 ///
 /// # Errors
-/// It cannot be reached, is not who it should be, or does not take our certificate.
+/// It cannot be reached, has a wrong certificate, or refuses ours.
 pub async fn dial(dialer: Arc<Dialer>) -> Result<WsLink, LinkError> {
     let ws = within_handshake(dialer.connect(LINK_PATH)).await?;
     let keep_alive = dialer.keep_alive;
@@ -209,7 +211,8 @@ impl WsLink {
                 Step::Readable => return self.readable(),
                 Step::Bulk(Ok(io)) => return Event::Opened(Kind::Bulk, io),
                 Step::Bulk(Err(error)) => {
-                    warn!(error = %chain(&error), "cannot open the bulk stream that the cloud asked for");
+                    let error = chain(&error);
+                    warn!(%error, "cannot open the bulk stream that the cloud asked for");
                     continue;
                 }
                 Step::Closed => return Event::Closed(self.control.reason.error()),
@@ -224,7 +227,7 @@ impl WsLink {
         }
     }
 
-    /// Waits for one thing, driving the socket if nobody else does.
+    /// Waits for one step, and drives the socket while it is idle.
     async fn step(&mut self) -> Step {
         let Self { idle, control, side } = self;
         let readable = std::future::poll_fn(|cx| match idle {
@@ -241,7 +244,7 @@ impl WsLink {
             biased;
             text = control.received.next() => text.map_or(Step::Closed, Step::Text),
             opened = bulk => Step::Bulk(opened),
-            // What was said before the end goes first.
+            // Messages before the end come first.
             result = readable => match (result, control.received.try_recv()) {
                 (_, Ok(text)) => Step::Text(text),
                 (Ok(()), _) => Step::Readable,
@@ -272,7 +275,7 @@ impl WsLink {
         let (sender, receiver) = oneshot::channel();
         waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, (node, sender));
         let asked = Message::Bulk(ticket).encode().map_err(LinkError::from);
-        let asked = asked.and_then(|text| self.send_beside(text));
+        let asked = asked.and_then(|text| self.send_outgoing(text));
         Box::pin(async move {
             let arrived = async { receiver.await.map_err(|_| LinkError::TimedOut) };
             let io = match asked {
@@ -284,14 +287,14 @@ impl WsLink {
         })
     }
 
-    fn send_beside(&mut self, text: String) -> Result<(), LinkError> {
-        let sent = self.control.send.try_send(Beside::Text(text));
+    fn send_outgoing(&mut self, text: String) -> Result<(), LinkError> {
+        let sent = self.control.send.try_send(Outgoing::Text(text));
         sent.map_err(|_| self.control.reason.error())
     }
 
-    async fn say_goodbye(mut self: Box<Self>, reason: &str) {
-        let _ = self.control.send.try_send(Beside::Close(reason.to_owned()));
-        // An idle socket is driven here until it has closed; a socket that serves calls drives itself.
+    async fn close_gracefully(mut self: Box<Self>, reason: &str) {
+        let _ = self.control.send.try_send(Outgoing::Close(reason.to_owned()));
+        // An idle socket is driven here until it has closed; HTTP/2 drives a socket with calls.
         let closed = async {
             while let Step::Text(_) | Step::Bulk(_) = self.step().await {}
             Ok(())
@@ -310,7 +313,7 @@ impl End for WsLink {
     }
 
     fn send(&mut self, text: String) -> BoxFuture<'_, Result<(), LinkError>> {
-        let sent = self.send_beside(text);
+        let sent = self.send_outgoing(text);
         Box::pin(std::future::ready(sent))
     }
 
@@ -334,11 +337,11 @@ impl End for WsLink {
     }
 
     fn close<'a>(self: Box<Self>, reason: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(self.say_goodbye(reason))
+        Box::pin(self.close_gracefully(reason))
     }
 }
 
-/// What one [`WsLink::step`] met.
+/// The outcome of one [`WsLink::step`].
 enum Step {
     Text(String),
     Readable,
@@ -351,12 +354,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_is_tuned_as_far_as_the_kernel_can() {
+    async fn a_connection_is_tuned_as_far_as_the_kernel_allows() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         tune(&tcp);
         assert!(tcp.nodelay().unwrap());
-        // What users other than root may choose.
+        // The algorithms that users other than root may choose.
         let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
         let allowed = std::fs::read_to_string(allowed).unwrap_or_default();
         if allowed.split_whitespace().any(|name| name == "bbr") {

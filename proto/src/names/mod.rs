@@ -1,7 +1,7 @@
-//! Names of nodes and drivers, checked where they come in, and a node's name out of its certificate.
+//! Names of nodes, drivers and fronts, checked where they come in, and names in certificates.
 //!
-//! Who a link belongs to decides whose storage a call reaches, so a name is taken from nowhere but the
-//! certificate that TLS has verified.
+//! The owner of a link decides whose storage a call reaches. So its name comes only from the
+//! certificate that TLS has verified. May use: no other room.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,50 +11,52 @@ use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
-/// A node certificate's subject alternative name is this and the node's name, as its only URI.
+/// A node's certificate has this and the node's name as its only URI.
 pub const NODE_URI: &str = "edge-csi://node/";
 
-/// A front's certificate, of a program that holds the sidecars' sockets, has this and the front's name.
+/// A front (`csi-cloud front`) has this and its name in its certificate.
 pub const FRONT_URI: &str = "edge-csi://front/";
 
-/// Why a name is none, or a certificate names nobody.
+/// Why a name is malformed, or a certificate names nobody.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// Kubernetes: a node's name is a DNS-1123 subdomain.
+    /// Not a node's name. Kubernetes: a DNS-1123 subdomain.
     #[error(
-        "{0:?} is no node name; it has at most 253 characters: a-z, 0-9, '-' and '.', each part begins and \
-         ends with a letter or digit"
+        "{0:?} is no node name; it has at most 253 characters: a-z, 0-9, '-' and '.', each part \
+         begins and ends with a letter or digit"
     )]
     NodeName(String),
-    /// The same as for a node's name.
+    /// Not a front's name, which is made like a node's.
     #[error(
         "{0:?} is no name of a front; it is made like a node's: a-z, 0-9, '-' and '.', at most 253"
     )]
     FrontName(String),
-    /// CSI: "63 characters or less, beginning and ending with an alphanumeric".
+    /// Not a driver's name. CSI: "63 characters or less, beginning and ending with an
+    /// alphanumeric".
     #[error(
-        "{0:?} is no CSI driver name; it has at most 63 characters: letters, digits, '-' and '.', and begins \
-         and ends with a letter or digit"
+        "{0:?} is no CSI driver name; it has at most 63 characters: letters, digits, '-' and '.', \
+         and begins and ends with a letter or digit"
     )]
     DriverName(String),
     /// The certificate cannot be read.
     #[error("the certificate cannot be read: {0}")]
     Certificate(webpki::Error),
-    /// The certificate has not exactly one name of ours.
+    /// The certificate does not have exactly one name of a node.
     #[error(
-        "the certificate has {0} names that begin with {NODE_URI} and a node's has one; was it made by \
-         `csi-cloud ca issue NODE`?"
+        "the certificate has {0} names that begin with {NODE_URI} and a node's has one; was it \
+         made by `csi-cloud ca issue NODE`?"
     )]
     Names(usize),
-    /// The certificate has not exactly one name of a front.
+    /// The certificate does not have exactly one name of a front.
     #[error(
-        "the certificate has {0} names that begin with {FRONT_URI} and a front's has one; was it made by \
-         `csi-cloud ca issue --front NAME`?"
+        "the certificate has {0} names that begin with {FRONT_URI} and a front's has one; was it \
+         made by `csi-cloud ca issue --front NAME`?"
     )]
     Fronts(usize),
 }
 
-/// The name of a node, as Kubernetes knows it: a DNS-1123 subdomain of at most 253 bytes. A copy shares the text.
+/// The name of a node in Kubernetes: a DNS-1123 subdomain of at most 253 bytes. Clones share the
+/// text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
@@ -63,7 +65,7 @@ pub struct NodeName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontName(Arc<str>);
 
-/// The name of a CSI driver as its `GetPluginInfo` says it, at most 63 bytes. A copy shares the text.
+/// The name of a CSI driver in its `GetPluginInfo`, at most 63 bytes. Clones share the text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DriverName(Arc<str>);
@@ -147,10 +149,10 @@ macro_rules! as_text {
 }
 as_text!(NodeName, DriverName, FrontName);
 
-/// The node that a certificate, which TLS has verified, belongs to.
+/// The node of a certificate that TLS has verified.
 ///
 /// # Errors
-/// It is no node's certificate, or has more than one name of ours.
+/// It is not a node's certificate, or has several names.
 pub fn node_of(certificate: &CertificateDer<'_>) -> Result<NodeName, IdentityError> {
     match names(certificate, NODE_URI)?.as_slice() {
         [name] => name.parse(),
@@ -158,10 +160,10 @@ pub fn node_of(certificate: &CertificateDer<'_>) -> Result<NodeName, IdentityErr
     }
 }
 
-/// The front that a certificate, which TLS has verified, belongs to.
+/// The front of a certificate that TLS has verified.
 ///
 /// # Errors
-/// It is no front's certificate, or has more than one name of ours.
+/// It is not a front's certificate, or has several names.
 pub fn front_of(certificate: &CertificateDer<'_>) -> Result<FrontName, IdentityError> {
     match names(certificate, FRONT_URI)?.as_slice() {
         [name] => name.parse(),
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_what_kubernetes_and_csi_say() {
+    fn names_are_as_kubernetes_and_csi_define_them() {
         for good in ["a", "node-1", "node-1.example.org", "0"] {
             assert!(good.parse::<NodeName>().is_ok(), "{good:?}");
         }
@@ -223,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_front_is_no_node_and_a_node_no_front() {
-        let (front, node) =
-            (certificate(&["edge-csi://front/f1"]), certificate(&["edge-csi://node/n1"]));
+        let front = certificate(&["edge-csi://front/f1"]);
+        let node = certificate(&["edge-csi://node/n1"]);
         assert_eq!(front_of(&front).unwrap().as_str(), "f1");
         assert!(matches!(front_of(&node), Err(IdentityError::Fronts(0))));
         assert!(matches!(node_of(&front), Err(IdentityError::Names(0))));
@@ -238,7 +240,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_certificate_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_a_certificate_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
             prop_assert!(node_of(&CertificateDer::from(bytes)).is_err());
         }
     }

@@ -1,9 +1,9 @@
-//! The keys of direct volumes, each with all that it may say. A key or value that is not here is an error.
+//! The keys of direct volumes and their values. An unknown key or value is an error.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Asks for a direct volume, and says for which contract; its value is `kata`.
+/// Asks for a direct volume; its value is the contract, `kata`.
 pub const KEY: &str = "edge-csi.io/direct";
 const ACCESS: &str = "edge-csi.io/direct-access";
 const KIND: &str = "edge-csi.io/direct-kind";
@@ -12,118 +12,122 @@ const MKFS: &str = "edge-csi.io/direct-mkfs-options";
 const FSCK: &str = "edge-csi.io/direct-fsck";
 const GROUP_CHANGE: &str = "edge-csi.io/direct-fs-group-change";
 
-/// Whether a key is one of direct volumes, known or not.
+/// Whether a key, known or not, is about direct volumes.
 pub(super) fn is_ours(key: &str) -> bool {
     key.strip_prefix(KEY).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// What is asked for, and cannot be.
+/// Why settings or a capability of a direct volume are refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
-    /// A key has a value that it cannot have.
+    /// A key with an unknown value.
     #[error("{key} is {value:?}, and it can be: {can}")]
     Value {
         /// The key.
         key: String,
         /// Its value.
         value: String,
-        /// What it can be.
+        /// Its known values.
         can: &'static str,
     },
-    /// A key that nobody knows.
+    /// An unknown key.
     #[error("{0} is no key of direct volumes; docs/direct-volumes.md lists them")]
     UnknownKey(String),
-    /// Details of a direct volume that is none.
+    /// Settings of a volume that is not direct.
     #[error("{0} is given and {KEY} is not; give {KEY}: kata as well, or leave both out")]
     NotDirect(String),
     /// One of our keys among the parameters of a VolumeAttributesClass.
     #[error(
-        "{0} is among the mutable parameters; such keys go into the StorageClass, and none of them can be changed later"
+        "{0} is among the mutable parameters; such keys go into the StorageClass, and none of \
+         them can be changed later"
     )]
     Mutable(String),
-    /// Options for mkfs that are none that it may have.
-    #[error("{MKFS} has {0:?}; it can have mkfs's options for the layout of the file system, without paths")]
-    MkfsOption(String),
-    /// Several pods of a node could have it.
+    /// Options that mkfs may not have.
     #[error(
-        "access mode {0} (ReadWriteOnce) lets several pods of a node use the volume, and one guest must own it: use \
-         ReadWriteOncePod with a driver that has SINGLE_NODE_MULTI_WRITER, or set {ACCESS}: ReadWriteOnce in the class, \
-         and a second pod is then refused when it comes"
+        "{MKFS} has {0:?}; it can have mkfs's options for the layout of the file system, without \
+         paths"
+    )]
+    MkfsOption(String),
+    /// Several pods of a node could use it.
+    #[error(
+        "access mode {0} (ReadWriteOnce) lets several pods of a node use the volume, and one guest \
+         must own it: use ReadWriteOncePod with a driver that has SINGLE_NODE_MULTI_WRITER, or set \
+         {ACCESS}: ReadWriteOnce in the class, and a second pod is then refused when it comes"
     )]
     SharedOnNode(&'static str),
-    /// Several nodes could have it, or nobody could write.
+    /// Several nodes could use it, or none could write.
     #[error("access mode {0} is not for a volume that one guest owns; use ReadWriteOncePod")]
     Shared(&'static str),
-    /// A block volume is handed to a guest without our doing.
+    /// A block volume: runtimes pass those to guests by themselves.
     #[error(
-        "a direct volume is asked for with volumeMode Block; runtimes hand such volumes over by themselves: \
-         leave {KEY} out, or use volumeMode Filesystem"
+        "a direct volume is asked for with volumeMode Block; runtimes hand such volumes over by \
+         themselves: leave {KEY} out, or use volumeMode Filesystem"
     )]
     Block,
     /// A mount option that a guest cannot have.
     #[error("{0}")]
     MountOption(String),
-    /// A group that is no number.
+    /// A group that is not a number.
     #[error("volume_mount_group is {0:?}, which is no group's id")]
     Group(String),
-    /// No file system that we format.
+    /// A file system that we cannot format.
     #[error("file system {0:?} is none that can be had directly; there are ext4 and xfs")]
     FileSystem(String),
 }
 
-/// Whose a volume may be.
+/// Who may use a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// One pod's, by the word of Kubernetes.
+    /// One pod, which Kubernetes enforces.
     #[default]
     ReadWriteOncePod,
-    /// One node's by the word of Kubernetes; one pod's all the same, because a second one is refused.
+    /// One node, which Kubernetes enforces; we refuse a second pod.
     ReadWriteOnce,
 }
 
-/// How a volume is handed over.
+/// The device that a guest gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// As a block device.
+    /// A block device.
     #[default]
     Block,
-    /// As a PCI device.
+    /// A PCI device.
     Vfio,
-    /// As a vhost-user socket.
+    /// A vhost-user socket.
     Spdk,
 }
 
-/// What may be formatted.
+/// Which devices may be formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Blank {
-    /// What has no signature, and zeroes at its start and end.
+    /// Those without a signature, with zeroes at start and end.
     #[default]
     Zero,
-    /// What has no signature: for drivers that hand out space as the last volume left it.
+    /// Those without a signature: for drivers that reuse space without erasing it.
     Unsigned,
 }
 
-/// What is done about a file system before it is handed over.
+/// Whether a file system is checked before its guest gets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsck {
-    /// What is safe to mend is mended; what is not stops the hand-over.
+    /// Safe repairs are made; other damage is an error.
     #[default]
     Preen,
-    /// Nothing; the guest sees to it.
+    /// Not here; the guest checks it.
     Never,
 }
 
-/// When the guest gives files to the volume's group.
+/// When the guest changes the group of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupChange {
     /// At each mount.
     Always,
-    /// If the root directory is not as it should be.
+    /// If the root directory's group or mode differs.
     OnRootMismatch,
 }
 
 impl GroupChange {
-    /// As runtimes read it.
+    /// The value that runtimes read.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Always => "Always",
@@ -132,7 +136,7 @@ impl GroupChange {
     }
 }
 
-/// A file system that we make.
+/// A file system that we can make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileSystem {
     /// ext4.
@@ -143,7 +147,7 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// Its name, as mount takes it and blkid gives it.
+    /// Its name for mount and blkid.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -164,28 +168,28 @@ impl FromStr for FileSystem {
     }
 }
 
-/// What a class says of its direct volumes.
+/// The settings of direct volumes in a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Direct {
-    /// Whose they may be.
+    /// Who may use them.
     pub access: Access,
-    /// How they are handed over.
+    /// The device that guests get.
     pub kind: Kind,
-    /// What may be formatted.
+    /// Which devices may be formatted.
     pub blank: Blank,
     /// Further options for mkfs, one word each.
     pub mkfs: Vec<String>,
-    /// What is done before they are handed over.
+    /// Whether the file system is checked before.
     pub fsck: Fsck,
-    /// When the guest gives files to the volume's group; none leaves it to the runtime.
+    /// When the guest changes the group of files; none leaves it to the runtime.
     pub group_change: Option<GroupChange>,
 }
 
 impl Direct {
-    /// What parameters, or a volume's context, say; none if the volume is not to be direct.
+    /// Reads parameters or a volume's context; none if the volume is not direct.
     ///
     /// # Errors
-    /// They contradict each other, or say what is not known.
+    /// They contradict each other, or have an unknown key or value.
     pub fn read(entries: &BTreeMap<String, String>) -> Result<Option<Self>, Contradiction> {
         let mut ours = entries.iter().filter(|(key, _)| is_ours(key)).peekable();
         let Some((first, _)) = ours.peek() else { return Ok(None) };
@@ -218,7 +222,9 @@ impl Direct {
             (FSCK, "never") => self.fsck = Fsck::Never,
             (FSCK, _) => return Err(bad("preen, never")),
             (GROUP_CHANGE, "Always") => self.group_change = Some(GroupChange::Always),
-            (GROUP_CHANGE, "OnRootMismatch") => self.group_change = Some(GroupChange::OnRootMismatch),
+            (GROUP_CHANGE, "OnRootMismatch") => {
+                self.group_change = Some(GroupChange::OnRootMismatch)
+            }
             (GROUP_CHANGE, _) => return Err(bad("Always, OnRootMismatch")),
             (MKFS, words) => self.mkfs = words.split_whitespace().map(str::to_owned).collect(),
             (other, _) => return Err(Contradiction::UnknownKey(other.to_owned())),
@@ -226,14 +232,14 @@ impl Direct {
         Ok(())
     }
 
-    /// Refuses options that would make mkfs do something else than lay out this one device.
+    /// Refuses options with which mkfs would do more than lay out this one device.
     pub(super) fn check_mkfs(&self, file_system: FileSystem) -> Result<(), Contradiction> {
-        // The letters of options that have a value. Labels, UUIDs, force and other devices are not among them.
+        // The letters of options that have a value. Not among them: labels, UUIDs, force, devices.
         let letters = match file_system {
             FileSystem::Ext4 => "bCEgGIiJmNOT",
             FileSystem::Xfs => "bdilmns",
         };
-        // Values that name files, or the UUID, which is ours to choose.
+        // Values that name files, or the UUID, which we choose.
         let bad_parts = ["/", "device=", "offset=", "name=", "file", "logdev", "rtdev", "uuid="];
         let mut words = self.mkfs.iter();
         while let Some(word) = words.next() {
@@ -244,7 +250,8 @@ impl Direct {
                 continue;
             }
             let value = if attached.is_empty() { words.next().ok_or_else(bad)? } else { attached };
-            let is_bad = bad_parts.iter().any(|part| value.contains(part)) || value.starts_with('-');
+            let is_bad =
+                bad_parts.iter().any(|part| value.contains(part)) || value.starts_with('-');
             if !letters.contains(letter) || is_bad {
                 return Err(Contradiction::MkfsOption(format!("{letter} {value}")));
             }

@@ -25,27 +25,40 @@ fn capability(mode: Mode, fs_type: &str) -> VolumeCapability {
 }
 
 #[test]
-fn what_is_not_asked_for_is_not_direct() {
+fn a_volume_is_direct_only_if_asked_for() {
     assert_eq!(read(&[]), Ok(None));
-    assert_eq!(read(&[("type", "ssd"), ("edge-csi.io/directory", "x"), ("edge-csi.io", "kata")]), Ok(None));
+    assert_eq!(
+        read(&[("type", "ssd"), ("edge-csi.io/directory", "x"), ("edge-csi.io", "kata")]),
+        Ok(None)
+    );
     assert_eq!(read(&[(KEY, "kata")]), Ok(Some(Direct::default())));
 }
 
 #[test]
-fn what_is_unknown_or_contradictory_is_refused_with_what_there_is() {
+fn unknown_or_contradictory_settings_are_refused_with_the_known_ones() {
     let text = |entries: &[(&str, &str)]| read(entries).unwrap_err().to_string();
     assert!(text(&[(KEY, "true")]).contains("it can be: kata"));
     assert!(text(&[(KEY, "")]).contains("kata"));
-    assert!(text(&[("edge-csi.io/direct-fsck", "preen")]).contains("edge-csi.io/direct: kata as well"));
-    assert!(text(&[(KEY, "kata"), ("edge-csi.io/direct-fsk", "preen")]).contains("direct-fsk is no key"));
-    assert!(text(&[(KEY, "kata"), ("edge-csi.io/direct-access", "RWO")]).contains("ReadWriteOncePod, "));
+    assert!(
+        text(&[("edge-csi.io/direct-fsck", "preen")]).contains("edge-csi.io/direct: kata as well")
+    );
+    assert!(
+        text(&[(KEY, "kata"), ("edge-csi.io/direct-fsk", "preen")])
+            .contains("direct-fsk is no key")
+    );
+    assert!(
+        text(&[(KEY, "kata"), ("edge-csi.io/direct-access", "RWO")]).contains("ReadWriteOncePod, ")
+    );
     for key in ["kind", "blank", "fsck", "fs-group-change"] {
-        assert!(text(&[(KEY, "kata"), (&format!("edge-csi.io/direct-{key}"), "x")]).contains("it can be"));
+        assert!(
+            text(&[(KEY, "kata"), (&format!("edge-csi.io/direct-{key}"), "x")])
+                .contains("it can be")
+        );
     }
 }
 
 #[test]
-fn what_one_guest_cannot_own_is_refused() {
+fn an_access_mode_for_several_pods_is_refused() {
     let pod = Direct::default();
     let once = Direct { access: Access::ReadWriteOnce, ..Direct::default() };
     for (mode, by_pod, by_once) in [
@@ -58,7 +71,8 @@ fn what_one_guest_cannot_own_is_refused() {
         (Mode::MultiNodeMultiWriter, false, false),
         (Mode::Unknown, false, false),
     ] {
-        let (name, capability) = (mode.as_str_name(), capability(mode, "xfs"));
+        let name = mode.as_str_name();
+        let capability = capability(mode, "xfs");
         assert_eq!(pod.mount(&capability).is_ok(), by_pod, "{name}");
         assert_eq!(once.mount(&capability).is_ok(), by_once, "{name}");
     }
@@ -67,7 +81,7 @@ fn what_one_guest_cannot_own_is_refused() {
 }
 
 #[test]
-fn a_file_system_is_ext4_xfs_or_left_open() {
+fn a_file_system_is_ext4_xfs_or_unset() {
     let of = |fs_type| Direct::default().mount(&capability(Mode::SingleNodeSingleWriter, fs_type));
     assert_eq!(of("").unwrap().file_system, None);
     assert_eq!(of("xfs").unwrap().file_system, Some(FileSystem::Xfs));
@@ -78,9 +92,10 @@ fn a_file_system_is_ext4_xfs_or_left_open() {
 }
 
 #[test]
-fn mkfs_is_told_of_the_layout_and_of_nothing_else() {
+fn mkfs_gets_options_for_the_layout_only() {
     let of = |words: &str, fs_type: &str| {
-        let direct = read(&[(KEY, "kata"), ("edge-csi.io/direct-mkfs-options", words)]).unwrap().unwrap();
+        let direct =
+            read(&[(KEY, "kata"), ("edge-csi.io/direct-mkfs-options", words)]).unwrap().unwrap();
         direct.mount(&capability(Mode::SingleNodeSingleWriter, fs_type)).map(|_| direct.mkfs)
     };
     assert_eq!(of(" -m0  -O ^has_journal ", "ext4").unwrap(), ["-m0", "-O", "^has_journal"]);
@@ -122,12 +137,14 @@ fn publish() -> csi::NodePublishVolumeRequest {
 
 proptest! {
     #[test]
-    fn the_driver_sees_a_block_volume_and_all_but_ours(unknown in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn the_driver_sees_a_block_volume_and_all_but_our_keys(
+        unknown in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
         let mut request = publish();
         let places = Method::NodePublishVolume.places().unwrap();
         let mut message = request.encode_to_vec();
         wire::append(&mut message, &[100], &unknown);
-        // In the capability too, whose parts protobuf merges.
+        // Also in the capability; protobuf merges its parts.
         wire::append(&mut message, &[5, 100], &unknown);
         prop_assert_eq!(asked(&message, places).unwrap().len(), 2);
         let sent = for_driver(&message, places).unwrap();
@@ -149,46 +166,53 @@ proptest! {
     }
 }
 
-/// Reads with the generated code what is edited by numbers.
+/// Decodes the edited messages with the generated code.
 #[test]
 fn the_numbers_are_those_of_the_messages() {
     let capability = || capability(Mode::SingleNodeSingleWriter, "");
     let context = || [(KEY.to_owned(), "kata".to_owned())].into();
-    let blocks = |capability: &VolumeCapability| matches!(capability.access_type, Some(AccessType::Block(_)));
-    macro_rules! one {
-        ($message:ident { $capability:ident $(, $context:ident)? }, $method:ident) => {
-            let request =
-                csi::$message { $capability: Some(capability()).into_iter().collect(), $($context: context(),)? ..Default::default() };
-            let sent = for_driver(&request.encode_to_vec(), Method::$method.places().unwrap()).unwrap();
-            let sent = csi::$message::decode(&*sent).unwrap();
-            assert!(sent.$capability.iter().all(blocks), stringify!($method));
-            $(assert!(sent.$context.is_empty(), stringify!($method));)?
-        };
-        (single $message:ident { $capability:ident $(, $context:ident)? }, $method:ident) => {
-            let request =
-                csi::$message { $capability: Some(capability()), $($context: context(),)? ..Default::default() };
-            let sent = for_driver(&request.encode_to_vec(), Method::$method.places().unwrap()).unwrap();
+    let blocks = |capability: &VolumeCapability| {
+        matches!(capability.access_type, Some(AccessType::Block(_)))
+    };
+    macro_rules! check {
+        ($method:ident, $message:ident { $capability:ident: $value:expr $(, $context:ident)? }) => {
+            let request = csi::$message {
+                $capability: $value,
+                $($context: context(),)?
+                ..Default::default()
+            };
+            let places = Method::$method.places().unwrap();
+            let sent = for_driver(&request.encode_to_vec(), places).unwrap();
             let sent = csi::$message::decode(&*sent).unwrap();
             assert!(sent.$capability.iter().all(blocks), stringify!($method));
             $(assert!(sent.$context.is_empty(), stringify!($method));)?
         };
     }
-    one!(CreateVolumeRequest { volume_capabilities, parameters }, CreateVolume);
-    one!(GetCapacityRequest { volume_capabilities, parameters }, GetCapacity);
-    one!(
-        ValidateVolumeCapabilitiesRequest { volume_capabilities, volume_context },
-        ValidateVolumeCapabilities
-    );
-    one!(single ControllerPublishVolumeRequest { volume_capability, volume_context }, ControllerPublishVolume);
-    one!(single ControllerExpandVolumeRequest { volume_capability }, ControllerExpandVolume);
-    one!(single NodeStageVolumeRequest { volume_capability, volume_context }, NodeStageVolume);
-    one!(single NodePublishVolumeRequest { volume_capability, volume_context }, NodePublishVolume);
-    one!(single NodeExpandVolumeRequest { volume_capability }, NodeExpandVolume);
+    macro_rules! check_one {
+        ($method:ident, $message:ident $(, $context:ident)?) => {
+            let one = Some(capability());
+            check!($method, $message { volume_capability: one $(, $context)? });
+        };
+    }
+    macro_rules! check_several {
+        ($method:ident, $message:ident, $context:ident) => {
+            let several = vec![capability(), capability()];
+            check!($method, $message { volume_capabilities: several, $context });
+        };
+    }
+    check_several!(CreateVolume, CreateVolumeRequest, parameters);
+    check_several!(GetCapacity, GetCapacityRequest, parameters);
+    check_several!(ValidateVolumeCapabilities, ValidateVolumeCapabilitiesRequest, volume_context);
+    check_one!(ControllerPublishVolume, ControllerPublishVolumeRequest, volume_context);
+    check_one!(ControllerExpandVolume, ControllerExpandVolumeRequest);
+    check_one!(NodeStageVolume, NodeStageVolumeRequest, volume_context);
+    check_one!(NodePublishVolume, NodePublishVolumeRequest, volume_context);
+    check_one!(NodeExpandVolume, NodeExpandVolumeRequest);
     assert!(Method::DeleteVolume.places().is_none());
 }
 
 #[test]
-fn what_the_class_says_goes_into_the_volumes_context() {
+fn the_settings_go_into_the_volumes_context() {
     let volume = csi::Volume {
         volume_id: "v".into(),
         volume_context: [("own".to_owned(), "1".to_owned())].into(),
@@ -196,8 +220,10 @@ fn what_the_class_says_goes_into_the_volumes_context() {
     };
     let answer = csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec();
     let asked = map(&[(KEY, "kata"), ("edge-csi.io/other", "x")]);
-    let volume =
-        csi::CreateVolumeResponse::decode(&*into_created_volume(&answer, &asked)).unwrap().volume.unwrap();
+    let volume = csi::CreateVolumeResponse::decode(&*into_created_volume(&answer, &asked))
+        .unwrap()
+        .volume
+        .unwrap();
     assert_eq!(volume.volume_id, "v");
     assert_eq!(
         volume.volume_context,
@@ -206,7 +232,7 @@ fn what_the_class_says_goes_into_the_volumes_context() {
 }
 
 #[test]
-fn what_is_confirmed_is_what_was_asked() {
+fn the_answer_confirms_the_capabilities_of_the_request() {
     let request = csi::ValidateVolumeCapabilitiesRequest {
         volume_id: "v".into(),
         volume_capabilities: vec![capability(Mode::SingleNodeSingleWriter, "xfs")],
@@ -220,17 +246,18 @@ fn what_is_confirmed_is_what_was_asked() {
         volume_capabilities: sent.volume_capabilities,
         ..Default::default()
     };
-    // And what a driver confirms that is newer than we are.
+    // With an unknown field in the confirmation.
     let mut answer = Vec::new();
     let mut newer = confirmed.encode_to_vec();
     wire::append(&mut newer, &[15], b"new");
     wire::append(&mut answer, &[1], &newer);
     let shown = into_validated(&answer, &message).unwrap();
     assert!(shown.windows(3).any(|bytes| bytes == b"new"));
-    let shown = csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
+    let shown =
+        csi::ValidateVolumeCapabilitiesResponse::decode(&*shown).unwrap().confirmed.unwrap();
     assert!(shown.volume_capabilities == request.volume_capabilities);
     assert_eq!(shown.volume_context, request.volume_context);
-    let refused =
-        csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }.encode_to_vec();
+    let refused = csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() }
+        .encode_to_vec();
     assert_eq!(into_validated(&refused, &message).unwrap(), refused);
 }

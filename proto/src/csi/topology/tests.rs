@@ -1,13 +1,11 @@
-//! Each test reads with the generated code what was edited as bytes, and has fields in it that CSI has not.
-
-use std::collections::HashMap;
+//! Each test decodes edited bytes with the generated code, and finds unknown fields again.
 
 use proptest::prelude::*;
 
 use crate::csi::topology::*;
 use crate::csi::types as csi;
 
-/// A field that CSI has not.
+/// An unknown field.
 const NEW: &[u8] = b"\xa2\x06\x03new";
 
 fn n1() -> NodeName {
@@ -15,7 +13,8 @@ fn n1() -> NodeName {
 }
 
 fn at(segments: &[(&str, &str)]) -> csi::Topology {
-    let segments = segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let segments =
+        segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     csi::Topology { segments }
 }
 
@@ -34,18 +33,20 @@ fn same(edited: &Bytes, whole: &Bytes) -> bool {
 
 fn capabilities(types: &[service::Type]) -> csi::GetPluginCapabilitiesResponse {
     let service = |kind: &service::Type| Service { r#type: (*kind).into() };
-    let capability =
-        |kind| csi::PluginCapability { r#type: Some(plugin_capability::Type::Service(service(kind))) };
+    let capability = |kind| csi::PluginCapability {
+        r#type: Some(plugin_capability::Type::Service(service(kind))),
+    };
     csi::GetPluginCapabilitiesResponse { capabilities: types.iter().map(capability).collect() }
 }
 
 use service::Type::{ControllerService, VolumeAccessibilityConstraints};
 
 #[test]
-fn a_driver_has_topology_if_it_says_so_and_where_it_is() {
+fn a_driver_has_topology_if_it_reports_constraints_and_segments() {
     let says = capabilities(&[ControllerService, VolumeAccessibilityConstraints]).encode_to_vec();
     let silent = capabilities(&[ControllerService]).encode_to_vec();
-    let info = |topology| csi::NodeGetInfoResponse { accessible_topology: topology, ..Default::default() };
+    let info =
+        |topology| csi::NodeGetInfoResponse { accessible_topology: topology, ..Default::default() };
     let zone = info(Some(at(&[("zone", "a")]))).encode_to_vec();
     assert!(has_own(&says, &zone));
     assert!(!has_own(&silent, &zone));
@@ -68,7 +69,7 @@ fn the_capability_is_added_once() {
 }
 
 #[test]
-fn a_node_is_told_with_its_segment() {
+fn node_info_gets_the_segment_of_the_node() {
     for topology in [None, Some(at(&[("zone", "a")])), Some(at(&[(NODE_SEGMENT, "n9")]))] {
         let mut info = csi::NodeGetInfoResponse {
             node_id: "id".into(),
@@ -84,7 +85,7 @@ fn a_node_is_told_with_its_segment() {
 }
 
 #[test]
-fn a_volume_is_told_with_the_segment_of_its_node() {
+fn a_volume_gets_the_segment_of_its_node() {
     let created = |topologies: &[csi::Topology]| {
         let volume = csi::Volume {
             volume_id: "v".into(),
@@ -98,7 +99,10 @@ fn a_volume_is_told_with_the_segment_of_its_node() {
         (vec![at(&[])], vec![at(&[(NODE_SEGMENT, "n1")])]),
         (
             vec![at(&[("zone", "a")]), at(&[("zone", "b"), (NODE_SEGMENT, "n2")])],
-            vec![at(&[("zone", "a"), (NODE_SEGMENT, "n1")]), at(&[("zone", "b"), (NODE_SEGMENT, "n1")])],
+            vec![
+                at(&[("zone", "a"), (NODE_SEGMENT, "n1")]),
+                at(&[("zone", "b"), (NODE_SEGMENT, "n1")]),
+            ],
         ),
     ] {
         let told = into_created_volume(&with_new(&created(&before)), &n1()).unwrap();
@@ -110,7 +114,7 @@ fn a_volume_is_told_with_the_segment_of_its_node() {
 }
 
 #[test]
-fn a_snapshot_is_told_with_the_segment_only_if_the_driver_says_where_it_is() {
+fn a_snapshot_gets_the_segment_only_if_the_driver_reports_a_topology() {
     let cut = |topologies: &[csi::Topology]| {
         let snapshot = csi::Snapshot {
             snapshot_id: "s".into(),
@@ -159,17 +163,20 @@ fn the_driver_does_not_see_our_segment() {
         assert!(read::<csi::CreateSnapshotRequest>(&sent) == snapshot(seen));
     }
     for (asked, seen) in [(None, None), (Some(ours), None), (Some(both), Some(zone))] {
-        let capacity =
-            |accessible_topology| csi::GetCapacityRequest { accessible_topology, ..Default::default() };
+        let capacity = |accessible_topology| csi::GetCapacityRequest {
+            accessible_topology,
+            ..Default::default()
+        };
         let sent = out_of_capacity(&with_new(&capacity(asked))).unwrap();
         assert!(read::<csi::GetCapacityRequest>(&sent) == capacity(seen));
     }
 }
 
 #[test]
-fn fields_that_are_new_survive_at_every_depth() {
-    // A requirement with a new field; in it a topology with ours and a new field.
-    let topology = [[b"\x0a".as_slice(), &[segment_len()], &segment(&n1())].concat(), NEW.to_vec()].concat();
+fn unknown_fields_survive_at_every_depth() {
+    // A requirement with an unknown field; in it a topology with ours and an unknown field.
+    let topology =
+        [[b"\x0a".as_slice(), &[segment_len()], &segment(&n1())].concat(), NEW.to_vec()].concat();
     let mut requirement = NEW.to_vec();
     wire::append(&mut requirement, &[PREFERRED], &topology);
     let mut request = Vec::new();
@@ -187,17 +194,25 @@ fn segment_len() -> u8 {
 
 proptest! {
     #[test]
-    fn what_is_added_to_a_request_is_what_is_taken_out(
-        segments in proptest::collection::vec(proptest::collection::hash_map("[a-z]{1,9}", ".{0,200}", 1..4), 1..4),
+    fn the_segment_that_is_added_to_a_request_is_removed_again(
+        segments in proptest::collection::vec(
+            proptest::collection::hash_map("[a-z]{1,9}", ".{0,200}", 1..4),
+            1..4,
+        ),
     ) {
-        let topology = |segments: &HashMap<String, String>| csi::Topology { segments: segments.clone() };
-        let preferred: Vec<_> = segments.iter().map(topology).collect();
+        let topologies = segments.iter().cloned();
+        let preferred: Vec<_> = topologies.map(|segments| csi::Topology { segments }).collect();
         let requirement = csi::TopologyRequirement { preferred, ..Default::default() };
-        let plain = csi::CreateVolumeRequest { accessibility_requirements: Some(requirement), ..Default::default() };
+        let plain = csi::CreateVolumeRequest {
+            accessibility_requirements: Some(requirement),
+            ..Default::default()
+        };
         let plain = with_new(&plain);
         prop_assert!(same(&out_of_create_volume(&plain).unwrap(), &plain));
         let with_ours = wire::edit(&plain, &[VOLUME_REQUIREMENT], |requirement| {
-            wire::edit(requirement, &[PREFERRED], |topology| into_topology(topology, &n1())).map(Edit::from)
+            let edited =
+                wire::edit(requirement, &[PREFERRED], |topology| into_topology(topology, &n1()));
+            edited.map(Edit::from)
         });
         let with_ours = Bytes::from(with_ours.unwrap().unwrap());
         prop_assert_eq!(out_of_create_volume(&with_ours).unwrap(), plain);

@@ -1,8 +1,8 @@
 //! One WebSocket as a byte stream with control messages beside it.
 //!
-//! Binary messages are the stream's bytes, text messages are control messages. All work happens when the
-//! stream is polled, by whoever owns it: the link while it is idle, HTTP/2 from the first call on. So a
-//! byte passes no task of ours on its way.
+//! Binary messages are the stream's bytes, text messages are control messages. All work happens
+//! when the owner polls the stream: the link while it is idle, HTTP/2 from the first call on. So
+//! bytes pass through no further task.
 
 use std::io;
 use std::pin::Pin;
@@ -21,25 +21,25 @@ use super::stream::{Ws, explain};
 use crate::link::error::Reason;
 use crate::link::keep_alive::KeepAlive;
 
-/// The most bytes of the stream in one message.
+/// The largest binary message, in bytes.
 const MAX_CHUNK: usize = 64 * 1024;
 /// A close frame holds 125 bytes, two of them its code.
 const MAX_REASON: usize = 123;
 
-/// What the owner of the link wants sent beside the stream.
-pub(super) enum Beside {
+/// A frame that the owner of the link sends beside the stream.
+pub(super) enum Outgoing {
     /// A control message.
     Text(String),
-    /// Close, and tell why.
+    /// A close with its reason.
     Close(String),
 }
 
-/// The byte stream; see the module.
+/// The byte stream.
 pub(super) struct Socket {
     ws: Ws,
     unread: Bytes,
     received: mpsc::Sender<String>,
-    to_send: mpsc::Receiver<Beside>,
+    to_send: mpsc::Receiver<Outgoing>,
     flush: bool,
     ping: Interval,
     keep_alive: KeepAlive,
@@ -47,16 +47,16 @@ pub(super) struct Socket {
     reason: Reason,
 }
 
-/// The ends of the control messages of a [`Socket`].
+/// The control messages of a [`Socket`], for the owner of the link.
 pub(super) struct Control {
     pub(super) received: mpsc::Receiver<String>,
-    pub(super) send: mpsc::Sender<Beside>,
+    pub(super) send: mpsc::Sender<Outgoing>,
     pub(super) reason: Reason,
 }
 
 impl Socket {
     pub(super) fn new(ws: Ws, keep_alive: KeepAlive) -> (Self, Control) {
-        // Not tokio's, which take 1.3 KiB each, and they are on every idle link.
+        // tokio's channels take 1.3 KiB each, on every idle link.
         let (received, receive) = mpsc::channel(8);
         let (send, to_send) = mpsc::channel(8);
         let reason = Reason::default();
@@ -72,8 +72,9 @@ impl Socket {
         )
     }
 
-    /// Ends when bytes of the stream are there to be read, or the socket is closed; meanwhile passes
-    /// control messages and keeps the connection alive.
+    /// Ready when bytes of the stream can be read, or the socket is closed.
+    ///
+    /// Meanwhile it passes control messages and keeps the connection alive.
     pub(super) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.unread.is_empty() {
             self.unread = ready!(self.poll_bytes(cx))?;
@@ -81,14 +82,14 @@ impl Socket {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes are there to be read; if not after [`Socket::poll_readable`], it is closed.
+    /// Whether bytes can be read; if not after [`Socket::poll_readable`], the socket is closed.
     pub(super) fn has_bytes(&self) -> bool {
         !self.unread.is_empty()
     }
 
     /// The next bytes of the stream; none when it is closed.
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        if let Poll::Ready(closed) = self.poll_beside(cx)? {
+        if let Poll::Ready(closed) = self.poll_outgoing(cx)? {
             return Poll::Ready(Ok(closed));
         }
         loop {
@@ -98,7 +99,7 @@ impl Socket {
                 Some(Ok(Frame::Binary(bytes))) if bytes.is_empty() => {}
                 Some(Ok(Frame::Binary(bytes))) => return Poll::Ready(Ok(bytes)),
                 Some(Ok(Frame::Text(text))) => {
-                    // The other side sends few; one that sends many breaks the rules.
+                    // A peer that follows the protocol sends few.
                     let full = self.received.try_send(text.as_str().to_owned()).is_err();
                     if full {
                         return Poll::Ready(Err(
@@ -122,22 +123,22 @@ impl Socket {
         }
     }
 
-    /// Sends what goes beside the stream: control messages, pings. Ready when the socket is to be closed.
-    fn poll_beside(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+    /// Sends control messages and pings. Ready when the socket shall be closed.
+    fn poll_outgoing(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         while self.ping.poll_tick(cx).is_ready() {
-            // At the next tick it would be too late.
+            // The next tick would be too late.
             if self.heard.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
                 let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
                 return Poll::Ready(Err(self.failed(dead)));
             }
-            self.send_beside(cx, Frame::Ping(Bytes::new()))?;
+            self.send_outgoing(cx, Frame::Ping(Bytes::new()))?;
         }
-        while let Poll::Ready(Some(beside)) = self.to_send.poll_next_unpin(cx) {
-            match beside {
-                Beside::Text(text) => self.send_beside(cx, Frame::text(text))?,
-                Beside::Close(reason) => {
+        while let Poll::Ready(Some(outgoing)) = self.to_send.poll_next_unpin(cx) {
+            match outgoing {
+                Outgoing::Text(text) => self.send_outgoing(cx, Frame::text(text))?,
+                Outgoing::Close(reason) => {
                     self.reason.set(format!("closed here: {reason}"));
-                    self.send_beside(cx, close_frame(&reason))?;
+                    self.send_outgoing(cx, close_frame(&reason))?;
                     let _ = Pin::new(&mut self.ws).poll_flush(cx);
                     return Poll::Ready(Ok(Bytes::new()));
                 }
@@ -151,17 +152,17 @@ impl Socket {
         Poll::Pending
     }
 
-    /// Queues a frame. The socket's own buffer takes it also when the network does not; such frames are
-    /// few and small.
-    fn send_beside(&mut self, cx: &mut Context<'_>, frame: Frame) -> io::Result<()> {
+    /// Queues a frame. The socket's buffer takes it even while the network takes none; such frames
+    /// are few and small.
+    fn send_outgoing(&mut self, cx: &mut Context<'_>, frame: Frame) -> io::Result<()> {
         let _ = Pin::new(&mut self.ws).poll_ready(cx).map_err(|e| self.ws_failed(&e))?;
         self.flush = true;
         Pin::new(&mut self.ws).start_send(frame).map_err(|e| self.ws_failed(&e))
     }
 
-    /// Gives the connection up, and tells the other side why if that is still possible.
+    /// Ends the connection, and tells the other side why if it can.
     fn broke_off(&mut self, cx: &mut Context<'_>, reason: &str) -> io::Error {
-        let _ = self.send_beside(cx, close_frame(reason));
+        let _ = self.send_outgoing(cx, close_frame(reason));
         let _ = Pin::new(&mut self.ws).poll_flush(cx);
         self.failed(reason)
     }

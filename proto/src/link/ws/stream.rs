@@ -15,8 +15,8 @@ pub(super) type Ws = WebSocketStream<Box<TlsStream<Io>>>;
 
 /// Small buffers and messages, for every idle link has them.
 pub(super) fn config() -> WebSocketConfig {
-    // The read buffer is allocated at once. It reads from TLS's buffer, so a small one costs no system
-    // calls. Messages are at most a control message.
+    // The read buffer is allocated at once. It reads from TLS's buffer, so a small one costs no
+    // system calls. Messages are at most a control message.
     WebSocketConfig::default()
         .read_buffer_size(1024)
         .write_buffer_size(4096)
