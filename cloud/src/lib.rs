@@ -69,7 +69,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         Arc::new(Links::new(store.clone(), edges.clone(), lease::answer::answer).scoped(&config.policies));
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
-        keeping.spawn_until_stop("awake", calls.awake.clone().keep());
+        keeping.spawn_until_stop("awake", calls.awake.clone().run());
     }
     let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {

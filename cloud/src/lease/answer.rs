@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use proto::control::lease::{Own, Owner};
+use proto::control::lease::{Reply, Request};
 use proto::names::NodeName;
 use tracing::warn;
 
@@ -16,12 +16,12 @@ pub fn answer<'a>(
     links: &'a Links,
     node: &'a NodeName,
     handle: &'a Arc<Handle>,
-    own: Own,
-) -> BoxFuture<'a, Option<Owner>> {
+    own: Request,
+) -> BoxFuture<'a, Option<Reply>> {
     answered(links, node, handle, own).boxed()
 }
 
-async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Own) -> Option<Owner> {
+async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Request) -> Option<Reply> {
     let (id, link) = (own.id, handle.clone());
     let counts = move || link.is_in_use();
     let full = || {
@@ -30,13 +30,13 @@ async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Own
         }
     };
     let answer = hear::said(links.store(), links, node, own, (counts, full)).await?;
-    Some(Owner { id, answer })
+    Some(Reply { id, outcome: answer })
 }
 
 #[cfg(test)]
 mod tests {
     use futures_channel::mpsc;
-    use proto::control::lease::{Answer, Step};
+    use proto::control::lease::{Outcome, Step};
     use proto::csi::Id;
     use proto::host::tasks::Tasks;
 
@@ -80,8 +80,8 @@ mod tests {
         }
     }
 
-    fn saying(id: u64, step: Step) -> Own {
-        Own { id, driver: "d.example".parse().unwrap(), volume: "v".into(), step }
+    fn saying(id: u64, step: Step) -> Request {
+        Request { id, driver: "d.example".parse().unwrap(), volume: "v".into(), step }
     }
 
     fn ask() -> Step {
@@ -97,7 +97,7 @@ mod tests {
         let newer = world.link();
         let mut asking = LeaseQueue::new(&world.links, &world.node, &newer);
         asking.push(saying(1, ask())).unwrap();
-        assert!(matches!(asking.next().await.answer, Answer::Held { .. }));
+        assert!(matches!(asking.next().await.outcome, Outcome::Held { .. }));
         // Behind it in the store's order, so it has had its turn when this is answered.
         asking.push(saying(2, ask())).unwrap();
         tokio::select! {
@@ -114,7 +114,7 @@ mod tests {
         let link = world.link();
         let mut asking = LeaseQueue::new(&world.links, &world.node, &link);
         asking.push(saying(1, ask())).unwrap();
-        assert!(matches!(asking.next().await.answer, Answer::Held { .. }));
+        assert!(matches!(asking.next().await.outcome, Outcome::Held { .. }));
         asking.push(saying(2, Step::Release)).unwrap();
         world.links.remove(&world.node, &link);
         // Made after the word is, since that is looked at first.
@@ -133,7 +133,7 @@ mod tests {
         let of = |removed| Standing::of(&world.node, removed, &world.links);
         assert_eq!((of(false), of(true)), (Standing::Away, Standing::Removed));
         for (owners, standing) in [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)] {
-            let peer = Peer { version: "0.1.0".into(), owners, ..Peer::default() };
+            let peer = Peer { version: "0.1.0".into(), leases: owners, ..Peer::default() };
             let handle = Handle::new(peer, mpsc::channel(1).0, world.tasks.child());
             world.links.enter(&world.node, &Arc::new(handle));
             assert_eq!((of(false), of(true)), (standing, Standing::Removed));
@@ -157,7 +157,7 @@ mod tests {
         let mut asking = LeaseQueue::new(&world.links, &world.node, &link);
         for _ in 0..2 {
             asking.push(saying(1, ask())).unwrap();
-            assert!(matches!(asking.next().await.answer, Answer::NotNow { .. }));
+            assert!(matches!(asking.next().await.outcome, Outcome::NotNow { .. }));
             assert!(!link.note_full());
         }
     }

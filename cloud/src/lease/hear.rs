@@ -1,7 +1,7 @@
 //! What nodes say of volumes that one guest owns: who may speak of which, and what is answered.
 
 use prost::Message;
-use proto::control::lease::{Answer, MAX_ID, Own, Step as Said};
+use proto::control::lease::{MAX_ID, Outcome, Request, Step as Said};
 use proto::csi;
 use proto::csi::{Id, Segments};
 use proto::host::chain;
@@ -43,12 +43,12 @@ pub(crate) async fn said(
     store: &Store,
     links: &Links,
     node: &NodeName,
-    own: Own,
+    own: Request,
     (counts, full): (impl Fn() -> bool + Send + 'static, impl FnOnce()),
-) -> Option<Answer> {
+) -> Option<Outcome> {
     let (driver, id, said) = (own.driver, Id::Volume(own.volume), own.step);
     if id.text().is_empty() || id.text().len() > MAX_ID {
-        return Some(Answer::NotNow { why: format!("the id of a volume has 1 to {MAX_ID} bytes") });
+        return Some(Outcome::NotNow { why: format!("the id of a volume has 1 to {MAX_ID} bytes") });
     }
     let scope = links.scope(&driver);
     let (at, volume, of, what) = (node.clone(), id.clone(), driver.clone(), said.clone());
@@ -71,7 +71,7 @@ pub(crate) async fn said(
     });
     let heard = match written.await {
         Ok(heard) => heard,
-        Err(error) => return Some(Answer::NotNow { why: chain(&error) }),
+        Err(error) => return Some(Outcome::NotNow { why: chain(&error) }),
     };
     let holds = matches!(said, Said::Hold { .. });
     match heard {
@@ -85,16 +85,16 @@ pub(crate) async fn said(
             Some(answer((store, links), node, (&driver, &id), verdict, news))
         }
         Err(Refusal::Late) => None,
-        Err(Refusal::Elsewhere(why)) if !holds => Some(Answer::Anothers { why }),
+        Err(Refusal::Elsewhere(why)) if !holds => Some(Outcome::HeldElsewhere { why }),
         Err(Refusal::Never(why) | Refusal::Elsewhere(why)) => {
             if holds {
                 warn!(%node, %driver, volume = id.text(), why, "a node says that it has what cannot be its own");
             }
-            Some(Answer::NotNow { why })
+            Some(Outcome::NotNow { why })
         }
         Err(Refusal::Full) => {
             full();
-            Some(Answer::NotNow {
+            Some(Outcome::NotNow {
                 why: format!("node {node} has {MOST} volumes, and no more can be its own"),
             })
         }
@@ -157,17 +157,17 @@ fn answer(
     (driver, id): (&DriverName, &Id),
     verdict: Verdict,
     news: bool,
-) -> Answer {
+) -> Outcome {
     let whose = |own: &Ownership| whose(driver, id, own, store, links);
     match verdict {
         Verdict::Held(epoch) => {
             if news {
                 info!(%node, %driver, volume = id.text(), epoch, "a volume is the node's");
             }
-            Answer::Held { epoch }
+            Outcome::Held { epoch }
         }
-        Verdict::Done => Answer::Released,
-        Verdict::Anothers(own) => Answer::Anothers { why: whose(&own) },
+        Verdict::Done => Outcome::Released,
+        Verdict::Anothers(own) => Outcome::HeldElsewhere { why: whose(&own) },
         Verdict::Fenced(owner) => {
             warn!(%node, %driver, volume = id.text(), "a node says that it has what was taken from it");
             let why = match owner {
@@ -177,7 +177,7 @@ fn answer(
                     format!("it was taken from this node; now {}", whose(&own))
                 }
             };
-            Answer::Fenced { why }
+            Outcome::Fenced { why }
         }
     }
 }

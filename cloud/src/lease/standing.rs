@@ -28,7 +28,7 @@ impl Standing {
             // Its link may end in a moment.
             _ if removed => Self::Removed,
             None => Self::Away,
-            Some(link) if link.peer.owners => Self::Linked,
+            Some(link) if link.peer.leases => Self::Linked,
             Some(link) => Self::Mute(link.peer.version.clone()),
         }
     }

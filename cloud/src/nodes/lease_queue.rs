@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use proto::control::lease::{Own, Owner};
+use proto::control::lease::{Reply, Request};
 use proto::names::NodeName;
 
 use super::links::{Handle, Links};
@@ -19,8 +19,8 @@ pub(crate) struct LeaseQueue<'a> {
     links: &'a Links,
     node: &'a NodeName,
     handle: &'a Arc<Handle>,
-    waiting: VecDeque<Own>,
-    running: Option<BoxFuture<'a, Option<Owner>>>,
+    waiting: VecDeque<Request>,
+    running: Option<BoxFuture<'a, Option<Reply>>>,
 }
 
 impl<'a> LeaseQueue<'a> {
@@ -32,7 +32,7 @@ impl<'a> LeaseQueue<'a> {
     ///
     /// # Errors
     /// Why the link is closed: the edge does not wait for answers.
-    pub(crate) fn push(&mut self, own: Own) -> Result<(), &'static str> {
+    pub(crate) fn push(&mut self, own: Request) -> Result<(), &'static str> {
         if self.waiting.len() >= MOST {
             return Err("an edge waits for the answers about its volumes");
         }
@@ -41,7 +41,7 @@ impl<'a> LeaseQueue<'a> {
     }
 
     /// The next answer; never, while nothing waits for one. May be dropped and called again without loss.
-    pub(crate) async fn next(&mut self) -> Owner {
+    pub(crate) async fn next(&mut self) -> Reply {
         loop {
             if self.running.is_none()
                 && let Some(own) = self.waiting.pop_front()

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use proto::control::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
-use proto::control::lease::Own;
+use proto::control::lease::Request;
 use proto::host::chain;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
@@ -27,7 +27,7 @@ struct Asked {
 /// What an edge said.
 enum Heard {
     Drivers,
-    Own(Own),
+    Own(Request),
     Leaving,
     Broken(String),
     Closed(LinkError),
@@ -60,7 +60,7 @@ impl Links {
             Err(None) => return None,
         };
         let (transport, version) = (link.transport(), hello.version.into());
-        let peer = Peer { transport, address: from, version, owners: hello.owners };
+        let peer = Peer { transport, address: from, version, leases: hello.leases };
         if let Err(error) = ingest::drivers(&self.store, node, hello.drivers).await {
             refuse(node, link, &chain(&error)).await;
             return None;
@@ -158,7 +158,7 @@ impl Links {
                     handle.tasks.spawn_until_stop("opening", opening);
                     None
                 }
-                answer = owners.next() => Some(Message::Owner(answer)),
+                answer = owners.next() => Some(Message::LeaseReply(answer)),
                 Ok(()) = asked.told.changed() => Some(self.welcome(node)),
                 () = handle.tasks.ended(), if leaving => {
                     info!(%node, "unlinked, as the edge wished");
@@ -204,7 +204,7 @@ impl Links {
                     Err(error) => Heard::Broken(chain(&error)),
                 }
             }
-            Event::Message(Message::Own(own)) => Heard::Own(own),
+            Event::Message(Message::Lease(own)) => Heard::Own(own),
             Event::Message(Message::Leaving) => {
                 info!(%node, "the edge lets this link go; no call is begun on it any more");
                 Heard::Leaving
@@ -233,7 +233,7 @@ impl Links {
             version: env!("CARGO_PKG_VERSION").into(),
             backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
             scopes: self.scopes.at(node, &self.store),
-            owners: true,
+            leases: true,
         })
     }
 }

@@ -35,8 +35,8 @@ pub type AnswerLease =
         &'a Links,
         &'a NodeName,
         &'a Arc<Handle>,
-        proto::control::lease::Own,
-    ) -> futures_util::future::BoxFuture<'a, Option<proto::control::lease::Owner>>;
+        proto::control::lease::Request,
+    ) -> futures_util::future::BoxFuture<'a, Option<proto::control::lease::Reply>>;
 
 /// All links, by node.
 pub struct Links {
@@ -99,7 +99,7 @@ pub struct Peer {
     /// The version of csi-edge.
     pub version: Box<str>,
     /// Whether it says which volumes it has that one guest owns.
-    pub owners: bool,
+    pub leases: bool,
 }
 
 impl Links {

@@ -56,7 +56,7 @@ impl Scopes {
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use proto::control::hello::{Answer, Driver};
+    use proto::control::hello::{Driver, Protobuf};
     use proto::csi;
     use proto::host::tasks::Tasks;
 
@@ -72,7 +72,7 @@ mod tests {
         }
         let info = csi::GetPluginInfoResponse { name: name.into(), ..Default::default() };
         let answers = [("GetPluginInfo", info.encode_to_vec().into()), ("GetPluginCapabilities", answer)];
-        let answers = answers.into_iter().map(|(method, answer)| (method.to_owned(), Answer(answer)));
+        let answers = answers.into_iter().map(|(method, answer)| (method.to_owned(), Protobuf(answer)));
         Driver { name: name.parse().unwrap(), answers: answers.collect() }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::Response;
 use proto::csi::Key;
 use proto::http2::busy_poll;
-use proto::http2::busy_poll::Awake;
+use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward::Body;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ pub struct Calls {
     /// What is counted of them, and all else.
     pub metrics: Metrics,
     /// Whether the program stays awake for the next one.
-    pub awake: Arc<Awake>,
+    pub awake: Arc<BusyPoll>,
     kept: Mutex<Kept>,
 }
 
@@ -114,7 +114,7 @@ pub struct Ongoing {
     running: Arc<Running>,
     /// What its caller was told. Dropped before that, it was the caller who left.
     code: Code,
-    _awake: busy_poll::Call,
+    _awake: busy_poll::InFlight,
 }
 
 impl Calls {

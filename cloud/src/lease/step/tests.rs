@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use proto::control::lease::{Answer, Own, Step as Said};
+use proto::control::lease::{Outcome, Request, Step as Said};
 use proto::csi::status::ToStatus;
 use proto::host::tasks::Tasks;
 use tonic::Code;
@@ -83,20 +83,20 @@ impl World {
         detached(&self.store, &driver(), &volume(), node_id.into()).await.unwrap();
     }
 
-    async fn say_of(&self, at: &str, volume: &str, step: Said) -> Answer {
-        let own = Own { id: 1, driver: driver(), volume: volume.into(), step };
+    async fn say_of(&self, at: &str, volume: &str, step: Said) -> Outcome {
+        let own = Request { id: 1, driver: driver(), volume: volume.into(), step };
         said(&self.store, &self.links, &node(at), own, (|| true, || {})).await.unwrap()
     }
 
-    async fn say(&self, at: &str, step: Said) -> Answer {
+    async fn say(&self, at: &str, step: Said) -> Outcome {
         self.say_of(at, "v", step).await
     }
 
-    async fn ask(&self, at: &str) -> Answer {
+    async fn ask(&self, at: &str) -> Outcome {
         self.say(at, Said::Ask { pod: "p".into() }).await
     }
 
-    async fn hold(&self, at: &str, epoch: u64) -> Answer {
+    async fn hold(&self, at: &str, epoch: u64) -> Outcome {
         self.say(at, Said::Hold { epoch, pod: "p".into() }).await
     }
 
@@ -117,8 +117,8 @@ impl World {
     }
 }
 
-fn not_now(answer: Answer) -> String {
-    let Answer::NotNow { why } = answer else { panic!("{answer:?}") };
+fn not_now(answer: Outcome) -> String {
+    let Outcome::NotNow { why } = answer else { panic!("{answer:?}") };
     why
 }
 
@@ -138,7 +138,7 @@ async fn a_driver_calls_nodes_as_it_likes_and_an_unknown_one_is_its_own_to_refus
             "{text}"
         );
     }
-    assert!(matches!(world.ask("n2").await, Answer::Anothers { .. }));
+    assert!(matches!(world.ask("n2").await, Outcome::HeldElsewhere { .. }));
     world.detach("id-n2").await;
     assert_eq!(world.attached().as_deref(), Some("n1"));
     world.detach("").await;
@@ -199,7 +199,7 @@ async fn of_several_nodes_that_a_driver_calls_alike_the_one_that_asks_is_the_own
     world.call("n3", Some("id-n1")).await;
     world.attach("id-n1").await.unwrap();
     assert_eq!(world.own(), None);
-    assert!(matches!(world.ask("n3").await, Answer::Held { .. }));
+    assert!(matches!(world.ask("n3").await, Outcome::Held { .. }));
     world.attach("id-n1").await.unwrap();
     assert!(world.attach("id-n2").await.is_err());
 }
@@ -217,7 +217,7 @@ async fn what_is_held_is_not_deleted_and_is_forgotten_with_the_volume() {
     assert_eq!(world.holder().as_deref(), Some("n1"), "the node says that it has it");
     world.take_from("n1").await;
     crate::state::ingest::forgotten(&world.store, &driver(), &volume()).await.unwrap();
-    assert!(matches!(world.hold("n1", 0).await, Answer::Fenced { .. }), "nothing was deleted");
+    assert!(matches!(world.hold("n1", 0).await, Outcome::Fenced { .. }), "nothing was deleted");
     crate::state::ingest::gone(&world.store, &driver(), &volume()).await.unwrap();
     assert_eq!(world.store.read(|state| state.driver(&driver()).unwrap().owners().len()), 0);
 }
@@ -228,11 +228,11 @@ async fn an_epoch_is_given_once_also_when_the_clock_goes_back_and_nothing_is_own
     let world = World::new(memory.clone()).await;
     let far = now() + 1_000_000_000;
     world.store.write(move |txn| txn.set_epoch(far)).await.unwrap();
-    assert_eq!(world.ask("n1").await, Answer::Held { epoch: far + 1 });
+    assert_eq!(world.ask("n1").await, Outcome::Held { epoch: far + 1 });
     world.say("n1", Said::Release).await;
     world.tasks.stop();
     let world = World::new(memory).await;
-    let Answer::Held { epoch } = world.ask("n2").await else { panic!("refused") };
+    let Outcome::Held { epoch } = world.ask("n2").await else { panic!("refused") };
     assert!(epoch > far + 1, "{epoch}");
 }
 
@@ -241,17 +241,17 @@ async fn what_a_node_says_of_epochs_counts_and_leaves_room_for_more() {
     let world = World::new(Memory::default()).await;
     world.ask("n1").await;
     let later = now() + 1_000_000_000;
-    assert_eq!(world.hold("n2", later).await, Answer::Held { epoch: later }, "an older copy was put back");
+    assert_eq!(world.hold("n2", later).await, Outcome::Held { epoch: later }, "an older copy was put back");
     assert_eq!(world.store.read(State::epoch), later + 1);
     assert!(
-        matches!(world.hold("n1", later).await, Answer::Fenced { why } if why.contains("node n2 has it"))
+        matches!(world.hold("n1", later).await, Outcome::Fenced { why } if why.contains("node n2 has it"))
     );
     for epoch in [u64::MAX, LAST + 1] {
         assert!(not_now(world.hold("n1", epoch).await).contains("never given"));
     }
-    assert_eq!(world.hold("n1", LAST).await, Answer::Held { epoch: LAST });
-    assert_eq!(world.ask("n1").await, Answer::Held { epoch: LAST + 2 });
-    assert_eq!(world.hold("n1", LAST + 2).await, Answer::Held { epoch: LAST + 2 });
+    assert_eq!(world.hold("n1", LAST).await, Outcome::Held { epoch: LAST });
+    assert_eq!(world.ask("n1").await, Outcome::Held { epoch: LAST + 2 });
+    assert_eq!(world.hold("n1", LAST + 2).await, Outcome::Held { epoch: LAST + 2 });
 }
 
 /// What is durable when csi-cloud is killed while it answers nobody knows; the node says it again, and nobody else has
@@ -266,9 +266,9 @@ async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() 
         world.tasks.stop();
         let world = World::new(memory.clone()).await;
         let other = world.ask("n2").await;
-        assert_eq!(matches!(other, Answer::Anothers { .. }), durable, "{other:?}");
+        assert_eq!(matches!(other, Outcome::HeldElsewhere { .. }), durable, "{other:?}");
         let asker = if durable { "n1" } else { "n2" };
-        assert!(matches!(world.ask(asker).await, Answer::Held { .. }), "{crash:?}");
+        assert!(matches!(world.ask(asker).await, Outcome::Held { .. }), "{crash:?}");
         world.tasks.stop();
 
         let world = World::new(memory.crashing(crash)).await;
@@ -276,8 +276,8 @@ async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() 
         world.tasks.stop();
         let world = World::new(memory).await;
         assert_eq!(world.holder().is_none(), durable, "{crash:?}");
-        assert_eq!(world.say(asker, Said::Release).await, Answer::Released);
-        assert!(matches!(world.ask("n2").await, Answer::Held { .. }));
+        assert_eq!(world.say(asker, Said::Release).await, Outcome::Released);
+        assert!(matches!(world.ask("n2").await, Outcome::Held { .. }));
         world.tasks.stop();
     }
 }
@@ -287,7 +287,8 @@ async fn nobody_speaks_of_what_it_cannot_have_or_on_a_link_that_is_gone() {
     let world = World::new(Memory::default()).await;
     assert!(not_now(world.ask("n7").await).contains("never had"));
     not_now(world.say_of("n1", &"v".repeat(5000), Said::Release).await);
-    let late = Own { id: 1, driver: driver(), volume: "v".into(), step: Said::Ask { pod: String::new() } };
+    let late =
+        Request { id: 1, driver: driver(), volume: "v".into(), step: Said::Ask { pod: String::new() } };
     assert_eq!(said(&world.store, &world.links, &node("n1"), late, (|| false, || {})).await, None);
     assert_eq!(world.own(), None);
 }
@@ -299,21 +300,21 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         world.home("n1", None, &[]).await;
         for said in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
             let answer = world.say("n2", said).await;
-            assert_eq!(matches!(answer, Answer::Held { .. }), !elsewhere, "{answer:?}");
-            if let Answer::Anothers { why } | Answer::NotNow { why } = answer {
+            assert_eq!(matches!(answer, Outcome::Held { .. }), !elsewhere, "{answer:?}");
+            if let Outcome::HeldElsewhere { why } | Outcome::NotNow { why } = answer {
                 assert!(why.contains("lives at node n1") && why.contains("\"shared\""), "{why}");
             }
             world.say("n2", Said::Release).await;
         }
-        assert!(matches!(world.ask("n1").await, Answer::Held { .. }));
+        assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
         let refused = world.ask("n2").await;
         assert!(
-            matches!(&refused, Answer::Anothers { why } if why.contains("node n1 has it")),
+            matches!(&refused, Outcome::HeldElsewhere { why } if why.contains("node n1 has it")),
             "{refused:?}"
         );
         // It stays its owner's, wherever it is said to live later.
         world.home("n2", None, &[]).await;
-        assert!(matches!(world.hold("n1", 1).await, Answer::Held { .. }));
+        assert!(matches!(world.hold("n1", 1).await, Outcome::Held { .. }));
     }
     // Where its driver says that it can be had as well, it can: in the same zone.
     for (zone, can) in [("z1", true), ("z2", false)] {
@@ -329,7 +330,7 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
             txn.set_at(&driver(), &node("n2"), Some(at));
         });
         known.await.unwrap();
-        assert_eq!(matches!(world.hold("n2", 0).await, Answer::Held { .. }), can, "{zone}");
+        assert_eq!(matches!(world.hold("n2", 0).await, Outcome::Held { .. }), can, "{zone}");
     }
     for (scope, by_hand) in [(Scope::Shared, false), (Scope::Node, true)] {
         let world = World::of_scope(Memory::default(), Some(scope)).await;
@@ -341,7 +342,7 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         ] {
             world.home("n1", name, keys).await;
             let answer = world.ask("n1").await;
-            assert_eq!(matches!(answer, Answer::Held { .. }), can, "{answer:?}");
+            assert_eq!(matches!(answer, Outcome::Held { .. }), can, "{answer:?}");
             world.say("n1", Said::Release).await;
         }
     }
@@ -360,7 +361,7 @@ async fn a_node_has_only_so_many_volumes() {
     fill.await.unwrap();
     let told = Cell::new(0);
     for step in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
-        let own = Own { id: 1, driver: driver(), volume: "v".into(), step };
+        let own = Request { id: 1, driver: driver(), volume: "v".into(), step };
         let full = || told.set(told.get() + 1);
         let answer = said(&world.store, &world.links, &node("n1"), own, (|| true, full)).await.unwrap();
         assert!(not_now(answer).contains("has 10000 volumes"));
@@ -368,11 +369,11 @@ async fn a_node_has_only_so_many_volumes() {
     assert_eq!(told.get(), 2);
     assert!(matches!(
         world.say_of("n1", "7", Said::Hold { epoch: 1, pod: "p".into() }).await,
-        Answer::Held { .. }
+        Outcome::Held { .. }
     ));
-    assert_eq!(world.say_of("n1", "7", Said::Release).await, Answer::Released);
-    assert!(matches!(world.ask("n1").await, Answer::Held { .. }));
-    assert!(matches!(world.say_of("n2", "8", Said::Release).await, Answer::Released));
+    assert_eq!(world.say_of("n1", "7", Said::Release).await, Outcome::Released);
+    assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
+    assert!(matches!(world.say_of("n2", "8", Said::Release).await, Outcome::Released));
     assert_eq!(world.store.read(|state| state.owned_by(&node("n1"))), MOST);
 }
 
