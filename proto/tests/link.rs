@@ -1,0 +1,188 @@
+//! A link works the same over each transport: messages both ways, both byte streams, and its close.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "only tests call these functions")]
+
+use std::net::SocketAddr;
+
+use proto::control::hello::Message;
+use proto::host::tasks::Tasks;
+use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::tls::{Credentials, server_config};
+use proto::link::{Event, Io, KeepAlive, Kind, Link, dial, quic, ws};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// Credentials of one CA: the cloud's and those of node n1.
+fn credentials() -> [Credentials; 2] {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let ca = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let host = SanType::DnsName("localhost".try_into().unwrap());
+    let node = SanType::URI("edge-csi://node/n1".try_into().unwrap());
+    [host, node].map(|name| {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![name];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        Credentials::made(ca.der().clone(), certificate.der().clone(), key.into()).unwrap()
+    })
+}
+
+/// A listener of the cloud.
+enum Listener {
+    Ws(TcpListener, ws::Acceptor),
+    Quic(quic::Acceptor),
+}
+
+impl Listener {
+    async fn bind(transport: Transport, cloud: &Credentials) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let keep_alive = KeepAlive::default();
+        match transport {
+            Transport::Ws => {
+                let tls = server_config(cloud, ws::ALPN).unwrap();
+                let listener = TcpListener::bind(any).await.unwrap();
+                Self::Ws(listener, ws::Acceptor::new(tls, keep_alive))
+            }
+            Transport::Quic => Self::Quic(quic::Acceptor::bind(any, cloud, keep_alive).unwrap()),
+        }
+    }
+
+    fn port(&self) -> u16 {
+        match self {
+            Self::Ws(listener, _) => listener.local_addr().unwrap().port(),
+            Self::Quic(acceptor) => acceptor.local_addr().unwrap().port(),
+        }
+    }
+
+    /// The next link; none for a bulk connection, which goes to its link.
+    async fn accept(&self) -> Option<Link> {
+        match self {
+            Self::Ws(listener, acceptor) => {
+                let (tcp, _) = listener.accept().await.unwrap();
+                let (node, link) = acceptor.accept(Box::new(tcp)).await.unwrap()?;
+                assert_eq!(node.as_str(), "n1");
+                Some(link.into())
+            }
+            Self::Quic(acceptor) => {
+                let incoming = acceptor.accept().await.unwrap();
+                let (node, link) = quic::authenticate(incoming).await.unwrap();
+                assert_eq!(node.as_str(), "n1");
+                Some(link.into())
+            }
+        }
+    }
+}
+
+/// Opens a stream at the cloud, and writes to it; gives back what the edge gets.
+async fn open(listener: &Listener, cloud: &mut Link, edge: &mut Link, kind: Kind) -> (Io, Io) {
+    let opening = cloud.open(kind);
+    let opened = async {
+        let mut ours = opening.await.unwrap();
+        ours.write_all(b"x").await.unwrap();
+        ours.flush().await.unwrap();
+        ours
+    };
+    let theirs = async {
+        loop {
+            match edge.next().await {
+                Event::Opened(opened, io) => {
+                    assert_eq!(opened, kind);
+                    return io;
+                }
+                Event::Message(_) => {}
+                Event::Closed(error) => panic!("{error}"),
+            }
+        }
+    };
+    let accepting = async {
+        // Only a bulk stream over WebSocket is a connection of its own.
+        if matches!((listener, kind), (Listener::Ws(..), Kind::Bulk)) {
+            assert!(listener.accept().await.is_none());
+        }
+    };
+    tokio::select! {
+        biased;
+        (ours, theirs, ()) = async { tokio::join!(opened, theirs, accepting) } => (ours, theirs),
+        event = cloud.next() => match event {
+            Event::Closed(error) => panic!("{error}"),
+            Event::Message(_) | Event::Opened(..) => panic!("the edge sent nothing"),
+        },
+    }
+}
+
+/// Makes a link, whose edge has sent one message.
+async fn linked(transport: Transport) -> (Listener, Link, Link) {
+    let [cloud, node] = credentials();
+    let listener = Listener::bind(transport, &cloud).await;
+    let endpoint = format!("{}://localhost:{}", transport.scheme(), listener.port());
+    let endpoint: Endpoint = endpoint.parse().unwrap();
+    let connect = ws::tcp();
+    // Over QUIC, a link is accepted when the edge's first message comes.
+    let edge = async {
+        let mut edge = dial(&endpoint, &node, KeepAlive::default(), &connect).await.unwrap();
+        edge.send(&Message::Leaving).await.unwrap();
+        edge
+    };
+    let (edge, cloud) = tokio::join!(edge, listener.accept());
+    (listener, cloud.unwrap(), edge)
+}
+
+async fn exchange(transport: Transport) {
+    let (listener, mut cloud, mut edge) = linked(transport).await;
+    assert_eq!([edge.transport(), cloud.transport()], [transport.scheme(); 2]);
+    let heard = tokio::select! {
+        event = cloud.next() => event,
+        _ = edge.next() => panic!("the cloud sent nothing"),
+    };
+    assert!(matches!(heard, Event::Message(Message::Leaving)));
+
+    let tasks = Tasks::default();
+    for kind in [Kind::Calls, Kind::Bulk] {
+        let (mut ours, mut theirs) = open(&listener, &mut cloud, &mut edge, kind).await;
+        assert_eq!(theirs.read_u8().await.unwrap(), b'x');
+        theirs.write_all(b"y").await.unwrap();
+        theirs.flush().await.unwrap();
+        assert_eq!(ours.read_u8().await.unwrap(), b'y');
+        // Over WebSocket, control messages go out while the calls stream is polled.
+        for mut io in [ours, theirs] {
+            tasks.spawn_until_stop("stream", async move {
+                let _ = io.read_u8().await;
+            });
+        }
+    }
+    tasks.stop();
+    tasks.ended().await;
+}
+
+#[tokio::test]
+async fn a_websocket_carries_messages_and_streams() {
+    exchange(Transport::Ws).await;
+}
+
+#[tokio::test]
+async fn quic_carries_messages_and_streams() {
+    exchange(Transport::Quic).await;
+}
+
+/// Why a link ended.
+async fn end_of(link: &mut Link) -> String {
+    loop {
+        if let Event::Closed(error) = link.next().await {
+            return error.to_string();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_close_tells_the_other_side_why() {
+    for transport in Transport::ALL {
+        let (_listener, cloud, mut edge) = linked(transport).await;
+        let (text, ()) = tokio::join!(end_of(&mut edge), cloud.close("it is over"));
+        assert!(text.contains("the other side closed it: it is over"), "{text}");
+    }
+}
