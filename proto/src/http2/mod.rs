@@ -3,6 +3,7 @@
 //! A copied exchange keeps each byte of message, metadata and trailers. May use: names, host, csi.
 
 pub mod busy_poll;
+pub mod deadline;
 pub mod forward;
 pub mod limits;
 pub mod serve;
