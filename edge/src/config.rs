@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use edge_direct::runtimes::Roots;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::DriverName;
 
 use crate::cli::{DriverAt, Serve};
-use crate::direct::runtime::Roots;
 
 /// All that csi-edge runs on.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,20 +49,25 @@ impl Config {
         let (fronts, state) = (file.path("fronts"), file.path("state"));
         let (fronts, state) = (flags.fronts.or(fronts), flags.state.or(state));
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
-        let link = file
-            .section("link", |link| [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]);
+        let link = file.section("link", |link| {
+            [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]
+        });
         let [dead_after, return_after] = link.unwrap_or_default();
         let return_after = Duration::from_secs(return_after.unwrap_or(RETURN_AFTER).into());
         let (tls, common) = file.common(flags.common, dead_after);
         let listed = file.sections("drivers", |driver| {
-            let (name, socket) = (driver.parsed("name", str::parse::<DriverName>), driver.path("socket"));
+            let (name, socket) =
+                (driver.parsed("name", str::parse::<DriverName>), driver.path("socket"));
             if name.is_none() || socket.is_none() {
                 driver.problem("[[drivers]] a driver has a name and a socket");
             }
             Some(DriverAt { name: name?, socket: socket? })
         });
-        let listed =
-            if flags.drivers.is_empty() { listed.into_iter().flatten().collect() } else { flags.drivers };
+        let listed = if flags.drivers.is_empty() {
+            listed.into_iter().flatten().collect()
+        } else {
+            flags.drivers
+        };
         let drivers = by_name(listed, &mut file);
         file.finish()?;
         // What is missing has been noted, so this is only for the compiler.
@@ -74,7 +79,8 @@ impl Config {
 /// Where runtimes have what is theirs: `direct_volumes`, and of each runtime's sandboxes in `[runtimes]`.
 fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathBuf>) -> Roots {
     let listed = file.path("direct_volumes");
-    let read = |section: &mut Reader| ["kata_go", "kata_rs", "reference"].map(|name| section.path(name));
+    let read =
+        |section: &mut Reader| ["kata_go", "kata_rs", "reference"].map(|name| section.path(name));
     let [kata_go, kata_rs, reference] = file.section("runtimes", read).unwrap_or_default();
     let usual = Roots::default();
     Roots {
@@ -118,13 +124,22 @@ mod tests {
     fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.toml");
-        proto::host::publish::publish(&path, file.as_bytes(), 0o600, proto::host::publish::Existing::Keep)
-            .unwrap();
+        proto::host::publish::publish(
+            &path,
+            file.as_bytes(),
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )
+        .unwrap();
         let path = path.to_str().unwrap().to_owned();
-        let args = ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
-        let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else { panic!("not serve") };
+        let args =
+            ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
+        let Command::Serve(flags) = Cli::try_parse_from(args).unwrap().command else {
+            panic!("not serve")
+        };
         Config::load(flags).map(|mut config| {
-            config.tls.ca = config.tls.ca.strip_prefix(dir.path()).unwrap_or(&config.tls.ca).to_owned();
+            config.tls.ca =
+                config.tls.ca.strip_prefix(dir.path()).unwrap_or(&config.tls.ca).to_owned();
             config
         })
     }
@@ -134,10 +149,17 @@ mod tests {
 
     #[test]
     fn a_flag_overrides_the_file() {
-        let config = load(WHOLE, &["--cloud", "quic://other:1", "--driver", "e.example=/e.sock"]).unwrap();
-        assert_eq!(config.cloud.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quic://other:1"]);
+        let config =
+            load(WHOLE, &["--cloud", "quic://other:1", "--driver", "e.example=/e.sock"]).unwrap();
+        assert_eq!(
+            config.cloud.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["quic://other:1"]
+        );
         assert_eq!(config.tls.ca, PathBuf::from("ca.crt"), "relative to the file");
-        assert_eq!(config.drivers.keys().map(DriverName::as_str).collect::<Vec<_>>(), ["e.example"]);
+        assert_eq!(
+            config.drivers.keys().map(DriverName::as_str).collect::<Vec<_>>(),
+            ["e.example"]
+        );
         let defaults = (config.common.workers, config.common.grace, config.common.keep_alive);
         assert_eq!(defaults, (1, Duration::from_secs(30), KeepAlive::default()));
     }
@@ -161,10 +183,15 @@ mod tests {
     #[test]
     fn runtimes_are_where_they_always_are_unless_it_is_said() {
         assert_eq!(load(WHOLE, &[]).unwrap().runtimes, Roots::default());
-        let file =
-            format!("direct_volumes = \"/d\"\n{WHOLE}[runtimes]\nkata_go = \"/go\"\nreference = \"/r\"\n");
-        let expected =
-            Roots { entries: "/d".into(), kata_go: "/go".into(), reference: "/r".into(), ..Roots::default() };
+        let file = format!(
+            "direct_volumes = \"/d\"\n{WHOLE}[runtimes]\nkata_go = \"/go\"\nreference = \"/r\"\n"
+        );
+        let expected = Roots {
+            entries: "/d".into(),
+            kata_go: "/go".into(),
+            reference: "/r".into(),
+            ..Roots::default()
+        };
         assert_eq!(load(&file, &[]).unwrap().runtimes, expected);
         let flags = ["--direct-volumes", "/e", "--sandboxes", "/s"];
         let expected = Roots { entries: "/e".into(), reference: "/s".into(), ..expected };
@@ -182,7 +209,8 @@ mod tests {
     #[test]
     fn all_that_is_missing_is_named() {
         let text = load("clod = 1\n", &[]).unwrap_err().to_string();
-        for expected in ["cloud (--cloud)", "(--ca)", "(--cert)", "(--key)", "no driver is named", "\"clod\""]
+        for expected in
+            ["cloud (--cloud)", "(--ca)", "(--cert)", "(--key)", "no driver is named", "\"clod\""]
         {
             assert!(text.contains(expected), "{expected} is not in {text}");
         }

@@ -1,23 +1,28 @@
-//! The CSI socket of one driver at this node, for the kubelet and whoever else is on the node: all of the
-//! driver's services, each call run as a call from the cloud is. They see our topology where a driver has none, and
-//! what they do with direct volumes is ours to do.
+//! The CSI socket of one driver at this node, for the kubelet and others on the node.
+//!
+//! It serves all of the driver's services. Its callers see our topology if the driver has none, and
+//! [`Direct`] carries out what they do with direct volumes.
 
 use std::sync::Arc;
 
+use edge_calls::executor::Origin;
+use edge_direct::Direct;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::names::{DriverName, NodeName};
 
-use crate::calls::Came;
-use crate::direct::Direct;
-
 /// Serves the socket until told to stop; calls in flight are answered first.
-pub async fn serve(driver: DriverName, node: NodeName, direct: Arc<Direct>, socket: Socket, tasks: Tasks) {
+pub async fn serve(
+    driver: DriverName,
+    node: NodeName,
+    direct: Arc<Direct>,
+    socket: Socket,
+    tasks: Tasks,
+) {
     let service = move |request| {
-        let (driver, direct) = (driver.clone(), direct.clone());
-        let came = Came { front_of: Some(node.clone()), ..Came::default() };
-        direct.answer(driver, came, request)
+        let origin = Origin { front_of: Some(node.clone()), ..Origin::default() };
+        direct.clone().answer(driver.clone(), origin, request)
     };
     serve::serve_socket(socket, service, tasks).await;
 }

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         }
         Command::Direct(command) => {
             let mut out = std::io::stdout();
-            proto::host::program::runtime(1)?.block_on(edge::direct::cli::run(command, &mut out))
+            proto::host::program::runtime(1)?.block_on(edge::cli::direct::run(command, &mut out))
         }
     })
 }

@@ -1,0 +1,315 @@
+//! The vendors' drivers at this node: one HTTP/2 connection each, kept for good, made again when the driver
+//! restarts, and what each driver says of itself.
+//!
+//! A driver is taken only if it calls itself by the configured name: calls for one driver must never reach
+//! another's storage.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+use http::HeaderMap;
+use http::Response;
+use http::uri::{Authority, PathAndQuery};
+use prost::Message;
+use proto::control::hello;
+use proto::csi;
+use proto::csi::frame;
+use proto::csi::rpc::{Key, RPCS};
+use proto::csi::topology;
+use proto::error::{Error, chain};
+use proto::host::tasks::Tasks;
+use proto::http2::forward;
+use proto::http2::forward::{Answer, Call};
+use proto::http2::upstream;
+use proto::http2::upstream::{Received, Upstream};
+use proto::link::{Connect, Io};
+use proto::names::DriverName;
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+use tracing::{info, warn};
+
+/// How long a driver may take to say who it is.
+const ASK: Duration = Duration::from_secs(5);
+/// How long a call waits for a driver that is just coming back.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One driver.
+pub struct Driver {
+    /// Its CSI name.
+    pub name: DriverName,
+    socket: PathBuf,
+    state: watch::Sender<State>,
+    /// Asks for an attempt to connect now.
+    hurry: Notify,
+    /// Where it tells of a change of what it says of itself.
+    changes: watch::Sender<u64>,
+    connect: Connect,
+}
+
+#[derive(Clone)]
+enum State {
+    /// Cannot be reached, and why.
+    Away(Arc<BoxError>),
+    Here(Upstream, Arc<hello::Driver>),
+}
+
+/// Where a call starts on a driver's connection: the authority that every driver's gRPC library takes.
+const LOCALHOST: &str = "localhost";
+
+impl Driver {
+    /// A driver that is connected to as soon as [`Driver::keep`] runs.
+    fn new(
+        name: DriverName,
+        socket: PathBuf,
+        changes: watch::Sender<u64>,
+        connect: Connect,
+    ) -> Self {
+        let state = watch::Sender::new(State::Away(Arc::new("not connected yet".into())));
+        Self { name, socket, state, hurry: Notify::new(), changes, connect }
+    }
+
+    /// Keeps the connection until told to stop.
+    async fn keep(self: Arc<Self>, tasks: Tasks) {
+        let mut delays = backoff();
+        loop {
+            match self.connect(&tasks).await {
+                Ok(closed) => {
+                    delays = backoff();
+                    let _ = closed.await;
+                    info!(driver = %self.name, "the driver closed its connection");
+                    self.state
+                        .send_replace(State::Away(Arc::new("it closed the connection".into())));
+                }
+                Err(error) => {
+                    self.away(error);
+                    let delay = delays.next().unwrap_or(Duration::from_secs(2));
+                    tokio::select! {
+                        biased;
+                        () = tokio::time::sleep(delay) => {}
+                        () = self.hurry.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes why the driver cannot be used; the log says it once.
+    fn away(&self, error: BoxError) {
+        let known = matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == error.to_string());
+        if !known {
+            let (driver, socket) = (&self.name, self.socket.display());
+            warn!(%driver, %socket, error = chain(error.as_ref()), "cannot use the driver; trying again");
+        }
+        self.state.send_replace(State::Away(Arc::new(error)));
+    }
+
+    /// Connects and learns who is there. The receiver ends when the connection does.
+    async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
+        let socket = self.socket.display().to_string();
+        let stream = (self.connect)(socket).await.map_err(|error| self.not_there(error))?;
+        let (sender, connection) = upstream::connect(stream).await?;
+        let (ended, closed) = tokio::sync::oneshot::channel();
+        tasks.spawn_until_stop("driver connection", async move {
+            let _ = connection.await;
+            drop(ended);
+        });
+        let asked = tokio::time::timeout(ASK, self.ask(&sender)).await;
+        let answers = asked.map_err(|_| format!("it does not say within {ASK:?} who it is"))??;
+        info!(driver = %self.name, socket = %self.socket.display(), "driver connected");
+        self.state.send_replace(State::Here(sender, Arc::new(answers)));
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(closed)
+    }
+
+    /// Why there is no connection, in words.
+    fn not_there(&self, error: std::io::Error) -> BoxError {
+        match std::fs::metadata(&self.socket) {
+            Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
+                "there is nothing at its socket's path; is the driver running?".into()
+            }
+            Ok(meta) if !meta.file_type().is_socket() => {
+                "what is at its socket's path is no socket".into()
+            }
+            _ if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                "nobody serves its socket; is the driver running?".into()
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Asks the driver all that a front of the cloud answers for it.
+    async fn ask(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
+        let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
+        for rpc in RPCS
+            .iter()
+            .filter(|rpc| matches!(rpc.key(&[]), Ok(Key::Local)) && rpc.method != "Probe")
+        {
+            let path = PathAndQuery::from_static(rpc.path);
+            let call = Call { headers: headers(), path, body: frame::frame(&[]) };
+            let asked = forward::forward(sender, &call, &authority(), None).await;
+            let response = asked
+                .map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
+            let answer = Answer::collect(response).await?;
+            let body = match (answer.ok(), answer.failure()) {
+                (Some(body), _) => body,
+                (None, Some(status)) if status.code() != Code::Unimplemented => {
+                    return Err(not_said(rpc.method, &status));
+                }
+                // It does not have the method.
+                (None, _) => continue,
+            };
+            let message = frame::message(body)?;
+            if rpc.method == "GetPluginInfo" {
+                let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
+                if says != self.name.as_str() {
+                    return Err(format!(
+                        "it calls itself {says:?}; correct the name or the socket"
+                    )
+                    .into());
+                }
+            }
+            driver.answers.insert(rpc.method.into(), hello::Answer(message));
+        }
+        if driver.answers.contains_key("GetPluginInfo") {
+            Ok(driver)
+        } else {
+            Err("it does not say its name".into())
+        }
+    }
+
+    /// Sends a call to the driver; `deadline` is how long its caller waits.
+    ///
+    /// # Errors
+    /// [`Error::DriverAway`] or [`Error::DeadlinePassed`] if it was not sent; [`Error::DriverBroke`] if it may
+    /// have been.
+    pub async fn call(
+        &self,
+        call: &Call,
+        deadline: Option<Instant>,
+    ) -> Result<Response<Received>, Error> {
+        let sender = self.sender().await?;
+        // A driver that was coming back may have been waited for.
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(Error::DeadlinePassed("before it was passed on to the driver"));
+        }
+        let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
+        forward::forward(&sender, call, &authority(), None).await.map_err(broke)
+    }
+
+    async fn sender(&self) -> Result<Upstream, Error> {
+        let here = |state: &State| matches!(state, State::Here(sender, _) if !sender.is_closed());
+        if !here(&self.state.borrow()) {
+            self.hurry.notify_one();
+            let mut state = self.state.subscribe();
+            // Boxed: every call would have room for it.
+            let _ = Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(here))).await;
+        }
+        match &*self.state.borrow() {
+            State::Here(sender, _) => Ok(sender.clone()),
+            State::Away(why) => Err(Error::DriverAway {
+                driver: self.name.clone(),
+                socket: self.socket.display().to_string(),
+                source: why.to_string().into(),
+            }),
+        }
+    }
+
+    /// What the driver says of itself, or its name alone while it is away.
+    pub fn hello(&self) -> hello::Driver {
+        match &*self.state.borrow() {
+            State::Here(_, hello) => hello.as_ref().clone(),
+            State::Away(_) => {
+                hello::Driver { name: self.name.clone(), answers: Default::default() }
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Whether it has topology of its own; none while it cannot be asked.
+    pub(crate) fn has_own_topology(&self) -> Option<bool> {
+        let state = self.state.borrow();
+        let State::Here(_, hello) = &*state else { return None };
+        let said = |method| hello.answers.get(method).map_or(&[][..], |answer| &answer.0);
+        Some(topology::own(said("GetPluginCapabilities"), said("NodeGetInfo")))
+    }
+}
+
+/// All drivers of this node.
+pub struct Drivers {
+    all: Vec<Arc<Driver>>,
+    /// Counts the changes of what the drivers say of themselves.
+    changes: watch::Sender<u64>,
+}
+
+impl Drivers {
+    /// These drivers, by name and socket, reached by `connect`.
+    pub fn new(sockets: BTreeMap<DriverName, PathBuf>, connect: Connect) -> Self {
+        let changes = watch::Sender::new(0);
+        let driver =
+            |(name, socket)| Arc::new(Driver::new(name, socket, changes.clone(), connect.clone()));
+        Self { all: sockets.into_iter().map(driver).collect(), changes }
+    }
+
+    /// Keeps the connections to all of them, in `tasks`.
+    pub fn keep(&self, tasks: &Tasks) {
+        for driver in &self.all {
+            tasks.spawn_until_stop("driver", driver.clone().keep(tasks.clone()));
+        }
+    }
+
+    /// Each of them.
+    pub fn all(&self) -> &[Arc<Driver>] {
+        &self.all
+    }
+
+    /// What they say of themselves; a driver that is away has its name alone.
+    pub fn hello(&self) -> Vec<hello::Driver> {
+        self.all.iter().map(|driver| driver.hello()).collect()
+    }
+
+    /// Marked as changed whenever what [`Drivers::hello`] says has changed since the receiver was made.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+/// Reaches a driver by the path of its unix socket.
+pub fn unix() -> Connect {
+    Arc::new(|path| Box::pin(async { Ok(Box::new(UnixStream::connect(path).await?) as Io) }))
+}
+
+/// A driver that is just starting, say. What it cannot do would be kept for good, so it is asked again.
+fn not_said(method: &str, status: &Status) -> BoxError {
+    let (code, message) = (status.code(), status.message());
+    format!("it answers {method} with {code:?} ({message:?}), so what it can do is not known")
+        .into()
+}
+
+fn authority() -> Authority {
+    Authority::from_static(LOCALHOST)
+}
+
+fn headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
+    headers.insert(http::header::TE, http::HeaderValue::from_static("trailers"));
+    headers
+}
+
+fn backoff() -> backon::ExponentialBackoff {
+    let (first, last) = (Duration::from_millis(50), Duration::from_secs(2));
+    backon::ExponentialBuilder::new()
+        .with_min_delay(first)
+        .with_max_delay(last)
+        .without_max_times()
+        .build()
+}

@@ -1,0 +1,212 @@
+//! Executes calls that come over the link or by the node's own front: reads each once, checks it,
+//! and hands it to its driver's dispatcher.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use proto::csi::frame;
+use proto::csi::rpc;
+use proto::csi::rpc::Rpc;
+use proto::csi::topology;
+use proto::error::{BadRequest, Error};
+use proto::host::tasks::Tasks;
+use proto::http2::busy_poll::Awake;
+use proto::http2::forward;
+use proto::http2::forward::{Body, CALL_ID, Call};
+use proto::names::{DriverName, NodeName};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::deduplicate::{Operation, Outcome};
+use crate::dispatch::Dispatcher;
+use crate::drivers::Driver;
+use crate::rewrite::Rewrite;
+use crate::scopes::Scopes;
+
+/// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
+pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), Error> + Send + Sync>;
+
+/// Executes the calls of all drivers of this node.
+pub struct Executor {
+    dispatchers: BTreeMap<DriverName, Dispatcher>,
+    scopes: Arc<Scopes>,
+    delete_guard: Option<DeleteGuard>,
+    busy_poll: Arc<Awake>,
+}
+
+/// Where a request comes from.
+#[derive(Default)]
+pub struct Origin {
+    /// The cloud's id for the call.
+    pub id: Option<Uuid>,
+    /// Set when a newer link replaced the one that the request came on.
+    pub replaced: Replaced,
+    /// This node, if the request came by its own front, whose callers see our topology.
+    pub front_of: Option<NodeName>,
+}
+
+/// Set when a newer link replaces a link. Not a token: cloning a token takes a lock for each call.
+pub type Replaced = Arc<AtomicBool>;
+
+/// The body of a request that is still arriving.
+pub trait Incomplete: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send {}
+
+impl<B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send> Incomplete for B {}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl Executor {
+    /// Executes calls against these drivers; the calls run in `tasks`.
+    pub fn new(drivers: &[Arc<Driver>], tasks: Tasks) -> Self {
+        let dispatcher = |driver: &Arc<Driver>| {
+            (driver.name.clone(), Dispatcher::new(driver.clone(), tasks.clone()))
+        };
+        Self {
+            dispatchers: drivers.iter().map(dispatcher).collect(),
+            scopes: Arc::default(),
+            delete_guard: None,
+            busy_poll: Arc::default(),
+        }
+    }
+
+    /// Uses these scopes of the drivers.
+    #[must_use]
+    pub fn with_scopes(self, scopes: Arc<Scopes>) -> Self {
+        Self { scopes, ..self }
+    }
+
+    /// Asks this guard before each DeleteVolume.
+    #[must_use]
+    pub fn with_delete_guard(self, guard: DeleteGuard) -> Self {
+        Self { delete_guard: Some(guard), ..self }
+    }
+
+    /// Whether the program polls for the next call instead of sleeping.
+    pub fn busy_poll(&self) -> &Arc<Awake> {
+        &self.busy_poll
+    }
+
+    /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is set
+    /// when a newer link replaced the request's own.
+    pub async fn answer_link(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        replaced: Replaced,
+    ) -> Result<Response<Body>, Infallible> {
+        let authority = request.uri().authority();
+        let driver = authority.map(|authority| authority.as_str().to_owned()).unwrap_or_default();
+        let id = request.headers().get(CALL_ID);
+        let id = id.and_then(|id| Uuid::try_parse_ascii(id.as_bytes()).ok());
+        self.answer(&driver, Origin { id, replaced, front_of: None }, request).await
+    }
+
+    /// Answers a request for a driver.
+    pub async fn answer<B: Incomplete>(
+        &self,
+        driver: &str,
+        origin: Origin,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Infallible> {
+        let begun = Instant::now();
+        let _busy_poll = self.busy_poll.begin();
+        let rpc = request.uri().path().to_owned();
+        let result = self.run(driver, origin, request).await;
+        let ms = begun.elapsed().as_millis();
+        Ok(result.inspect(|_| debug!(rpc, driver, ms, "answered")).unwrap_or_else(|error| {
+            let code = error.code();
+            warn!(rpc, driver, ?code, ms, error = error.chain(), "not carried out");
+            error.response()
+        }))
+    }
+
+    async fn run<B: Incomplete>(
+        &self,
+        driver: &str,
+        Origin { id, replaced, front_of }: Origin,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Arc<Error>> {
+        let (mut parts, body) = request.into_parts();
+        let path = parts.uri.path();
+        if !rpc::of_driver(path) {
+            return Err(Error::UnknownMethod(path.to_owned()).into());
+        }
+        let (name, dispatcher) = self.dispatcher(driver)?;
+        // The driver knows methods newer than this csi-edge; only the answer's length is bounded.
+        let row = rpc::find(path);
+        let method = row.map_or("a method newer than this csi-edge", |rpc| rpc.method);
+        let bad = |source: BadRequest| Error::BadRequest { method, source };
+        let deadline = forward::deadline(&parts.headers).map_err(bad)?;
+        let work = async {
+            let mut body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
+            let message = frame::message(&body).map_err(|e| bad(e.into()))?;
+            let key = row.map(|rpc| rpc.key(&message)).transpose().map_err(|e| bad(e.into()))?;
+            if replaced.load(Ordering::Relaxed) {
+                // The cloud has sent this call again by now, and maybe a later one too.
+                return Err(Error::LinkReplaced.into());
+            }
+            if let Some(guard) = self.delete_guard.as_ref().filter(|_| method == "DeleteVolume") {
+                guard(name, &message)?;
+            }
+            parts.headers.remove(CALL_ID);
+            let rewrite = row.zip(front_of);
+            let rewrite = rewrite.and_then(|(rpc, node)| self.rewrite(rpc, node, dispatcher));
+            if let Some(rewrite) = &rewrite {
+                body = rewrite.request(&message)?;
+            }
+            let call = Call::new(parts, body.clone());
+            let answer = match row.zip(key) {
+                Some((rpc, _)) if rpc.streaming => {
+                    let streamed = Box::pin(dispatcher.stream(call, deadline)).await;
+                    return streamed.map_err(Arc::new);
+                }
+                Some((rpc, key)) => {
+                    let operation = Operation { rpc, body, subjects: rpc.subjects(&key), id };
+                    dispatcher.deduplicate(operation, call, deadline).await?
+                }
+                None => dispatcher.run(call, deadline, None).await?,
+            };
+            Ok(match rewrite {
+                Some(rewrite) => rewrite.answer(answer)?.response(),
+                None => answer.response(),
+            })
+        };
+        forward::until(deadline, std::pin::pin!(work)).await
+    }
+
+    /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
+    pub async fn ask(&self, driver: &str, call: Call) -> Outcome {
+        let (_, dispatcher) = self.dispatcher(driver)?;
+        let path = call.path.path();
+        let rpc = rpc::find(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
+        let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+        let message = frame::message(&call.body).map_err(|e| bad(e.into()))?;
+        let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
+        let subjects = rpc.subjects(&key);
+        let operation = Operation { rpc, body: call.body.clone(), subjects, id: None };
+        dispatcher.deduplicate(operation, call, None).await
+    }
+
+    fn dispatcher(&self, driver: &str) -> Result<(&DriverName, &Dispatcher), Error> {
+        let named = self.dispatchers.iter().find(|(name, _)| name.as_str() == driver);
+        named.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))
+    }
+
+    /// How to rewrite topology in a call of the node's own front; none if the method has none.
+    fn rewrite<'a>(
+        &'a self,
+        rpc: &'static Rpc,
+        node: NodeName,
+        dispatcher: &'a Dispatcher,
+    ) -> Option<Rewrite<'a>> {
+        let Rpc { method, .. } = rpc;
+        let driver = &*dispatcher.driver;
+        let rewrite = Rewrite { driver, scopes: &self.scopes, node, method };
+        topology::concerns(method).then_some(rewrite)
+    }
+}

@@ -1,0 +1,226 @@
+//! The way by which the cloud is asked about volumes that one guest owns: the control messages of the link in use.
+//!
+//! What is asked goes out on that link alone, and again on the one that replaces it, so the cloud hears it in order.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proto::control::lease::{Answer, Own, Step};
+use proto::names::DriverName;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+/// How long a csi-edge that has just begun waits for its first link before it goes on as one that is cut off: what it
+/// kept may be older than what an operator has said.
+const FIRST: Duration = Duration::from_secs(10);
+/// Questions that wait until the link takes them.
+const QUEUE: usize = 64;
+
+/// A request on its way to the cloud.
+pub struct LeaseRequest {
+    /// What the cloud is asked.
+    pub own: Own,
+    /// Where its answer goes.
+    pub answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Clone, Default)]
+enum To {
+    /// There is no link.
+    #[default]
+    Nobody,
+    /// The link's cloud does not know such questions.
+    Older,
+    /// They go out there. The number is the link's, and no other has it.
+    Link(u64, mpsc::Sender<LeaseRequest>),
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// No link is up.
+    #[error(
+        "there is no link to csi-cloud, which alone knows whether another node has it; it can be had when csi-edge has linked"
+    )]
+    NoLink,
+    /// The cloud is too old to grant leases.
+    #[error("this csi-cloud does not know whether another node has it; upgrade csi-cloud")]
+    Older,
+    /// The cloud did not answer in time.
+    #[error("csi-cloud did not say in time whether another node has it")]
+    Silent,
+}
+
+/// LeaseClient the cloud.
+pub struct LeaseClient {
+    begun: Instant,
+    to: watch::Sender<To>,
+    /// Grows when all is to be stated: the link is new, or the cloud has said something else.
+    restatements: watch::Sender<u64>,
+    next: AtomicU64,
+}
+
+impl Default for LeaseClient {
+    fn default() -> Self {
+        let (to, restatements, next) =
+            (watch::Sender::default(), watch::Sender::default(), AtomicU64::default());
+        Self { begun: Instant::now(), to, restatements, next }
+    }
+}
+
+impl LeaseClient {
+    /// A link is in use from now on, and questions go out as they come here.
+    pub fn linked(&self) -> mpsc::Receiver<LeaseRequest> {
+        let (sender, asked) = mpsc::channel(QUEUE);
+        self.to.send_replace(To::Link(self.next.fetch_add(1, Ordering::Relaxed), sender));
+        self.restate_all();
+        asked
+    }
+
+    /// The same for a link whose cloud does not know such questions.
+    pub fn linked_without_leases(&self) {
+        self.to.send_replace(To::Older);
+    }
+
+    /// All is to be stated again.
+    pub fn restate_all(&self) {
+        self.restatements.send_modify(|restatements| *restatements += 1);
+    }
+
+    /// Changes when all is to be stated.
+    pub fn restatements(&self) -> watch::Receiver<u64> {
+        self.restatements.subscribe()
+    }
+
+    /// The number of the link that takes questions, if there is one.
+    pub fn link(&self) -> Option<u64> {
+        match &*self.to.borrow() {
+            To::Link(number, link) if !link.is_closed() => Some(*number),
+            To::Link(..) | To::Older | To::Nobody => None,
+        }
+    }
+
+    /// Waits for the first link of a csi-edge that has just begun, in its first seconds.
+    pub async fn first_link(&self) {
+        let mut to = self.to.subscribe();
+        let linked = to.wait_for(|to| !matches!(to, To::Nobody));
+        // Without one in time it is cut off.
+        let _ = tokio::time::timeout_at(self.begun + FIRST, linked).await;
+    }
+
+    /// LeaseClient, for so long at most; without a link it waits for one. The number is that of the link whose answer it is.
+    pub async fn ask(
+        &self,
+        driver: &DriverName,
+        volume: &str,
+        step: Step,
+        patience: Duration,
+    ) -> Result<(Answer, u64), NoAnswer> {
+        let mut to = self.to.subscribe();
+        let asking = async {
+            loop {
+                let link = to.borrow_and_update().clone();
+                let answered = self.ask_on(&link, driver, volume, step.clone());
+                // Whatever comes of the other link: the cloud hears it no more.
+                let answer = tokio::select! {
+                    biased;
+                    answer = answered => answer,
+                    _ = to.changed() => continue,
+                };
+                if let Some(answer) = answer {
+                    return answer;
+                }
+                // It is an error when this goes away, and then nobody waits.
+                let _ = to.changed().await;
+            }
+        };
+        tokio::time::timeout(patience, asking).await.map_err(|_| self.no_answer())
+    }
+
+    /// None if there is no link, or it is gone.
+    async fn ask_on(
+        &self,
+        to: &To,
+        driver: &DriverName,
+        volume: &str,
+        step: Step,
+    ) -> Option<(Answer, u64)> {
+        let To::Link(number, link) = to else { return None };
+        let (answer, answered) = oneshot::channel();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let own = Own { id, driver: driver.clone(), volume: volume.to_owned(), step };
+        link.send(LeaseRequest { own, answer }).await.ok()?;
+        Some((answered.await.ok()?, *number))
+    }
+
+    fn no_answer(&self) -> NoAnswer {
+        match &*self.to.borrow() {
+            To::Link(_, link) if !link.is_closed() => NoAnswer::Silent,
+            To::Older => NoAnswer::Older,
+            To::Link(..) | To::Nobody => NoAnswer::NoLink,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    async fn release(asks: &LeaseClient) -> Result<Answer, NoAnswer> {
+        let answer = asks.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await;
+        answer.map(|(answer, _)| answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn why_there_is_no_answer_is_known() {
+        let asks = LeaseClient::default();
+        assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
+        asks.linked_without_leases();
+        assert_eq!(release(&asks).await, Err(NoAnswer::Older));
+        let asked = asks.linked();
+        assert_eq!(release(&asks).await, Err(NoAnswer::Silent));
+        drop(asked);
+        assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
+        assert_eq!(asks.link(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_link_is_waited_for_and_not_for_long() {
+        let asks = LeaseClient::default();
+        let begun = Instant::now();
+        asks.first_link().await;
+        assert_eq!(begun.elapsed(), FIRST);
+        asks.first_link().await;
+        assert_eq!(begun.elapsed(), FIRST, "it is cut off, and goes on");
+        let asks = LeaseClient::default();
+        let linked = async {
+            tokio::time::sleep(FIRST / 2).await;
+            asks.linked()
+        };
+        let ((), asked) = tokio::join!(asks.first_link(), linked);
+        assert_eq!(begun.elapsed(), FIRST + FIRST / 2);
+        let first = asks.link();
+        drop(asked);
+        asks.first_link().await;
+        assert_eq!(begun.elapsed(), FIRST + FIRST / 2, "a lost link is not the first one");
+        let _asked = asks.linked();
+        assert!(asks.link().is_some() && asks.link() != first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_goes_out_again_on_the_link_that_replaces_its_own() {
+        let asks = LeaseClient::default();
+        let mut older = asks.linked();
+        let (answer, ()) = tokio::join!(release(&asks), async {
+            let first = older.recv().await.unwrap();
+            let mut newer = asks.linked();
+            let again = newer.recv().await.unwrap();
+            assert_ne!(first.own.id, again.own.id);
+            let _ = first.answer.send(Answer::NotNow { why: String::new() });
+            again.answer.send(Answer::Released).unwrap();
+        });
+        assert_eq!(answer, Ok(Answer::Released));
+    }
+}

@@ -1,0 +1,13 @@
+//! Executes CSI calls against the drivers of one node.
+//!
+//! Promises: a dispatched call runs to its end; an identical call in flight shares its run; two
+//! different calls never run for the same volume. It also holds what the cloud told this node
+//! (scopes), and how this node asks the cloud for leases. It may use `proto` only.
+
+pub mod deduplicate;
+pub mod dispatch;
+pub mod drivers;
+pub mod executor;
+pub mod lease_client;
+mod rewrite;
+pub mod scopes;

@@ -1,0 +1,112 @@
+//! Shows direct volumes to people.
+
+use std::io;
+use std::io::Write;
+use std::path::Path;
+
+use super::volumes::Volume;
+use crate::lease::record::Lease;
+use crate::runtimes::backend;
+
+const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "SANDBOX", "TARGET"];
+
+/// Writes one line for each.
+///
+/// # Errors
+/// The writer's.
+pub fn table(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+    let rows: Vec<_> =
+        volumes.iter().map(|volume| cells(volume).map(|cell| printable(&cell))).collect();
+    let headers = HEADERS.map(str::to_owned);
+    let mut widths = [0; HEADERS.len()];
+    for row in rows.iter().chain([&headers]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    for row in [&headers].into_iter().chain(&rows) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}   "));
+        writeln!(out, "{}", cells.collect::<String>().trim_end())?;
+    }
+    Ok(())
+}
+
+/// Writes all that is known of each.
+///
+/// # Errors
+/// The writer's.
+pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+    for volume in volumes {
+        for (name, cell) in HEADERS.iter().zip(cells(volume)) {
+            writeln!(out, "{:<10} {}", format!("{name}:"), printable(&cell))?;
+        }
+        if !volume.stale.is_empty() {
+            writeln!(out, "{:<10} {}", "GONE:", volume.stale.join(" "))?;
+        }
+        if let Some(lease) = &volume.lease {
+            writeln!(out, "{:<10} {}", "OWNER:", printable(&owner(lease)))?;
+        }
+        if let Some(fault) = &volume.fault {
+            writeln!(out, "{:<10} not known: {}", "OWNER:", printable(fault))?;
+        }
+        let Some(guest) = &volume.guest else { continue };
+        for (name, numbers) in [("BYTES", guest.bytes), ("INODES", guest.inodes)] {
+            if let Some([total, used, available]) = numbers {
+                writeln!(
+                    out,
+                    "{:<10} {used} of {total} used, {available} free",
+                    format!("{name}:")
+                )?;
+            }
+        }
+        for (name, text) in [("ABNORMAL", &guest.abnormal), ("GUEST", &guest.silent)] {
+            if let Some(text) = text {
+                writeln!(out, "{:<10} {}", format!("{name}:"), printable(text))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn owner(lease: &Lease) -> String {
+    match lease {
+        Lease::Held { epoch } => format!("this node, epoch {epoch}"),
+        Lease::LetGo { epoch } => format!("this node, epoch {epoch}; it lets go"),
+        Lease::Unsettled => "not known; csi-cloud is asked".into(),
+        Lease::Fenced { epoch, why } => {
+            format!("taken from this node, which had epoch {epoch}: {why}")
+        }
+    }
+}
+
+/// A cell without what would move the terminal's cursor: ids come from drivers.
+pub fn printable(cell: &str) -> String {
+    if cell.is_empty() { "-".into() } else { backend::printable(cell) }
+}
+
+fn cells(volume: &Volume) -> [String; 7] {
+    let shown = |path: &Path| path.display().to_string();
+    let kind = volume.kind.map(|kind| format!("{kind:?}").to_lowercase()).unwrap_or_default();
+    let has = volume
+        .runtime
+        .zip(volume.sandbox.as_ref())
+        .map(|(runtime, sandbox)| format!("{runtime}/{sandbox}"));
+    let has = has.unwrap_or_else(|| match volume.stale.len() {
+        0 => String::new(),
+        n => format!("{n} gone"),
+    });
+    let mut standing = format!("{:?}", volume.standing).to_lowercase();
+    if volume.fault.is_some() {
+        standing.push_str(", owner not known");
+    }
+    [
+        volume.volume_id.clone(),
+        volume.driver.clone(),
+        standing,
+        kind,
+        shown(&volume.device),
+        has,
+        shown(&volume.target),
+    ]
+}

@@ -1,0 +1,224 @@
+//! What there is of direct volumes at this node: the records, the contract's entries, and who has them, put together as
+//! people and programs read it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::lease::record;
+use crate::lease::record::Lease;
+use crate::records::published;
+use crate::records::published::{Kind, Published, State};
+use crate::runtimes::stats::{Stats, Usage};
+use crate::runtimes::{Holder, Runtimes};
+
+/// A direct volume, or an entry of somebody else.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Its id; empty for an entry of somebody else.
+    pub volume_id: String,
+    /// Its driver's CSI name; empty for an entry of somebody else.
+    pub driver: String,
+    /// The mount source that runtimes know it by.
+    pub target: PathBuf,
+    /// How it stands.
+    pub standing: Standing,
+    /// How it is handed over.
+    pub kind: Option<Kind>,
+    /// What the runtime is given.
+    pub device: PathBuf,
+    /// The file system's type.
+    pub fstype: String,
+    /// The runtime that has it.
+    pub runtime: Option<&'static str>,
+    /// The sandbox that has it.
+    pub sandbox: Option<String>,
+    /// Sandboxes that had it and are gone.
+    pub stale: Vec<String>,
+    /// Whose it is; none if no other node could have it, or for an entry of somebody else.
+    pub lease: Option<Lease>,
+    /// Why it is not known whose it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+    /// What its guest says of it; only if it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Guest>,
+}
+
+/// How a volume stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It is being published, or that was interrupted.
+    Begun,
+    /// It is handed over.
+    Published,
+    /// It should be handed over, and the entry is gone, as after a reboot.
+    Lost,
+    /// An operator has taken it from this node; `lease` says why. Unpublishing it ends that.
+    Fenced,
+    /// It is an entry without a record: of somebody else.
+    Foreign,
+}
+
+/// What a guest says.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Guest {
+    /// Bytes: in all, taken and free.
+    pub bytes: Option<[u64; 3]>,
+    /// Inodes: in all, taken and free.
+    pub inodes: Option<[u64; 3]>,
+    /// What is wrong with the volume, in the guest's words.
+    pub abnormal: Option<String>,
+    /// Why there are no numbers.
+    pub silent: Option<String>,
+}
+
+/// All direct volumes, by target, and the entries of others.
+///
+/// # Errors
+/// The records or the entries cannot be read.
+pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume>> {
+    let of = || format!("the records in {} cannot be read", state.display());
+    let records = published::all(state).with_context(of)?;
+    let mut entries = runtimes.targets().context("the entries cannot be read")?;
+    let mut volumes = BTreeMap::new();
+    for record in &records {
+        entries.retain(|target| *target != record.target);
+        volumes.insert(record.target.clone(), volume(state, record, runtimes).await?);
+    }
+    let foreign = entries.into_iter().map(|target| (target.clone(), foreign(target)));
+    volumes.extend(foreign);
+    Ok(volumes.into_values().collect())
+}
+
+async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
+    let holder = runtimes.holder(record).await?;
+    let kept = record::of(state, &record.driver, &record.volume_id);
+    // It is this volume's fault alone.
+    let (lease, fault) = match kept {
+        Ok(kept) => (kept.map(|kept| kept.lease), None),
+        Err(error) => (None, Some(proto::error::chain(&error))),
+    };
+    let standing = match (&holder, record.state) {
+        _ if matches!(lease, Some(Lease::Fenced { .. })) => Standing::Fenced,
+        (_, State::Begun) => Standing::Begun,
+        (Holder::NotHandedOver, State::Published) => Standing::Lost,
+        _ => Standing::Published,
+    };
+    let (runtime, sandbox, stale) = match holder {
+        Holder::NotHandedOver => (None, None, Vec::new()),
+        Holder::Nobody { stale } => (None, None, stale.iter().map(ToString::to_string).collect()),
+        Holder::Live { runtime, sandbox } => {
+            (Some(runtime.name()), Some(sandbox.to_string()), Vec::new())
+        }
+    };
+    Ok(Volume {
+        volume_id: record.volume_id.clone(),
+        driver: record.driver.clone(),
+        target: record.target.clone(),
+        standing,
+        kind: Some(record.kind),
+        device: record.device.clone(),
+        fstype: record.fstype.clone(),
+        runtime,
+        sandbox,
+        stale,
+        lease,
+        fault,
+        guest: None,
+    })
+}
+
+fn foreign(target: PathBuf) -> Volume {
+    Volume {
+        volume_id: String::new(),
+        driver: String::new(),
+        target,
+        standing: Standing::Foreign,
+        kind: None,
+        device: PathBuf::new(),
+        fstype: String::new(),
+        runtime: None,
+        sandbox: None,
+        stale: Vec::new(),
+        lease: None,
+        fault: None,
+        guest: None,
+    }
+}
+
+impl Volume {
+    /// Asks the guest that has it for its statistics.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub async fn ask(&mut self, state: &Path, runtimes: &Runtimes) -> anyhow::Result<()> {
+        let records = published::of(state, &self.driver, &self.volume_id)?;
+        let Some(record) = records.into_iter().find(|record| record.target == self.target) else {
+            return Ok(());
+        };
+        self.guest = Some(match runtimes.stats(&record).await {
+            Ok(stats) => guest(stats),
+            Err(error) => Guest {
+                bytes: None,
+                inodes: None,
+                abnormal: None,
+                silent: Some(proto::error::chain(&error)),
+            },
+        });
+        Ok(())
+    }
+}
+
+fn guest(stats: Stats) -> Guest {
+    let three = |usage: Usage| [usage.total, usage.used, usage.available];
+    let inodes = stats.inodes.map(three);
+    Guest { bytes: Some(three(stats.bytes)), inodes, abnormal: stats.abnormal, silent: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::show;
+    use crate::lease::record::Entry;
+    use crate::records::published::tests::record;
+    use crate::runtimes::{PATIENCE, Roots};
+    use proto::host::publish::{Existing, publish};
+
+    #[tokio::test]
+    async fn a_damaged_lease_is_its_own_volumes_fault() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
+        let runtimes = Runtimes::new(roots, PATIENCE);
+        for (volume, epoch) in [("v", 5), ("w", 6)] {
+            record(volume).keep(dir.path()).unwrap();
+            let (driver, volume_id, pod) = ("d.example".into(), volume.into(), String::new());
+            Entry { driver, volume_id, pod, lease: Lease::Held { epoch } }
+                .keep(dir.path())
+                .unwrap();
+        }
+        let mut second = record("w");
+        second.target = "/pods/q/mount".into();
+        second.keep(dir.path()).unwrap();
+        record("w").forget(dir.path()).unwrap();
+        let kept = std::fs::read_dir(dir.path().join("direct/owners")).unwrap().flatten();
+        let damaged = kept
+            .map(|entry| entry.path())
+            .find(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"v\"")));
+        publish(&damaged.unwrap(), b"{", 0o600, Existing::Replace).unwrap();
+        let volumes = all(dir.path(), &runtimes).await.unwrap();
+        let seen: Vec<_> =
+            volumes.iter().map(|it| (&*it.volume_id, it.fault.is_some(), &it.lease)).collect();
+        assert_eq!(seen, [("v", true, &None), ("w", false, &Some(Lease::Held { epoch: 6 }))]);
+        let mut shown = Vec::new();
+        show::details(&mut shown, &volumes).unwrap();
+        show::table(&mut shown, &volumes).unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.contains("is damaged") && shown.contains("lost, owner not known"), "{shown}");
+    }
+}

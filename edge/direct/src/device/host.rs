@@ -1,0 +1,413 @@
+//! A block device of the host: which one it is, whatever path leads to it, and who uses it.
+//!
+//! Nothing is done to a device that anybody else has open: the kernel is asked for mounts and for what is stacked
+//! upon it, in whatever mount namespace, and `/proc` for processes, as a VM or an mkfs that outlived us.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, major, makedev, minor, statx};
+use rustix::io::Errno;
+
+/// The kernel's name for the PID namespace that all others are in; a number that is compiled into it.
+const ALL_PROCESSES: &str = "pid:[4026531836]";
+/// Who starts a node's VMs. Where one of these is seen, all that it starts is, though it be a node within a host.
+const STARTERS: [&str; 3] = ["kubelet", "containerd", "crio"];
+
+/// Where the kernel shows itself.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// `/proc`
+    pub proc: PathBuf,
+    /// `/sys`
+    pub sys: PathBuf,
+    /// `/dev`
+    pub dev: PathBuf,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { proc: "/proc".into(), sys: "/sys".into(), dev: "/dev".into() }
+    }
+}
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// It is not there, or it cannot be opened.
+    #[error("{path} cannot be used; did the driver publish it where csi-edge can see it?")]
+    Absent {
+        /// Its path.
+        path: String,
+        /// What the attempt met.
+        #[source]
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{0} is no block device, though the driver published a block volume there")]
+    NoBlockDevice(String),
+    /// The host has it mounted, or something is stacked upon it.
+    #[error(
+        "{0} is in use on this host: it is mounted, or part of another device; it is not handed over"
+    )]
+    InUse(String),
+    /// A process has it open.
+    #[error("{path} is open in process {process}; it is handed over when that has ended")]
+    Held {
+        /// Its path.
+        path: String,
+        /// The process's id and name.
+        process: String,
+    },
+    /// Another volume has it.
+    #[error(
+        "{path} is the device of volume {volume} too, which is, or is about to be, handed over"
+    )]
+    Anothers {
+        /// Its path.
+        path: String,
+        /// That volume's id.
+        volume: String,
+    },
+    /// A VM that has the device might not be seen.
+    #[error(
+        "it is not known who has a device open, because csi-edge does not see all processes of the host; run it in the \
+         host's PID namespace (hostPID: true)"
+    )]
+    Blind,
+    /// The processes cannot be looked at.
+    #[error(
+        "it is not known who has a device open, because {path} cannot be read; run csi-edge as root and privileged"
+    )]
+    Unknown {
+        /// What cannot be read.
+        path: String,
+        /// What the attempt met.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The path that the runtime is given.
+    pub path: PathBuf,
+    /// Its number, as `st_rdev`.
+    pub number: u64,
+}
+
+/// The number of the block device at a path.
+///
+/// # Errors
+/// There is none.
+pub fn number(path: &Path) -> Result<u64, DeviceError> {
+    let shown = || path.display().to_string();
+    let meta =
+        std::fs::metadata(path).map_err(|source| DeviceError::Absent { path: shown(), source })?;
+    if meta.file_type().is_block_device() {
+        Ok(meta.rdev())
+    } else {
+        Err(DeviceError::NoBlockDevice(shown()))
+    }
+}
+
+impl Host {
+    /// The device at a path of ours, by the name that the host has for it if it has one.
+    ///
+    /// # Errors
+    /// There is no block device.
+    pub fn device(&self, path: &Path) -> Result<Device, DeviceError> {
+        let number = number(path)?;
+        let named = self.named(number).map(|name| self.dev.join(name));
+        let named = named.filter(|named| self::number(named).is_ok_and(|there| there == number));
+        Ok(Device { path: named.unwrap_or_else(|| path.to_owned()), number })
+    }
+
+    /// The name in `/dev` that the kernel has for a device.
+    pub fn named(&self, number: u64) -> Option<String> {
+        let at = self.sys.join("dev/block").join(format!("{}:{}", major(number), minor(number)));
+        let event = std::fs::read_to_string(at.join("uevent")).ok()?;
+        let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+        (!name.contains("..")).then(|| name.to_owned())
+    }
+
+    /// Refuses a device that anybody else uses.
+    ///
+    /// # Errors
+    /// Who uses it, or it cannot be opened.
+    pub fn is_free(&self, path: &Path, number: u64) -> Result<(), DeviceError> {
+        let shown = || path.display().to_string();
+        if is_claimed(path).map_err(|source| DeviceError::Absent { path: shown(), source })? {
+            return Err(DeviceError::InUse(shown()));
+        }
+        self.is_closed(FileType::BlockDevice, number, path)
+    }
+
+    /// Refuses a device that somebody may still write to. It may be gone itself: only who has it is asked.
+    ///
+    /// # Errors
+    /// Who uses it, or that it is not known.
+    pub fn is_let_go(&self, path: &Path, number: u64) -> Result<(), DeviceError> {
+        if is_claimed(path).unwrap_or(false) {
+            return Err(DeviceError::InUse(path.display().to_string()));
+        }
+        self.is_closed(FileType::BlockDevice, number, path)
+    }
+
+    /// Refuses a device that a process has open.
+    ///
+    /// # Errors
+    /// Which, or that it is not known.
+    pub fn is_closed(&self, kind: FileType, number: u64, path: &Path) -> Result<(), DeviceError> {
+        match self.holder(kind, number)? {
+            Some(process) => Err(DeviceError::Held { path: path.display().to_string(), process }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all processes of the host are seen here, so that a VM that has a device is among them.
+    ///
+    /// # Errors
+    /// [`DeviceError::Blind`], or it is not known.
+    pub fn sees_all(&self) -> Result<(), DeviceError> {
+        let path = self.proc.join("self/ns/pid");
+        let namespace = std::fs::read_link(&path).map_err(unknown(&path))?;
+        if namespace == Path::new(ALL_PROCESSES) {
+            return Ok(());
+        }
+        let processes = std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))?;
+        let starts = |process: std::fs::DirEntry| {
+            // What has ended starts nothing.
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            STARTERS.contains(&name.trim())
+        };
+        if processes.flatten().any(starts) { Ok(()) } else { Err(DeviceError::Blind) }
+    }
+
+    /// A process that has a device open; processes that end meanwhile have it no more. That something cannot be looked
+    /// at is no leave.
+    fn holder(&self, kind: FileType, number: u64) -> Result<Option<String>, DeviceError> {
+        self.sees_all()?;
+        for entry in std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))? {
+            let process = entry.map_err(unknown(&self.proc))?;
+            let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+            else {
+                continue;
+            };
+            // The host's init is neither a VM nor an mkfs, and some hosts hide what it does.
+            if id == 1 {
+                continue;
+            }
+            if has_open(&process.path().join("fd"), kind, number)? {
+                let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+                return Ok(Some(format!("{id} ({})", name.trim())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a boot of which something was noted is this one. A boot that the kernel did not name is not.
+    pub fn is_boot(&self, noted: &str) -> bool {
+        !noted.is_empty() && self.boot() == noted
+    }
+
+    /// Whether a boot of which something was noted has surely ended.
+    pub fn is_other_boot(&self, noted: &str) -> bool {
+        let boot = self.boot();
+        !noted.is_empty() && !boot.is_empty() && boot != noted
+    }
+
+    /// What tells this boot from all others; empty if the kernel does not say.
+    pub fn boot(&self) -> String {
+        let id = std::fs::read_to_string(self.proc.join("sys/kernel/random/boot_id"));
+        id.unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// Whether a device is mounted, or claimed by another: the kernel gives an exclusive open to nobody else then, in any
+/// namespace.
+fn is_claimed(path: &Path) -> io::Result<bool> {
+    let flags = OFlags::EXCL.bits().cast_signed();
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => {
+            drop::<File>(file);
+            Ok(false)
+        }
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether one of the open files in a process' directory of them is this device.
+fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceError> {
+    let Some(open) = unless_ended(std::fs::read_dir(files)).map_err(unknown(files))? else {
+        return Ok(false);
+    };
+    for file in open {
+        let Some(file) = unless_ended(file).map_err(unknown(files))? else { continue };
+        let path = file.path();
+        let Some(leads) = unless_ended(std::fs::read_link(&path)).map_err(unknown(&path))? else {
+            continue;
+        };
+        // Sockets and their like have no path.
+        if !leads.is_absolute() {
+            continue;
+        }
+        // What its own file system does not answer for (a server that is gone) is not on one that has devices. No
+        // server is asked: it might never answer.
+        let Ok(meta) = statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) else {
+            continue;
+        };
+        let is_kind = FileType::from_raw_mode(meta.stx_mode.into()) == kind;
+        if is_kind && makedev(meta.stx_rdev_major, meta.stx_rdev_minor) == number {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// None of a process, or its file, that is there no more.
+fn unless_ended<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error)
+            if error.kind() == ErrorKind::NotFound
+                || Errno::from_io_error(&error) == Some(Errno::SRCH) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unknown(path: &Path) -> impl Fn(io::Error) -> DeviceError {
+    let path = path.display().to_string();
+    move |source| DeviceError::Unknown { path: path.clone(), source }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A `/proc` of a host with one process, 12, that has this open.
+    pub(crate) fn with_open(path: &Path) -> (tempfile::TempDir, Host) {
+        let (dir, host) = processes(ALL_PROCESSES);
+        symlink(path, dir.path().join("12/fd/3")).unwrap();
+        std::fs::create_dir_all(dir.path().join("sys/kernel/random")).unwrap();
+        let boot = dir.path().join("sys/kernel/random/boot_id");
+        proto::host::publish::publish(&boot, b"b\n", 0o600, proto::host::publish::Existing::Keep)
+            .unwrap();
+        (dir, host)
+    }
+
+    /// Some block devices of this host, which are only looked at.
+    pub(crate) fn block_devices() -> Vec<PathBuf> {
+        let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+        let paths = names.map(|entry| Path::new("/dev").join(entry.file_name()));
+        paths
+            .filter(|path| number(path).is_ok() && is_claimed(path).is_ok_and(|claimed| !claimed))
+            .collect()
+    }
+
+    /// A `/proc` with one process, in this PID namespace.
+    fn processes(namespace: &str) -> (tempfile::TempDir, Host) {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["self/ns", "12/fd", "sys"] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        symlink(namespace, dir.path().join("self/ns/pid")).unwrap();
+        symlink("socket:[7]", dir.path().join("12/fd/0")).unwrap();
+        symlink("/ended/meanwhile", dir.path().join("12/fd/1")).unwrap();
+        let host = Host { proc: dir.path().to_owned(), ..Host::default() };
+        (dir, host)
+    }
+
+    #[test]
+    fn who_has_a_device_is_known_or_an_error() {
+        let null = std::fs::metadata("/dev/null").unwrap().rdev();
+        let closed =
+            |host: &Host| host.is_closed(FileType::CharacterDevice, null, Path::new("/dev/x"));
+        let (dir, host) = processes(ALL_PROCESSES);
+        closed(&host).unwrap();
+        symlink("/dev/null", dir.path().join("12/fd/2")).unwrap();
+        assert!(
+            matches!(closed(&host), Err(DeviceError::Held { process, .. }) if process == "12 ()")
+        );
+        // The number of a character device says nothing of a block device.
+        host.is_closed(FileType::BlockDevice, null, Path::new("/dev/x")).unwrap();
+        // Files that cannot be listed, though their process is there.
+        std::fs::remove_dir_all(dir.path().join("12/fd")).unwrap();
+        symlink("/dev/null", dir.path().join("12/fd")).unwrap();
+        assert!(matches!(closed(&host), Err(DeviceError::Unknown { .. })));
+        let (_dir, container) = processes("pid:[4026532201]");
+        assert!(matches!(closed(&container), Err(DeviceError::Blind)));
+        // A node in a container, with its kubelet.
+        let (dir, node) = processes("pid:[4026532201]");
+        let comm = dir.path().join("12/comm");
+        proto::host::publish::publish(
+            &comm,
+            b"kubelet\n",
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )
+        .unwrap();
+        closed(&node).unwrap();
+        let nowhere = Host { proc: "/does/not/exist".into(), ..Host::default() };
+        assert!(matches!(closed(&nowhere), Err(DeviceError::Unknown { .. })));
+    }
+
+    #[test]
+    fn a_boot_without_a_name_is_no_other_and_not_this_one() {
+        let host = Host::default();
+        assert!(host.is_boot(&host.boot()) && !host.is_boot("another"));
+        let (_dir, silent) = processes(ALL_PROCESSES);
+        assert!(!silent.is_boot("") && !silent.is_boot(&host.boot()));
+        // It may have been this one.
+        assert!(
+            !silent.is_other_boot(&host.boot())
+                && !host.is_other_boot("")
+                && host.is_other_boot("another")
+        );
+    }
+
+    #[test]
+    fn what_is_no_block_device_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = Host::default().device(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("is no block device"), "{refused}");
+        let gone = Host::default().device(&dir.path().join("gone")).unwrap_err().to_string();
+        assert!(gone.contains("did the driver publish it"), "{gone}");
+        assert!(!Host::default().boot().is_empty());
+    }
+
+    #[test]
+    fn the_kernels_name_of_a_device_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host { sys: dir.path().to_owned(), ..Host::default() };
+        let at = dir.path().join("dev/block/7:3");
+        std::fs::create_dir_all(&at).unwrap();
+        let event = |text: &str| {
+            let path = at.join("uevent");
+            proto::host::publish::publish(
+                &path,
+                text.as_bytes(),
+                0o600,
+                proto::host::publish::Existing::Replace,
+            )
+            .unwrap();
+            host.named(makedev(7, 3))
+        };
+        assert_eq!(
+            event("MAJOR=7\nMINOR=3\nDEVNAME=loop3\nDEVTYPE=disk\n").as_deref(),
+            Some("loop3")
+        );
+        assert_eq!(event("DEVNAME=mapper/x\n").as_deref(), Some("mapper/x"));
+        assert_eq!(event("DEVNAME=../../etc/passwd\n"), None);
+        assert_eq!(host.named(makedev(7, 4)), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! Growing a file system that nobody uses: ext4 on the raw device, without mounting it.
+//!
+//! This writes to a device that a guest may believe its own, so it is done only where no runtime can have it (nothing is
+//! handed over), to the very file system that was made there (by its UUID), and while no process has it open.
+//! The tools themselves refuse a device that is mounted, in whatever mount namespace.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use proto::host::publish::{Existing, publish};
+use tracing::info;
+
+use super::superblock::{Superblock, device_size};
+use super::tool;
+use super::tool::{LONG, ToolError};
+use crate::device::host::{DeviceError, Host};
+
+/// Why a file system was not grown.
+#[derive(Debug, thiserror::Error)]
+pub enum Offline {
+    /// Only a guest can.
+    #[error("{fstype} grows only while it is mounted, and this host mounts no direct volume")]
+    NeedsMount {
+        /// The file system.
+        fstype: String,
+    },
+    /// It is another file system than the one that was published.
+    #[error(
+        "what is on the device is not the {fstype} with UUID {uuid} that was made there; nothing was done to it"
+    )]
+    AnotherFileSystem {
+        /// The file system that was made.
+        fstype: String,
+        /// Its UUID.
+        uuid: String,
+    },
+    /// Somebody uses it.
+    #[error("nothing was done to it")]
+    InUse(#[from] DeviceError),
+    /// A tool did not do it.
+    #[error("it is not grown, or not wholly; the next attempt mends it and goes on")]
+    Tool(#[from] ToolError),
+    /// It cannot be noted what is being done.
+    #[error("the state directory cannot be used, so nothing is begun; is it whole?")]
+    Note(#[source] io::Error),
+    /// The device cannot be read.
+    #[error("the device cannot be read")]
+    Read(#[source] io::Error),
+}
+
+/// Where it is kept, below a state directory, which file systems are being grown: a file for each, by UUID, with the time
+/// when it was last mounted, because what was mounted since is another matter.
+///
+/// A power cut in the middle of it leaves what `e2fsck -p` does not dare to mend, and `e2fsck -y` mends wholly. That is
+/// run for nothing else: not for what a guest has left behind.
+#[derive(Clone, Debug)]
+pub struct Growing(PathBuf);
+
+impl Growing {
+    /// Below this state directory.
+    pub fn of(state: &Path) -> Self {
+        Self(state.join("direct").join("growing"))
+    }
+
+    fn begin(&self, found: &Superblock) -> io::Result<()> {
+        std::fs::create_dir_all(&self.0)?;
+        let mounted = found.mounted.to_string();
+        publish(&self.0.join(&found.uuid), mounted.as_bytes(), 0o600, Existing::Replace)
+    }
+
+    fn was_begun(&self, found: &Superblock) -> io::Result<bool> {
+        match std::fs::read_to_string(self.0.join(&found.uuid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            mounted => Ok(mounted? == found.mounted.to_string()),
+        }
+    }
+
+    fn end(&self, uuid: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.0.join(uuid)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => File::open(&self.0)?.sync_all(),
+        }
+    }
+}
+
+/// Mends the file system on a device if its growth was begun here and not ended. Before anything else looks at it: to others
+/// it is damaged.
+///
+/// # Errors
+/// It is not mended; the next attempt is made with the same.
+pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), Offline> {
+    let (_, Some(found)) = looked(host, device).await? else { return Ok(()) };
+    // A UUID is ours to take for a file's name: it was made of 16 bytes.
+    if !growing.was_begun(&found).map_err(Offline::Note)? {
+        return Ok(());
+    }
+    info!(device = %device.display(), uuid = found.uuid, "its growth was interrupted, and is mended");
+    check(device, "-y").await
+}
+
+/// Makes the file system with this UUID as large as its device; the bytes that it then has. A file system that fills
+/// its device already is left as it is.
+///
+/// # Errors
+/// It is not as large as its device; what is in it is as it was, and [`mend`] makes it whole.
+pub async fn grow(
+    host: &Host,
+    growing: &Growing,
+    device: &Path,
+    (fstype, uuid): (&str, &str),
+) -> Result<u64, Offline> {
+    let another =
+        || Offline::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
+    let (size, found) = looked(host, device).await?;
+    let found = found.filter(|found| found.is(fstype, uuid)).ok_or_else(another)?;
+    if found.fills(size) {
+        growing.end(&found.uuid).map_err(Offline::Note)?;
+        return Ok(found.bytes);
+    }
+    if fstype != "ext4" {
+        return Err(Offline::NeedsMount { fstype: fstype.to_owned() });
+    }
+    // It is whole before it is noted, so what is found after that is of the growth.
+    check(device, "-p").await?;
+    growing.begin(&found).map_err(Offline::Note)?;
+    tool::succeed("resize2fs", [""; 0], device, LONG).await?;
+    let path = device.to_owned();
+    let sync = move || File::options().write(true).open(path)?.sync_all();
+    tokio::task::spawn_blocking(sync)
+        .await
+        .map_err(io::Error::from)
+        .flatten()
+        .map_err(Offline::Read)?;
+    let grown = looked(host, device).await?.1.ok_or_else(another)?.bytes;
+    growing.end(&found.uuid).map_err(Offline::Note)?;
+    Ok(grown)
+}
+
+async fn check(device: &Path, how: &str) -> Result<(), Offline> {
+    let output = tool::run("e2fsck", ["-f", how], device, LONG).await?;
+    // 1: it mended something.
+    if matches!(output.status.code(), Some(0 | 1)) {
+        Ok(())
+    } else {
+        Err(tool::failed("e2fsck", &output).into())
+    }
+}
+
+/// Sees to it, before a volume is handed over, that its file system fills a device that has grown since. A file system
+/// that only a guest can grow is left to the guest.
+///
+/// # Errors
+/// As for [`grow`].
+pub async fn fill(
+    host: &Host,
+    growing: &Growing,
+    device: &Path,
+    file_system: (&str, &str),
+) -> Result<(), Offline> {
+    match grow(host, growing, device, file_system).await {
+        Ok(_) | Err(Offline::NeedsMount { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The device's size and what is on it, if nobody uses it.
+async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), Offline> {
+    let (host, device) = (host.clone(), device.to_owned());
+    // Opening a device may wait for it.
+    let looking = tokio::task::spawn_blocking(move || {
+        let number = std::fs::metadata(&device).map_err(Offline::Read)?.rdev();
+        host.is_free(&device, number)?;
+        let size = device_size(&device).map_err(Offline::Read)?;
+        Ok((size, Superblock::at(&device).map_err(Offline::Read)?))
+    });
+    looking.await.map_err(|error| Offline::Read(error.into())).flatten()
+}
+
+#[cfg(test)]
+mod tests;

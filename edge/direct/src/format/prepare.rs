@@ -1,0 +1,309 @@
+//! Sees to it that a device has a whole file system before a guest gets it: formats what is blank, ends what was
+//! begun, and leaves alone all else.
+//!
+//! Two marks tell what a crash left behind: the journal, durable before mkfs runs, and a label on the device itself,
+//! which mkfs writes with the superblock and which goes only after the file system was checked and synced. So a
+//! volume with its label was never handed over, whichever node looks at it. `docs/direct-volumes.md` has each step.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use proto::csi::direct::{Blank, FileSystem, Fsck};
+use tracing::info;
+use uuid::Uuid;
+
+use super::probe::{ProbeError, Seen, Signature, probe};
+use super::tool;
+use super::tool::{LONG, SHORT, ToolError};
+use crate::records::journal::{Content, Journal, is_mark};
+
+/// What the class wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The file system; none is what there is, and ext4 if there is nothing.
+    pub file_system: Option<FileSystem>,
+    /// Further options for mkfs.
+    pub mkfs: &'a [String],
+    /// What counts as blank.
+    pub blank: Blank,
+    /// What is done about a file system that was used before.
+    pub fsck: Fsck,
+}
+
+/// A file system that can be handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// What it is.
+    pub file_system: FileSystem,
+    /// Its UUID.
+    pub uuid: String,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    /// It is not known what is on the device.
+    #[error("the device cannot be looked at")]
+    Probe(#[from] ProbeError),
+    /// It is not known, or cannot be kept, what was done to the volume before.
+    #[error(
+        "the volume's journal cannot be used, so its content is not touched; is the state directory whole?"
+    )]
+    Journal(#[source] io::Error),
+    /// Something that we do not hand over.
+    #[error("it holds {0}, which is no ext4 or xfs; it is neither formatted nor handed over")]
+    Foreign(String),
+    /// Another file system than the claim asks for.
+    #[error("it holds {there}, and {wanted} is asked for; it is not formatted: ask for {there}")]
+    OtherFileSystem {
+        /// What there is.
+        there: &'static str,
+        /// What is asked for.
+        wanted: &'static str,
+    },
+    /// Content without a signature.
+    #[error(
+        "it has no signature and is not empty, so it is not formatted; if the driver hands out space as the last \
+         volume left it, set edge-csi.io/direct-blank: unsigned in the class, else wipe it"
+    )]
+    NotBlank,
+    /// What was there is there no more.
+    #[error(
+        "it had the file system {0} and has none now, so it is not formatted: it is another device, or has lost its \
+         content. If that is meant, remove the volume's journal, `csi-edge direct list` names it"
+    )]
+    Lost(String),
+    /// Another file system than the one that the volume had.
+    #[error(
+        "it had the file system {then} and has {now} now: it is another device, or an older copy, so it is neither \
+         checked nor handed over. If that is meant, remove the volume's journal, `csi-edge direct list` names it"
+    )]
+    Another {
+        /// The UUID then.
+        then: String,
+        /// The UUID now.
+        now: String,
+    },
+    /// A copy of a volume that was being formatted.
+    #[error(
+        "its label, {0}, says that it is a copy of another volume whose formatting had not ended; there is nothing in it: \
+         delete it, and copy that volume once it was used"
+    )]
+    CopyOfUnfinished(String),
+    /// The device is not as large as when formatting was begun.
+    #[error(
+        "formatting was begun with a size of {then} bytes and the device has {now}; is it another one?"
+    )]
+    OtherSize {
+        /// The size then.
+        then: u64,
+        /// The size now.
+        now: u64,
+    },
+    /// A tool did not do its work.
+    #[error("it has no file system that can be handed over; the next attempt goes on from here")]
+    Tool(#[from] ToolError),
+    /// It cannot be synced.
+    #[error("it cannot be synced")]
+    Sync(#[source] io::Error),
+    /// What mkfs made is not what it was told to make.
+    #[error("mkfs made {0}, which is not what it was told; do its options contradict each other?")]
+    NotAsTold(String),
+    /// A test's power cut.
+    #[error("the power went at {0}")]
+    Cut(&'static str),
+}
+
+/// Told before each step from which a crash must be survived; an error is a crash there.
+pub type Steps<'a> = &'a (dyn Fn(&'static str) -> Result<(), FormatError> + Send + Sync);
+
+/// What is to be done with what was seen.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    /// It is blank.
+    Format(FileSystem),
+    /// Formatting was begun, and what there is of it is ours.
+    Again(FileSystem),
+    /// Only the journal's end is missing.
+    Finish(Ready),
+    /// A file system that was there before.
+    Use(Ready),
+}
+
+/// Brings the device to a file system that can be handed over.
+///
+/// # Errors
+/// It has none, and why; what was there is as it was, unless formatting was begun.
+pub async fn ready(
+    device: &Path,
+    journal: &Journal,
+    wanted: Wanted<'_>,
+    steps: Steps<'_>,
+) -> Result<Ready, FormatError> {
+    let seen = probe(device).await?;
+    let known = journal.read().map_err(FormatError::Journal)?;
+    let plan = plan(&seen, known.as_ref(), &journal.mark(), &wanted)?;
+    let ready = match plan {
+        Plan::Format(file_system) => {
+            make(device, &seen, journal, (file_system, false), &wanted, steps).await?
+        }
+        Plan::Again(file_system) => {
+            make(device, &seen, journal, (file_system, true), &wanted, steps).await?
+        }
+        Plan::Finish(ready) => ready,
+        Plan::Use(ready) => {
+            check_used(device, ready.file_system, wanted.fsck).await?;
+            ready
+        }
+    };
+    steps("before the journal's end")?;
+    let content = Content::Ready { uuid: ready.uuid.clone() };
+    if known.as_ref() != Some(&content) {
+        journal.write(content).map_err(FormatError::Journal)?;
+    }
+    steps("after the journal's end")?;
+    Ok(ready)
+}
+
+/// Decides by what was seen and what is known. Pure, and the only place where formatting is allowed.
+fn plan(
+    seen: &Seen,
+    known: Option<&Content>,
+    mark: &str,
+    wanted: &Wanted<'_>,
+) -> Result<Plan, FormatError> {
+    match (&seen.signature, known) {
+        // The label goes before the journal says that the volume is ready, so this is an older copy of it.
+        (Some(found), Some(Content::Ready { uuid })) if found.label == mark => {
+            Err(FormatError::Lost(uuid.clone()))
+        }
+        // Whoever began it, the label is this volume's and says that nobody was given it.
+        (Some(found), _) if found.label == mark => {
+            Ok(Plan::Again(wanted.file_system.unwrap_or_default()))
+        }
+        (Some(found), _) if is_mark(&found.label) => {
+            Err(FormatError::CopyOfUnfinished(found.label.clone()))
+        }
+        // Whoever's it is, it would go to the wrong pod.
+        (Some(found), Some(Content::Ready { uuid })) if !found.uuid.eq_ignore_ascii_case(uuid) => {
+            let now = if found.uuid.is_empty() { &found.kind } else { &found.uuid };
+            Err(FormatError::Another { then: uuid.clone(), now: now.clone() })
+        }
+        (Some(found), Some(Content::Formatting { uuid, .. })) if found.uuid == *uuid => {
+            there(found, wanted).map(Plan::Finish)
+        }
+        (Some(found), _) => there(found, wanted).map(Plan::Use),
+        (None, Some(Content::Ready { uuid })) => Err(FormatError::Lost(uuid.clone())),
+        // It was blank then, and has nothing now that says it is something: mkfs had come so far.
+        (None, Some(Content::Formatting { size, .. })) if *size == seen.size => {
+            Ok(Plan::Again(wanted.file_system.unwrap_or_default()))
+        }
+        (None, Some(Content::Formatting { size, .. })) => {
+            Err(FormatError::OtherSize { then: *size, now: seen.size })
+        }
+        (None, None) if seen.zero || wanted.blank == Blank::Unsigned => {
+            Ok(Plan::Format(wanted.file_system.unwrap_or_default()))
+        }
+        (None, None) => Err(FormatError::NotBlank),
+    }
+}
+
+/// The file system that there is, if it is one that is wanted.
+fn there(found: &Signature, wanted: &Wanted<'_>) -> Result<Ready, FormatError> {
+    let file_system: FileSystem =
+        found.kind.parse().map_err(|_| FormatError::Foreign(found.kind.clone()))?;
+    if let Some(other) = wanted.file_system.filter(|wanted| *wanted != file_system) {
+        let (there, wanted) = (file_system.as_str(), other.as_str());
+        return Err(FormatError::OtherFileSystem { there, wanted });
+    }
+    Ok(Ready { file_system, uuid: found.uuid.clone() })
+}
+
+/// Makes a file system and checks it; the label that says it is unfinished goes last.
+async fn make(
+    device: &Path,
+    seen: &Seen,
+    journal: &Journal,
+    (file_system, again): (FileSystem, bool),
+    wanted: &Wanted<'_>,
+    steps: Steps<'_>,
+) -> Result<Ready, FormatError> {
+    let (uuid, mark) = (Uuid::new_v4().to_string(), journal.mark());
+    steps("before the journal's beginning")?;
+    let formatting = Content::Formatting { uuid: uuid.clone(), size: seen.size };
+    journal.write(formatting).map_err(FormatError::Journal)?;
+    steps("before mkfs")?;
+    info!(device = %device.display(), file_system = file_system.as_str(), uuid, again, "formatting");
+    mkfs(device, file_system, (&uuid, &mark), wanted.mkfs, again).await?;
+    steps("after mkfs")?;
+    sync(device).await?;
+    let made = probe(device).await?.signature;
+    let expected = Signature { kind: file_system.as_str().into(), uuid: uuid.clone(), label: mark };
+    if made.as_ref() != Some(&expected) {
+        let kind = made.map_or_else(|| "nothing".to_owned(), |made| made.kind);
+        return Err(FormatError::NotAsTold(kind));
+    }
+    match file_system {
+        FileSystem::Ext4 => tool::succeed("e2fsck", ["-f", "-n"], device, LONG).await?,
+        FileSystem::Xfs => tool::succeed("xfs_repair", ["-n"], device, LONG).await?,
+    }
+    steps("before the label goes")?;
+    match file_system {
+        FileSystem::Ext4 => tool::succeed("tune2fs", ["-L", ""], device, SHORT).await?,
+        FileSystem::Xfs => tool::succeed("xfs_admin", ["-L", "--"], device, SHORT).await?,
+    }
+    steps("after the label went")?;
+    sync(device).await?;
+    Ok(Ready { file_system, uuid })
+}
+
+async fn mkfs(
+    device: &Path,
+    file_system: FileSystem,
+    (uuid, mark): (&str, &str),
+    options: &[String],
+    again: bool,
+) -> Result<(), ToolError> {
+    let mut args: Vec<String> = Vec::new();
+    // Without force: mkfs refuses what it finds in use. mkfs.xfs looks at the content too; mkfs.ext4 does not, when
+    // nobody can answer it.
+    let (tool, force) = match file_system {
+        FileSystem::Ext4 => {
+            // As the kubelet does: no blocks are kept for root. The class's own -m comes later and counts.
+            args.extend(["-q", "-m", "0", "-U", uuid].map(str::to_owned));
+            ("mkfs.ext4", "-F")
+        }
+        FileSystem::Xfs => {
+            args.extend(["-q".to_owned(), "-m".to_owned(), format!("uuid={uuid}")]);
+            ("mkfs.xfs", "-f")
+        }
+    };
+    args.extend(["-L".to_owned(), mark.to_owned()]);
+    args.extend(again.then(|| force.to_owned()));
+    args.extend(options.iter().cloned());
+    tool::succeed(tool, args, device, LONG).await
+}
+
+async fn sync(device: &Path) -> Result<(), FormatError> {
+    let path = device.to_owned();
+    let sync = move || File::options().write(true).open(path)?.sync_all();
+    let synced = tokio::task::spawn_blocking(sync).await.map_err(io::Error::other);
+    synced.and_then(|synced| synced).map_err(FormatError::Sync)
+}
+
+/// Mends what is safe to mend in a file system that was used before. XFS replays its log when it is mounted.
+async fn check_used(device: &Path, file_system: FileSystem, fsck: Fsck) -> Result<(), FormatError> {
+    if fsck == Fsck::Never || file_system == FileSystem::Xfs {
+        return Ok(());
+    }
+    let output = tool::run("e2fsck", ["-p"], device, LONG).await?;
+    // 1: errors were corrected; 2: and a mounted file system needs a reboot, which this one is not.
+    match output.status.code() {
+        Some(0..=3) => Ok(()),
+        _ => Err(tool::failed("e2fsck", &output).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

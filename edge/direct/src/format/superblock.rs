@@ -1,0 +1,116 @@
+//! Reads what an ext4 or XFS file system says of itself in its superblock.
+//!
+//! Pure but for reading the device. A guest may write to the device at the same time, so what is
+//! read there may be old.
+
+use std::fs::File;
+use std::io;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// As much of a device says what is on it: ext4 begins to describe itself at 1024, XFS at 0.
+const HEAD: usize = 2048;
+const EXT: usize = 1024;
+const EXT_MAGIC: u64 = 0xef53;
+const XFS_MAGIC: u64 = 0x5846_5342;
+
+/// What a file system says of itself on its device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// `ext4` or `xfs`.
+    pub fstype: &'static str,
+    /// Its UUID, in lower case with hyphens.
+    pub uuid: String,
+    /// How many bytes of the device it takes.
+    pub bytes: u64,
+    block: u64,
+    /// When it was mounted the last time, in s; 0 if that was never, or is not known.
+    pub(super) mounted: u64,
+}
+
+impl Superblock {
+    /// Reads the head of a device; nothing if it is of neither.
+    pub fn parse(head: &[u8]) -> Option<Self> {
+        let little = |at: usize, length: usize| {
+            let bytes = head.get(EXT + at..EXT + at + length)?;
+            Some(bytes.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte)))
+        };
+        let big = |at: usize, length: usize| {
+            Some(
+                head.get(at..at + length)?
+                    .iter()
+                    .fold(0, |number: u64, byte| number << 8 | u64::from(*byte)),
+            )
+        };
+        let (fstype, uuid, blocks, block, mounted) = if big(0, 4)? == XFS_MAGIC {
+            ("xfs", head.get(32..48)?, big(8, 8)?, big(4, 4)?, 0)
+        } else if little(0x38, 2)? == EXT_MAGIC {
+            // The upper half of the number of blocks counts with the feature "64bit" alone.
+            let high = if little(0x60, 4)? & 0x80 == 0 { 0 } else { little(0x150, 4)? };
+            let shift = little(0x18, 4).filter(|shift| *shift <= 6)?;
+            (
+                "ext4",
+                head.get(EXT + 0x68..EXT + 0x78)?,
+                high << 32 | little(0x04, 4)?,
+                1024 << shift,
+                little(0x2c, 4)?,
+            )
+        } else {
+            return None;
+        };
+        let uuid = uuid::Uuid::from_slice(uuid).ok()?.hyphenated().to_string();
+        Some(Self { fstype, uuid, bytes: blocks.checked_mul(block)?, block, mounted })
+    }
+
+    /// What a device has, as far as the host sees it. Of a device that a guest writes to that may be old.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn at(device: &Path) -> io::Result<Option<Self>> {
+        let mut head = vec![0; HEAD];
+        match File::open(device)?.read_exact(&mut head) {
+            Ok(()) => Ok(Self::parse(&head)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it is the one with this UUID.
+    pub fn is(&self, fstype: &str, uuid: &str) -> bool {
+        self.fstype == fstype && self.uuid.eq_ignore_ascii_case(uuid)
+    }
+
+    /// Whether not one more block has room on a device of this size.
+    pub fn fills(&self, size: u64) -> bool {
+        size < self.bytes.saturating_add(self.block)
+    }
+}
+
+/// The size in bytes of a block device, or of a file in its place.
+pub(crate) fn device_size(device: &Path) -> io::Result<u64> {
+    File::open(device)?.seek(SeekFrom::End(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_head_of_a_device_may_be_anything(
+            mut head in proptest::collection::vec(any::<u8>(), 0..2100),
+            magic in 0..3,
+        ) {
+            let (at, magic): (usize, &[u8]) = match magic {
+                0 => (0, b"XFSB"),
+                1 => (EXT + 0x38, b"\x53\xef"),
+                _ => (0, b""),
+            };
+            if let Some(place) = head.get_mut(at..at + magic.len()) {
+                place.copy_from_slice(magic);
+            }
+            let _ = Superblock::parse(&head);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What this csi-edge knows of whose volumes are: what is kept, and besides, only in memory, what has still to be kept of
+//! a fence, and what the cloud has heard on the link in use.
+//!
+//! A fence counts from the cloud's word on, also if the disk is full.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::record;
+use super::record::{Entry, Lease};
+
+/// A volume: its driver's name and its id.
+type Key = (String, String);
+
+#[derive(Default)]
+pub(crate) struct LeaseCache(Mutex<Memory>);
+
+#[derive(Default)]
+struct Memory {
+    /// Fences that could not be kept.
+    fences: BTreeMap<Key, Entry>,
+    /// What the cloud has answered to, and on which link.
+    heard: BTreeMap<Key, (u64, Entry)>,
+}
+
+fn key(entry: &Entry) -> Key {
+    (entry.driver.clone(), entry.volume_id.clone())
+}
+
+impl LeaseCache {
+    /// How a volume stands.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn of(&self, state: &Path, driver: &str, volume: &str) -> io::Result<Option<Entry>> {
+        let fence = self.memory().fences.get(&(driver.to_owned(), volume.to_owned())).cloned();
+        fence.map_or_else(|| record::of(state, driver, volume), |fence| Ok(Some(fence)))
+    }
+
+    /// Makes durable how a volume stands. A fence counts even if that fails.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) fn keep(&self, state: &Path, entry: &Entry) -> io::Result<()> {
+        if matches!(entry.lease, Lease::Fenced { .. }) {
+            self.memory().fences.insert(key(entry), entry.clone());
+        }
+        entry.keep(state)?;
+        self.memory().fences.remove(&key(entry));
+        Ok(())
+    }
+
+    /// Forgets a volume.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) fn forget(&self, state: &Path, entry: &Entry) -> io::Result<()> {
+        record::forget(state, &entry.driver, &entry.volume_id)?;
+        let mut memory = self.memory();
+        memory.fences.remove(&key(entry));
+        memory.heard.remove(&key(entry));
+        Ok(())
+    }
+
+    /// Whether a volume's fence has still to be kept.
+    pub(crate) fn is_only_remembered(&self, entry: &Entry) -> bool {
+        self.memory().fences.contains_key(&key(entry))
+    }
+
+    /// Notes that the cloud knows on this link how a volume stands.
+    pub(crate) fn hear(&self, link: u64, entry: Entry) {
+        self.memory().heard.insert(key(&entry), (link, entry));
+    }
+
+    /// Whether the cloud knows on this link that a volume stands so.
+    pub(crate) fn has_heard(&self, link: u64, entry: &Entry) -> bool {
+        self.memory()
+            .heard
+            .get(&key(entry))
+            .is_some_and(|(on, heard)| *on == link && heard == entry)
+    }
+
+    /// Whether the cloud has confirmed on this link that a volume is this node's, for whichever pod.
+    pub(crate) fn has_confirmed(&self, link: u64, entry: &Entry) -> bool {
+        let held = |lease: &Lease| matches!(lease, Lease::Held { .. }) && *lease == entry.lease;
+        self.memory()
+            .heard
+            .get(&key(entry))
+            .is_some_and(|(on, heard)| *on == link && held(&heard.lease))
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(lease: Lease) -> Entry {
+        Entry { driver: "d.example".into(), volume_id: "v".into(), pod: "p".into(), lease }
+    }
+
+    #[test]
+    fn a_fence_counts_though_the_disk_is_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, known) = (dir.path().join("state"), LeaseCache::default());
+        let of = || known.of(&state, "d.example", "v").unwrap();
+        let held = entry(Lease::Held { epoch: 5 });
+        known.keep(&state, &held).unwrap();
+        let kept = state.join("direct/owners");
+        // No directory can be made, or written to, in place of a file.
+        std::fs::rename(&kept, dir.path().join("aside")).unwrap();
+        std::fs::File::create(&kept).unwrap();
+        let fence = entry(Lease::Fenced { epoch: 5, why: "w".into() });
+        assert!(known.keep(&state, &fence).is_err());
+        assert!(known.is_only_remembered(&fence));
+        assert!(known.keep(&state, &entry(Lease::Unsettled)).is_err());
+        assert_eq!(of(), Some(fence.clone()), "it was not unpublished durably");
+        std::fs::remove_file(&kept).unwrap();
+        std::fs::rename(dir.path().join("aside"), &kept).unwrap();
+        assert_eq!(of(), Some(fence.clone()), "the file says that it is held");
+        known.keep(&state, &fence).unwrap();
+        assert!(!known.is_only_remembered(&fence));
+        assert_eq!(of(), Some(fence));
+    }
+
+    #[test]
+    fn what_was_heard_on_another_link_or_of_another_lease_was_not_heard() {
+        let known = LeaseCache::default();
+        let held = entry(Lease::Held { epoch: 5 });
+        assert!(!known.has_heard(1, &held));
+        known.hear(1, held.clone());
+        assert!(known.has_heard(1, &held) && known.has_confirmed(1, &held));
+        assert!(!known.has_heard(2, &held) && !known.has_confirmed(2, &held));
+        let pod = Entry { pod: "q".into(), ..held.clone() };
+        assert!(!known.has_heard(1, &pod) && known.has_confirmed(1, &pod), "the node is the same");
+        let other = entry(Lease::Held { epoch: 6 });
+        assert!(!known.has_heard(1, &other) && !known.has_confirmed(1, &other));
+        known.hear(1, entry(Lease::Unsettled));
+        assert!(!known.has_confirmed(1, &entry(Lease::Unsettled)));
+    }
+}

@@ -1,0 +1,270 @@
+//! What this node knows of its right to a volume that one guest owns: one file for each volume, durable before it counts,
+//! so that a node that is cut off, or was started again, knows what is its own.
+//!
+//! The functions are pure: what is known and what was answered go in, what is known then comes out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use proto::control::lease::{Answer, Step};
+use proto::host::publish::{Existing, publish};
+use serde::{Deserialize, Serialize};
+
+use crate::records::files::{make_private, name};
+
+/// How a volume stands at this node. Without one it is not this node's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Lease {
+    /// It is this node's.
+    Held {
+        /// What the cloud said with it; 0 if it was never asked, since the volume was published before it could be.
+        epoch: u64,
+    },
+    /// It is this node's still, and nobody uses it here; the cloud has not been told.
+    LetGo {
+        /// As in [`Lease::Held`].
+        epoch: u64,
+    },
+    /// It is not this node's, and the cloud may think that it is: it was asked or told, and has not answered.
+    Unsettled,
+    /// An operator has taken it from this node while a pod had it here. It is over when it is unpublished.
+    Fenced {
+        /// The last one that this node had.
+        epoch: u64,
+        /// In the cloud's words.
+        why: String,
+    },
+}
+
+/// What a pod's wish for a volume comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// It can have it, once this is durable; nobody need be asked.
+    Has(Lease),
+    /// The cloud is asked, once [`Lease::Unsettled`] is durable.
+    Ask,
+    /// It cannot; in the cloud's words.
+    Fenced(String),
+}
+
+/// What a pod's wish comes to.
+pub fn wish(lease: Option<&Lease>) -> Wish {
+    match lease {
+        Some(Lease::Held { epoch } | Lease::LetGo { epoch }) => {
+            Wish::Has(Lease::Held { epoch: *epoch })
+        }
+        None | Some(Lease::Unsettled) => Wish::Ask,
+        Some(Lease::Fenced { why, .. }) => Wish::Fenced(why.clone()),
+    }
+}
+
+/// How a volume stands when nothing is being done with it. `recorded`: it is published here, or that was begun.
+pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
+    match (lease, recorded) {
+        (Some(Lease::Held { epoch }), false) => Some(Lease::LetGo { epoch }),
+        (Some(Lease::LetGo { epoch }), true) => Some(Lease::Held { epoch }),
+        // Published without a question: by an older csi-edge, or with an older csi-cloud. It says so when it can.
+        (None | Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0 }),
+        // A guest has it no more, so it is an ordinary node again.
+        (Some(Lease::Fenced { .. }), false) => Some(Lease::Unsettled),
+        (lease, _) => lease,
+    }
+}
+
+/// What the cloud is to be told of a volume with which nothing is being done, and what must be durable before that.
+pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
+    match lease {
+        Lease::Held { epoch } => {
+            Some((lease.clone(), Step::Hold { epoch: *epoch, pod: pod.into() }))
+        }
+        // From here on it is not this node's: the cloud may have heard it though no answer comes.
+        Lease::LetGo { .. } | Lease::Unsettled => Some((Lease::Unsettled, Step::Release)),
+        Lease::Fenced { .. } => None,
+    }
+}
+
+/// How a volume stands after an answer to what was said while it stood so.
+pub fn answered(lease: Lease, answer: &Answer) -> Option<Lease> {
+    match (lease, answer) {
+        (Lease::Held { .. } | Lease::Unsettled, Answer::Held { epoch }) => {
+            Some(Lease::Held { epoch: *epoch })
+        }
+        (Lease::Held { epoch }, Answer::Fenced { why }) => {
+            Some(Lease::Fenced { epoch, why: why.clone() })
+        }
+        (Lease::Unsettled, Answer::Released | Answer::Anothers { .. }) => None,
+        (lease, _) => Some(lease),
+    }
+}
+
+/// What is kept of one volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The driver's CSI name.
+    pub driver: String,
+    /// The volume's id.
+    pub volume_id: String,
+    /// The UID of the pod that it is for, or was last; empty if it is not known.
+    pub pod: String,
+    /// How it stands.
+    #[serde(flatten)]
+    pub lease: Lease,
+}
+
+fn directory(state: &Path) -> PathBuf {
+    state.join("direct").join("owners")
+}
+
+fn path(state: &Path, driver: &str, volume_id: &str) -> PathBuf {
+    directory(state).join(format!("{}.json", name(&[driver.as_bytes(), volume_id.as_bytes()])))
+}
+
+impl Entry {
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// The file system's; what was known before still is.
+    pub fn keep(&self, state: &Path) -> io::Result<()> {
+        make_private(&directory(state))?;
+        let text = serde_json::to_vec_pretty(self)?;
+        publish(&path(state, &self.driver, &self.volume_id), &text, 0o600, Existing::Replace)
+    }
+}
+
+/// What is kept of a volume.
+///
+/// # Errors
+/// It cannot be read, so it is not known whose the volume is.
+pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Option<Entry>> {
+    let entry = match read(&path(state, driver, volume_id)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entry => entry?,
+    };
+    if (&*entry.driver, &*entry.volume_id) != (driver, volume_id) {
+        return Err(io::Error::other("what is known of its owner is another volume's"));
+    }
+    Ok(Some(entry))
+}
+
+/// Forgets a volume.
+///
+/// # Errors
+/// The file system's.
+pub fn forget(state: &Path, driver: &str, volume_id: &str) -> io::Result<()> {
+    match std::fs::remove_file(path(state, driver, volume_id)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => std::fs::File::open(directory(state))?.sync_all(),
+    }
+}
+
+/// All that is kept, with the reason in place of each that cannot be read.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn all(state: &Path) -> io::Result<Vec<io::Result<Entry>>> {
+    let entries = match std::fs::read_dir(directory(state)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            all.push(read(&path));
+        }
+    }
+    Ok(all)
+}
+
+fn read(path: &Path) -> io::Result<Entry> {
+    let text = std::fs::read(path)?;
+    serde_json::from_slice(&text)
+        .map_err(|error| io::Error::other(format!("{} is damaged: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(epoch: u64) -> Lease {
+        Lease::Held { epoch }
+    }
+
+    fn fenced() -> Lease {
+        Lease::Fenced { epoch: 5, why: "w".into() }
+    }
+
+    #[test]
+    fn only_what_is_its_own_is_had_without_asking() {
+        assert_eq!(wish(Some(&held(5))), Wish::Has(held(5)));
+        assert_eq!(wish(Some(&Lease::LetGo { epoch: 5 })), Wish::Has(held(5)));
+        assert_eq!(wish(None), Wish::Ask);
+        assert_eq!(wish(Some(&Lease::Unsettled)), Wish::Ask);
+        assert_eq!(wish(Some(&fenced())), Wish::Fenced("w".into()));
+    }
+
+    #[test]
+    fn what_nobody_uses_here_is_let_go_and_what_is_published_is_held() {
+        assert_eq!(settled(Some(held(5)), false), Some(Lease::LetGo { epoch: 5 }));
+        assert_eq!(settled(Some(held(5)), true), Some(held(5)));
+        assert_eq!(settled(None, true), Some(held(0)), "published without a question");
+        assert_eq!(
+            settled(Some(Lease::Unsettled), true),
+            Some(held(0)),
+            "it is never let go under a guest"
+        );
+        assert_eq!(settled(Some(fenced()), true), Some(fenced()));
+        assert_eq!(settled(Some(fenced()), false), Some(Lease::Unsettled));
+        assert_eq!(settled(None, false), None);
+    }
+
+    #[test]
+    fn it_is_not_its_own_any_more_before_the_cloud_is_told() {
+        let release = Some((Lease::Unsettled, Step::Release));
+        assert_eq!(statement(&Lease::LetGo { epoch: 5 }, "p"), release);
+        assert_eq!(statement(&Lease::Unsettled, "p"), release);
+        assert_eq!(statement(&fenced(), "p"), None);
+        let hold = Step::Hold { epoch: 5, pod: "p".into() };
+        assert_eq!(statement(&held(5), "p"), Some((held(5), hold)));
+    }
+
+    #[test]
+    fn an_answer_is_taken_for_what_it_says() {
+        let why = || "w".to_owned();
+        assert_eq!(answered(Lease::Unsettled, &Answer::Held { epoch: 9 }), Some(held(9)));
+        assert_eq!(answered(Lease::Unsettled, &Answer::Anothers { why: why() }), None);
+        assert_eq!(answered(Lease::Unsettled, &Answer::Released), None);
+        assert_eq!(
+            answered(Lease::Unsettled, &Answer::NotNow { why: why() }),
+            Some(Lease::Unsettled)
+        );
+        assert_eq!(answered(held(5), &Answer::Held { epoch: 9 }), Some(held(9)));
+        assert_eq!(answered(held(5), &Answer::Fenced { why: why() }), Some(fenced()));
+        assert_eq!(answered(held(5), &Answer::NotNow { why: why() }), Some(held(5)));
+    }
+
+    #[test]
+    fn it_is_kept_and_what_is_damaged_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (driver, volume_id, pod) = ("d.example".to_owned(), "v".to_owned(), "p".to_owned());
+        let mut entry = Entry { driver, volume_id, pod, lease: held(5) };
+        assert_eq!(of(dir.path(), "d.example", "v").unwrap(), None);
+        for lease in [held(5), Lease::LetGo { epoch: 5 }, Lease::Unsettled, fenced()] {
+            entry.lease = lease;
+            entry.keep(dir.path()).unwrap();
+            assert_eq!(of(dir.path(), "d.example", "v").unwrap().as_ref(), Some(&entry));
+        }
+        assert_eq!(all(dir.path()).unwrap().len(), 1);
+        assert_eq!(of(dir.path(), "d.example", "w").unwrap(), None);
+        let file = path(dir.path(), "d.example", "v");
+        std::fs::rename(&file, path(dir.path(), "d.example", "w")).unwrap();
+        assert!(of(dir.path(), "d.example", "w").is_err());
+        publish(&file, b"{\"state\":", 0o600, Existing::Replace).unwrap();
+        assert!(of(dir.path(), "d.example", "v").is_err());
+        forget(dir.path(), "d.example", "v").unwrap();
+        forget(dir.path(), "d.example", "v").unwrap();
+        assert_eq!(of(dir.path(), "d.example", "v").unwrap(), None);
+    }
+}

@@ -1,0 +1,20 @@
+//! Volumes that a node hands to VM runtimes as devices instead of mounting them:
+//! `docs/direct-volumes.md`.
+//!
+//! Promises: [`Direct`] is all that the rest of csi-edge knows of it. It may use `proto` and
+//! `edge-calls`. Its rooms, lowest first: `records`, `device`, `format`, `runtimes`, `cdi`, `nri`,
+//! `volume`, `lease`, `service`, `admin`.
+
+pub mod admin;
+pub mod cdi;
+pub mod device;
+mod error;
+pub mod format;
+pub mod lease;
+pub mod nri;
+pub mod records;
+pub mod runtimes;
+mod service;
+mod volume;
+
+pub use service::direct::{Cloud, Direct, Settings};

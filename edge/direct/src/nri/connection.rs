@@ -1,0 +1,48 @@
+//! Keeps the plugin connected to the container runtime, which may start later or restart.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use backon::BackoffBuilder;
+use proto::error::chain;
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::plugin::Plugin;
+use super::session;
+
+/// A connection that lasted so long was stable: the next attempt is soon.
+const STABLE: Duration = Duration::from_secs(10);
+
+impl Plugin {
+    /// Keeps a connection to the socket, for ever: the container runtime may not be there yet, and is started again.
+    pub async fn keep(&self, socket: PathBuf) {
+        let mut delays = delays();
+        loop {
+            let begun = Instant::now();
+            let Err(error) = match UnixStream::connect(&socket).await {
+                Ok(stream) => {
+                    info!(socket = %socket.display(), "connected to the container runtime");
+                    session::serve(stream, self).await.map_err(|ended| chain(&ended))
+                }
+                Err(error) => Err(format!("cannot connect: {error}; is NRI enabled there?")),
+            };
+            if begun.elapsed() >= STABLE {
+                delays = self::delays();
+            }
+            let delay = delays.next().unwrap_or(Duration::from_secs(10));
+            warn!(socket = %socket.display(), error, ?delay, "containers are made unasked; trying again");
+            tokio::time::sleep(delay).await;
+        }
+    }
+}
+
+fn delays() -> backon::ExponentialBackoff {
+    let (first, last) = (Duration::from_millis(100), Duration::from_secs(10));
+    backon::ExponentialBuilder::new()
+        .with_min_delay(first)
+        .with_max_delay(last)
+        .without_max_times()
+        .build()
+}

@@ -1,0 +1,218 @@
+//! What is to become of a container that is about to be made: decided by its mounts, its runtime's handler and
+//! what is published here, without touching anything.
+//!
+//! A direct volume in a container of an ordinary runtime, or by a subPath, is an empty directory of the host that takes
+//! what the pod writes and loses it. So that is refused, and so is what cannot be known.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::api::{Container, Mount, PodSandbox};
+use crate::records::published::{Kind, Published};
+
+/// Which of the container runtime's handlers run VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handlers {
+    /// Those that read the contract of direct volumes.
+    pub vm: BTreeSet<String>,
+    /// Those of them that take a mount's type for its kind: runtime-rs.
+    pub typed: BTreeSet<String>,
+}
+
+/// What is done with a container that is let through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Mounts in place of those with the same destination.
+    pub mounts: Vec<Mount>,
+    /// The targets of the direct volumes that the sandbox gets.
+    pub targets: BTreeSet<PathBuf>,
+}
+
+/// Why a container is not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Its runtime would give it an empty directory.
+    #[error(
+        "volume {volume} is handed to VMs directly, and handler {handler:?} is not one of those that take it ({vm}); \
+         give the pod a RuntimeClass of a VM runtime, or name the handler with --vm-handler"
+    )]
+    NotVm {
+        /// The volume's id.
+        volume: String,
+        /// The handler; empty for the default one.
+        handler: String,
+        /// The handlers that are known to.
+        vm: String,
+    },
+    /// A part of it cannot be handed over.
+    #[error(
+        "volume {volume} is handed to the VM whole, so subPath cannot be used with it; mount it without"
+    )]
+    SubPath {
+        /// The volume's id.
+        volume: String,
+    },
+    /// The handler does not know this kind.
+    #[error(
+        "volume {volume} is handed over as {kind}, which takes a typed mount, and handler {handler:?} is not known to \
+         take one; name it with --typed-handler if it is of runtime-rs"
+    )]
+    NotTyped {
+        /// The volume's id.
+        volume: String,
+        /// The mount's type.
+        kind: &'static str,
+        /// The handler.
+        handler: String,
+    },
+}
+
+/// Decides on a container.
+///
+/// # Errors
+/// It would not get its volume.
+pub fn decide(
+    pod: &PodSandbox,
+    container: &Container,
+    published: &[Published],
+    handlers: &Handlers,
+) -> Result<Verdict, Refused> {
+    let mut verdict = Verdict::default();
+    for mount in &container.mounts {
+        let source = Path::new(&mount.source);
+        if let Some(volume) = published.iter().find(|volume| has_part(volume, source)) {
+            return Err(Refused::SubPath { volume: volume.volume_id.clone() });
+        }
+        let named =
+            |volume: &&Published| volume.target == source || volume.target_as_given == source;
+        let Some(volume) = published.iter().find(named) else { continue };
+        verdict.mounts.extend(typed(volume, mount, &pod.runtime_handler, handlers)?);
+        verdict.targets.insert(volume.target.clone());
+    }
+    Ok(verdict)
+}
+
+/// The mount that this volume needs in place of its bind mount, if it needs one.
+fn typed(
+    volume: &Published,
+    mount: &Mount,
+    handler: &str,
+    handlers: &Handlers,
+) -> Result<Option<Mount>, Refused> {
+    let (id, handler) = (volume.volume_id.clone(), handler.to_owned());
+    if !handlers.vm.contains(&handler) {
+        let vm = handlers.vm.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        return Err(Refused::NotVm { volume: id, handler, vm });
+    }
+    let kind = match volume.kind {
+        // Both of Kata's runtimes find it by its source.
+        Kind::Block => return Ok(None),
+        Kind::Vfio => "vfiovol",
+        Kind::Spdk => "spdkvol",
+    };
+    if handlers.typed.contains(&handler) {
+        Ok(Some(Mount { r#type: kind.to_owned(), ..mount.clone() }))
+    } else {
+        Err(Refused::NotTyped { volume: id, kind, handler })
+    }
+}
+
+/// Whether the source is where the kubelet binds a part of the volume: `PODS/UID/volume-subpaths/NAME/…` of
+/// `PODS/UID/volumes/kubernetes.io~csi/NAME/mount`.
+fn has_part(volume: &Published, source: &Path) -> bool {
+    let parts = |target: &Path| {
+        let of_volume = target.parent()?;
+        let pod = of_volume.ancestors().nth(3)?;
+        Some(pod.join("volume-subpaths").join(of_volume.file_name()?))
+    };
+    let within = |target: &Path| parts(target).is_some_and(|parts| source.starts_with(parts));
+    // Also what is inside of the target, however it was bound.
+    let inside = |target: &Path| source != target && source.starts_with(target);
+    [&volume.target, &volume.target_as_given]
+        .into_iter()
+        .any(|target| within(target) || inside(target))
+}
+
+/// Whether this could be a direct volume, as far as a path tells: what a CSI driver published for a pod, or a part of it.
+pub fn may_be_direct(mount: &Mount) -> bool {
+    mount.source.contains("/volumes/kubernetes.io~csi/")
+        || mount.source.contains("/volume-subpaths/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::published::tests::record;
+
+    const POD: &str = "/var/lib/kubelet/pods/u-1";
+
+    fn volume(kind: Kind) -> Published {
+        let target = format!("{POD}/volumes/kubernetes.io~csi/pv-1/mount");
+        Published {
+            kind,
+            target_as_given: target.clone().into(),
+            target: target.into(),
+            ..record("v-1")
+        }
+    }
+
+    fn decided(kind: Kind, handler: &str, source: &str) -> Result<Verdict, Refused> {
+        let mount = Mount {
+            destination: "/data".into(),
+            r#type: "bind".into(),
+            source: source.into(),
+            options: vec!["rbind".into(), "rw".into()],
+        };
+        let container = Container { id: "c".into(), name: "c".into(), mounts: vec![mount] };
+        let pod =
+            PodSandbox { id: "s".into(), runtime_handler: handler.into(), ..PodSandbox::default() };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let handlers = Handlers { vm: set(&["kata", "kata-rs"]), typed: set(&["kata-rs"]) };
+        decide(&pod, &container, &[record("other"), volume(kind)], &handlers)
+    }
+
+    #[test]
+    fn a_block_volume_needs_no_other_mount_and_its_sandbox_is_recorded() {
+        let target = volume(Kind::Block).target;
+        let verdict = decided(Kind::Block, "kata", target.to_str().unwrap()).unwrap();
+        assert_eq!(verdict, Verdict { mounts: vec![], targets: [target].into() });
+    }
+
+    #[test]
+    fn a_typed_volume_has_its_type_and_else_the_same_mount() {
+        for (kind, name) in [(Kind::Vfio, "vfiovol"), (Kind::Spdk, "spdkvol")] {
+            let target = volume(kind).target;
+            let verdict = decided(kind, "kata-rs", target.to_str().unwrap()).unwrap();
+            let [mount] = verdict.mounts.try_into().unwrap();
+            assert_eq!((mount.r#type.as_str(), mount.destination.as_str()), (name, "/data"));
+            assert_eq!((mount.source.as_str(), mount.options.len()), (target.to_str().unwrap(), 2));
+            let refused = decided(kind, "kata", target.to_str().unwrap()).unwrap_err();
+            assert!(matches!(refused, Refused::NotTyped { .. }), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_container_that_would_get_an_empty_directory_is_not_made() {
+        let target = volume(Kind::Block).target;
+        for handler in ["", "runc", "kata2"] {
+            let refused = decided(Kind::Block, handler, target.to_str().unwrap()).unwrap_err();
+            assert!(matches!(refused, Refused::NotVm { .. }), "{refused}");
+        }
+        for part in ["volume-subpaths/pv-1/c/0", "volumes/kubernetes.io~csi/pv-1/mount/sub"] {
+            let refused = decided(Kind::Block, "kata", &format!("{POD}/{part}")).unwrap_err();
+            assert!(matches!(refused, Refused::SubPath { .. }), "{refused}");
+        }
+    }
+
+    #[test]
+    fn other_containers_are_left_as_they_are() {
+        for source in
+            ["volume-subpaths/pv-2/c/0", "volumes/kubernetes.io~csi/pv-2/mount", "etc-hosts"]
+        {
+            assert_eq!(
+                decided(Kind::Block, "runc", &format!("{POD}/{source}")),
+                Ok(Verdict::default())
+            );
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! One connection to a container runtime's NRI socket: the plugin says who it is, and then answers what it is asked.
+//!
+//! A runtime waits for each answer before it makes a container, two seconds by default, so nothing here waits for anything but
+//! the disk. What is asked and not known is UNIMPLEMENTED, as ttrpc has it; the runtime asks only for events that it was told.
+
+use std::convert::Infallible;
+
+use bytes::BytesMut;
+use futures_util::{SinkExt, StreamExt};
+use prost::Message as _;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::codec::Framed;
+
+use super::api;
+use super::mux::{BadFrame, Frame, Mux, PLUGIN, RUNTIME};
+use super::plugin::{NAME, Plugin};
+use super::ttrpc::{BadMessage, Message, Request, Response};
+
+/// The number of our first call.
+const FIRST: u32 = 1;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The socket, or what came over it.
+    #[error("the connection to the container runtime broke")]
+    Frame(#[from] BadFrame),
+    /// What came over it.
+    #[error("the container runtime speaks something else than NRI's ttrpc")]
+    Message(#[from] BadMessage),
+    /// It does not take this plugin.
+    #[error("the container runtime refused the plugin: {0}")]
+    Refused(String),
+    /// It went away.
+    #[error("the container runtime closed the connection")]
+    Closed,
+}
+
+/// Serves a connection until it ends.
+///
+/// # Errors
+/// Why it ended; it always does.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    plugin: &Plugin,
+) -> Result<Infallible, Ended> {
+    let mut frames = Framed::new(stream, Mux);
+    let register =
+        api::RegisterPluginRequest { plugin_name: NAME.into(), plugin_idx: plugin.index.clone() };
+    let register = Request {
+        service: api::RUNTIME_SERVICE.into(),
+        method: "RegisterPlugin".into(),
+        payload: register.encode_to_vec().into(),
+        timeout_nano: 0,
+    };
+    let payload = Message::Request(FIRST, register).bytes();
+    frames.send(Frame { connection: RUNTIME, payload }).await?;
+    let (mut asked, mut answered) = (BytesMut::new(), BytesMut::new());
+    while let Some(frame) = frames.next().await {
+        let Frame { connection, payload } = frame?;
+        match connection {
+            PLUGIN => asked.extend_from_slice(&payload),
+            RUNTIME => answered.extend_from_slice(&payload),
+            // A connection that a later NRI has.
+            _ => {}
+        }
+        while let Some(message) = Message::take(&mut answered)? {
+            registered(message)?;
+        }
+        while let Some(message) = Message::take(&mut asked)? {
+            // An answer to what was not asked for says nothing.
+            let Message::Request(stream, request) = message else { continue };
+            let payload = Message::Response(stream, plugin.answer(request).await).bytes();
+            frames.send(Frame { connection: PLUGIN, payload }).await?;
+        }
+    }
+    Err(Ended::Closed)
+}
+
+fn registered(message: Message) -> Result<(), Ended> {
+    match message {
+        Message::Response(FIRST, Response { status: Some(status), .. }) if status.code != 0 => {
+            Err(Ended::Refused(status.message))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

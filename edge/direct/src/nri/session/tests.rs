@@ -1,0 +1,165 @@
+//! The plugin against a runtime's side in memory: what a runtime of a later version, or a broken one, may do.
+//! `tests/tests/nri.rs` has it against NRI's own library.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncWriteExt, DuplexStream};
+use tonic::Code;
+
+use super::*;
+use crate::nri::api::{CreateContainerRequest, PodSandbox};
+use crate::nri::guard::Handlers;
+use crate::nri::ttrpc::Status;
+use crate::runtimes::{Roots, Runtimes};
+
+fn plugin(state: PathBuf) -> Plugin {
+    let runtimes =
+        Runtimes::new(Roots { entries: state.join("entries"), ..Roots::default() }, Duration::ZERO);
+    Plugin {
+        state,
+        index: "10".into(),
+        handlers: Handlers::default(),
+        runtimes: Arc::new(runtimes),
+    }
+}
+
+/// A runtime that has taken the plugin's first words.
+async fn registered() -> (tempfile::TempDir, DuplexStream, tokio::task::JoinHandle<Ended>) {
+    let (mut ours, theirs) = tokio::io::duplex(64);
+    let state = tempfile::tempdir().unwrap();
+    let plugin = plugin(state.path().to_owned());
+    let ending = async move { serve(theirs, &plugin).await.unwrap_err() };
+    #[expect(clippy::disallowed_methods, reason = "the test awaits it")]
+    let running = tokio::spawn(ending);
+    let (connection, message) = next(&mut ours).await;
+    let Message::Request(FIRST, register) = message else { panic!("{message:?}") };
+    assert_eq!((connection, register.method.as_str()), (RUNTIME, "RegisterPlugin"));
+    let who = api::RegisterPluginRequest::decode(register.payload).unwrap();
+    assert_eq!((who.plugin_name.as_str(), who.plugin_idx.as_str()), (NAME, "10"));
+    (state, ours, running)
+}
+
+async fn next(stream: &mut DuplexStream) -> (u32, Message) {
+    let mut frames = Framed::new(stream, Mux);
+    let mut bytes = BytesMut::new();
+    loop {
+        let frame = frames.next().await.unwrap().unwrap();
+        bytes.extend_from_slice(&frame.payload);
+        if let Some(message) = Message::take(&mut bytes).unwrap() {
+            return (frame.connection, message);
+        }
+    }
+}
+
+/// Sends a message in frames of three bytes, as a mux may.
+async fn send(stream: &mut DuplexStream, connection: u32, message: &Message) {
+    let mut bytes = BytesMut::new();
+    for part in message.bytes().chunks(3) {
+        let payload = Bytes::copy_from_slice(part);
+        tokio_util::codec::Encoder::encode(&mut Mux, Frame { connection, payload }, &mut bytes)
+            .unwrap();
+    }
+    stream.write_all(&bytes).await.unwrap();
+}
+
+fn request(stream: u32, service: &str, method: &str, message: &impl prost::Message) -> Message {
+    let payload = message.encode_to_vec().into();
+    let (service, method) = (service.into(), method.into());
+    Message::Request(stream, Request { service, method, payload, timeout_nano: 1 })
+}
+
+async fn ask(stream: &mut DuplexStream, id: u32, message: &Message) -> Response {
+    send(stream, PLUGIN, message).await;
+    let (connection, answer) = next(stream).await;
+    let Message::Response(answered, response) = answer else { panic!("{answer:?}") };
+    assert_eq!((connection, answered), (PLUGIN, id));
+    response
+}
+
+#[tokio::test]
+async fn it_asks_for_one_event_and_changes_nothing_that_runs() {
+    let (_state, mut runtime, _running) = registered().await;
+    let configure = api::ConfigureRequest { runtime_name: "c".into(), runtime_version: "1".into() };
+    let answer =
+        ask(&mut runtime, 1, &request(1, api::PLUGIN_SERVICE, "Configure", &configure)).await;
+    assert_eq!(api::ConfigureResponse::decode(answer.payload).unwrap().events, 8);
+    for (more, id) in [(true, 3), (false, 5)] {
+        let pods = vec![PodSandbox::default()];
+        let sync = api::SynchronizeRequest { pods, containers: vec![], more };
+        let answer =
+            ask(&mut runtime, id, &request(id, api::PLUGIN_SERVICE, "Synchronize", &sync)).await;
+        assert_eq!(api::SynchronizeResponse::decode(answer.payload).unwrap().more, more);
+    }
+}
+
+#[tokio::test]
+async fn what_it_does_not_know_is_unimplemented_and_what_it_cannot_read_is_refused() {
+    let (_state, mut runtime, _running) = registered().await;
+    let empty = api::SynchronizeResponse::default();
+    let cases = [
+        (api::PLUGIN_SERVICE, "ValidateContainerAdjustment", Code::Unimplemented),
+        ("grpc.health.v1.Health", "Check", Code::Unimplemented),
+    ];
+    for (service, method, code) in cases {
+        let status =
+            ask(&mut runtime, 1, &request(1, service, method, &empty)).await.status.unwrap();
+        assert_eq!(status.code, i32::from(code), "{}", status.message);
+    }
+    let broken = Request {
+        service: api::PLUGIN_SERVICE.into(),
+        method: "CreateContainer".into(),
+        payload: Bytes::from_static(b"\x0a\xff"),
+        timeout_nano: 0,
+    };
+    let status = ask(&mut runtime, 1, &Message::Request(1, broken)).await.status.unwrap();
+    assert_eq!(status.code, i32::from(Code::InvalidArgument), "{}", status.message);
+}
+
+#[tokio::test]
+async fn records_that_cannot_be_read_stop_what_may_be_direct_and_nothing_else() {
+    let (state, mut runtime, _running) = registered().await;
+    let records = state.path().join("direct").join("published");
+    std::fs::create_dir_all(records.join("x.json")).unwrap();
+    let create = |source: &str| {
+        let mount = api::Mount { source: source.into(), ..Default::default() };
+        let container = api::Container { mounts: vec![mount], ..Default::default() };
+        let pod = Some(PodSandbox::default());
+        request(
+            7,
+            api::PLUGIN_SERVICE,
+            "CreateContainer",
+            &CreateContainerRequest { pod, container: Some(container) },
+        )
+    };
+    let direct = create("/pods/u/volumes/kubernetes.io~csi/pv/mount");
+    let status = ask(&mut runtime, 7, &direct).await.status.unwrap();
+    assert_eq!(status.code, i32::from(Code::Unavailable), "{}", status.message);
+    let other = create("/pods/u/etc-hosts");
+    assert_eq!(ask(&mut runtime, 7, &other).await.status, None);
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_a_reason() {
+    let (_state, mut runtime, running) = registered().await;
+    let status = Some(Status { code: 3, message: "no such index".into() });
+    send(
+        &mut runtime,
+        RUNTIME,
+        &Message::Response(FIRST, Response { status, payload: Bytes::new() }),
+    )
+    .await;
+    let ended = running.await.unwrap();
+    assert!(matches!(&ended, Ended::Refused(why) if why == "no such index"), "{ended}");
+
+    let (_state, mut runtime, running) = registered().await;
+    runtime.write_all(&[0xff; 16]).await.unwrap();
+    let ended = running.await.unwrap();
+    assert!(matches!(ended, Ended::Frame(BadFrame::TooLong(_))), "{ended}");
+
+    let (_state, runtime, running) = registered().await;
+    drop(runtime);
+    assert!(matches!(running.await.unwrap(), Ended::Closed));
+}

@@ -1,0 +1,133 @@
+//! What was done to a volume's content here, one file for each volume: whether formatting was begun, and ended.
+//!
+//! It belongs to the volume, by driver and id, and never to a device, whose name and number the next one gets. It is
+//! durable before mkfs runs, so whatever mkfs leaves behind is known for what it is.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use proto::host::publish::{Existing, publish};
+use serde::{Deserialize, Serialize};
+
+use super::files::{make_private, name};
+
+/// What is known of a volume's content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+pub enum Content {
+    /// It was blank, and mkfs was about to run, or ran; nobody was ever given it.
+    Formatting {
+        /// The UUID that mkfs was told.
+        uuid: String,
+        /// The device's size then, in bytes.
+        size: u64,
+    },
+    /// It has a file system, which may have been handed over.
+    Ready {
+        /// The file system's UUID.
+        uuid: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    driver: String,
+    volume_id: String,
+    #[serde(flatten)]
+    content: Content,
+}
+
+/// The journal of one volume.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    path: PathBuf,
+    driver: String,
+    volume_id: String,
+}
+
+impl Journal {
+    /// The journal of a volume below a state directory.
+    pub fn of(state: &Path, driver: &str, volume_id: &str) -> Self {
+        let file = format!("{}.json", name(&[driver.as_bytes(), volume_id.as_bytes()]));
+        let path = state.join("direct").join("volumes").join(file);
+        Self { path, driver: driver.to_owned(), volume_id: volume_id.to_owned() }
+    }
+
+    /// What is known; none if nothing was ever done to it here.
+    ///
+    /// # Errors
+    /// It cannot be read, so nothing may be done to the volume.
+    pub fn read(&self) -> io::Result<Option<Content>> {
+        let text = match std::fs::read(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text?,
+        };
+        let entry: Entry = serde_json::from_slice(&text).map_err(io::Error::other)?;
+        if (entry.driver, entry.volume_id) != (self.driver.clone(), self.volume_id.clone()) {
+            return Err(io::Error::other("it is another volume's"));
+        }
+        Ok(Some(entry.content))
+    }
+
+    /// Makes durable what is known now.
+    ///
+    /// # Errors
+    /// The file system's; what was known before still is.
+    pub fn write(&self, content: Content) -> io::Result<()> {
+        if let Some(parent) = self.path.parent() {
+            make_private(parent)?;
+        }
+        let entry =
+            Entry { driver: self.driver.clone(), volume_id: self.volume_id.clone(), content };
+        publish(&self.path, &serde_json::to_vec_pretty(&entry)?, 0o600, Existing::Replace)
+    }
+
+    /// The label of a file system of this volume that is not finished: every node that sees it knows that formatting
+    /// was begun and that nobody was given it, because the label goes before the volume is handed over. 12
+    /// characters, since XFS has no room for more.
+    pub fn mark(&self) -> String {
+        let name = name(&[b"formatting", self.driver.as_bytes(), self.volume_id.as_bytes()]);
+        format!("ec{}", name.get(..10).unwrap_or_default())
+    }
+}
+
+/// Whether a label is some volume's [`Journal::mark`].
+pub fn is_mark(label: &str) -> bool {
+    let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    label.strip_prefix("ec").is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_one_volumes() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::of(dir.path(), "d", "v");
+        assert_eq!(journal.read().unwrap(), None);
+        let formatting = Content::Formatting { uuid: "u".into(), size: 7 };
+        journal.write(formatting.clone()).unwrap();
+        assert_eq!(Journal::of(dir.path(), "d", "v").read().unwrap(), Some(formatting));
+        journal.write(Content::Ready { uuid: "u".into() }).unwrap();
+        assert_eq!(journal.read().unwrap(), Some(Content::Ready { uuid: "u".into() }));
+        assert_eq!(Journal::of(dir.path(), "dv", "").read().unwrap(), None);
+        assert_eq!(journal.mark().len(), 12);
+        assert!(is_mark(&journal.mark()));
+        for other in ["", "ec012345678", "ec012345678g", "ex0123456789", "ec01234567890"] {
+            assert!(!is_mark(other), "{other}");
+        }
+        assert_ne!(journal.mark(), Journal::of(dir.path(), "d", "w").mark());
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_read_is_not_taken_for_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (Journal::of(dir.path(), "d", "v"), Journal::of(dir.path(), "d", "w"));
+        one.write(Content::Ready { uuid: "u".into() }).unwrap();
+        std::fs::rename(&one.path, &other.path).unwrap();
+        assert!(other.read().unwrap_err().to_string().contains("another volume's"));
+        publish(&one.path, b"{", 0o600, Existing::Replace).unwrap();
+        assert!(one.read().is_err());
+    }
+}

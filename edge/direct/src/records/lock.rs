@@ -1,0 +1,70 @@
+//! One program at a time works on a state directory: two would each take back what the other hands over.
+//!
+//! The lock is the kernel's, on an open file, so it ends with the process however that ends.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The right to work on a state directory, while it lives.
+#[derive(Debug)]
+pub struct StateLock {
+    _locked: File,
+}
+
+/// Why it is not given.
+#[derive(Debug, thiserror::Error)]
+pub enum NotLocked {
+    /// Another has it.
+    #[error(
+        "a csi-edge works on {state} already, and looks after its direct volumes itself when it starts; stop it first",
+        state = state.display()
+    )]
+    Another {
+        /// The state directory.
+        state: PathBuf,
+    },
+    /// It is not known.
+    #[error("{path} cannot be locked, so it is not known whether another csi-edge works there", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the attempt met.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StateLock {
+    /// Takes the right to a state directory.
+    ///
+    /// # Errors
+    /// Another has it, or it is not known.
+    pub fn take(state: &Path) -> Result<Self, NotLocked> {
+        let path = state.join("direct").join("lock");
+        let open = || {
+            std::fs::create_dir_all(state.join("direct"))?;
+            File::options().write(true).create(true).truncate(false).open(&path)
+        };
+        let file = open().map_err(|source| NotLocked::Io { path: path.clone(), source })?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { _locked: file }),
+            Err(TryLockError::WouldBlock) => Err(NotLocked::Another { state: state.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(NotLocked::Io { path, source }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_directory_has_one_csi_edge() {
+        let state = tempfile::tempdir().unwrap();
+        let first = StateLock::take(state.path()).unwrap();
+        assert!(matches!(StateLock::take(state.path()), Err(NotLocked::Another { .. })));
+        drop(first);
+        StateLock::take(state.path()).unwrap();
+    }
+}

@@ -1,0 +1,233 @@
+//! What is published directly at this node: one file for each target, which appears and goes whole.
+//!
+//! A record is durable before the driver is asked to publish, and goes after the driver has unpublished: whatever
+//! is interrupted in between is found here and ended. These files are no proof of what a device holds; the
+//! [journal](super::journal) is.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use proto::host::publish::{Existing, publish};
+use serde::{Deserialize, Serialize};
+
+use super::files::{make_private, name};
+
+/// How a volume is handed to the runtime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A block device of the host.
+    #[default]
+    Block,
+    /// A PCI device, through VFIO.
+    Vfio,
+    /// A vhost-user socket of SPDK.
+    Spdk,
+}
+
+/// How far a publication has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The driver is about to be asked, or was; nothing has been handed over.
+    Begun,
+    /// The runtime may have it.
+    Published,
+}
+
+/// A volume at a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Its id, as the driver has it.
+    pub volume_id: String,
+    /// The driver's CSI name.
+    pub driver: String,
+    /// The target with all symlinks of its parent resolved: the mount source that the runtime sees.
+    pub target: PathBuf,
+    /// The target as the kubelet says it.
+    pub target_as_given: PathBuf,
+    /// Where it is staged; empty for a driver without staging.
+    pub staging: PathBuf,
+    /// Where the driver has published it as a block device.
+    pub private_path: PathBuf,
+    /// What the runtime is given: a block device, for VFIO a PCI address, for SPDK a socket. Empty until the driver
+    /// has published it.
+    pub device: PathBuf,
+    /// The device's number on the host, as `st_rdev`; 0 if it has none.
+    pub number: u64,
+    /// The boot during which it was published: device numbers mean nothing after it.
+    pub boot: String,
+    /// The UUID of the file system on it.
+    pub uuid: String,
+    /// `ext4` or `xfs`.
+    pub fstype: String,
+    /// Mount options for the guest.
+    pub options: Vec<String>,
+    /// What the runtime is told besides.
+    pub metadata: BTreeMap<String, String>,
+    /// How it is handed over.
+    pub kind: Kind,
+    /// How far this has come.
+    pub state: State,
+}
+
+/// Where the records of a state directory are.
+fn directory(state: &Path) -> PathBuf {
+    state.join("direct").join("published")
+}
+
+fn path(state: &Path, driver: &str, volume_id: &str, target: &Path) -> PathBuf {
+    let target = name(&[target.as_os_str().as_encoded_bytes()]);
+    directory(state).join(format!("{}{target}.json", prefix(driver, volume_id)))
+}
+
+/// How the names of a volume's records begin, so that a damaged one is in the way of its own volume only.
+fn prefix(driver: &str, volume_id: &str) -> String {
+    format!("{}-", name(&[driver.as_bytes(), volume_id.as_bytes()]))
+}
+
+impl Published {
+    /// Whether this is a record of the same volume at the same target.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (&self.driver, &self.volume_id, &self.target)
+            == (&other.driver, &other.volume_id, &other.target)
+    }
+
+    /// Makes the record durable, in place of an older one.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn keep(&self, state: &Path) -> io::Result<()> {
+        make_private(&directory(state))?;
+        let text = serde_json::to_vec_pretty(self)?;
+        let path = path(state, &self.driver, &self.volume_id, &self.target);
+        publish(&path, &text, 0o600, Existing::Replace)
+    }
+
+    /// Removes the record, if there is one.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn forget(&self, state: &Path) -> io::Result<()> {
+        let path = path(state, &self.driver, &self.volume_id, &self.target);
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => std::fs::File::open(directory(state))?.sync_all(),
+        }
+    }
+}
+
+/// All records of a state directory; none if nothing was ever published there. The order is by name of file.
+///
+/// # Errors
+/// The directory or a record cannot be read: what is published is not known, so nothing may be taken for free.
+pub fn all(state: &Path) -> io::Result<Vec<Published>> {
+    each(state)?.into_iter().collect()
+}
+
+/// The same, with the reason in place of each record that cannot be read.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn each(state: &Path) -> io::Result<Vec<io::Result<Published>>> {
+    beginning(state, "")
+}
+
+fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<io::Result<Published>>> {
+    let entries = match std::fs::read_dir(directory(state)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let file = entry.file_name();
+        let file = file.to_string_lossy();
+        // What has another ending was being written when the power went.
+        if file.starts_with(prefix) && file.ends_with(".json") {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths.iter().map(|path| read(path)).collect())
+}
+
+fn read(path: &Path) -> io::Result<Published> {
+    let text = std::fs::read(path)?;
+    serde_json::from_slice(&text)
+        .map_err(|error| io::Error::other(format!("{} is no record: {error}", path.display())))
+}
+
+/// The records of one volume: at most one, since one guest owns it.
+///
+/// # Errors
+/// As for [`all`].
+pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Vec<Published>> {
+    let records = beginning(state, &prefix(driver, volume_id))?;
+    let mut records = records.into_iter().collect::<io::Result<Vec<_>>>()?;
+    records.retain(|record| record.driver == driver && record.volume_id == volume_id);
+    Ok(records)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn record(volume_id: &str) -> Published {
+        Published {
+            volume_id: volume_id.into(),
+            driver: "d.example".into(),
+            target: "/pods/p/mount".into(),
+            target_as_given: "/link/p/mount".into(),
+            staging: PathBuf::new(),
+            private_path: "/private/x".into(),
+            device: "/dev/loop1".into(),
+            number: 1793,
+            boot: "b".into(),
+            uuid: "u".into(),
+            fstype: "ext4".into(),
+            options: vec!["noatime".into()],
+            metadata: BTreeMap::new(),
+            kind: Kind::Block,
+            state: State::Published,
+        }
+    }
+
+    #[test]
+    fn records_are_kept_replaced_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(all(dir.path()).unwrap(), []);
+        let (a, mut b) = (record("a"), record("b"));
+        a.keep(dir.path()).unwrap();
+        b.keep(dir.path()).unwrap();
+        b.state = State::Begun;
+        b.keep(dir.path()).unwrap();
+        assert_eq!(all(dir.path()).unwrap().len(), 2);
+        assert_eq!(of(dir.path(), "d.example", "b").unwrap(), [b.clone()]);
+        assert_eq!(of(dir.path(), "e.example", "b").unwrap(), []);
+        b.forget(dir.path()).unwrap();
+        b.forget(dir.path()).unwrap();
+        assert_eq!(all(dir.path()).unwrap(), [a]);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_no_empty_list() {
+        let dir = tempfile::tempdir().unwrap();
+        record("a").keep(dir.path()).unwrap();
+        let cut = directory(dir.path()).join("cut.json");
+        publish(&cut, b"{\"volume_id\":", 0o600, Existing::Keep).unwrap();
+        assert!(all(dir.path()).unwrap_err().to_string().contains("cut.json"));
+        // As it is written before it is renamed.
+        std::fs::rename(&cut, cut.with_file_name(".x.new")).unwrap();
+        assert_eq!(all(dir.path()).unwrap().len(), 1);
+        // A damaged record is in the way of its own volume, and of no other.
+        let (a, b) = (record("a"), record("b"));
+        b.keep(dir.path()).unwrap();
+        let damaged = path(dir.path(), &a.driver, &a.volume_id, &a.target);
+        publish(&damaged, b"{", 0o600, Existing::Replace).unwrap();
+        assert!(of(dir.path(), &a.driver, "a").is_err());
+        assert_eq!(of(dir.path(), &b.driver, "b").unwrap(), [b]);
+    }
+}

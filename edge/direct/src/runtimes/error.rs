@@ -1,0 +1,156 @@
+//! Why a runtime did not do what it was asked for, and the code that each is told with.
+//!
+//! A code decides what the kubelet does next: it goes on with a pod whose volume could not be grown only after
+//! FAILED_PRECONDITION, and takes numbers only from an OK.
+
+use std::io;
+use std::path::PathBuf;
+
+use proto::error::Fault;
+
+use super::backend::Reject;
+use super::http::Failure;
+use super::sandbox::Sandbox;
+
+/// Why a runtime did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No entry names the volume.
+    #[error("volume {volume} is not handed over to a runtime at {target}", target = target.display())]
+    NotHandedOver {
+        /// The volume's id.
+        volume: String,
+        /// Its target.
+        target: PathBuf,
+    },
+    /// No sandbox that lives says that it has it.
+    #[error(
+        "no live sandbox is known to have volume {volume} ({stale} that had it are gone); ask again when its pod runs"
+    )]
+    NoSandbox {
+        /// The volume's id.
+        volume: String,
+        /// How many sandboxes had it.
+        stale: usize,
+    },
+    /// It is handed over, so it cannot be grown from outside, and no sandbox that lives could do it.
+    #[error(
+        "volume {volume} was handed over and no live sandbox is known to have it: its file system grows when it is \
+         published the next time, before a runtime gets it"
+    )]
+    HandedOver {
+        /// The volume's id.
+        volume: String,
+    },
+    /// The runtime cannot do it.
+    #[error("runtime {runtime} cannot {what} a direct volume: {why}")]
+    Cannot {
+        /// The runtime.
+        runtime: &'static str,
+        /// What it was asked for.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// The shim did not answer.
+    #[error("the shim of sandbox {sandbox} ({runtime}) was asked to {what} volume {volume}")]
+    Silent {
+        /// The runtime.
+        runtime: &'static str,
+        /// The sandbox.
+        sandbox: Sandbox,
+        /// What it was asked for.
+        what: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What happened.
+        #[source]
+        source: Failure,
+    },
+    /// The shim answered something else.
+    #[error("the shim of sandbox {sandbox} ({runtime}) was asked to {what} volume {volume}")]
+    Answered {
+        /// The runtime.
+        runtime: &'static str,
+        /// The sandbox.
+        sandbox: Sandbox,
+        /// What it was asked for.
+        what: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What it answered.
+        #[source]
+        source: Reject,
+    },
+    /// The driver has not made the device large enough.
+    #[error(
+        "the device of volume {volume} has {bytes} bytes, and {required} are asked for: the driver has not grown it yet"
+    )]
+    TooSmall {
+        /// The volume's id.
+        volume: String,
+        /// What it has.
+        bytes: u64,
+        /// What was asked for.
+        required: u64,
+    },
+    /// The runtime said that it was done, and it was not.
+    #[error(
+        "runtime {runtime} says that volume {volume} was grown to {size} bytes, and its guest sees {bytes}"
+    )]
+    NotGrown {
+        /// The runtime.
+        runtime: &'static str,
+        /// The volume's id.
+        volume: String,
+        /// What the guest sees.
+        bytes: u64,
+        /// What the device has.
+        size: u64,
+    },
+    /// The recorded device is another one by now.
+    #[error("{device} is not the device of volume {volume} any more; it has to be published again", device = device.display())]
+    AnotherDevice {
+        /// The volume's id.
+        volume: String,
+        /// The path.
+        device: PathBuf,
+    },
+    /// Something at this host cannot be read.
+    #[error("{path} cannot be read, of volume {volume}", path = path.display())]
+    Read {
+        /// The volume's id.
+        volume: String,
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// What kind of failure it is, which decides its gRPC code.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::NotHandedOver { .. } => Fault::NotThere,
+            Self::Cannot { .. } => Fault::Cannot,
+            // The kubelet goes on with the pod after this one, and after no other.
+            Self::HandedOver { .. } => Fault::HandedOver,
+            Self::Silent { source: Failure::Late(_), .. } => Fault::Late,
+            // It is known how it ended, and asking again may or may not help.
+            Self::Answered { .. } | Self::NotGrown { .. } | Self::AnotherDevice { .. } => {
+                Fault::Failed
+            }
+            Self::NoSandbox { .. }
+            | Self::Silent { .. }
+            | Self::TooSmall { .. }
+            | Self::Read { .. } => Fault::Away,
+        }
+    }
+
+    /// The failure of a call of this method.
+    pub fn of_call(self, method: &'static str) -> proto::error::Error {
+        proto::error::Error::Direct { method, fault: self.fault(), source: self.into() }
+    }
+}

@@ -1,0 +1,252 @@
+//! The contract with Kata Containers: one directory for each volume, named by its mount source, with a
+//! `mountInfo.json` in it.
+//!
+//! Runtimes scan these directories and take any file beside `mountInfo.json` for a sandbox's id, and a directory
+//! without it for an error. So a directory is built beside the ones they scan, and comes and goes by one rename. What
+//! others have written is never touched.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use proto::host::publish::{Existing, publish};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Where runtimes look; compiled into them.
+pub const ROOT: &str = "/run/kata-containers/shared/direct-volumes";
+/// The file in each directory.
+pub const FILE: &str = "mountInfo.json";
+/// The longest mount source, in bytes: its name, 4 for each 3 of them, must be a file's.
+pub const LONGEST: usize = 189;
+/// The metadata that says that an entry is ours, and whose.
+pub const VOLUME: &str = "edge-csi.io/volume-id";
+/// The driver of that volume.
+pub const DRIVER: &str = "edge-csi.io/driver";
+
+/// Why nothing was handed over, or taken back.
+#[derive(Debug, thiserror::Error)]
+pub enum MountInfoError {
+    /// Its name would be longer than a file's may be, and a runtime would then share the host's empty directory.
+    #[error(
+        "its target path has {0} bytes, and a runtime finds none with more than {LONGEST}; use a shorter name \
+         for the PersistentVolume"
+    )]
+    TooLong(usize),
+    /// Somebody else has written there.
+    #[error("{path} is there already, and {by}; remove it if nothing uses it")]
+    Taken {
+        /// The entry.
+        path: String,
+        /// Whose it is.
+        by: String,
+    },
+    /// The file system's.
+    #[error("{doing} {path}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        path: String,
+        /// What it met.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MountInfoError {
+    let path = path.display().to_string();
+    move |source| MountInfoError::Io { doing, path, source }
+}
+
+/// The content of the file, with the keys of both runtimes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MountInfo {
+    /// `directvol`, `vfiovol` or `spdkvol`.
+    pub volume_type: String,
+    /// The device on the host.
+    #[serde(default)]
+    pub device: String,
+    /// The file system's type.
+    #[serde(default)]
+    pub fstype: String,
+    /// What else is said of the volume.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    /// The guest's mount options.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+impl MountInfo {
+    fn is_of(&self, driver: &str, volume: &str) -> bool {
+        let has = |key, value| self.metadata.get(key).is_some_and(|there| there == value);
+        has(VOLUME, volume) && has(DRIVER, driver)
+    }
+
+    fn owner(&self) -> String {
+        match (self.metadata.get(DRIVER), self.metadata.get(VOLUME)) {
+            (Some(driver), Some(volume)) => format!("is for volume {volume} of driver {driver}"),
+            _ => format!("was written by somebody else, for device {}", self.device),
+        }
+    }
+}
+
+/// The name of the entry for a mount source.
+///
+/// # Errors
+/// [`MountInfoError::TooLong`]
+pub fn entry_name(source: &Path) -> Result<String, MountInfoError> {
+    let bytes = source.as_os_str().as_bytes();
+    if bytes.len() > LONGEST {
+        Err(MountInfoError::TooLong(bytes.len()))
+    } else {
+        Ok(URL_SAFE.encode(bytes))
+    }
+}
+
+/// The directory that runtimes look into.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// At this path; it is made when something is published.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The entry for a mount source.
+    ///
+    /// # Errors
+    /// [`MountInfoError::TooLong`]
+    pub fn entry(&self, source: &Path) -> Result<PathBuf, MountInfoError> {
+        Ok(self.0.join(entry_name(source)?))
+    }
+
+    /// What is published for a mount source; none if nothing that can be read is.
+    ///
+    /// # Errors
+    /// The entry is there and cannot be read.
+    pub fn read(&self, source: &Path) -> Result<Option<MountInfo>, MountInfoError> {
+        let path = self.entry(source)?.join(FILE);
+        let text = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(failed("cannot read", &path))?,
+        };
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(io::Error::other)
+            .map_err(failed("cannot read", &path))
+    }
+
+    /// Refuses a mount source at which there is something else than this volume's.
+    ///
+    /// # Errors
+    /// [`MountInfoError::Taken`]
+    pub fn is_open(&self, source: &Path, driver: &str, volume: &str) -> Result<(), MountInfoError> {
+        let path = self.entry(source)?;
+        match self.read(source)? {
+            Some(there) if !there.is_of(driver, volume) => {
+                Err(MountInfoError::Taken { path: path.display().to_string(), by: there.owner() })
+            }
+            Some(_) => Ok(()),
+            // Without the file, and with others, it is somebody's.
+            None if has_files(&path) => {
+                let by = format!("has no {FILE}");
+                Err(MountInfoError::Taken { path: path.display().to_string(), by })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Publishes for a mount source. The same again changes nothing, not even the sandbox's id beside it.
+    ///
+    /// # Errors
+    /// Something else is there, or the file system's; nothing was published then.
+    pub fn publish(&self, source: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
+        let path = self.entry(source)?;
+        match self.read(source)? {
+            Some(there) if there == *info => return Ok(()),
+            Some(there) => {
+                return Err(MountInfoError::Taken {
+                    path: path.display().to_string(),
+                    by: there.owner(),
+                });
+            }
+            None => {}
+        }
+        make_private(&self.0)?;
+        let beside = self.beside()?;
+        DirBuilder::new().mode(0o700).create(&beside).map_err(failed("cannot make", &beside))?;
+        let published = write(&beside, info).and_then(|()| {
+            // Onto a directory that is not empty this fails.
+            std::fs::rename(&beside, &path).map_err(failed("cannot publish", &path))
+        });
+        if published.is_err() {
+            let _ = std::fs::remove_dir_all(&beside);
+        }
+        published
+    }
+
+    /// Takes back what is published of a volume for a mount source. Nothing there, and what is not this volume's, is
+    /// left as it is.
+    ///
+    /// # Errors
+    /// The file system's; it may still be published.
+    pub fn remove(&self, source: &Path, driver: &str, volume: &str) -> Result<(), MountInfoError> {
+        let path = self.entry(source)?;
+        if !self.read(source)?.is_some_and(|there| there.is_of(driver, volume)) {
+            return Ok(());
+        }
+        let beside = self.beside()?;
+        std::fs::rename(&path, &beside).map_err(failed("cannot take back", &path))?;
+        std::fs::remove_dir_all(&beside).map_err(failed("cannot remove", &beside))
+    }
+
+    /// Removes what was on its way in or out when csi-edge was killed; nobody else writes there.
+    pub fn tidy(&self) {
+        for entry in std::fs::read_dir(self.neighbour()).into_iter().flatten().flatten() {
+            // The next start tries again.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+
+    /// A directory of ours on the same file system that no runtime looks into.
+    fn neighbour(&self) -> PathBuf {
+        self.0.parent().unwrap_or_else(|| Path::new("/")).join(".edge-csi")
+    }
+
+    /// A new path there.
+    fn beside(&self) -> Result<PathBuf, MountInfoError> {
+        let neighbour = self.neighbour();
+        make_private(&neighbour)?;
+        Ok(neighbour.join(Uuid::new_v4().to_string()))
+    }
+}
+
+fn has_files(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// A directory for root alone; one that is there keeps its mode.
+fn make_private(path: &Path) -> Result<(), MountInfoError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("cannot make", path))
+}
+
+fn write(directory: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
+    let path = directory.join(FILE);
+    let text = serde_json::to_vec(info)
+        .map_err(io::Error::other)
+        .map_err(failed("cannot write", &path))?;
+    publish(&path, &text, 0o600, Existing::Keep).map_err(failed("cannot write", &path))?;
+    File::open(directory).and_then(|open| open.sync_all()).map_err(failed("cannot sync", directory))
+}
+
+#[cfg(test)]
+mod tests;

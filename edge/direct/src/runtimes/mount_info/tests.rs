@@ -1,0 +1,158 @@
+//! The contract byte for byte, as the runtimes' own code has it, and what becomes of others' entries.
+
+use std::os::unix::fs::PermissionsExt;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn info(device: &str) -> MountInfo {
+    MountInfo {
+        volume_type: "directvol".into(),
+        device: device.into(),
+        fstype: "ext4".into(),
+        metadata: [(DRIVER, "d"), (VOLUME, "v")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        options: vec!["noatime".into()],
+    }
+}
+
+fn root() -> (tempfile::TempDir, Root) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::new(dir.path().join("shared/direct-volumes"));
+    (dir, root)
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn names_are_those_of_the_runtimes() {
+    let name = |source: &str| entry_name(Path::new(source)).unwrap();
+    assert_eq!(name("/a"), "L2E=");
+    // The kubelet's `~` is where the standard alphabet would have a `+` or `/`.
+    assert_eq!(
+        name("/var/lib/kubelet/pods/9b5/volumes/kubernetes.io~csi/pvc-1/mount"),
+        "L3Zhci9saWIva3ViZWxldC9wb2RzLzliNS92b2x1bWVzL2t1YmVybmV0ZXMuaW9-Y3NpL3B2Yy0xL21vdW50"
+    );
+    assert_eq!(name("/x~?"), "L3h-Pw==");
+    let longest = format!("/{}", "x".repeat(LONGEST - 1));
+    assert_eq!(name(&longest).len(), 252);
+    let longer = format!("/{}", "x".repeat(LONGEST));
+    assert!(matches!(entry_name(Path::new(&longer)), Err(MountInfoError::TooLong(190))));
+}
+
+#[test]
+fn the_file_is_written_as_both_runtimes_read_it() {
+    let (_dir, root) = root();
+    root.publish(Path::new("/a"), &info("/dev/loop3")).unwrap();
+    let entry = root.0.join("L2E=");
+    let text = std::fs::read_to_string(entry.join("mountInfo.json")).unwrap();
+    assert_eq!(
+        text,
+        "{\"volume-type\":\"directvol\",\"device\":\"/dev/loop3\",\"fstype\":\"ext4\",\"metadata\":{\
+         \"edge-csi.io/driver\":\"d\",\"edge-csi.io/volume-id\":\"v\"},\"options\":[\"noatime\"]}"
+    );
+    assert_eq!((mode(&root.0), mode(&entry), mode(&entry.join(FILE))), (0o700, 0o700, 0o600));
+    let files: Vec<_> =
+        std::fs::read_dir(&entry).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(files, [FILE], "anything else is taken for a sandbox");
+    assert_eq!(std::fs::read_dir(&root.0).unwrap().count(), 1);
+}
+
+#[test]
+fn what_others_write_is_read() {
+    let read = |text: &str| serde_json::from_str::<MountInfo>(text);
+    let theirs =
+        read(r#"{"volume-type":"blk","device":"/dev/sda","fstype":"xfs","newer":[1]}"#).unwrap();
+    assert_eq!((&*theirs.volume_type, theirs.options.len(), theirs.metadata.len()), ("blk", 0, 0));
+    // runtime-rs: "missing field `volume-type`".
+    assert!(read(r#"{"volume_type":"blk","device":"x","fs_type":"xfs"}"#).is_err());
+    assert!(read(r#"{"volume-type":"x","device":"","fstype":"","metadata":"{}"}"#).is_err());
+}
+
+#[test]
+fn the_same_again_leaves_the_sandboxes_id_alone_and_another_device_is_refused() {
+    let (_dir, root) = root();
+    let source = Path::new("/a");
+    root.publish(source, &info("/dev/loop3")).unwrap();
+    let sandbox = root.entry(source).unwrap().join("sandbox1");
+    publish(&sandbox, b"", 0o600, Existing::Keep).unwrap();
+    root.publish(source, &info("/dev/loop3")).unwrap();
+    assert!(sandbox.exists());
+    let refused = root.publish(source, &info("/dev/loop4")).unwrap_err().to_string();
+    assert!(refused.contains("is for volume v of driver d"), "{refused}");
+    assert_eq!(root.read(source).unwrap(), Some(info("/dev/loop3")));
+    root.remove(source, "d", "v").unwrap();
+    assert!(!root.entry(source).unwrap().exists());
+    root.remove(source, "d", "v").unwrap();
+    root.publish(source, &info("/dev/loop4")).unwrap();
+    let beside = root.0.parent().unwrap().join(".edge-csi");
+    assert_eq!(std::fs::read_dir(beside).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
+fn what_others_have_written_is_neither_replaced_nor_removed() {
+    let (_dir, root) = root();
+    let source = Path::new("/a");
+    let entry = root.entry(source).unwrap();
+    std::fs::create_dir_all(&entry).unwrap();
+    let theirs = br#"{"volume-type":"blk","device":"/dev/sda","fstype":"xfs"}"#;
+    publish(&entry.join(FILE), theirs, 0o600, Existing::Keep).unwrap();
+    let refused = root.is_open(source, "d", "v").unwrap_err().to_string();
+    assert!(refused.contains("somebody else, for device /dev/sda"), "{refused}");
+    assert!(root.publish(source, &info("/dev/loop3")).is_err());
+    root.remove(source, "d", "v").unwrap();
+    assert_eq!(std::fs::read(entry.join(FILE)).unwrap(), theirs);
+    // Another volume of ours is another's too.
+    let other = Path::new("/b");
+    root.publish(other, &info("/dev/loop3")).unwrap();
+    assert!(root.is_open(other, "d", "w").is_err());
+    root.is_open(other, "d", "v").unwrap();
+    root.remove(other, "d", "w").unwrap();
+    assert!(root.read(other).unwrap().is_some());
+}
+
+#[test]
+fn what_somebody_left_half_done_is_not_run_over_unless_it_is_empty() {
+    let (_dir, root) = root();
+    for (name, file, taken) in
+        [("/a", None, false), ("/b", Some("sandbox1"), true), ("/c", Some(FILE), true)]
+    {
+        let source = Path::new(name);
+        let entry = root.entry(source).unwrap();
+        std::fs::create_dir_all(&entry).unwrap();
+        if let Some(file) = file {
+            publish(&entry.join(file), b"", 0o600, Existing::Keep).unwrap();
+        }
+        assert_eq!(root.is_open(source, "d", "v").is_err(), taken, "{name}");
+        assert_eq!(root.publish(source, &info("/dev/loop3")).is_err(), taken, "{name}");
+    }
+}
+
+#[test]
+fn what_was_on_its_way_when_it_was_killed_is_removed_and_nothing_else() {
+    let (_dir, root) = root();
+    root.publish(Path::new("/a"), &info("/dev/loop3")).unwrap();
+    let half = root.beside().unwrap();
+    std::fs::create_dir(&half).unwrap();
+    publish(&half.join(FILE), b"{", 0o600, Existing::Keep).unwrap();
+    root.tidy();
+    assert!(!half.exists());
+    assert_eq!(root.read(Path::new("/a")).unwrap(), Some(info("/dev/loop3")));
+}
+
+proptest! {
+    #[test]
+    fn any_file_is_read_or_an_error(text in ".*") {
+        let _ = serde_json::from_str::<MountInfo>(&text);
+    }
+
+    #[test]
+    fn a_name_leads_back_to_its_source_and_out_of_no_directory(source in "/.{0,180}") {
+        if let Ok(name) = entry_name(Path::new(&source)) {
+            prop_assert!(name.len() <= 255 && !name.contains('/') && name != "..");
+            prop_assert_eq!(URL_SAFE.decode(name).unwrap(), source.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What a runtime is asked for once it has a direct volume: the statistics of the file system in the guest, and to
+//! make it larger.
+//!
+//! Which runtime has a volume is told by which shim's socket lives, never by a name. What a runtime cannot do is said so;
+//! no number comes from this host's side, where the target is an empty directory. The backends are pure: they say
+//! what is asked and what an answer means, and this file talks.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+
+use super::backend::{Reject, Runtime, ShimRequest};
+use super::error::Error;
+use super::http::{Failure, Reply, exchange};
+use super::kata_go::KataGo;
+use super::kata_rs::KataRs;
+use super::mount_info;
+use super::reference::Reference;
+use super::sandbox;
+use super::sandbox::Sandbox;
+use super::stats::Stats;
+use crate::format::superblock::{Superblock, device_size};
+use crate::records::published::{Kind, Published};
+
+/// How long a shim may take for one answer. Kata's own client waits as long.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// A resize may take this many times as long: the guest writes its new parts.
+const RESIZE: u32 = 20;
+
+/// Where the runtimes of this host are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    /// The directory of the contract's entries.
+    pub entries: PathBuf,
+    /// The sandboxes of Kata's Go runtime.
+    pub kata_go: PathBuf,
+    /// The sandboxes of Kata's runtime-rs.
+    pub kata_rs: PathBuf,
+    /// The sandboxes of runtimes that serve our own contract.
+    pub reference: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            entries: mount_info::ROOT.into(),
+            kata_go: "/run/vc/sbs".into(),
+            kata_rs: "/run/kata".into(),
+            reference: "/run/edge-csi/sandboxes".into(),
+        }
+    }
+}
+
+/// Who has a volume.
+pub enum Holder<'a> {
+    /// Nobody can have it: no entry names it.
+    NotHandedOver,
+    /// It is handed over, and no runtime that left its sandbox's id there is alive. A runtime that leaves none
+    /// (runtime-rs does not) may have it all the same.
+    Nobody {
+        /// Sandboxes that had it.
+        stale: Vec<Sandbox>,
+    },
+    /// A sandbox whose shim takes connections.
+    Live {
+        /// Its runtime.
+        runtime: &'a dyn Runtime,
+        /// Its id.
+        sandbox: Sandbox,
+    },
+}
+
+/// The runtimes of this host.
+pub struct Runtimes {
+    entries: PathBuf,
+    all: Vec<Box<dyn Runtime>>,
+    patience: Duration,
+}
+
+impl Default for Runtimes {
+    fn default() -> Self {
+        Self::new(Roots::default(), PATIENCE)
+    }
+}
+
+impl Runtimes {
+    /// The runtimes with these roots; an answer may take `patience`, a resize twenty times as long.
+    pub fn new(roots: Roots, patience: Duration) -> Self {
+        let Roots { entries, kata_go, kata_rs, reference } = roots;
+        let go: Box<dyn Runtime> = Box::new(KataGo { root: kata_go });
+        let all =
+            vec![go, Box::new(KataRs { root: kata_rs }), Box::new(Reference { root: reference })];
+        Self { entries, all, patience }
+    }
+
+    /// Where the entry of a target is, if there is one; nowhere for a target that is too long to have one.
+    pub fn entry(&self, target: &Path) -> Option<PathBuf> {
+        mount_info::entry_name(target).ok().map(|name| self.entries.join(name))
+    }
+
+    /// The targets of all entries, whoever has written them; a name that is none is passed over.
+    ///
+    /// # Errors
+    /// The file system's; no directory has no entries.
+    pub fn targets(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match std::fs::read_dir(&self.entries) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+        let decoded = names.iter().filter_map(|name| URL_SAFE.decode(name.as_encoded_bytes()).ok());
+        Ok(decoded.map(|bytes| OsString::from_vec(bytes).into()).collect())
+    }
+
+    /// Who has the volume.
+    ///
+    /// # Errors
+    /// Its entry cannot be read, so that it is not known.
+    pub async fn holder(&self, volume: &Published) -> Result<Holder<'_>, Error> {
+        let Some(entry) = self.entry(&volume.target) else { return Ok(Holder::NotHandedOver) };
+        let recorded = match sandbox::recorded(&entry) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Holder::NotHandedOver);
+            }
+            Err(source) => return Err(unread(volume, &entry, source)),
+            Ok(recorded) => recorded,
+        };
+        for sandbox in &recorded {
+            for runtime in &self.all {
+                if sandbox::listens(&runtime.socket(sandbox)).await {
+                    return Ok(Holder::Live {
+                        runtime: runtime.as_ref(),
+                        sandbox: sandbox.clone(),
+                    });
+                }
+            }
+        }
+        Ok(Holder::Nobody { stale: recorded })
+    }
+
+    /// The statistics of the volume, as its guest sees it.
+    ///
+    /// # Errors
+    /// Nobody has it, or who has it does not say.
+    pub async fn stats(&self, volume: &Published) -> Result<Stats, Error> {
+        match self.holder(volume).await? {
+            Holder::Live { runtime, sandbox } => {
+                let size = if volume.kind == Kind::Block { size(volume).await? } else { u64::MAX };
+                self.live_stats(volume, runtime, &sandbox, size).await
+            }
+            Holder::Nobody { stale } => {
+                Err(Error::NoSandbox { volume: volume.volume_id.clone(), stale: stale.len() })
+            }
+            Holder::NotHandedOver => Err(Error::NotHandedOver {
+                volume: volume.volume_id.clone(),
+                target: volume.target.clone(),
+            }),
+        }
+    }
+
+    async fn live_stats(
+        &self,
+        volume: &Published,
+        runtime: &dyn Runtime,
+        sandbox: &Sandbox,
+        size: u64,
+    ) -> Result<Stats, Error> {
+        let talk = Talk { volume, runtime, sandbox, what: "say the statistics of" };
+        let reply = talk.ask(runtime.stats(path(volume)?), self.patience).await?;
+        runtime.read_stats(&reply, size).map_err(|answer| talk.failed(answer))
+    }
+
+    /// Has the sandbox that has it make the file system as large as its device, which the driver has grown before. How
+    /// many bytes there are then.
+    ///
+    /// # Errors
+    /// It is not as large as that.
+    pub async fn expand(&self, volume: &Published, required: u64) -> Result<u64, Error> {
+        if volume.kind != Kind::Block {
+            let why = "its device is none of the host's, so its size is not known here".into();
+            return Err(Error::Cannot { runtime: "of any kind", what: "grow", why });
+        }
+        let size = size(volume).await?;
+        if size < required {
+            return Err(Error::TooSmall {
+                volume: volume.volume_id.clone(),
+                bytes: size,
+                required,
+            });
+        }
+        // As when it was grown before it was handed over, and the kubelet asks after that. It never becomes smaller.
+        if let Some(bytes) = filled(volume, size).await? {
+            return Ok(bytes);
+        }
+        match self.holder(volume).await? {
+            Holder::Live { runtime, sandbox } => {
+                let before = self.live_stats(volume, runtime, &sandbox, size).await?.bytes.total;
+                let talk = Talk { volume, runtime, sandbox: &sandbox, what: "grow" };
+                let reply =
+                    talk.ask(runtime.resize(path(volume)?, size), self.patience * RESIZE).await?;
+                runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
+                self.grown(volume, (runtime, &sandbox), before, size).await
+            }
+            // Also without an entry: who removed it did not stop the guest. Nothing that was ever handed over is written
+            // to here; `offline` grows it before the next hand-over.
+            Holder::Nobody { .. } | Holder::NotHandedOver => {
+                Err(Error::HandedOver { volume: volume.volume_id.clone() })
+            }
+        }
+    }
+
+    /// Looks whether a guest sees what its runtime says was done: more than before, or, when it was done before that
+    /// and its answer was lost, a file system that fills its device.
+    async fn grown(
+        &self,
+        volume: &Published,
+        (runtime, sandbox): (&dyn Runtime, &Sandbox),
+        before: u64,
+        size: u64,
+    ) -> Result<u64, Error> {
+        let bytes = self.live_stats(volume, runtime, sandbox, size).await?.bytes.total;
+        if bytes > before || filled(volume, size).await?.is_some() {
+            return Ok(size);
+        }
+        let (runtime, volume) = (runtime.name(), volume.volume_id.clone());
+        Err(Error::NotGrown { runtime, volume, bytes, size })
+    }
+}
+
+/// One question to one shim.
+struct Talk<'a> {
+    volume: &'a Published,
+    runtime: &'a dyn Runtime,
+    sandbox: &'a Sandbox,
+    what: &'static str,
+}
+
+impl Talk<'_> {
+    async fn ask(&self, ask: ShimRequest, patience: Duration) -> Result<Reply, Error> {
+        let socket = self.runtime.socket(self.sandbox);
+        let source = match exchange(&socket, (ask.method, &ask.target), ask.body, patience).await {
+            Ok(reply) => return Ok(reply),
+            Err(source) => source,
+        };
+        // A shim that died while it was asked is not one that says no.
+        if let (Failure::Closed(_), Some(why)) = (&source, self.runtime.without_a_word())
+            && sandbox::listens(&socket).await
+        {
+            return Err(self.failed(Reject::Cannot(why.into())));
+        }
+        let (runtime, sandbox, what) = (self.runtime.name(), self.sandbox.clone(), self.what);
+        Err(Error::Silent { runtime, sandbox, what, volume: self.volume.volume_id.clone(), source })
+    }
+
+    fn failed(&self, answer: Reject) -> Error {
+        let (runtime, sandbox, what) = (self.runtime.name(), self.sandbox.clone(), self.what);
+        match answer {
+            Reject::Cannot(why) => Error::Cannot { runtime, what, why },
+            source => Error::Answered {
+                runtime,
+                sandbox,
+                what,
+                volume: self.volume.volume_id.clone(),
+                source,
+            },
+        }
+    }
+}
+
+/// The bytes of the volume's device, if it still is that device: names like `/dev/loop3` are given to others in time.
+async fn size(volume: &Published) -> Result<u64, Error> {
+    let (device, number) = (volume.device.clone(), volume.number);
+    // Opening a device may wait for it.
+    let looking = tokio::task::spawn_blocking(move || {
+        // 0 is the number of no device.
+        let same = number == 0 || std::fs::metadata(&device)?.rdev() == number;
+        Ok(if same { Some(device_size(&device)?) } else { None })
+    });
+    let size = looking.await.map_err(io::Error::from).flatten();
+    let size = size.map_err(|source| unread(volume, &volume.device, source))?;
+    let another =
+        || Error::AnotherDevice { volume: volume.volume_id.clone(), device: volume.device.clone() };
+    size.ok_or_else(another)
+}
+
+/// The bytes of the volume's file system if it fills its device; none if it does not, or is not known to.
+async fn filled(volume: &Published, size: u64) -> Result<Option<u64>, Error> {
+    let device = volume.device.clone();
+    let looking = tokio::task::spawn_blocking(move || Superblock::at(&device)).await;
+    let found = looking.map_err(io::Error::from).flatten();
+    let found = found.map_err(|source| unread(volume, &volume.device, source))?;
+    let fills = |found: &Superblock| found.is(&volume.fstype, &volume.uuid) && found.fills(size);
+    Ok(found.filter(fills).map(|found| found.bytes))
+}
+
+fn path(volume: &Published) -> Result<&str, Error> {
+    let bad = || unread(volume, &volume.device, io::ErrorKind::InvalidFilename.into());
+    volume.device.to_str().ok_or_else(bad)
+}
+
+fn unread(volume: &Published, path: &Path, source: io::Error) -> Error {
+    Error::Read { volume: volume.volume_id.clone(), path: path.to_owned(), source }
+}

@@ -1,0 +1,120 @@
+//! The direct volumes of a node: all that the rest of csi-edge knows of them.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use edge_calls::executor::{DeleteGuard, Executor, Origin};
+use edge_calls::lease_client::LeaseClient;
+use edge_calls::scopes::Scopes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use proto::host::tasks::Tasks;
+use proto::http2::forward::Body;
+use proto::names::DriverName;
+
+use super::front;
+use super::locks::VolumeLocks;
+use super::reconcile;
+use super::request;
+use super::rounds;
+use super::state::Service;
+use crate::device::host::Host;
+use crate::lease::exclusive::Leases;
+use crate::records::lock::{NotLocked, StateLock};
+use crate::runtimes::mount_info::Root;
+use crate::runtimes::{PATIENCE, Roots, Runtimes};
+use crate::volume::node::Node;
+
+/// Where direct volumes are kept and handed over.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The directory of what may not be forgotten; without one no volume is handed over.
+    pub state: Option<PathBuf>,
+    /// The kernel's files.
+    pub host: Host,
+    /// Where runtimes look for volumes, and have their sandboxes.
+    pub roots: Roots,
+}
+
+/// What the cloud tells this node, and how this node asks it.
+#[derive(Clone, Default)]
+pub struct Cloud {
+    /// How the cloud is asked for leases.
+    pub leases: Arc<LeaseClient>,
+    /// How far drivers' volumes reach.
+    pub scopes: Arc<Scopes>,
+}
+
+/// The node's calls: those about direct volumes are carried out here, all others are passed on.
+pub struct Direct {
+    service: Arc<Service>,
+    _lock: Option<StateLock>,
+}
+
+impl Direct {
+    /// Refuses a DeleteVolume while this state directory has the volume as handed over.
+    pub fn delete_guard(state: Option<PathBuf>) -> DeleteGuard {
+        Box::new(move |driver, message| request::may_be_deleted(state.as_deref(), driver, message))
+    }
+
+    /// Takes the direct volumes of a node over; operations run in `tasks`.
+    ///
+    /// # Errors
+    /// Another csi-edge works on the state directory, or that is not known.
+    pub fn open(
+        settings: Settings,
+        executor: Arc<Executor>,
+        cloud: Cloud,
+        tasks: Tasks,
+    ) -> Result<Self, NotLocked> {
+        let lock = settings.state.as_deref().map(StateLock::take).transpose()?;
+        Ok(Self { service: Arc::new(service(settings, executor, cloud, tasks)), _lock: lock })
+    }
+
+    /// Reconciles entries and leases with the records, before any call comes, and looks after them
+    /// from then on.
+    pub async fn start(&self) {
+        let service = &self.service;
+        reconcile::reconcile(&service.node, &service.leases).await;
+        rounds::settle_all(service);
+        service.tasks.spawn_until_stop("leases", rounds::keep(service.clone()));
+    }
+
+    /// Answers a request that came by this node's front of a driver.
+    pub async fn answer(
+        self: Arc<Self>,
+        driver: DriverName,
+        origin: Origin,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        front::answer(self.service.clone(), driver, origin, request).await
+    }
+}
+
+fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tasks) -> Service {
+    let Settings { state, host, roots } = settings;
+    let root = Root::new(roots.entries.clone());
+    let node = Arc::new(Node::new(state, host, root));
+    let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
+    let runtimes = Runtimes::new(roots, PATIENCE);
+    Service { executor, node, leases, runtimes, locks: VolumeLocks::default(), tasks }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The service of a node without drivers.
+    pub(in crate::service) fn service_of(settings: Settings, cloud: Cloud) -> Arc<Service> {
+        let tasks = Tasks::default();
+        let executor = Arc::new(Executor::new(&[], tasks.clone()));
+        Arc::new(super::service(settings, executor, cloud, tasks))
+    }
+
+    /// The same with this state directory.
+    pub(in crate::service) fn service(dir: &tempfile::TempDir) -> Arc<Service> {
+        let settings = Settings { state: Some(dir.path().to_owned()), ..Settings::default() };
+        service_of(settings, Cloud::default())
+    }
+}

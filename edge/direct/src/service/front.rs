@@ -1,0 +1,234 @@
+//! Answers a request that came by the node's front: carries it out here if it is about a direct
+//! volume, and passes every other request on.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edge_calls::deduplicate::Outcome;
+use edge_calls::executor::Origin;
+use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use proto::csi::frame;
+use proto::csi::rpc;
+use proto::csi::rpc::Rpc;
+use proto::error::{BadRequest, Error};
+use proto::http2::forward;
+use proto::http2::forward::{Answer, Body, CALL_ID};
+use proto::names::DriverName;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::driver_call::DriverCall;
+use super::locks::VolumeLock;
+use super::publish;
+use super::request;
+use super::request::Work;
+use super::runtime;
+use super::stage;
+use super::state::Service;
+use super::unpublish;
+
+/// Where a request goes.
+enum Direction {
+    /// To the driver, as it came.
+    Pass(Bytes),
+    /// It was carried out.
+    Done(Answer),
+}
+
+/// Answers a request that came by this node's front of a driver.
+pub(super) async fn answer(
+    service: Arc<Service>,
+    driver: DriverName,
+    origin: Origin,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let row = rpc::find(request.uri().path()).filter(|rpc| request::concerns(rpc.method));
+    let Some(rpc) = row else {
+        return service.executor.answer(driver.as_str(), origin, request).await;
+    };
+    let (parts, body) = request.into_parts();
+    match begin(service.clone(), &driver, rpc, &parts.headers, body).await {
+        Ok(Direction::Pass(body)) => {
+            let request = Request::from_parts(parts, Full::new(body));
+            service.executor.answer(driver.as_str(), origin, request).await
+        }
+        Ok(Direction::Done(answer)) => Ok(answer.response()),
+        Err(error) => {
+            let rpc = rpc.path;
+            let code = error.code();
+            warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
+            Ok(error.response())
+        }
+    }
+}
+
+/// Carries a call out if it is about a direct volume.
+async fn begin(
+    service: Arc<Service>,
+    driver: &DriverName,
+    rpc: &'static Rpc,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Result<Direction, Arc<Error>> {
+    let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+    let deadline = forward::deadline(headers).map_err(bad)?;
+    let work = async {
+        let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
+        let message = frame::message(&body).map_err(|e| bad(e.into()))?;
+        let Some((lock, work)) = wait_for_work(&service, driver, rpc.method, &message).await?
+        else {
+            return Ok(Direction::Pass(body));
+        };
+        let detached = detach(service.clone(), driver.clone(), rpc, headers.clone(), lock, work);
+        detached.await.map(Direction::Done)
+    };
+    forward::until(deadline, std::pin::pin!(work)).await
+}
+
+/// The work of a call with the lock of its volume; none if the call is for the driver alone. It
+/// waits while the volume's lease is reported, which no caller asked for.
+async fn wait_for_work(
+    service: &Service,
+    driver: &DriverName,
+    method: &'static str,
+    message: &Bytes,
+) -> Result<Option<(VolumeLock, Work)>, Error> {
+    let volume = Some((driver.clone(), request::volume(method, message)?));
+    let mut reporting = service.locks.reporting();
+    loop {
+        let is_reported = *reporting.borrow_and_update() == volume;
+        match find_work(service, driver, method, message) {
+            Err(Error::Pending { .. }) if is_reported => {}
+            other => return other,
+        }
+        // The service has its sender, so it does not end.
+        let _ = reporting.changed().await;
+    }
+}
+
+fn find_work(
+    service: &Service,
+    driver: &DriverName,
+    method: &'static str,
+    message: &Bytes,
+) -> Result<Option<(VolumeLock, Work)>, Error> {
+    let volume = request::volume(method, message)?;
+    let state = service.node.state.as_deref();
+    let look = || request::work(state, driver, method, message);
+    // A running operation may be about to write the volume's first record.
+    if look()?.is_none() && !service.locks.is_locked(driver, &volume) {
+        return Ok(None);
+    }
+    let lock = service.locks.try_lock(driver, &volume).ok_or(Error::Pending { method })?;
+    // Again, since an operation that has ended meanwhile may have changed the records.
+    Ok(look()?.map(|work| (lock, work)))
+}
+
+/// Does the work in a task of its own, which goes on when the caller leaves.
+async fn detach(
+    service: Arc<Service>,
+    driver: DriverName,
+    rpc: &'static Rpc,
+    mut headers: HeaderMap,
+    lock: VolumeLock,
+    work: Work,
+) -> Outcome {
+    headers.remove(CALL_ID);
+    let (told, outcome) = oneshot::channel();
+    let tasks = service.tasks.clone();
+    tasks.spawn("direct", async move {
+        let executor = &service.executor;
+        let call = DriverCall { executor, driver: &driver, rpc, headers: &headers };
+        let outcome = carry_out(&service, &call, work).await;
+        service.leases.settle_and_report(&driver, lock.volume_id()).await;
+        drop(lock);
+        // A caller that left sends the call again.
+        let _ = told.send(outcome);
+    });
+    outcome.await.unwrap_or_else(|_| Err(Error::Stopping("csi-edge").into()))
+}
+
+async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Outcome {
+    let Service { node, leases, runtimes, .. } = service;
+    match work {
+        Work::Stage(volume, message) => stage::stage(node, call, &volume, &message).await,
+        Work::Publish(publish) => {
+            let driver = call.driver;
+            let volume = publish.volume_id.clone();
+            let outcome = publish::publish(node, leases, call, *publish).await;
+            if outcome.as_ref().is_ok_and(|answer| answer.ok().is_some()) {
+                info!(%driver, volume, "handed over directly");
+            }
+            outcome
+        }
+        Work::Unpublish(record) => unpublish::unpublish(node, call, &record).await,
+        Work::Unstage(volume, records, message) => {
+            stage::unstage(node, call, &volume, records, &message).await
+        }
+        Work::GrowStaged(message) => runtime::grow_staged(call, &message).await,
+        Work::Health(message) => call.send(&message).await,
+        Work::Runtime(record, message) => runtime::answer(runtimes, call, &record, &message).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::published::tests::record;
+    use crate::service::direct::tests::service;
+    use futures_util::FutureExt;
+    use prost::Message;
+    use proto::csi;
+    use tonic::Code;
+
+    fn unstaging() -> Bytes {
+        let request = csi::NodeUnstageVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: "/s".into(),
+        };
+        request.encode_to_vec().into()
+    }
+
+    #[tokio::test]
+    async fn a_call_waits_while_the_cloud_is_told_of_its_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(&dir);
+        let driver = "d.example".parse().unwrap();
+        record("v").keep(dir.path()).unwrap();
+        let unstaging = unstaging();
+        let wait = || wait_for_work(&service, &driver, "NodeUnstageVolume", &unstaging);
+        let reporting = service.locks.report(&driver, "v");
+        let lock = service.locks.try_lock(&driver, "v").unwrap();
+        let mut waiting = std::pin::pin!(wait());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(lock);
+        drop(reporting);
+        let (_lock, _) = waiting.await.unwrap().unwrap();
+        // Another call has it now.
+        assert_eq!(wait().await.err().unwrap().code(), Code::Aborted);
+    }
+
+    #[test]
+    fn a_call_while_another_is_at_the_volume_waits_and_knows_what_that_has_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = service(&dir);
+        let driver = "d.example".parse().unwrap();
+        let message = unstaging();
+        let find = || find_work(&service, &driver, "NodeUnstageVolume", &message);
+        assert!(find().unwrap().is_none(), "an ordinary volume is the driver's");
+        let publishing = service.locks.try_lock(&driver, "v").unwrap();
+        // It has no record yet, and would have been unstaged under the one that publishes it.
+        assert_eq!(find().err().unwrap().code(), Code::Aborted);
+        record("v").keep(dir.path()).unwrap();
+        assert_eq!(find().err().unwrap().code(), Code::Aborted);
+        drop(publishing);
+        let Some((_lock, Work::Unstage(_, records, _))) = find().unwrap() else {
+            panic!("not ours")
+        };
+        assert_eq!(records.len(), 1);
+        assert_eq!(find().err().unwrap().code(), Code::Aborted);
+    }
+}

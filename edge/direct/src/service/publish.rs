@@ -1,0 +1,234 @@
+//! Hands a volume to its runtime: lease, record, driver, device, file system, entry, in this order.
+//!
+//! The record is durable before the driver is called, so whatever happens is taken back. Once the
+//! driver may have published, no failure is final, because a kubelet unpublishes only what it was
+//! not told had failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use edge_calls::deduplicate::Outcome;
+use proto::csi::direct;
+use proto::error::{Error, chain};
+use tonic::Code;
+use tracing::warn;
+
+use super::driver_call::DriverCall;
+use super::request::{Publish, targeted};
+use super::unpublish;
+use crate::error::{HANDED_OVER, TAKEN_BACK, not_yet};
+use crate::lease::exclusive::Leases;
+use crate::records::files::{make_private, name};
+use crate::records::published;
+use crate::records::published::{Kind, Published, State};
+use crate::volume::attach;
+use crate::volume::node::Node;
+use crate::volume::orphan::is_orphan;
+use crate::volume::release;
+use crate::volume::release::Absent;
+use crate::volume::target;
+use crate::volume::verify::{DeviceMatch, verify};
+
+pub(super) async fn publish(
+    node: &Node,
+    leases: &Leases,
+    call: &DriverCall<'_>,
+    publish: Publish,
+) -> Outcome {
+    let volume = &publish.volume_id;
+    take_back_orphans(node, call, volume).await?;
+    let state = node.state(volume)?;
+    let there = published::of(state, call.driver.as_str(), volume);
+    let there = there.map_err(not_yet(volume, HANDED_OVER))?;
+    let record = planned(node, call, &publish);
+    let record = record.and_then(|record| is_possible(node, &record, &there).map(|()| record));
+    let record = record.map_err(|error| unless_begun(error, &publish, &there))?;
+    let owned = leases.acquire(call.driver, volume, (&publish.target, !there.is_empty())).await;
+    owned.map_err(|error| unless_begun(error, &publish, &there))?;
+    let before = there.first();
+    if let Some(before) = before {
+        match verify(node, before).await {
+            DeviceMatch::Same if before.state == State::Published => {
+                return again(node, before, &record);
+            }
+            DeviceMatch::Unknown(why) if before.state == State::Published => {
+                return Err(not_yet(volume, HANDED_OVER)(why));
+            }
+            // A guest may have the earlier device; an unfinished hand-over goes back to the host.
+            _ => release::withdraw(node, before, Absent::Lost).await?,
+        }
+    }
+    let not_done = not_yet::<io::Error>(volume, HANDED_OVER);
+    // Before the driver is called, so that whatever happens is taken back.
+    record.keep(state).map_err(&not_done)?;
+    let parent = record.private_path.parent().unwrap_or_else(|| Path::new("/"));
+    make_private(parent).map_err(&not_done)?;
+    let answer = call.send(&targeted(&publish.message, &record.private_path)).await?;
+    if let Some(status) = answer.failure() {
+        if is_final(status.code()) && before.is_some() {
+            // An earlier attempt may have published it, and a kubelet that hears a final failure
+            // does not unpublish.
+            return Err(not_yet(volume, HANDED_OVER)(status.to_string()));
+        }
+        if is_final(status.code()) {
+            // The driver has published nothing.
+            target::remove_empty(&record.private_path).map_err(&not_done)?;
+            record.forget(state).map_err(&not_done)?;
+        }
+        return Ok(answer);
+    }
+    attach::attach(node, record, &publish.direct, &publish.mount).await?;
+    Ok(answer)
+}
+
+/// Takes back what was handed over to pods that are gone.
+pub(super) async fn take_back_orphans(
+    node: &Node,
+    call: &DriverCall<'_>,
+    volume: &str,
+) -> Result<(), Arc<Error>> {
+    let there = published::of(node.state(volume)?, call.driver.as_str(), volume);
+    let there = there.map_err(not_yet(volume, HANDED_OVER))?;
+    for record in there.iter().filter(|record| is_orphan(record)) {
+        let target = record.target.display();
+        // The driver was not asked to take it back yet, so a guest that has it keeps it.
+        let released = release::wait_released(node, record, Absent::Lost).await;
+        released.map_err(not_yet(volume, TAKEN_BACK))?;
+        warn!(
+            volume, %target,
+            "the pod's directory is gone; what was handed over there is taken back"
+        );
+        let answer = unpublish::unpublish(node, call, record).await?;
+        if let Some(status) = answer.failure() {
+            return Err(not_yet(volume, HANDED_OVER)(status.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// The record of the publication; or why it cannot be.
+fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Published, Arc<Error>> {
+    let volume = &publish.volume_id;
+    let state = node.state(volume)?;
+    let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
+    let driver = call.driver.as_str();
+    node.host.sees_all().map_err(|error| refused(chain(&error)))?;
+    let kind = match publish.direct.kind {
+        direct::Kind::Block => Kind::Block,
+        direct::Kind::Vfio => Kind::Vfio,
+        direct::Kind::Spdk => Kind::Spdk,
+    };
+    let given = &publish.target;
+    let target = target::canonical(given);
+    let target = target.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
+    let seen = target::is_hosts(&node.host.proc, given, &target);
+    seen.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
+    let parts = [driver.as_bytes(), volume.as_bytes(), target.as_os_str().as_encoded_bytes()];
+    let file_system = publish.mount.file_system;
+    Ok(Published {
+        volume_id: volume.clone(),
+        driver: driver.to_owned(),
+        private_path: target::private(state, &target, &name(&parts)),
+        target,
+        target_as_given: given.clone(),
+        staging: publish.staging.clone(),
+        device: PathBuf::new(),
+        number: 0,
+        boot: node.host.boot(),
+        uuid: String::new(),
+        fstype: file_system.map(|it| it.as_str().to_owned()).unwrap_or_default(),
+        options: publish.options.clone(),
+        metadata: publish.metadata.clone(),
+        kind,
+        state: State::Begun,
+    })
+}
+
+/// Refuses a publication that conflicts with another one, or with content of the target.
+fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(), Arc<Error>> {
+    let Published { volume_id, driver, target, .. } = record;
+    let refused = |why: String| Error::DirectRefused { volume: volume_id.clone(), why };
+    if let Some(other) = there.iter().find(|other| other.target != *target) {
+        let at = other.target.display();
+        let why = format!("it is at {at}, and one guest owns it; unpublish it there");
+        return Err(refused(why).into());
+    }
+    let open = node.root.is_open(target, driver, volume_id);
+    open.map_err(|error| refused(chain(&error)))?;
+    let open = target::is_open(target);
+    open.map_err(|error| refused(format!("target {}: {error}", target.display())))?;
+    Ok(())
+}
+
+/// Answers for a volume that is published already. The device is not touched: a guest may have it.
+fn again(node: &Node, there: &Published, wanted: &Published) -> Outcome {
+    let same_type = wanted.fstype.is_empty() || wanted.fstype == there.fstype;
+    let same_words = (&wanted.options, &wanted.metadata) == (&there.options, &there.metadata);
+    if !same_type || !same_words {
+        let volume = there.volume_id.clone();
+        let target = there.target.display().to_string();
+        return Err(Error::DirectDiffers { volume, target }.into());
+    }
+    attach::show(node, there)?;
+    Ok(unpublish::done())
+}
+
+/// A refusal, unless the driver was called before for the same target: a kubelet that hears a final
+/// failure does not unpublish what there is.
+fn unless_begun(error: Arc<Error>, publish: &Publish, there: &[Published]) -> Arc<Error> {
+    let begun = there
+        .iter()
+        .any(|there| [&there.target, &there.target_as_given].contains(&&publish.target));
+    if begun && is_final(error.code()) {
+        not_yet(&publish.volume_id, HANDED_OVER)(error)
+    } else {
+        error
+    }
+}
+
+/// Whether a driver that answers this code has surely published nothing; as the kubelet has it.
+fn is_final(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Unavailable
+            | Code::ResourceExhausted
+            | Code::Aborted
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::published::tests::record;
+
+    #[test]
+    fn what_was_begun_is_not_refused_for_good() {
+        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() }.into();
+        let direct = direct::Direct::read(&[(direct::KEY.to_owned(), "kata".to_owned())].into());
+        let direct = direct.unwrap().unwrap();
+        let publish = |target: &str| Publish {
+            volume_id: "v".into(),
+            target: target.into(),
+            staging: PathBuf::new(),
+            direct: direct.clone(),
+            mount: direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
+            options: Vec::new(),
+            metadata: Default::default(),
+            message: Vec::new(),
+        };
+        for (target, code) in [
+            ("/pods/p/mount", Code::Unavailable),
+            ("/link/p/mount", Code::Unavailable),
+            ("/pods/other/mount", Code::FailedPrecondition),
+        ] {
+            let error = unless_begun(refused(), &publish(target), &[record("v")]);
+            assert_eq!(error.code(), code, "{target}");
+            assert!(error.chain().contains("files"));
+        }
+        let other = unless_begun(refused(), &publish("/pods/p/mount"), &[]);
+        assert_eq!(other.code(), Code::FailedPrecondition);
+    }
+}

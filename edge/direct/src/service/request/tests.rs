@@ -1,0 +1,201 @@
+//! Which calls are for us, and what a driver sees of them.
+
+use proto::csi::volume_capability::access_mode::Mode;
+use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use tonic::Code;
+
+use super::*;
+use crate::records::published::tests::record;
+
+fn driver() -> DriverName {
+    "d.example".parse().unwrap()
+}
+
+fn request(keys: &[(&str, &str)]) -> csi::NodePublishVolumeRequest {
+    let mount = MountVolume { volume_mount_group: "7".into(), ..Default::default() };
+    csi::NodePublishVolumeRequest {
+        volume_id: "v".into(),
+        target_path: "/pods/p/mount".into(),
+        readonly: true,
+        volume_capability: Some(VolumeCapability {
+            access_type: Some(AccessType::Mount(mount)),
+            access_mode: Some(AccessMode { mode: Mode::SingleNodeSingleWriter as i32 }),
+        }),
+        volume_context: keys.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+        ..Default::default()
+    }
+}
+
+fn published(
+    state: &Path,
+    request: &csi::NodePublishVolumeRequest,
+) -> Result<Option<Publish>, Error> {
+    let message = request.encode_to_vec().into();
+    let work = work(Some(state), &driver(), "NodePublishVolume", &message)?;
+    Ok(work.map(|work| match work {
+        Work::Publish(publish) => *publish,
+        _ => panic!("no publish"),
+    }))
+}
+
+#[test]
+fn the_driver_is_asked_for_a_device_that_can_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(published(dir.path(), &request(&[("own", "1")])).unwrap().is_none());
+    let publish =
+        published(dir.path(), &request(&[(direct::KEY, "kata"), ("own", "1")])).unwrap().unwrap();
+    let sent = csi::NodePublishVolumeRequest::decode(&*targeted(&publish.message, Path::new("/p")))
+        .unwrap();
+    assert_eq!((&*sent.volume_id, &*sent.target_path, sent.readonly), ("v", "/p", false));
+    assert_eq!(sent.volume_context.len(), 1);
+    assert!(matches!(sent.volume_capability.unwrap().access_type, Some(AccessType::Block(_))));
+    assert_eq!(publish.options, ["ro"]);
+    assert_eq!(publish.metadata["fsGroup"], "7");
+    assert_eq!((&*publish.metadata[VOLUME], &*publish.metadata[DRIVER]), ("v", "d.example"));
+}
+
+#[test]
+fn groups_are_numbers_and_roots_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |group: &str| {
+        let mut request = request(&[
+            (direct::KEY, "kata"),
+            ("edge-csi.io/direct-fs-group-change", "OnRootMismatch"),
+        ]);
+        let mount = MountVolume { volume_mount_group: group.into(), ..Default::default() };
+        request.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Mount(mount));
+        published(dir.path(), &request).map(|publish| publish.unwrap().metadata)
+    };
+    assert_eq!(of("1000").unwrap()["fsGroupChangePolicy"], "OnRootMismatch");
+    assert_eq!(of("0").unwrap().len(), 2);
+    assert_eq!(of("").unwrap().len(), 2);
+    assert_eq!(of("staff").unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(of("-1").unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[test]
+fn what_contradicts_itself_is_refused_before_anything_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = |request: &_| published(dir.path(), request).err().unwrap().code();
+    assert_eq!(code(&request(&[(direct::KEY, "runc")])), Code::InvalidArgument);
+    let mut bad = request(&[(direct::KEY, "kata")]);
+    bad.volume_capability = None;
+    assert_eq!(code(&bad), Code::InvalidArgument);
+    let message = request(&[(direct::KEY, "kata")]).encode_to_vec().into();
+    let stateless = work(None, &driver(), "NodePublishVolume", &message).err().unwrap();
+    assert!(stateless.code() == Code::FailedPrecondition && stateless.chain().contains("--state"));
+    // Ordinary volumes need no state directory.
+    let message = request(&[]).encode_to_vec().into();
+    assert!(work(None, &driver(), "NodePublishVolume", &message).unwrap().is_none());
+    // A volume that a guest has is not mounted on the host besides.
+    record("v").keep(dir.path()).unwrap();
+    assert_eq!(code(&request(&[])), Code::FailedPrecondition);
+}
+
+#[test]
+fn later_calls_are_known_by_the_record_and_others_pass() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |method, message: Vec<u8>| {
+        work(Some(dir.path()), &driver(), method, &message.into()).unwrap()
+    };
+    let unpublish = |target: &str| {
+        csi::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path: target.into() }
+            .encode_to_vec()
+    };
+    assert!(of("NodeUnpublishVolume", unpublish("/pods/p/mount")).is_none());
+    record("v").keep(dir.path()).unwrap();
+    for target in ["/pods/p/mount", "/link/p/mount"] {
+        assert!(matches!(of("NodeUnpublishVolume", unpublish(target)), Some(Work::Unpublish(_))));
+    }
+    assert!(of("NodeUnpublishVolume", unpublish("/elsewhere")).is_none());
+    let stats = csi::NodeGetVolumeStatsRequest {
+        volume_id: "v".into(),
+        volume_path: "/pods/p/mount".into(),
+        ..Default::default()
+    };
+    assert!(matches!(of("NodeGetVolumeStats", stats.encode_to_vec()), Some(Work::Runtime(..))));
+    let expand = csi::NodeExpandVolumeRequest {
+        volume_id: "v".into(),
+        volume_path: "/pods/p/mount".into(),
+        ..Default::default()
+    };
+    assert!(matches!(of("NodeExpandVolume", expand.encode_to_vec()), Some(Work::Runtime(..))));
+    let health = csi::NodeGetVolumeHealthRequest {
+        volume_id: "v".into(),
+        volume_publish_path: "/pods/p/mount".into(),
+        staging_target_path: "/s".into(),
+    };
+    let Some(Work::Health(message)) = of("NodeGetVolumeHealth", health.encode_to_vec()) else {
+        panic!("not ours")
+    };
+    let sent = csi::NodeGetVolumeHealthRequest::decode(&*message).unwrap();
+    assert_eq!((&*sent.volume_publish_path, &*sent.staging_target_path), ("/private/x", "/s"));
+    let unstage =
+        csi::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: "/s".into() };
+    assert!(matches!(of("NodeUnstageVolume", unstage.encode_to_vec()), Some(Work::Unstage(..))));
+}
+
+#[test]
+fn a_volume_that_is_only_staged_is_known_by_its_note() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |method, message: Vec<u8>| {
+        work(Some(dir.path()), &driver(), method, &message.into()).unwrap()
+    };
+    let expand = csi::NodeExpandVolumeRequest {
+        volume_id: "v".into(),
+        volume_path: "/s".into(),
+        staging_target_path: "/s".into(),
+        ..Default::default()
+    };
+    let unstage =
+        csi::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: "/s".into() };
+    assert!(of("NodeExpandVolume", expand.encode_to_vec()).is_none());
+    assert!(of("NodeUnstageVolume", unstage.encode_to_vec()).is_none());
+    staged::note(dir.path(), driver().as_str(), "v").unwrap();
+    assert!(matches!(of("NodeExpandVolume", expand.encode_to_vec()), Some(Work::GrowStaged(_))));
+    let Some(Work::Unstage(_, records, _)) = of("NodeUnstageVolume", unstage.encode_to_vec())
+    else {
+        panic!("the driver would keep its note")
+    };
+    assert!(records.is_empty());
+}
+
+#[test]
+fn what_is_handed_over_is_not_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let message = csi::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() }
+        .encode_to_vec()
+        .into();
+    may_be_deleted(None, &driver(), &message).unwrap();
+    may_be_deleted(Some(dir.path()), &driver(), &message).unwrap();
+    record("v").keep(dir.path()).unwrap();
+    let refused = may_be_deleted(Some(dir.path()), &driver(), &message).unwrap_err();
+    assert!(
+        refused.code() == Code::FailedPrecondition && refused.chain().contains("/pods/p/mount")
+    );
+    may_be_deleted(Some(dir.path()), &"e.example".parse().unwrap(), &message).unwrap();
+}
+
+#[test]
+fn growth_by_the_path_where_it_is_staged_is_no_ordinary_volumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let expand = csi::NodeExpandVolumeRequest {
+        volume_id: "v".into(),
+        volume_path: "/s".into(),
+        staging_target_path: "/s".into(),
+        ..Default::default()
+    };
+    let of = || {
+        work(Some(dir.path()), &driver(), "NodeExpandVolume", &expand.encode_to_vec().into())
+            .unwrap()
+    };
+    assert!(of().is_none());
+    staged::note(dir.path(), driver().as_str(), "v").unwrap();
+    let mut there = record("v");
+    there.keep(dir.path()).unwrap();
+    assert!(matches!(of(), Some(Work::Runtime(..))), "a guest has it");
+    there.state = State::Begun;
+    there.keep(dir.path()).unwrap();
+    staged::forget(dir.path(), driver().as_str(), "v").unwrap();
+    assert!(matches!(of(), Some(Work::GrowStaged(_))));
+}

@@ -1,0 +1,161 @@
+//! Looks after all direct volumes again and again, whether or not anybody calls: reports leases to
+//! the cloud, hides what was fenced, and takes back what pods that are gone have left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use proto::control::lease::MAX_ID;
+use proto::csi::rpc;
+use proto::csi::rpc::Rpc;
+use proto::error::chain;
+use proto::names::DriverName;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::driver_call::DriverCall;
+use super::locks::VolumeLock;
+use super::publish;
+use super::state::Service;
+use crate::lease::exclusive::Reported;
+use crate::lease::record;
+use crate::records::published;
+use crate::records::published::Published;
+use crate::volume::orphan::is_orphan;
+
+/// The first delay before what was left undone is tried again; it doubles up to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+/// The delay before the next round when nothing was left.
+const ROUND: Duration = Duration::from_secs(10);
+/// How long a pod's directory is missing before its volumes are taken back without a call.
+const GONE: Duration = Duration::from_secs(15);
+
+/// The targets of pods that are gone, and since when.
+type Orphans = BTreeMap<PathBuf, Instant>;
+
+/// Settles the leases that an earlier csi-edge left: releases what is unused and holds the rest.
+/// The cloud is not asked.
+pub(super) fn settle_all(service: &Service) {
+    for (driver, volume) in leased(service).0 {
+        if let Err(error) = service.leases.settle(&driver, &volume) {
+            let error = chain(&error);
+            warn!(%driver, volume, error, "it is not known whose the volume is");
+        }
+    }
+}
+
+/// Makes a round at each new link and every few seconds, until told to stop.
+pub(super) async fn keep(service: Arc<Service>) {
+    let mut restatements = service.leases.client().restatements();
+    let mut wait = RETRY_FIRST;
+    let mut orphans = Orphans::new();
+    loop {
+        restatements.borrow_and_update();
+        let all = report_all(&service).await;
+        // Later, so that a node that has just linked reports first.
+        take_back_all_orphans(&service, &mut orphans);
+        if all {
+            wait = RETRY_FIRST;
+        }
+        tokio::select! {
+            biased;
+            _ = restatements.changed() => wait = RETRY_FIRST,
+            () = tokio::time::sleep(ROUND), if all => {}
+            () = tokio::time::sleep(wait), if !all => wait = (wait * 2).min(RETRY_LAST),
+        }
+    }
+}
+
+/// Reports all leases; false if something was left undone.
+async fn report_all(service: &Service) -> bool {
+    let (volumes, mut all) = leased(service);
+    let mut silent = false;
+    for (driver, volume) in volumes {
+        let reported = report_volume(service, &driver, &volume, silent).await;
+        all &= reported == Reported::Yes;
+        // A link that has lost one answer may lose all, and each volume is locked meanwhile.
+        silent |= reported == Reported::Silent;
+    }
+    all
+}
+
+async fn report_volume(
+    service: &Service,
+    driver: &DriverName,
+    volume: &str,
+    silent: bool,
+) -> Reported {
+    let _reporting = service.locks.report(driver, volume);
+    // A running operation reports the lease itself.
+    let Some(_lock) = service.locks.try_lock(driver, volume) else { return Reported::Later };
+    match service.leases.settle(driver, volume) {
+        Ok(Some(entry)) => service.leases.report(driver, &entry, silent).await,
+        Ok(None) => Reported::Yes,
+        // It stays so until somebody looks, or there is room on the disk.
+        Err(error) => {
+            let error = chain(&error);
+            debug!(%driver, volume, error, "it is not known whose the volume is");
+            Reported::Later
+        }
+    }
+}
+
+/// The volumes with a record or a lease; false if some are not known.
+fn leased(service: &Service) -> (BTreeSet<(DriverName, String)>, bool) {
+    let Some(state) = &service.node.state else { return (BTreeSet::new(), true) };
+    let records = published::each(state);
+    let leases = record::all(state);
+    let all = records.is_ok() && leases.is_ok();
+    let records = records.unwrap_or_default().into_iter().flatten();
+    let records = records.map(|record| (record.driver, record.volume_id));
+    let leases = leases.unwrap_or_default().into_iter().flatten();
+    let leases = leases.map(|entry| (entry.driver, entry.volume_id));
+    let volumes = records.chain(leases).filter(|(_, volume)| volume.len() <= MAX_ID);
+    let parsed = volumes.filter_map(|(driver, volume)| Some((driver.parse().ok()?, volume)));
+    (parsed.collect(), all)
+}
+
+/// Takes back what was handed over to pods that are gone, each in a task of its own: a driver takes
+/// as long as it likes.
+fn take_back_all_orphans(service: &Arc<Service>, orphans: &mut Orphans) {
+    let state = service.node.state.as_ref();
+    let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();
+    let gone: Vec<_> = records.into_iter().flatten().filter(is_orphan).collect();
+    orphans.retain(|target, _| gone.iter().any(|record| record.target == *target));
+    for record in gone {
+        let since = *orphans.entry(record.target.clone()).or_insert_with(Instant::now);
+        if since.elapsed() < GONE {
+            continue;
+        }
+        let Ok(driver) = record.driver.parse::<DriverName>() else { continue };
+        let Some(rpc) = rpc::find("/csi.v1.Node/NodeUnpublishVolume") else { continue };
+        // A running operation may be taking it back; otherwise the next round does.
+        let Some(lock) = service.locks.try_lock(&driver, &record.volume_id) else { continue };
+        let taking_back = take_back(service.clone(), driver, rpc, record, lock);
+        service.tasks.spawn("direct", taking_back);
+    }
+}
+
+async fn take_back(
+    service: Arc<Service>,
+    driver: DriverName,
+    rpc: &'static Rpc,
+    record: Published,
+    lock: VolumeLock,
+) {
+    let volume = &record.volume_id;
+    let headers = HeaderMap::new();
+    let executor = &service.executor;
+    let call = DriverCall { executor, driver: &driver, rpc, headers: &headers };
+    match publish::take_back_orphans(&service.node, &call, volume).await {
+        Ok(()) => service.leases.settle_and_report(&driver, volume).await,
+        Err(error) => warn!(%driver, volume, error = error.chain(), "not taken back yet"),
+    }
+    drop(lock);
+}
+
+#[cfg(test)]
+mod tests;

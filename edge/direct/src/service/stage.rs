@@ -1,0 +1,50 @@
+//! Stages and unstages a direct volume at its driver.
+
+use edge_calls::deduplicate::Outcome;
+use proto::error::Error;
+
+use super::driver_call::DriverCall;
+use super::unpublish;
+use crate::error::not_yet;
+use crate::records::published::{Published, State};
+use crate::records::staged;
+use crate::volume::node::Node;
+
+/// Has the driver stage a volume; the note that it is staged comes first.
+pub(super) async fn stage(
+    node: &Node,
+    call: &DriverCall<'_>,
+    volume: &str,
+    message: &[u8],
+) -> Outcome {
+    let noted = staged::note(node.state(volume)?, call.driver.as_str(), volume);
+    noted.map_err(not_yet(volume, "staged"))?;
+    call.send(message).await
+}
+
+/// Has the driver unstage a volume that is not published; an unfinished publication is taken back
+/// first.
+pub(super) async fn unstage(
+    node: &Node,
+    call: &DriverCall<'_>,
+    volume: &str,
+    records: Vec<Published>,
+    message: &[u8],
+) -> Outcome {
+    if let Some(there) = records.iter().find(|record| record.state == State::Published) {
+        let why = format!("it is handed over at {}; unpublish it first", there.target.display());
+        return Err(Error::DirectRefused { volume: there.volume_id.clone(), why }.into());
+    }
+    for record in &records {
+        let answer = unpublish::unpublish(node, call, record).await?;
+        if answer.failure().is_some() {
+            return Ok(answer);
+        }
+    }
+    let answer = call.send(message).await?;
+    if answer.failure().is_none() {
+        let forgotten = staged::forget(node.state(volume)?, call.driver.as_str(), volume);
+        forgotten.map_err(not_yet(volume, "unstaged"))?;
+    }
+    Ok(answer)
+}

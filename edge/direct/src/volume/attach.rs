@@ -1,0 +1,120 @@
+//! Makes the device that a driver has published ready, and hands it to the runtime.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use proto::csi::direct::{Direct, Mount};
+use proto::error::Error;
+
+use super::node::Node;
+use super::release;
+use super::target;
+use crate::device::{block, spdk, vfio};
+use crate::error::{HANDED_OVER, not_yet};
+use crate::format::grow;
+use crate::format::grow::Growing;
+use crate::format::prepare;
+use crate::format::prepare::{FormatError, Ready, Wanted};
+use crate::records::journal::Journal;
+use crate::records::published::{Kind, Published, State};
+use crate::runtimes::mount_info::MountInfo;
+
+/// Makes what the driver has published ready, and gives it to the runtime.
+pub(crate) async fn attach(
+    node: &Node,
+    mut record: Published,
+    direct: &Direct,
+    mount: &Mount,
+) -> Result<(), Arc<Error>> {
+    let volume = record.volume_id.clone();
+    let state = node.state(&volume)?;
+    match record.kind {
+        Kind::Block | Kind::Vfio => prepare_device(node, &mut record, direct, mount).await?,
+        Kind::Spdk => {
+            let socket = spdk::socket(&record.private_path);
+            record.device = socket.map_err(not_yet(&volume, HANDED_OVER))?;
+            record.fstype = mount.file_system.unwrap_or_default().as_str().into();
+        }
+    }
+    if record.kind == Kind::Vfio {
+        let pci = vfio::controller(&node.host, record.number);
+        let pci = pci.map_err(not_yet(&volume, HANDED_OVER))?;
+        record.device.clone_from(&pci.device);
+        // Durable first, so that the device is given back whatever happens now.
+        record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
+        let host = node.host.clone();
+        let given = vfio::aside(move || pci.hand_over(&host, &vfio::kernel)).await;
+        given.map_err(not_yet(&volume, HANDED_OVER))?;
+    }
+    record.state = State::Published;
+    record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
+    show(node, &record)
+}
+
+/// Finds the block device that the driver has published, and prepares its file system.
+async fn prepare_device(
+    node: &Node,
+    record: &mut Published,
+    direct: &Direct,
+    mount: &Mount,
+) -> Result<(), Arc<Error>> {
+    let volume = record.volume_id.clone();
+    let state = node.state(&volume)?;
+    let device = block::device(&node.host, &record.private_path).await;
+    let device = device.map_err(not_yet(&volume, HANDED_OVER))?;
+    release::claim(node, record, &device)?;
+    let growing = Growing::of(state);
+    let mended = grow::mend(&node.host, &growing, &record.private_path).await;
+    mended.map_err(not_yet(&volume, HANDED_OVER))?;
+    let ready = prepare_file_system(state, record, direct, mount).await;
+    let ready = ready.map_err(not_yet(&volume, HANDED_OVER))?;
+    // It may have grown while nobody had it. Once it is handed over, only the guest can grow it.
+    let file_system = (ready.file_system.as_str(), ready.uuid.as_str());
+    let filled = grow::fill(&node.host, &growing, &record.private_path, file_system).await;
+    filled.map_err(not_yet(&volume, HANDED_OVER))?;
+    record.device = device.path;
+    record.fstype = ready.file_system.as_str().to_owned();
+    record.uuid = ready.uuid;
+    Ok(())
+}
+
+async fn prepare_file_system(
+    state: &Path,
+    record: &Published,
+    direct: &Direct,
+    mount: &Mount,
+) -> Result<Ready, FormatError> {
+    let journal = Journal::of(state, &record.driver, &record.volume_id);
+    let wanted = Wanted {
+        file_system: mount.file_system,
+        mkfs: &direct.mkfs,
+        blank: direct.blank,
+        fsck: direct.fsck,
+    };
+    prepare::ready(&record.private_path, &journal, wanted, &|_| Ok(())).await
+}
+
+/// Tells the runtime of a volume, and makes the directory in whose place the runtime mounts.
+pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Arc<Error>> {
+    let made = target::make(&record.target);
+    made.map_err(not_yet::<io::Error>(&record.volume_id, HANDED_OVER))?;
+    let shown = node.root.publish(&record.target, &info(record));
+    shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
+}
+
+/// What the runtime is told.
+pub(crate) fn info(record: &Published) -> MountInfo {
+    let volume_type = match record.kind {
+        Kind::Block => block::TYPE,
+        Kind::Vfio => vfio::TYPE,
+        Kind::Spdk => spdk::TYPE,
+    };
+    MountInfo {
+        volume_type: volume_type.into(),
+        device: record.device.display().to_string(),
+        fstype: record.fstype.clone(),
+        metadata: record.metadata.clone(),
+        options: record.options.clone(),
+    }
+}

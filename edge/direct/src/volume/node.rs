@@ -1,0 +1,37 @@
+//! This node, as work with direct volumes needs it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use proto::error::Error;
+
+use crate::device::host::Host;
+use crate::runtimes::mount_info::Root;
+
+/// A node's state directory, its kernel's files, and the entries that its runtimes read.
+pub(crate) struct Node {
+    /// Without one no volume is handed over.
+    pub(crate) state: Option<PathBuf>,
+    pub(crate) host: Host,
+    pub(crate) root: Root,
+    /// Held while a device is claimed for a volume.
+    pub(super) claims: Mutex<()>,
+}
+
+impl Node {
+    pub(crate) fn new(state: Option<PathBuf>, host: Host, root: Root) -> Self {
+        Self { state, host, root, claims: Mutex::default() }
+    }
+
+    /// The state directory.
+    ///
+    /// # Errors
+    /// There is none, so this volume is refused.
+    pub(crate) fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
+        let missing = || Error::DirectRefused {
+            volume: volume.to_owned(),
+            why: "there is no --state".into(),
+        };
+        self.state.as_deref().ok_or_else(|| missing().into())
+    }
+}

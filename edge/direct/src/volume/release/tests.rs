@@ -1,0 +1,117 @@
+//! Devices that somebody still has, that two volumes would have, or of which nothing can be said.
+
+use super::super::attach;
+use super::super::verify::{DeviceMatch, verify};
+use super::*;
+use crate::device::host::tests::{block_devices, with_open};
+use crate::records::published::State;
+use crate::records::published::tests::record;
+use crate::runtimes::mount_info::Root;
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    proc: tempfile::TempDir,
+    node: Node,
+    /// A block device of this host, which is only looked at.
+    device: std::path::PathBuf,
+    number: u64,
+}
+
+/// A node with a process that has a block device open; none on a host without block devices.
+fn fixture() -> Option<Fixture> {
+    let device = block_devices().into_iter().next()?;
+    let number = host::number(&device).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (proc, host) = with_open(&device);
+    let root = Root::new(dir.path().join("run/entries"));
+    let node = Node::new(Some(dir.path().join("state")), host, root);
+    Some(Fixture { dir, proc, node, device, number })
+}
+
+impl Fixture {
+    /// A volume that was handed over with that device.
+    fn volume(&self, id: &str) -> Published {
+        let target = self.dir.path().join("pods").join(id);
+        let private_path = self.dir.path().join(format!("private-{id}"));
+        std::os::unix::fs::symlink(&self.device, &private_path).unwrap();
+        let device = self.device.clone();
+        Published { target, private_path, device, number: self.number, ..record(id) }
+    }
+
+    fn vm_ends(&self) {
+        std::fs::remove_file(self.proc.path().join("12/fd/3")).unwrap();
+    }
+
+    fn entries(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("run/entries")).unwrap().count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_vm_has_is_not_taken_back() {
+    let Some(fixture) = fixture() else { return };
+    let volume = fixture.volume("v");
+    let mut info = attach::info(&volume);
+    info.metadata = [("edge-csi.io/driver", "d.example"), ("edge-csi.io/volume-id", "v")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    fixture.node.root.publish(&volume.target, &info).unwrap();
+    for absent in [Absent::TakenBack, Absent::Lost] {
+        let refused = withdraw(&fixture.node, &volume, absent).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+        assert!(refused.chain().contains("is open in process 12"), "{}", refused.chain());
+    }
+    assert_eq!(fixture.entries(), 0, "a VM that starts now would get it");
+    // Also when formatting was only begun.
+    let begun = Published { number: 0, state: State::Begun, ..volume.clone() };
+    assert!(withdraw(&fixture.node, &begun, Absent::TakenBack).await.is_err());
+    // Nobody has it after another boot.
+    let before = Published { boot: "before".into(), ..volume.clone() };
+    withdraw(&fixture.node, &before, Absent::TakenBack).await.unwrap();
+    fixture.vm_ends();
+    withdraw(&fixture.node, &volume, Absent::TakenBack).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_vm_has_is_not_published_anew_though_the_driver_shows_another_device() {
+    let Some(fixture) = fixture() else { return };
+    let volume = fixture.volume("v");
+    std::fs::remove_file(&volume.private_path).unwrap();
+    assert!(withdraw(&fixture.node, &volume, Absent::Lost).await.is_err(), "its VM still has it");
+    // The driver has taken it back already; the number may be anybody's.
+    withdraw(&fixture.node, &volume, Absent::TakenBack).await.unwrap();
+    // It is another volume's by now.
+    fixture.volume("w").keep(&fixture.dir.path().join("state")).unwrap();
+    withdraw(&fixture.node, &volume, Absent::Lost).await.unwrap();
+}
+
+#[test]
+fn a_device_is_one_volumes() {
+    let Some(fixture) = fixture() else { return };
+    let device = Device { path: fixture.device.clone(), number: fixture.number };
+    let mut first = Published { number: 0, state: State::Begun, ..fixture.volume("v") };
+    let mut second = Published { number: 0, state: State::Begun, ..fixture.volume("w") };
+    claim(&fixture.node, &mut first, &device).unwrap();
+    claim(&fixture.node, &mut first, &device).unwrap();
+    let refused = claim(&fixture.node, &mut second, &device).unwrap_err();
+    assert!(refused.chain().contains("is the device of volume v too"), "{}", refused.chain());
+    assert_eq!((refused.code(), second.number), (tonic::Code::Unavailable, 0));
+    // The driver has given the number to another since.
+    std::fs::remove_file(&first.private_path).unwrap();
+    claim(&fixture.node, &mut second, &device).unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_found_out_is_neither_yes_nor_no() {
+    let Some(fixture) = fixture() else { return };
+    let volume = fixture.volume("v");
+    let before = Published { boot: "before".into(), ..volume.clone() };
+    assert!(matches!(verify(&fixture.node, &before).await, DeviceMatch::Another));
+    let other = Published { number: volume.number + 1, ..volume.clone() };
+    assert!(matches!(verify(&fixture.node, &other).await, DeviceMatch::Another));
+    // A device that cannot be looked at, and is not there under its name.
+    let gone = Published { device: "/dev/does-not-exist".into(), ..volume.clone() };
+    assert!(matches!(verify(&fixture.node, &gone).await, DeviceMatch::Unknown(_)));
+    std::fs::remove_dir_all(fixture.proc.path().join("sys")).unwrap();
+    assert!(matches!(verify(&fixture.node, &before).await, DeviceMatch::Unknown(_)));
+}

@@ -1,0 +1,227 @@
+//! `csi-edge direct`: what an operator sees of this node's direct volumes, and does about them.
+//!
+//! It reads the records and the contract's entries from the disk, so that it works whether csi-edge runs or not.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use edge_direct::admin::reconcile;
+use edge_direct::admin::show;
+use edge_direct::admin::volumes;
+use edge_direct::cdi;
+use edge_direct::nri;
+use edge_direct::nri::guard::Handlers;
+use edge_direct::nri::plugin::Plugin;
+use edge_direct::records::published;
+use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
+use proto::host::tasks;
+use serde::Serialize;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Direct {
+    /// Show all direct volumes of this node, with who has them.
+    List {
+        /// Where to look
+        #[command(flatten)]
+        at: At,
+        /// How to show it
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Show all that is known of one volume, and ask its guest for its statistics.
+    Inspect {
+        /// The volume's id, or the target where it is published
+        volume: String,
+        /// Where to look
+        #[command(flatten)]
+        at: At,
+        /// How to show it
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Hand over again what was lost, as csi-edge does when it starts, and say what came of it. Not while csi-edge runs.
+    Reconcile {
+        /// Where to look
+        #[command(flatten)]
+        at: At,
+        /// How to show it
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Answer the container runtime before it makes a container (NRI): typed mounts for VFIO and SPDK, and no direct
+    /// volume in a container that is no VM's.
+    Nri(Nri),
+    /// Write a file of the Container Device Interface that names the devices of this node's direct volumes.
+    Cdi {
+        /// Where to look
+        #[command(flatten)]
+        at: At,
+        /// Where container runtimes read such files
+        #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+        dir: PathBuf,
+    },
+}
+
+/// Where a node has its things.
+#[derive(Debug, Args)]
+pub struct At {
+    /// The state directory of csi-edge, as in `serve --state`
+    #[arg(long, value_name = "DIR")]
+    pub state: PathBuf,
+    /// The entries that runtimes read
+    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().entries)]
+    pub entries: PathBuf,
+    /// The sandboxes of Kata's Go runtime
+    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().kata_go)]
+    pub kata_go: PathBuf,
+    /// The sandboxes of Kata's runtime-rs
+    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().kata_rs)]
+    pub kata_rs: PathBuf,
+    /// The sandboxes of runtimes that serve our own contract
+    #[arg(long, value_name = "DIR", default_value_os_t = Roots::default().reference)]
+    pub sandboxes: PathBuf,
+}
+
+/// What `nri` takes.
+#[derive(Debug, Args)]
+pub struct Nri {
+    /// Where to look
+    #[command(flatten)]
+    pub at: At,
+    /// Where the container runtime takes plugins
+    #[arg(long, value_name = "PATH", default_value = nri::SOCKET)]
+    pub socket: PathBuf,
+    /// When it is asked among other plugins: two digits, the lower the sooner
+    #[arg(long, value_name = "NN", default_value = "10", value_parser = two_digits)]
+    pub index: String,
+    /// A handler of the container runtime that runs VMs which take direct volumes; give it once for each
+    #[arg(long = "vm-handler", value_name = "HANDLER", required = true)]
+    pub vm: Vec<String>,
+    /// One of them that takes a mount's type, as Kata's runtime-rs does; give it once for each
+    #[arg(long = "typed-handler", value_name = "HANDLER")]
+    pub typed: Vec<String>,
+}
+
+/// How a command shows what it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+impl At {
+    fn runtimes(&self) -> Runtimes {
+        Runtimes::new(self.roots(), PATIENCE)
+    }
+
+    fn roots(&self) -> Roots {
+        let (kata_go, kata_rs) = (self.kata_go.clone(), self.kata_rs.clone());
+        Roots { entries: self.entries.clone(), kata_go, kata_rs, reference: self.sandboxes.clone() }
+    }
+}
+
+fn two_digits(text: &str) -> Result<String, String> {
+    let good = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if good { Ok(text.to_owned()) } else { Err("write two digits, for example 10".into()) }
+}
+
+/// Runs a command and writes to `out` what it found.
+///
+/// # Errors
+/// Something cannot be read or written; the text says what and why.
+pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
+    let (Direct::List { at, .. }
+    | Direct::Inspect { at, .. }
+    | Direct::Reconcile { at, .. }
+    | Direct::Nri(Nri { at, .. })
+    | Direct::Cdi { at, .. }) = &command;
+    // With a wrong path every command would say that there is nothing.
+    anyhow::ensure!(
+        at.state.is_dir(),
+        "{} is no directory; where has csi-edge its state?",
+        at.state.display()
+    );
+    match command {
+        Direct::List { at, output } => list(&at, output, out).await,
+        Direct::Inspect { volume, at, output } => inspect(&volume, &at, output, out).await,
+        Direct::Reconcile { at, output } => reconcile(&at, output, out).await,
+        Direct::Nri(command) => serve_nri(command).await,
+        Direct::Cdi { at, dir } => write_cdi(&at, &dir, out),
+    }
+}
+
+async fn list(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+    let volumes = volumes::all(&at.state, &at.runtimes()).await?;
+    match output {
+        Form::Json => json(out, volumes.as_slice()),
+        Form::Table => Ok(show::table(out, &volumes)?),
+    }
+}
+
+async fn inspect(volume: &str, at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+    let runtimes = at.runtimes();
+    let mut found = volumes::all(&at.state, &runtimes).await?;
+    found.retain(|found| found.volume_id == volume || found.target.as_os_str() == volume);
+    anyhow::ensure!(
+        !found.is_empty(),
+        "{volume} is neither a direct volume of this node nor its target"
+    );
+    for volume in &mut found {
+        volume.ask(&at.state, &runtimes).await?;
+    }
+    match output {
+        Form::Json => json(out, found.as_slice()),
+        Form::Table => Ok(show::details(out, &found)?),
+    }
+}
+
+async fn reconcile(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+    let changes = reconcile::reconcile(&at.state, at.roots()).await?;
+    if output == Form::Json {
+        return json(out, changes.as_slice());
+    }
+    for change in &changes {
+        let volume = show::printable(&change.volume_id);
+        writeln!(out, "{volume}: {} ({})", change.did, change.target.display())?;
+    }
+    Ok(writeln!(out, "{} direct volumes", changes.len())?)
+}
+
+/// Answers the container runtime until told to stop.
+async fn serve_nri(Nri { at, socket, index, vm, typed }: Nri) -> anyhow::Result<()> {
+    let mut handlers =
+        Handlers { vm: vm.into_iter().collect(), typed: typed.into_iter().collect() };
+    // A handler that takes typed mounts runs VMs.
+    handlers.vm.extend(handlers.typed.iter().cloned());
+    let runtimes = Arc::new(at.runtimes());
+    let plugin = Plugin { state: at.state, index, handlers, runtimes };
+    tokio::select! {
+        biased;
+        end = tasks::signal() => Ok(end?),
+        () = plugin.keep(socket) => Ok(()),
+    }
+}
+
+fn write_cdi(at: &At, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    let reading = || format!("the records in {}", at.state.display());
+    let records = published::all(&at.state).with_context(reading)?;
+    let file = dir.join(cdi::FILE);
+    let writing = || format!("{} cannot be written", file.display());
+    let file = file.display();
+    match cdi::write(dir, &records).with_context(writing)? {
+        0 => writeln!(out, "there is no device to name, so there is no {file}")?,
+        n => writeln!(out, "{file}: direct volumes as devices of {}: {n}", cdi::KIND)?,
+    }
+    Ok(())
+}
+
+fn json(out: &mut impl Write, volumes: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, volumes)?;
+    Ok(writeln!(out)?)
+}

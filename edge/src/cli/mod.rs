@@ -1,0 +1,89 @@
+//! The command line of csi-edge.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use proto::config::Flags;
+use proto::link::endpoint::Endpoint;
+use proto::names::DriverName;
+
+use self::direct::Direct;
+
+pub mod direct;
+
+/// Carries CSI calls from the cloud out against the drivers of this node.
+///
+/// csi-edge dials csi-cloud, so it needs no open port. It shows a certificate that names this node, and
+/// then serves the calls that the cloud sends, against the drivers that it is given.
+#[derive(Debug, Parser)]
+#[command(name = "csi-edge", version, after_help = EXAMPLE)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  csi-edge serve --cloud quic://cloud.example:7443 --cloud wss://cloud.example:7443 \\
+    --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
+    --ca ca.crt --cert node-1.crt --key node-1.key --fronts /run/edge-csi \\
+    --state /var/lib/edge-csi
+
+RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,info.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Link to the cloud and serve until told to stop (SIGTERM, SIGINT).
+    Serve(Serve),
+    /// Look after the volumes that are handed to VMs directly.
+    #[command(subcommand)]
+    Direct(Direct),
+}
+
+/// What `serve` takes. A flag overrides the file.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// What both programs have
+    #[command(flatten)]
+    pub common: Flags,
+    /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT; several are several ways, the preferred first
+    #[arg(long, value_name = "URL")]
+    pub cloud: Vec<Endpoint>,
+    /// A driver of this node and its CSI socket; give it once for each driver
+    #[arg(long = "driver", value_name = "NAME=SOCKET", value_parser = driver_at)]
+    pub drivers: Vec<DriverAt>,
+    /// A directory for this node's own CSI sockets, one NAME.sock for each driver
+    #[arg(long, value_name = "DIR")]
+    pub fronts: Option<PathBuf>,
+    /// A directory for what csi-edge must know after a restart without the cloud; on a disk that outlives a reboot
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub direct_volumes: Option<PathBuf>,
+    /// Where VM runtimes that serve csi-edge's own contract have their sandboxes; /run/edge-csi/sandboxes if it is not given
+    #[arg(long, value_name = "DIR")]
+    pub sandboxes: Option<PathBuf>,
+}
+
+/// A driver and its socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverAt {
+    /// Its CSI name.
+    pub name: DriverName,
+    /// Its socket's path.
+    pub socket: PathBuf,
+}
+
+fn driver_at(text: &str) -> Result<DriverAt, String> {
+    let (name, socket) = text.split_once('=').ok_or("write NAME=SOCKET")?;
+    let name = name.parse().map_err(|error: proto::names::IdentityError| error.to_string())?;
+    let socket = socket.strip_prefix("unix://").unwrap_or(socket);
+    if socket.is_empty() {
+        Err("the socket's path is missing".into())
+    } else {
+        Ok(DriverAt { name, socket: socket.into() })
+    }
+}

@@ -1,0 +1,125 @@
+//! When to dial again: full jitter, so that edges that lost the cloud together do not come back together.
+//!
+//! The longest delay doubles with each failure, up to what the cloud wishes. Whoever plays an edge uses this too.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tokio::time::{Instant, sleep_until};
+
+/// The longest first delay.
+const FIRST: Duration = Duration::from_millis(500);
+/// The longest delay, if the cloud says nothing else.
+const LAST: Duration = Duration::from_secs(30);
+/// A link that has held for so long is stable: the next one is dialed without much delay.
+pub const STABLE: Duration = Duration::from_secs(30);
+
+/// The longest delay that the cloud wishes, from 500 ms to 30 s; 30 s until it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cap(Duration);
+
+impl Default for Cap {
+    fn default() -> Self {
+        Self(LAST)
+    }
+}
+
+impl Cap {
+    /// Takes what the cloud says, within what makes sense.
+    pub fn take(&mut self, told: Option<Duration>) {
+        if let Some(told) = told {
+            self.0 = told.clamp(FIRST, LAST);
+        }
+    }
+}
+
+/// The delays of one way to the cloud.
+pub struct Backoff {
+    /// The longest that each next delay may be, but for the cloud's cap.
+    delays: ExponentialBackoff,
+    not_before: Instant,
+    dice: StdRng,
+}
+
+fn delays() -> ExponentialBackoff {
+    ExponentialBuilder::new().with_min_delay(FIRST).with_max_delay(LAST).without_max_times().build()
+}
+
+impl Backoff {
+    /// No failure yet: the first dial is at once. Delays are drawn with `dice`, no two edges' alike.
+    pub fn new(dice: StdRng) -> Self {
+        Self { delays: delays(), not_before: Instant::now(), dice }
+    }
+
+    /// Forgets the failures: the next dial is at once.
+    pub fn forget(&mut self) {
+        (self.delays, self.not_before) = (delays(), Instant::now());
+    }
+
+    /// Notes that no link came up; gives how long the way is left alone.
+    pub fn failed(&mut self, cap: Cap) -> Duration {
+        let longest = self.delays.next().unwrap_or(LAST).min(cap.0);
+        self.leave_alone(longest)
+    }
+
+    /// Notes that a link is gone, which was [`STABLE`] or was not; gives how long the way is left alone.
+    pub fn ended(&mut self, stable: bool, cap: Cap) -> Duration {
+        if stable { self.reset() } else { self.failed(cap) }
+    }
+
+    /// Forgets the failures, and lets a little time pass all the same.
+    pub fn reset(&mut self) -> Duration {
+        self.delays = delays();
+        self.leave_alone(FIRST)
+    }
+
+    /// Waits until it is time to dial.
+    pub async fn over(&self) {
+        sleep_until(self.not_before).await;
+    }
+
+    fn leave_alone(&mut self, longest: Duration) -> Duration {
+        let delay = longest.mul_f64(self.dice.random_range(0.0..1.0));
+        self.not_before = Instant::now() + delay;
+        delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_grow_to_the_cap_and_start_again_after_a_stable_link() {
+        let mut backoff = Backoff::new(rand::make_rng());
+        let bounds = [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000].map(Duration::from_millis);
+        let mut longest = [Duration::ZERO; 8];
+        // Enough draws that each bound is nearly reached, and none is passed.
+        for _ in 0..1000 {
+            for (seen, bound) in longest.iter_mut().zip(bounds) {
+                let delay = backoff.failed(Cap(Duration::from_secs(5)));
+                assert!(delay <= bound, "{delay:?} of {bound:?}");
+                assert_eq!(backoff.not_before, Instant::now() + delay);
+                *seen = (*seen).max(delay);
+            }
+            assert!(backoff.reset() <= FIRST);
+        }
+        assert!(
+            longest.iter().zip(bounds).all(|(seen, bound)| *seen > bound.mul_f64(0.9)),
+            "{longest:?}"
+        );
+    }
+
+    #[test]
+    fn the_clouds_wish_is_taken_within_reason() {
+        let mut cap = Cap::default();
+        for (told, taken) in
+            [(None, 30_000), (Some(0), 500), (Some(2_000), 2_000), (Some(3_600_000), 30_000)]
+        {
+            cap.take(told.map(Duration::from_millis));
+            assert_eq!(cap.0, Duration::from_millis(taken));
+        }
+    }
+}

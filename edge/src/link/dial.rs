@@ -1,0 +1,37 @@
+//! What dialing the cloud needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use edge_calls::drivers::Drivers;
+use edge_calls::executor::Executor;
+use edge_calls::lease_client::LeaseClient;
+use edge_calls::scopes::Scopes;
+use proto::link::endpoint::Endpoint;
+use proto::link::tls::Credentials;
+use proto::link::{Connect, KeepAlive};
+use proto::names::NodeName;
+
+/// All that dialing needs.
+pub struct Dial {
+    /// The endpoints of the cloud, the preferred first.
+    pub cloud: Vec<Endpoint>,
+    /// The first delay before a preferred endpoint is tried again; later delays are longer.
+    pub return_after: Duration,
+    /// Who this edge is, and whom it trusts.
+    pub credentials: Credentials,
+    /// This node, as its certificate says.
+    pub node: NodeName,
+    /// The drivers that the hello names.
+    pub drivers: Arc<Drivers>,
+    /// Executes the calls.
+    pub executor: Arc<Executor>,
+    /// Takes the scopes that the cloud tells.
+    pub scopes: Arc<Scopes>,
+    /// Sends its requests on the link in use.
+    pub leases: Arc<LeaseClient>,
+    /// How liveness is watched.
+    pub keep_alive: KeepAlive,
+    /// How the network is reached.
+    pub connect: Connect,
+}

@@ -1,0 +1,66 @@
+//! Says hello on a new link and takes the cloud's welcome.
+
+use std::time::Duration;
+
+use proto::control::hello::{Hello, Message, PROTOCOL, Welcome};
+use proto::link::endpoint::Endpoint;
+use proto::link::{Event, HANDSHAKE, Link, LinkError};
+use tokio::sync::watch;
+use tracing::error;
+
+use super::dial::Dial;
+
+/// A link that the cloud has welcomed.
+pub(super) struct Greeted {
+    pub(super) link: Link,
+    /// Has changed if the drivers have since the hello.
+    pub(super) changed: watch::Receiver<u64>,
+    /// Whether the cloud grants leases.
+    pub(super) leases: bool,
+    pub(super) backoff_cap: Option<Duration>,
+}
+
+/// Says hello and takes the welcome.
+pub(super) async fn greet(
+    dial: &Dial,
+    cloud: &Endpoint,
+    mut link: Link,
+) -> Result<Greeted, LinkError> {
+    let changed = dial.drivers.changes();
+    let hello = Hello {
+        protocol: PROTOCOL,
+        node: dial.node.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        drivers: dial.drivers.hello(),
+        owners: true,
+    };
+    link.send(&Message::Hello(hello)).await?;
+    let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
+    match answer.map_err(|_| LinkError::TimedOut)? {
+        Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
+            let backoff_cap = cap(&welcome);
+            let leases = welcome.owners;
+            // Made durable when the link is up: a disk that hangs keeps no node away.
+            dial.scopes.hear(welcome.scopes);
+            Ok(Greeted { link, changed, leases, backoff_cap })
+        }
+        Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
+            Err(LinkError::Transport(format!(
+                "the cloud speaks link protocol {protocol} and this csi-edge speaks {PROTOCOL}"
+            )))
+        }
+        Event::Message(Message::Refused(refused)) => {
+            error!(%cloud, reason = refused.reason, "the cloud refused this edge");
+            Err(LinkError::Closed(format!("the cloud refused this edge: {}", refused.reason)))
+        }
+        Event::Message(_) | Event::Opened(..) => {
+            Err(LinkError::Transport("it did not answer the hello".into()))
+        }
+        Event::Closed(error) => Err(error),
+    }
+}
+
+/// The longest backoff that the cloud wishes.
+pub(super) fn cap(welcome: &Welcome) -> Option<Duration> {
+    welcome.backoff_cap_ms.map(|ms| Duration::from_millis(ms.into()))
+}

@@ -1,0 +1,145 @@
+//! Keeps a link to the cloud by the best endpoint there is.
+//!
+//! While the endpoint in use is not the preferred one, that is tried again. A cloud that is going
+//! away is left for another.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use edge_calls::executor::Replaced;
+use proto::error::chain;
+use proto::host::tasks::Tasks;
+use proto::link::LinkError;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::backoff::STABLE;
+use super::dial::Dial;
+use super::endpoints::{Aim, Endpoints, Found};
+use super::serve;
+use super::serve::{LinkEvent, Use};
+
+/// The delay between two attempts at a preferred endpoint grows to this many times the first.
+const RETURN_GROWTH: u32 = 10;
+
+/// The link in use.
+struct Current {
+    endpoint: usize,
+    since: Instant,
+    events: mpsc::Receiver<LinkEvent>,
+    /// Told to stop, the link says goodbye, finishes its calls and ends.
+    tasks: Tasks,
+    /// Set when a newer link replaces this one: what arrives from now on was sent before that.
+    replaced: Replaced,
+    /// The cloud said that it goes away.
+    leaving: bool,
+    return_after: Duration,
+}
+
+impl Dial {
+    /// Keeps a link until told to stop. The link then ends in a task of `tasks`, its calls
+    /// finished. Delays are drawn with `dice`, which differ from edge to edge.
+    pub async fn keep(self, mut dice: StdRng, tasks: Tasks) {
+        let dial = Arc::new(self);
+        let mut endpoints = Endpoints::new(&dial.cloud, &mut dice);
+        let mut current: Option<Current> = None;
+        loop {
+            let aim = current.as_ref().map_or(Aim::Any, |current| current.aim(&mut dice));
+            tokio::select! {
+                biased;
+                () = tasks.stopped() => return,
+                event = next(&mut current) => match event {
+                    LinkEvent::Leave => {
+                        current.iter_mut().for_each(|current| current.leaving = true);
+                    }
+                    LinkEvent::BackoffCap(cap) => endpoints.cap(cap),
+                    LinkEvent::Ended(reason) => ended(current.take(), &reason, &mut endpoints),
+                },
+                found = endpoints.find(&dial, &aim) => match found {
+                    Some(found) => {
+                        let newer = begin(&dial, found, &mut endpoints, &tasks);
+                        if let Some(older) = current.replace(newer) {
+                            older.let_go();
+                        }
+                    }
+                    None => {
+                        let first = dial.return_after;
+                        current.iter_mut().for_each(|current| current.wait_longer(first));
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn begin(dial: &Arc<Dial>, found: Found, endpoints: &mut Endpoints, tasks: &Tasks) -> Current {
+    let Found { endpoint, greeted } = found;
+    endpoints.cap(greeted.backoff_cap);
+    let name = endpoints.name(endpoint);
+    info!(cloud = %name, node = %dial.node, "linked");
+    println!("linked {name} as {}", dial.node);
+    let (tell, events) = mpsc::channel(8);
+    let link_tasks = tasks.child();
+    let replaced = Replaced::default();
+    let link = Use { tell, tasks: link_tasks.clone(), replaced: replaced.clone() };
+    tasks.spawn("link", serve::run(dial.clone(), greeted, link));
+    Current {
+        endpoint,
+        since: Instant::now(),
+        events,
+        tasks: link_tasks,
+        replaced,
+        leaving: false,
+        return_after: dial.return_after,
+    }
+}
+
+fn ended(current: Option<Current>, reason: &LinkError, endpoints: &mut Endpoints) {
+    let Some(ended) = current else { return };
+    // A cloud that goes away in order has not failed.
+    let stable = ended.leaving || ended.since.elapsed() >= STABLE;
+    let delay = endpoints.ended(ended.endpoint, stable);
+    let cloud = endpoints.name(ended.endpoint);
+    warn!(%cloud, reason = %chain(reason), ?delay, "no link; dialing again");
+}
+
+/// The next event of the link in use; never one without a link.
+async fn next(current: &mut Option<Current>) -> LinkEvent {
+    match current {
+        Some(current) => current.events.recv().await.unwrap_or_else(|| {
+            // The task tells how it ended before it goes, so this is for a task that crashed.
+            LinkEvent::Ended(LinkError::Closed("its task is gone".into()))
+        }),
+        None => std::future::pending().await,
+    }
+}
+
+impl Current {
+    fn aim(&self, dice: &mut StdRng) -> Aim {
+        match self.endpoint {
+            endpoint if self.leaving => Aim::Elsewhere { than: endpoint },
+            0 => Aim::Nothing,
+            endpoint => {
+                let after = self.return_after.mul_f64(dice.random_range(0.5..1.5));
+                Aim::Better { than: endpoint, after }
+            }
+        }
+    }
+
+    fn wait_longer(&mut self, first: Duration) {
+        self.return_after = (self.return_after * 2).min(first * RETURN_GROWTH);
+    }
+
+    /// Lets a replaced link go. A cloud that goes away closes it itself, after its last calls; any
+    /// other cloud is told to send no more.
+    fn let_go(self) {
+        if !self.leaving {
+            self.replaced.store(true, Ordering::Relaxed);
+            self.tasks.stop();
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One link: hello, the calls that come on it, and its end in order.
+//!
+//! Told to stop, it asks the cloud to begin no call on it, lets those in flight be answered, and is closed by
+//! the cloud, which knows when the last answer has arrived.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edge_calls::executor::Replaced;
+use edge_calls::lease_client::LeaseRequest;
+use proto::control::hello::Message;
+use proto::control::lease::{Answer, Owner};
+use proto::error::chain;
+use proto::host::tasks::Tasks;
+use proto::http2::serve;
+use proto::link::{Event, Io, Kind, Link, LinkError};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, info};
+
+use super::dial::Dial;
+use super::hello::{Greeted, cap};
+
+/// How long the cloud may take to answer a goodbye, and to close a link whose last call was answered.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a link that is no longer the one in use may go on with its calls.
+const RETIRED: Duration = Duration::from_secs(600);
+const STOPPING: &str = "csi-edge lets this link go";
+
+/// What a link tells who keeps it.
+pub(super) enum LinkEvent {
+    /// The cloud goes away; have another link.
+    Leave,
+    /// The longest delay that the cloud wishes, if it said one.
+    BackoffCap(Option<Duration>),
+    /// The link is no more.
+    Ended(LinkError),
+}
+
+/// How a link is used.
+pub(super) struct Use {
+    /// Where it tells what it hears.
+    pub(super) tell: mpsc::Sender<LinkEvent>,
+    /// The link's own group.
+    pub(super) tasks: Tasks,
+    /// Set when a newer link is used instead.
+    pub(super) replaced: Replaced,
+}
+
+/// Serves a link until it ends.
+pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
+    let Use { tell, tasks, replaced } = link;
+    let Greeted { link, changed, leases, .. } = greeted;
+    let requests = if leases {
+        Some(dial.leases.linked())
+    } else {
+        dial.leases.linked_without_leases();
+        None
+    };
+    let mut serving = Serving {
+        dial,
+        link: Some(link),
+        // Stopped when the cloud has heard the goodbye, so not with `tasks`.
+        streams: Tasks::default(),
+        own: tasks.clone(),
+        tell,
+        replaced,
+        requests,
+        waiting: HashMap::new(),
+        leaving: false,
+        end: None,
+    };
+    serving.settle_scopes();
+    let ended = serving.run(changed, &tasks).await;
+    serving.streams.give_up();
+    debug!(reason = %chain(&ended), "a link ended");
+    // Nobody listens to a link that was let go.
+    let _ = serving.tell.send(LinkEvent::Ended(ended)).await;
+}
+
+struct Serving {
+    dial: Arc<Dial>,
+    /// Here until it is closed.
+    link: Option<Link>,
+    /// Serve the calls; told to stop, they end with the last call in flight.
+    streams: Tasks,
+    /// The link's own group.
+    own: Tasks,
+    tell: mpsc::Sender<LinkEvent>,
+    replaced: Replaced,
+    /// What the cloud is to be asked about volumes; none if it does not know.
+    requests: Option<mpsc::Receiver<LeaseRequest>>,
+    /// Who waits for its answers.
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    /// We have said goodbye.
+    leaving: bool,
+    /// When the link is closed whatever is on it.
+    end: Option<Instant>,
+}
+
+impl Serving {
+    async fn run(&mut self, mut changed: watch::Receiver<u64>, tasks: &Tasks) -> LinkError {
+        while let Some(link) = &mut self.link {
+            let end = self.end;
+            let over = async {
+                match end {
+                    Some(end) => sleep_until(end).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let stepped = tokio::select! {
+                biased;
+                () = tasks.given_up() => self.close().await,
+                () = over => self.close().await,
+                () = quiet(&self.streams), if self.streams.is_stopped() => self.close().await,
+                () = sleep(GOODBYE), if self.leaving && !self.streams.is_stopped() => {
+                    self.streams.stop();
+                    Ok(())
+                }
+                () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
+                _ = changed.changed() => link.send(&Message::Drivers(self.dial.drivers.hello())).await,
+                Some(request) = next(&mut self.requests) => {
+                    self.waiting.retain(|_, waiting| !waiting.is_closed());
+                    self.waiting.insert(request.own.id, request.answer);
+                    link.send(&Message::Own(request.own)).await
+                }
+                event = link.next() => self.take(event).await,
+            };
+            if let Err(ended) = stepped {
+                return ended;
+            }
+        }
+        LinkError::Closed(STOPPING.into())
+    }
+
+    async fn take(&mut self, event: Event) -> Result<(), LinkError> {
+        match event {
+            Event::Opened(kind, io) => self.serve_calls(kind, io),
+            Event::Message(Message::Leave) if self.leaving => self.streams.stop(),
+            Event::Message(Message::Leave) => {
+                info!("the cloud goes away; looking for another link");
+                self.end.get_or_insert_with(|| Instant::now() + RETIRED);
+                let _ = self.tell.send(LinkEvent::Leave).await;
+            }
+            Event::Message(Message::Welcome(again)) => {
+                let _ = self.tell.send(LinkEvent::BackoffCap(cap(&again))).await;
+                self.dial.scopes.hear(again.scopes);
+                self.settle_scopes();
+            }
+            Event::Message(Message::Owner(Owner { id, answer })) => {
+                // Who left asks again.
+                let _ = self.waiting.remove(&id).map(|waiting| waiting.send(answer));
+            }
+            Event::Message(Message::Refused(refused)) => {
+                return Err(LinkError::Closed(refused.reason));
+            }
+            Event::Message(_) => debug!("a control message that this version has no use for"),
+            Event::Closed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Lets what was heard of scopes count, while the link goes on.
+    fn settle_scopes(&self) {
+        let scopes = self.dial.scopes.clone();
+        self.own.spawn_until_stop("scopes", async move {
+            scopes.settle().await;
+        });
+    }
+
+    /// Asks the cloud to begin no more calls here.
+    async fn say_goodbye(&mut self) -> Result<(), LinkError> {
+        self.leaving = true;
+        self.end.get_or_insert_with(|| Instant::now() + RETIRED);
+        match &mut self.link {
+            Some(link) => link.send(&Message::Leaving).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), LinkError> {
+        if let Some(link) = self.link.take() {
+            link.close(STOPPING).await;
+        }
+        Ok(())
+    }
+
+    /// Serves a byte stream that the cloud opened; ends with the stream, calls in flight do not.
+    fn serve_calls(&self, kind: Kind, io: Io) {
+        let executor = self.dial.executor.clone();
+        let streams = self.streams.clone();
+        let replaced = self.replaced.clone();
+        self.streams.spawn("link http2", async move {
+            let service = move |request| executor.clone().answer_link(request, replaced.clone());
+            let served = tokio::select! {
+                biased;
+                served = serve::serve(io, service, streams.stopped()) => served,
+                () = streams.given_up() => return,
+            };
+            if let Err(error) = served {
+                debug!(?kind, error = %chain(&error), "HTTP/2 on a link ended");
+            }
+        });
+    }
+}
+
+/// The next thing that the cloud is to be asked; never, if it does not know such.
+async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<LeaseRequest> {
+    match requests {
+        Some(requests) => requests.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Ends when nothing more is served, and the cloud has had time to see that and close.
+async fn quiet(streams: &Tasks) {
+    streams.ended().await;
+    sleep(GOODBYE).await;
+}
