@@ -1,6 +1,7 @@
 //! csi-edge: executes calls from the cloud against the CSI drivers of one node, and serves the same
 //! drivers to the node itself. This file only wires.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -17,7 +18,6 @@ use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Role};
 use proto::link::ws;
 use proto::names::NodeName;
-use std::path::Path;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -27,6 +27,8 @@ pub mod cli;
 pub mod config;
 pub mod front;
 pub mod link;
+
+pub use edge_calls::Error;
 
 /// Serves until the process is asked to stop. Then the cloud and the kubelet are told to begin no
 /// call here, and calls in flight are finished within the configured grace.

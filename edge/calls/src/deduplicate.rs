@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::csi::frame::PREFIX;
-use proto::csi::rpc::{Id, Rpc};
-use proto::error::Error;
+use proto::csi::{Id, Method};
 use proto::http2::forward::Answer;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
+
+use crate::error::{Error, Shared};
 
 /// Answers kept for calls that may be sent again.
 const MAX_KEPT: usize = 1024;
@@ -27,12 +28,12 @@ const MAX_CALLS: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(300);
 
 /// How a run ended.
-pub type Outcome = Result<Answer, Arc<Error>>;
+pub type Outcome = Result<Answer, Shared>;
 
 /// A request, as far as it is compared with others.
 pub struct Operation {
     /// Its method.
-    pub rpc: &'static Rpc,
+    pub method: Method,
     /// Its framed message.
     pub body: Bytes,
     /// What nothing else may be done with meanwhile.
@@ -64,7 +65,7 @@ struct Inner {
 }
 
 struct Run {
-    rpc: &'static Rpc,
+    method: Method,
     body: Bytes,
     subjects: Vec<Id>,
     /// The calls that this run answers.
@@ -73,9 +74,9 @@ struct Run {
 }
 
 /// Whether a request asks for what another did.
-fn same(rpc: &Rpc, body: &Bytes, operation: &Operation) -> bool {
+fn same(method: Method, body: &Bytes, operation: &Operation) -> bool {
     let message = |body: &Bytes| body.slice(PREFIX.min(body.len())..);
-    rpc.path == operation.rpc.path && rpc.same(&message(body), &message(&operation.body))
+    method == operation.method && method.same(&message(body), &message(&operation.body))
 }
 
 impl Runs {
@@ -96,8 +97,8 @@ impl Runs {
         let running =
             operation.subjects.iter().find_map(|subject| inner.by_subject.get(subject).copied());
         let Some(key) = running else { return Ok(Begin::Run(self.run(&mut inner, operation))) };
-        let pending = || Error::Pending { method: operation.rpc.method };
-        let run = inner.running.get_mut(&key).filter(|run| same(run.rpc, &run.body, &operation));
+        let pending = || Error::Pending { method: operation.method.name() };
+        let run = inner.running.get_mut(&key).filter(|run| same(run.method, &run.body, &operation));
         let run = run.ok_or_else(pending)?;
         let (outcome, waiting) = oneshot::channel();
         // Those who left make room for those who come, or a hung run would gather them all.
@@ -114,9 +115,10 @@ impl Runs {
     fn run(&self, inner: &mut Inner, operation: Operation) -> Ticket {
         inner.last += 1;
         let key = inner.last;
-        let Operation { rpc, body, subjects, id } = operation;
+        let Operation { method, body, subjects, id } = operation;
         inner.by_subject.extend(subjects.iter().map(|subject| (subject.clone(), key)));
-        let run = Run { rpc, body, subjects, calls: id.into_iter().collect(), waiting: Vec::new() };
+        let run =
+            Run { method, body, subjects, calls: id.into_iter().collect(), waiting: Vec::new() };
         inner.running.insert(key, run);
         Ticket { runs: self.clone(), key }
     }
@@ -173,7 +175,7 @@ struct Kept {
 }
 
 struct Done {
-    rpc: &'static Rpc,
+    method: Method,
     body: Bytes,
     answer: Answer,
 }
@@ -182,13 +184,13 @@ impl Kept {
     fn find(&self, id: &Uuid, operation: &Operation) -> Option<Answer> {
         let done = self.by_call.get(id)?;
         // The same id with another request is nobody's call sent again.
-        same(done.rpc, &done.body, operation).then(|| done.answer.clone())
+        same(done.method, &done.body, operation).then(|| done.answer.clone())
     }
 
     fn keep(&mut self, run: &Run, answer: &Answer) {
         let now = Instant::now();
         let body = Bytes::copy_from_slice(&run.body);
-        let done = Arc::new(Done { rpc: run.rpc, body, answer: answer.apart() });
+        let done = Arc::new(Done { method: run.method, body, answer: answer.apart() });
         for id in &run.calls {
             self.bytes += done.size();
             if let Some(older) = self.by_call.insert(*id, done.clone()) {

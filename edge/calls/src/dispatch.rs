@@ -7,16 +7,17 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::future::BoxFuture;
 use http::Response;
-use proto::error::Error;
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, Body, Call};
-use proto::http2::upstream::MAX_PASSING;
+use proto::http2::forward::{Answer, Body, Call, DeadlinePassed};
+use proto::http2::limits::MAX_PASSING;
+use proto::http2::serve::Stopping;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::deduplicate::{Begin, Operation, Outcome, Runs, Ticket};
 use crate::drivers::Driver;
+use crate::error::{Error, Shared};
 
 /// The most calls in flight at one driver; further ones are refused, since each holds its request
 /// and its answer in memory.
@@ -67,7 +68,7 @@ impl Dispatcher {
         match self.runs.begin(operation)? {
             Begin::Done(answer) => Ok(*answer),
             Begin::Wait(outcome) => {
-                let gone = |_| Err(Error::Stopping("csi-edge").into());
+                let gone = |_| Err(Stopping("csi-edge").into());
                 outcome.await.unwrap_or_else(gone)
             }
             Begin::Run(ticket) => self.run(call, deadline, Some(ticket)).await,
@@ -84,11 +85,11 @@ impl Dispatcher {
         let permit = self.unary.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(Error::DeadlinePassed("before it was passed on to the driver").into());
+            return Err(DeadlinePassed("before it was passed on to the driver").into());
         }
         let driver = self.driver.clone();
         let run = async move {
-            let outcome = exchange(&driver, call, deadline).await.map_err(Arc::new);
+            let outcome = exchange(&driver, call, deadline).await.map_err(Shared::from);
             drop(permit);
             if let Some(ticket) = ticket {
                 ticket.end(&outcome);

@@ -18,12 +18,12 @@ use prost::Message;
 use proto::control::hello;
 use proto::csi;
 use proto::csi::frame;
-use proto::csi::rpc::{Key, RPCS};
 use proto::csi::topology;
-use proto::error::{Error, chain};
+use proto::csi::{Capabilities, Local, Method};
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, Call};
+use proto::http2::forward::{Answer, Call, DeadlinePassed};
 use proto::http2::upstream;
 use proto::http2::upstream::{Received, Upstream};
 use proto::link::{Connect, Io};
@@ -33,6 +33,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::{info, warn};
+
+use crate::error::Error;
 
 /// How long a driver may take to say who it is.
 const ASK: Duration = Duration::from_secs(5);
@@ -148,11 +150,11 @@ impl Driver {
     /// Asks the driver all that a front of the cloud answers for it.
     async fn ask(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
         let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
-        for rpc in RPCS
-            .iter()
-            .filter(|rpc| matches!(rpc.key(&[]), Ok(Key::Local)) && rpc.method != "Probe")
-        {
-            let path = PathAndQuery::from_static(rpc.path);
+        for method in Method::ALL.iter().copied() {
+            let Some(local) = method.local().filter(|local| *local != Local::Probe) else {
+                continue;
+            };
+            let path = PathAndQuery::from_static(method.path());
             let call = Call { headers: headers(), path, body: frame::frame(&[]) };
             let asked = forward::forward(sender, &call, &authority(), None).await;
             let response = asked
@@ -161,13 +163,13 @@ impl Driver {
             let body = match (answer.ok(), answer.failure()) {
                 (Some(body), _) => body,
                 (None, Some(status)) if status.code() != Code::Unimplemented => {
-                    return Err(not_said(rpc.method, &status));
+                    return Err(not_said(method.name(), &status));
                 }
                 // It does not have the method.
                 (None, _) => continue,
             };
             let message = frame::message(body)?;
-            if rpc.method == "GetPluginInfo" {
+            if local == Local::Info {
                 let says = csi::GetPluginInfoResponse::decode(message.clone())?.name;
                 if says != self.name.as_str() {
                     return Err(format!(
@@ -176,9 +178,9 @@ impl Driver {
                     .into());
                 }
             }
-            driver.answers.insert(rpc.method.into(), hello::Answer(message));
+            driver.answers.insert(method.name().into(), hello::Answer(message));
         }
-        if driver.answers.contains_key("GetPluginInfo") {
+        if driver.answers.contains_key(Method::answering(Local::Info).name()) {
             Ok(driver)
         } else {
             Err("it does not say its name".into())
@@ -198,7 +200,7 @@ impl Driver {
         let sender = self.sender().await?;
         // A driver that was coming back may have been waited for.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(Error::DeadlinePassed("before it was passed on to the driver"));
+            return Err(DeadlinePassed("before it was passed on to the driver").into());
         }
         let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
         forward::forward(&sender, call, &authority(), None).await.map_err(broke)
@@ -238,8 +240,12 @@ impl Driver {
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
         let state = self.state.borrow();
         let State::Here(_, hello) = &*state else { return None };
-        let said = |method| hello.answers.get(method).map_or(&[][..], |answer| &answer.0);
-        Some(topology::own(said("GetPluginCapabilities"), said("NodeGetInfo")))
+        let said = |local| {
+            let answer = hello.answers.get(Method::answering(local).name());
+            answer.map_or(&[][..], |answer| &answer.0)
+        };
+        let capabilities = said(Local::Capabilities(Capabilities::Plugin));
+        Some(topology::has_own(capabilities, said(Local::NodeInfo)))
     }
 }
 

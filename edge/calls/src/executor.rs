@@ -10,10 +10,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::csi::frame;
-use proto::csi::rpc;
-use proto::csi::rpc::Rpc;
-use proto::csi::topology;
-use proto::error::{BadRequest, Error};
+use proto::csi::method;
+use proto::csi::status::{BadRequest, ToStatus};
+use proto::csi::{DirectCall, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::busy_poll::Awake;
 use proto::http2::forward;
@@ -26,11 +25,12 @@ use uuid::Uuid;
 use crate::deduplicate::{Operation, Outcome};
 use crate::dispatch::Dispatcher;
 use crate::drivers::Driver;
-use crate::rewrite::Rewrite;
+use crate::error::{Error, Refusal, Shared};
+use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
 
 /// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
-pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), Error> + Send + Sync>;
+pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), Refusal> + Send + Sync>;
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
@@ -121,7 +121,7 @@ impl Executor {
         Ok(result.inspect(|_| debug!(rpc, driver, ms, "answered")).unwrap_or_else(|error| {
             let code = error.code();
             warn!(rpc, driver, ?code, ms, error = error.chain(), "not carried out");
-            error.response()
+            forward::failure(&error)
         }))
     }
 
@@ -130,43 +130,45 @@ impl Executor {
         driver: &str,
         Origin { id, replaced, front_of }: Origin,
         request: Request<B>,
-    ) -> Result<Response<Body>, Arc<Error>> {
+    ) -> Result<Response<Body>, Shared> {
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path();
-        if !rpc::of_driver(path) {
+        if !method::of_driver(path) {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
-        let (name, dispatcher) = self.dispatcher(driver)?;
+        let (driver, dispatcher) = self.dispatcher(driver)?;
         // The driver knows methods newer than this csi-edge; only the answer's length is bounded.
-        let row = rpc::find(path);
-        let method = row.map_or("a method newer than this csi-edge", |rpc| rpc.method);
-        let bad = |source: BadRequest| Error::BadRequest { method, source };
+        let method = Method::of_path(path);
+        let name = method.map_or("a method newer than this csi-edge", Method::name);
+        let bad = |source: BadRequest| Error::BadRequest { method: name, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
         let work = async {
             let mut body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
             let message = frame::message(&body).map_err(|e| bad(e.into()))?;
-            let key = row.map(|rpc| rpc.key(&message)).transpose().map_err(|e| bad(e.into()))?;
+            let key =
+                method.map(|method| method.key(&message)).transpose().map_err(|e| bad(e.into()))?;
             if replaced.load(Ordering::Relaxed) {
                 // The cloud has sent this call again by now, and maybe a later one too.
                 return Err(Error::LinkReplaced.into());
             }
-            if let Some(guard) = self.delete_guard.as_ref().filter(|_| method == "DeleteVolume") {
-                guard(name, &message)?;
+            if method.and_then(Method::direct) == Some(DirectCall::Delete) {
+                self.delete_guard.as_ref().map_or(Ok(()), |guard| guard(driver, &message))?;
             }
             parts.headers.remove(CALL_ID);
-            let rewrite = row.zip(front_of);
-            let rewrite = rewrite.and_then(|(rpc, node)| self.rewrite(rpc, node, dispatcher));
+            let rewrite = method.zip(front_of);
+            let rewrite = rewrite.and_then(|(method, node)| self.rewrite(method, node, dispatcher));
             if let Some(rewrite) = &rewrite {
                 body = rewrite.request(&message)?;
             }
             let call = Call::new(parts, body.clone());
-            let answer = match row.zip(key) {
-                Some((rpc, _)) if rpc.streaming => {
+            let answer = match method.zip(key) {
+                Some((method, _)) if method.streaming() => {
                     let streamed = Box::pin(dispatcher.stream(call, deadline)).await;
-                    return streamed.map_err(Arc::new);
+                    return streamed.map_err(Shared::from);
                 }
-                Some((rpc, key)) => {
-                    let operation = Operation { rpc, body, subjects: rpc.subjects(&key), id };
+                Some((method, key)) => {
+                    let subjects = method.subjects(&key);
+                    let operation = Operation { method, body, subjects, id };
                     dispatcher.deduplicate(operation, call, deadline).await?
                 }
                 None => dispatcher.run(call, deadline, None).await?,
@@ -176,19 +178,19 @@ impl Executor {
                 None => answer.response(),
             })
         };
-        forward::until(deadline, std::pin::pin!(work)).await
+        forward::until(deadline, work).await
     }
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
     pub async fn ask(&self, driver: &str, call: Call) -> Outcome {
         let (_, dispatcher) = self.dispatcher(driver)?;
         let path = call.path.path();
-        let rpc = rpc::find(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
-        let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+        let method = Method::of_path(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
+        let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
         let message = frame::message(&call.body).map_err(|e| bad(e.into()))?;
-        let key = rpc.key(&message).map_err(|e| bad(e.into()))?;
-        let subjects = rpc.subjects(&key);
-        let operation = Operation { rpc, body: call.body.clone(), subjects, id: None };
+        let key = method.key(&message).map_err(|e| bad(e.into()))?;
+        let subjects = method.subjects(&key);
+        let operation = Operation { method, body: call.body.clone(), subjects, id: None };
         dispatcher.deduplicate(operation, call, None).await
     }
 
@@ -200,13 +202,12 @@ impl Executor {
     /// How to rewrite topology in a call of the node's own front; none if the method has none.
     fn rewrite<'a>(
         &'a self,
-        rpc: &'static Rpc,
+        method: Method,
         node: NodeName,
         dispatcher: &'a Dispatcher,
-    ) -> Option<Rewrite<'a>> {
-        let Rpc { method, .. } = rpc;
+    ) -> Option<TopologyRewrite<'a>> {
         let driver = &*dispatcher.driver;
-        let rewrite = Rewrite { driver, scopes: &self.scopes, node, method };
-        topology::concerns(method).then_some(rewrite)
+        let rewrite = TopologyRewrite { driver, scopes: &self.scopes, node, method };
+        (method.rewrite() != Rewrite::Nothing).then_some(rewrite)
     }
 }

@@ -7,7 +7,10 @@
 pub mod deduplicate;
 pub mod dispatch;
 pub mod drivers;
+pub mod error;
 pub mod executor;
 pub mod lease_client;
 mod rewrite;
 pub mod scopes;
+
+pub use error::Error;

@@ -3,25 +3,27 @@
 //! Only here and in the cloud's fronts: what the cloud asks a driver over a link is answered as the driver does.
 
 use bytes::Bytes;
+use proto::csi::Method;
 use proto::csi::frame;
+use proto::csi::status::BadRequest;
 use proto::csi::topology;
 use proto::csi::topology::Scope;
-use proto::error::{BadRequest, Error};
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
 
 use crate::drivers::Driver;
+use crate::error::Error;
 use crate::scopes::Scopes;
 
 /// A call of this node's own callers in which topology matters.
-pub(crate) struct Rewrite<'a> {
+pub(crate) struct TopologyRewrite<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) scopes: &'a Scopes,
     pub(crate) node: NodeName,
-    pub(crate) method: &'static str,
+    pub(crate) method: Method,
 }
 
-impl Rewrite<'_> {
+impl TopologyRewrite<'_> {
     /// The (framed) request as the driver gets it, made of its message.
     ///
     /// # Errors
@@ -31,11 +33,11 @@ impl Rewrite<'_> {
             self.scope()?;
         }
         let bad = |source| Error::BadRequest {
-            method: self.method,
+            method: self.method.name(),
             source: BadRequest::Malformed(source),
         };
-        // Rewrite is nobody else's: it goes whatever the driver has.
-        topology::out_of_request(self.method, message)
+        // Our topology is nobody else's: it goes whatever the driver has.
+        topology::out_of_request(self.method.rewrite(), message)
             .map(|message| frame::frame(&message))
             .map_err(bad)
     }
@@ -57,11 +59,11 @@ impl Rewrite<'_> {
         let bad = |_| Error::BadAnswer {
             driver: driver.name.clone(),
             node: node.clone(),
-            method,
+            method: method.name(),
             why: "and the answer cannot be read",
         };
         let message = frame::message(body).map_err(|_| bad(()))?;
-        let shown = topology::into_answer(method, &message, node).map_err(|_| bad(()))?;
+        let shown = topology::into_answer(method.rewrite(), &message, node).map_err(|_| bad(()))?;
         Ok(answer.with(frame::frame(&shown)))
     }
 

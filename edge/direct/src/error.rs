@@ -1,19 +1,165 @@
-//! Failures of work with a direct volume.
+//! The failures of direct volumes, and the one place where each becomes a gRPC status.
+//!
+//! The codes are promises to the kubelet (`docs/errors.md`): whatever may have left an operation
+//! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
+//! code.
 
-use std::sync::Arc;
+use edge_calls::error::Shared;
+use proto::csi::direct::Contradiction;
+use proto::csi::frame::FrameError;
+use proto::csi::status::BadRequest;
+use proto::http2::forward::DeadlinePassed;
+use proto::http2::serve::Stopping;
 
-use proto::error::Error;
+/// Why a call on a direct volume was not carried out, or its outcome is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is not what its method takes; it was not passed on.
+    #[error("the request of {method} cannot be read; nothing was done")]
+    BadRequest {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: BadRequest,
+    },
+    /// The caller's deadline passed; an operation that was begun goes on.
+    #[error(transparent)]
+    DeadlinePassed(#[from] DeadlinePassed),
+    /// A field that must be set is empty.
+    #[error("{0} needs {1} in its request; nothing was done")]
+    Missing(&'static str, &'static str),
+    /// Something else is being done with what the call is about.
+    #[error(
+        "another operation is running for what this {method} is about, with a different request; \
+         send it again when that has ended"
+    )]
+    Pending {
+        /// The RPC's method name.
+        method: &'static str,
+    },
+    /// What is asked of a direct volume cannot be.
+    #[error("{method} is refused; nothing was done")]
+    DirectAsked {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What contradicts what.
+        #[source]
+        source: Contradiction,
+    },
+    /// A direct volume cannot be handed over as things are; nothing was done.
+    #[error("volume {volume} cannot be handed over directly: {why}; nothing was done")]
+    DirectRefused {
+        /// The volume's id.
+        volume: String,
+        /// What stands against it, and what to do.
+        why: String,
+    },
+    /// A volume that one guest owns is another's; nothing was done.
+    #[error("volume {volume} is owned by another: {why}; nothing was done")]
+    Owned {
+        /// The volume's id.
+        volume: String,
+        /// Who has it, and what to do.
+        why: String,
+    },
+    /// A direct volume is published with other words than before.
+    #[error(
+        "volume {volume} is published at {target} already, and differently; unpublish it first"
+    )]
+    DirectDiffers {
+        /// The volume's id.
+        volume: String,
+        /// Where it is published.
+        target: String,
+    },
+    /// A direct volume has not been handed over, or taken back, and some of it may be done.
+    #[error("volume {volume} is not {wanted} yet")]
+    DirectNotYet {
+        /// The volume's id.
+        volume: String,
+        /// What it is to be.
+        wanted: &'static str,
+        /// What stands against it.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The runtime that a direct volume was handed to did not do it.
+    #[error("{method} was not carried out for a volume that is handed over directly")]
+    Direct {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What kind of failure it is.
+        fault: Fault,
+        /// What happened.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// This process is going away.
+    #[error(transparent)]
+    Stopping(#[from] Stopping),
+    /// The driver could not be called.
+    #[error(transparent)]
+    Calls(#[from] Shared),
+}
+
+proto::codes! { Error:
+    BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Unimplemented,
+    // The caller itself broke its request off: nobody reads this.
+    BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Cancelled,
+    // Nothing was sent anywhere, and sending it again would not help.
+    BadRequest { .. } => InvalidArgument,
+    DeadlinePassed(_) => DeadlineExceeded,
+    Missing(..) => InvalidArgument,
+    // CSI: an operation is pending for the volume.
+    Pending { .. } => Aborted,
+    DirectAsked { .. } => InvalidArgument,
+    // CSI, NodeExpandVolume: "currently published on a node but the plugin does not have ONLINE
+    // expansion capability".
+    DirectRefused { .. } => FailedPrecondition,
+    // CSI, ControllerPublishVolume: "Volume published to another node";
+    // DeleteVolume: "Volume in use".
+    Owned { .. } => FailedPrecondition,
+    // CSI: "already been published ... but is incompatible".
+    DirectDiffers { .. } => AlreadyExists,
+    // Not final: the kubelet must unpublish what may be published at the driver.
+    DirectNotYet { .. } => Unavailable,
+    Direct { fault: Fault::Cannot, .. } => Unimplemented,
+    Direct { fault: Fault::NotThere, .. } => NotFound,
+    Direct { fault: Fault::HandedOver, .. } => FailedPrecondition,
+    Direct { fault: Fault::Late, .. } => DeadlineExceeded,
+    Direct { fault: Fault::Failed, .. } => Internal,
+    Direct { fault: Fault::Away, .. } => Unavailable,
+    Stopping(_) => Unavailable,
+    ;
+    Calls(error),
+}
+
+/// How a runtime failed with a direct volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It cannot do that.
+    Cannot,
+    /// The volume is not handed over there.
+    NotThere,
+    /// It is handed over, and only who has it could do that.
+    HandedOver,
+    /// It did not answer in time.
+    Late,
+    /// It tried, and said that it failed.
+    Failed,
+    /// It cannot be reached now.
+    Away,
+}
 
 pub(crate) const HANDED_OVER: &str = "handed over directly";
 pub(crate) const TAKEN_BACK: &str = "taken back";
 
 /// Turns an error into the failure of a volume that is not `wanted` yet; some of it may be done.
-pub(crate) fn not_yet<E>(volume: &str, wanted: &'static str) -> impl Fn(E) -> Arc<Error>
+pub(crate) fn not_yet<E>(volume: &str, wanted: &'static str) -> impl Fn(E) -> Error
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let volume = volume.to_owned();
-    move |source| {
-        Error::DirectNotYet { volume: volume.clone(), wanted, source: source.into() }.into()
-    }
+    move |source| Error::DirectNotYet { volume: volume.clone(), wanted, source: source.into() }
 }

@@ -8,7 +8,7 @@
 pub mod admin;
 pub mod cdi;
 pub mod device;
-mod error;
+pub mod error;
 pub mod format;
 pub mod lease;
 pub mod nri;
@@ -17,4 +17,5 @@ pub mod runtimes;
 mod service;
 mod volume;
 
+pub use error::Error;
 pub use service::direct::{Cloud, Direct, Settings};

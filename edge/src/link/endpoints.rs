@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use proto::error::chain;
+use proto::host::chain;
 use proto::link;
 use proto::link::endpoint::Endpoint;
 use proto::link::{HANDSHAKE, LinkError};

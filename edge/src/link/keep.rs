@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use edge_calls::executor::Replaced;
-use proto::error::chain;
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::link::LinkError;
 use rand::RngExt;

@@ -11,7 +11,7 @@ use edge_calls::executor::Replaced;
 use edge_calls::lease_client::LeaseRequest;
 use proto::control::hello::Message;
 use proto::control::lease::{Answer, Owner};
-use proto::error::chain;
+use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::link::{Event, Io, Kind, Link, LinkError};

@@ -3,13 +3,14 @@
 use super::*;
 use prost::Message;
 use proto::csi;
-use proto::csi::{frame, rpc};
+use proto::csi::frame;
+use proto::csi::status::ToStatus;
 use tonic::Code;
 
 fn operation(method: &str, message: &[u8], id: Option<Uuid>) -> Operation {
-    let rpc = rpc::RPCS.iter().find(|rpc| rpc.method == method).unwrap();
-    let subjects = rpc.subjects(&rpc.key(message).unwrap());
-    Operation { rpc, body: frame::frame(message), subjects, id }
+    let method = Method::of_name(method).unwrap();
+    let subjects = method.subjects(&method.key(message).unwrap());
+    Operation { method, body: frame::frame(message), subjects, id }
 }
 
 fn publish(volume_id: &str, node_id: &str) -> Vec<u8> {

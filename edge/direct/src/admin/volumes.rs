@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use proto::host::chain;
 use serde::Serialize;
 
 use crate::lease::record;
@@ -102,7 +103,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow
     // It is this volume's fault alone.
     let (lease, fault) = match kept {
         Ok(kept) => (kept.map(|kept| kept.lease), None),
-        Err(error) => (None, Some(proto::error::chain(&error))),
+        Err(error) => (None, Some(chain(&error))),
     };
     let standing = match (&holder, record.state) {
         _ if matches!(lease, Some(Lease::Fenced { .. })) => Standing::Fenced,
@@ -164,12 +165,9 @@ impl Volume {
         };
         self.guest = Some(match runtimes.stats(&record).await {
             Ok(stats) => guest(stats),
-            Err(error) => Guest {
-                bytes: None,
-                inodes: None,
-                abnormal: None,
-                silent: Some(proto::error::chain(&error)),
-            },
+            Err(error) => {
+                Guest { bytes: None, inodes: None, abnormal: None, silent: Some(chain(&error)) }
+            }
         });
         Ok(())
     }

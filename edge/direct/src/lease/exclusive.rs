@@ -14,7 +14,7 @@ use edge_calls::lease_client::{LeaseClient, NoAnswer};
 use edge_calls::scopes::Scopes;
 use proto::control::lease::{Answer, MAX_ID, Step};
 use proto::csi::topology::Scope;
-use proto::error::{Error, chain};
+use proto::host::chain;
 use proto::names::DriverName;
 use tracing::{error, info, warn};
 
@@ -22,7 +22,7 @@ use super::cache::LeaseCache;
 use super::fence;
 use super::record;
 use super::record::{Entry, Lease, Wish};
-use crate::error::{HANDED_OVER, not_yet};
+use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::records::published;
 use crate::records::published::Published;
 use crate::volume::node::Node;
@@ -77,11 +77,11 @@ impl Leases {
         driver: &DriverName,
         volume: &str,
         (target, recorded): (&Path, bool),
-    ) -> Result<(), Arc<Error>> {
+    ) -> Result<(), Error> {
         if volume.len() > MAX_ID {
             let why =
                 format!("its id has more than {MAX_ID} bytes, so it cannot be known whose it is");
-            return Err(Error::DirectRefused { volume: volume.to_owned(), why }.into());
+            return Err(Error::DirectRefused { volume: volume.to_owned(), why });
         }
         let state = self.node.state(volume)?;
         self.client.first_link().await;
@@ -112,7 +112,7 @@ impl Leases {
     }
 
     /// Requests a lease from the cloud, or has a held one confirmed.
-    async fn request(&self, driver: &DriverName, entry: Entry) -> Result<(), Arc<Error>> {
+    async fn request(&self, driver: &DriverName, entry: Entry) -> Result<(), Error> {
         let volume = entry.volume_id.clone();
         let pod = entry.pod.clone();
         let (step, held) = match entry.lease {
@@ -136,9 +136,7 @@ impl Leases {
                 Ok(())
             }
             Answer::Fenced { why } if held => Err(fence::refusal(&volume, &why)),
-            Answer::Anothers { why } | Answer::Fenced { why } => {
-                Err(Error::Owned { volume, why }.into())
-            }
+            Answer::Anothers { why } | Answer::Fenced { why } => Err(Error::Owned { volume, why }),
             Answer::NotNow { why } => Err(not_yet(&volume, HANDED_OVER)(why)),
             Answer::Released => {
                 Err(not_yet(&volume, HANDED_OVER)("csi-cloud answered something else"))

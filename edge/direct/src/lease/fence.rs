@@ -3,11 +3,10 @@
 //!
 //! A guest that has the volume is left alone. Unpublishing the volume ends the fence.
 
-use std::sync::Arc;
-
-use proto::error::{Error, chain};
+use proto::host::chain;
 use tracing::{error, warn};
 
+use crate::error::Error;
 use crate::records::published;
 use crate::records::published::Published;
 use crate::volume::node::Node;
@@ -15,12 +14,12 @@ use crate::volume::release;
 use crate::volume::release::Absent;
 
 /// The refusal for a pod that wants the volume.
-pub(super) fn refusal(volume: &str, why: &str) -> Arc<Error> {
+pub(super) fn refusal(volume: &str, why: &str) -> Error {
     let why = format!(
         "{why}. What is here may be older than what another has written: delete the pod whose guest runs with it here, if \
          one does, and when it is unpublished ask again"
     );
-    Error::Owned { volume: volume.to_owned(), why }.into()
+    Error::Owned { volume: volume.to_owned(), why }
 }
 
 /// Removes a volume's runtime entries. False while a guest has it; that is logged each time,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use backon::BackoffBuilder;
-use proto::error::chain;
+use proto::host::chain;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::{info, warn};

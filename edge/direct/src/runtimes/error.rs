@@ -6,7 +6,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use proto::error::Fault;
+use crate::error;
+use crate::error::Fault;
 
 use super::backend::Reject;
 use super::http::Failure;
@@ -150,7 +151,7 @@ impl Error {
     }
 
     /// The failure of a call of this method.
-    pub fn of_call(self, method: &'static str) -> proto::error::Error {
-        proto::error::Error::Direct { method, fault: self.fault(), source: self.into() }
+    pub(crate) fn of_call(self, method: &'static str) -> error::Error {
+        error::Error::Direct { method, fault: self.fault(), source: self.into() }
     }
 }

@@ -4,11 +4,13 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use edge_calls::error::Refusal;
 use edge_calls::executor::{DeleteGuard, Executor, Origin};
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
-use http::{Request, Response};
+use http::Response;
 use hyper::body::Incoming;
+use proto::csi::Method;
 use proto::host::tasks::Tasks;
 use proto::http2::forward::Body;
 use proto::names::DriverName;
@@ -17,6 +19,7 @@ use super::front;
 use super::locks::VolumeLocks;
 use super::reconcile;
 use super::request;
+use super::request::Request;
 use super::rounds;
 use super::state::Service;
 use crate::device::host::Host;
@@ -55,7 +58,11 @@ pub struct Direct {
 impl Direct {
     /// Refuses a DeleteVolume while this state directory has the volume as handed over.
     pub fn delete_guard(state: Option<PathBuf>) -> DeleteGuard {
-        Box::new(move |driver, message| request::may_be_deleted(state.as_deref(), driver, message))
+        Box::new(move |driver, message| {
+            let state = state.as_deref();
+            let request = Request { state, driver, method: Method::DeleteVolume, message };
+            request::may_be_deleted(&request).map_err(|error| Refusal::of(&error))
+        })
     }
 
     /// Takes the direct volumes of a node over; operations run in `tasks`.
@@ -86,7 +93,7 @@ impl Direct {
         self: Arc<Self>,
         driver: DriverName,
         origin: Origin,
-        request: Request<Incoming>,
+        request: http::Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
         front::answer(self.service.clone(), driver, origin, request).await
     }

@@ -1,32 +1,33 @@
 //! Calls the driver on behalf of a call of the node's front.
 
-use edge_calls::deduplicate::Outcome;
 use edge_calls::executor::Executor;
 use http::HeaderMap;
 use http::uri::PathAndQuery;
 use prost::Message;
 use proto::csi;
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::rpc;
-use proto::csi::rpc::Rpc;
-use proto::error::Error;
-use proto::http2::forward::Call;
+use proto::http2::forward::{Answer, Call};
 use proto::names::DriverName;
 
+use crate::error::Error;
 use crate::records::published::Published;
+
+/// How a call about a direct volume ended.
+pub(super) type Outcome = Result<Answer, Error>;
 
 /// A call of the front, and what of it goes to the driver.
 pub(super) struct DriverCall<'a> {
     pub(super) executor: &'a Executor,
     pub(super) driver: &'a DriverName,
-    pub(super) rpc: &'static Rpc,
+    pub(super) method: Method,
     pub(super) headers: &'a HeaderMap,
 }
 
 impl DriverCall<'_> {
     /// Sends the driver this message of the call's own method.
     pub(super) async fn send(&self, message: &[u8]) -> Outcome {
-        self.send_as(self.rpc, message).await
+        self.send_as(self.method, message).await
     }
 
     /// Has the driver unpublish what it has published at the volume's private path.
@@ -35,14 +36,12 @@ impl DriverCall<'_> {
             volume_id: record.volume_id.clone(),
             target_path: record.private_path.display().to_string(),
         };
-        let rpc = rpc::find("/csi.v1.Node/NodeUnpublishVolume");
-        let rpc = rpc.ok_or_else(|| Error::UnknownMethod("NodeUnpublishVolume".into()))?;
-        self.send_as(rpc, &request.encode_to_vec()).await
+        self.send_as(Method::NodeUnpublishVolume, &request.encode_to_vec()).await
     }
 
-    async fn send_as(&self, rpc: &'static Rpc, message: &[u8]) -> Outcome {
-        let path = PathAndQuery::from_static(rpc.path);
+    async fn send_as(&self, method: Method, message: &[u8]) -> Outcome {
+        let path = PathAndQuery::from_static(method.path());
         let call = Call { headers: self.headers.clone(), path, body: frame::frame(message) };
-        self.executor.ask(self.driver.as_str(), call).await
+        Ok(self.executor.ask(self.driver.as_str(), call).await?)
     }
 }

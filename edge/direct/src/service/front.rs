@@ -5,30 +5,30 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use edge_calls::deduplicate::Outcome;
 use edge_calls::executor::Origin;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::rpc;
-use proto::csi::rpc::Rpc;
-use proto::error::{BadRequest, Error};
+use proto::csi::status::{BadRequest, ToStatus};
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Body, CALL_ID};
+use proto::http2::serve::Stopping;
 use proto::names::DriverName;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::driver_call::DriverCall;
+use super::driver_call::{DriverCall, Outcome};
 use super::locks::VolumeLock;
 use super::publish;
 use super::request;
-use super::request::Work;
+use super::request::{Request as CsiRequest, Work};
 use super::runtime;
 use super::stage;
 use super::state::Service;
 use super::unpublish;
+use crate::error::Error;
 
 /// Where a request goes.
 enum Direction {
@@ -45,22 +45,22 @@ pub(super) async fn answer(
     origin: Origin,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let row = rpc::find(request.uri().path()).filter(|rpc| request::concerns(rpc.method));
-    let Some(rpc) = row else {
+    let method = Method::of_path(request.uri().path());
+    let Some(method) = method.filter(|method| request::concerns(*method)) else {
         return service.executor.answer(driver.as_str(), origin, request).await;
     };
     let (parts, body) = request.into_parts();
-    match begin(service.clone(), &driver, rpc, &parts.headers, body).await {
+    match begin(service.clone(), &driver, method, &parts.headers, body).await {
         Ok(Direction::Pass(body)) => {
             let request = Request::from_parts(parts, Full::new(body));
             service.executor.answer(driver.as_str(), origin, request).await
         }
         Ok(Direction::Done(answer)) => Ok(answer.response()),
         Err(error) => {
-            let rpc = rpc.path;
+            let rpc = method.path();
             let code = error.code();
             warn!(rpc, %driver, ?code, error = error.chain(), "not carried out");
-            Ok(error.response())
+            Ok(forward::failure(&error))
         }
     }
 }
@@ -69,23 +69,22 @@ pub(super) async fn answer(
 async fn begin(
     service: Arc<Service>,
     driver: &DriverName,
-    rpc: &'static Rpc,
+    method: Method,
     headers: &HeaderMap,
     body: Incoming,
-) -> Result<Direction, Arc<Error>> {
-    let bad = |source: BadRequest| Error::BadRequest { method: rpc.method, source };
+) -> Result<Direction, Error> {
+    let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
     let deadline = forward::deadline(headers).map_err(bad)?;
     let work = async {
         let body = frame::collect(body).await.map_err(|e| bad(e.into()))?;
         let message = frame::message(&body).map_err(|e| bad(e.into()))?;
-        let Some((lock, work)) = wait_for_work(&service, driver, rpc.method, &message).await?
-        else {
+        let Some((lock, work)) = wait_for_work(&service, driver, method, &message).await? else {
             return Ok(Direction::Pass(body));
         };
-        let detached = detach(service.clone(), driver.clone(), rpc, headers.clone(), lock, work);
+        let detached = detach(service.clone(), driver.clone(), method, headers.clone(), lock, work);
         detached.await.map(Direction::Done)
     };
-    forward::until(deadline, std::pin::pin!(work)).await
+    forward::until(deadline, work).await
 }
 
 /// The work of a call with the lock of its volume; none if the call is for the driver alone. It
@@ -93,14 +92,16 @@ async fn begin(
 async fn wait_for_work(
     service: &Service,
     driver: &DriverName,
-    method: &'static str,
+    method: Method,
     message: &Bytes,
 ) -> Result<Option<(VolumeLock, Work)>, Error> {
-    let volume = Some((driver.clone(), request::volume(method, message)?));
+    let state = service.node.state.as_deref();
+    let request = CsiRequest { state, driver, method, message };
+    let volume = Some((driver.clone(), request.volume()?));
     let mut reporting = service.locks.reporting();
     loop {
         let is_reported = *reporting.borrow_and_update() == volume;
-        match find_work(service, driver, method, message) {
+        match find_work(service, &request) {
             Err(Error::Pending { .. }) if is_reported => {}
             other => return other,
         }
@@ -111,27 +112,25 @@ async fn wait_for_work(
 
 fn find_work(
     service: &Service,
-    driver: &DriverName,
-    method: &'static str,
-    message: &Bytes,
+    request: &CsiRequest<'_>,
 ) -> Result<Option<(VolumeLock, Work)>, Error> {
-    let volume = request::volume(method, message)?;
-    let state = service.node.state.as_deref();
-    let look = || request::work(state, driver, method, message);
+    let driver = request.driver;
+    let volume = request.volume()?;
     // A running operation may be about to write the volume's first record.
-    if look()?.is_none() && !service.locks.is_locked(driver, &volume) {
+    if request.work()?.is_none() && !service.locks.is_locked(driver, &volume) {
         return Ok(None);
     }
-    let lock = service.locks.try_lock(driver, &volume).ok_or(Error::Pending { method })?;
+    let pending = Error::Pending { method: request.method.name() };
+    let lock = service.locks.try_lock(driver, &volume).ok_or(pending)?;
     // Again, since an operation that has ended meanwhile may have changed the records.
-    Ok(look()?.map(|work| (lock, work)))
+    Ok(request.work()?.map(|work| (lock, work)))
 }
 
 /// Does the work in a task of its own, which goes on when the caller leaves.
 async fn detach(
     service: Arc<Service>,
     driver: DriverName,
-    rpc: &'static Rpc,
+    method: Method,
     mut headers: HeaderMap,
     lock: VolumeLock,
     work: Work,
@@ -141,14 +140,14 @@ async fn detach(
     let tasks = service.tasks.clone();
     tasks.spawn("direct", async move {
         let executor = &service.executor;
-        let call = DriverCall { executor, driver: &driver, rpc, headers: &headers };
+        let call = DriverCall { executor, driver: &driver, method, headers: &headers };
         let outcome = carry_out(&service, &call, work).await;
         service.leases.settle_and_report(&driver, lock.volume_id()).await;
         drop(lock);
         // A caller that left sends the call again.
         let _ = told.send(outcome);
     });
-    outcome.await.unwrap_or_else(|_| Err(Error::Stopping("csi-edge").into()))
+    outcome.await.unwrap_or_else(|_| Err(Stopping("csi-edge").into()))
 }
 
 async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Outcome {
@@ -170,7 +169,8 @@ async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Outc
         }
         Work::GrowStaged(message) => runtime::grow_staged(call, &message).await,
         Work::Health(message) => call.send(&message).await,
-        Work::Runtime(record, message) => runtime::answer(runtimes, call, &record, &message).await,
+        Work::Stats(record) => runtime::stats(runtimes, call, &record).await,
+        Work::Grow(record, message) => runtime::grow(runtimes, call, &record, &message).await,
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
         let driver = "d.example".parse().unwrap();
         record("v").keep(dir.path()).unwrap();
         let unstaging = unstaging();
-        let wait = || wait_for_work(&service, &driver, "NodeUnstageVolume", &unstaging);
+        let wait = || wait_for_work(&service, &driver, Method::NodeUnstageVolume, &unstaging);
         let reporting = service.locks.report(&driver, "v");
         let lock = service.locks.try_lock(&driver, "v").unwrap();
         let mut waiting = std::pin::pin!(wait());
@@ -217,7 +217,10 @@ mod tests {
         let service = service(&dir);
         let driver = "d.example".parse().unwrap();
         let message = unstaging();
-        let find = || find_work(&service, &driver, "NodeUnstageVolume", &message);
+        let state = service.node.state.as_deref();
+        let method = Method::NodeUnstageVolume;
+        let request = CsiRequest { state, driver: &driver, method, message: &message };
+        let find = || find_work(&service, &request);
         assert!(find().unwrap().is_none(), "an ordinary volume is the driver's");
         let publishing = service.locks.try_lock(&driver, "v").unwrap();
         // It has no record yet, and would have been unstaged under the one that publishes it.

@@ -6,18 +6,17 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use edge_calls::deduplicate::Outcome;
 use proto::csi::direct;
-use proto::error::{Error, chain};
+use proto::csi::status::ToStatus;
+use proto::host::chain;
 use tonic::Code;
 use tracing::warn;
 
-use super::driver_call::DriverCall;
+use super::driver_call::{DriverCall, Outcome};
 use super::request::{Publish, targeted};
 use super::unpublish;
-use crate::error::{HANDED_OVER, TAKEN_BACK, not_yet};
+use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::lease::exclusive::Leases;
 use crate::records::files::{make_private, name};
 use crate::records::published;
@@ -87,7 +86,7 @@ pub(super) async fn take_back_orphans(
     node: &Node,
     call: &DriverCall<'_>,
     volume: &str,
-) -> Result<(), Arc<Error>> {
+) -> Result<(), Error> {
     let there = published::of(node.state(volume)?, call.driver.as_str(), volume);
     let there = there.map_err(not_yet(volume, HANDED_OVER))?;
     for record in there.iter().filter(|record| is_orphan(record)) {
@@ -108,7 +107,7 @@ pub(super) async fn take_back_orphans(
 }
 
 /// The record of the publication; or why it cannot be.
-fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Published, Arc<Error>> {
+fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Published, Error> {
     let volume = &publish.volume_id;
     let state = node.state(volume)?;
     let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
@@ -146,13 +145,13 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
 }
 
 /// Refuses a publication that conflicts with another one, or with content of the target.
-fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(), Arc<Error>> {
+fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(), Error> {
     let Published { volume_id, driver, target, .. } = record;
     let refused = |why: String| Error::DirectRefused { volume: volume_id.clone(), why };
     if let Some(other) = there.iter().find(|other| other.target != *target) {
         let at = other.target.display();
         let why = format!("it is at {at}, and one guest owns it; unpublish it there");
-        return Err(refused(why).into());
+        return Err(refused(why));
     }
     let open = node.root.is_open(target, driver, volume_id);
     open.map_err(|error| refused(chain(&error)))?;
@@ -168,7 +167,7 @@ fn again(node: &Node, there: &Published, wanted: &Published) -> Outcome {
     if !same_type || !same_words {
         let volume = there.volume_id.clone();
         let target = there.target.display().to_string();
-        return Err(Error::DirectDiffers { volume, target }.into());
+        return Err(Error::DirectDiffers { volume, target });
     }
     attach::show(node, there)?;
     Ok(unpublish::done())
@@ -176,7 +175,7 @@ fn again(node: &Node, there: &Published, wanted: &Published) -> Outcome {
 
 /// A refusal, unless the driver was called before for the same target: a kubelet that hears a final
 /// failure does not unpublish what there is.
-fn unless_begun(error: Arc<Error>, publish: &Publish, there: &[Published]) -> Arc<Error> {
+fn unless_begun(error: Error, publish: &Publish, there: &[Published]) -> Error {
     let begun = there
         .iter()
         .any(|there| [&there.target, &there.target_as_given].contains(&&publish.target));
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_was_begun_is_not_refused_for_good() {
-        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() }.into();
+        let refused = || Error::DirectRefused { volume: "v".into(), why: "files".into() };
         let direct = direct::Direct::read(&[(direct::KEY.to_owned(), "kata".to_owned())].into());
         let direct = direct.unwrap().unwrap();
         let publish = |target: &str| Publish {

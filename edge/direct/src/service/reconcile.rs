@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use proto::error::chain;
+use proto::csi::status::ToStatus;
+use proto::host::chain;
 use tracing::{info, warn};
 
 use crate::lease::exclusive::Leases;

@@ -1,7 +1,7 @@
-//! What a call of the node's front asks for, if it is about a direct volume: by what the volume's context says when it
-//! is staged and published, and by our records afterwards, since later calls have no context.
+//! Parses a call of the node's front into the work on a direct volume.
 //!
-//! All that is wrong with a request is said here, before anything is done.
+//! The volume's context decides when it is staged and published; later calls have no context, so
+//! the records decide. Every fault of a request is reported here, before anything is done.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
-use proto::csi::VolumeCapability;
 use proto::csi::direct;
 use proto::csi::direct::{Contradiction, Direct, Mount};
+use proto::csi::status::BadRequest;
 use proto::csi::wire;
-use proto::error::{BadRequest, Error};
+use proto::csi::{DirectCall, Method, NodeStep, VolumeCapability};
 use proto::names::DriverName;
 
+use crate::error::Error;
 use crate::records::published;
 use crate::records::published::{Published, State};
 use crate::records::staged;
@@ -25,26 +26,28 @@ use crate::volume::options;
 
 /// What is to be done with a direct volume.
 pub(super) enum Work {
-    /// The driver stages the volume of this id; the message is the driver's.
+    /// Stage the volume of this id; the message is the driver's.
     Stage(String, Vec<u8>),
-    /// It is handed over.
+    /// Hand it over.
     Publish(Box<Publish>),
-    /// It is taken back.
+    /// Take it back.
     Unpublish(Published),
-    /// The driver unstages it, once nothing of it is published; the message is the driver's.
+    /// Unstage it, once nothing of it is published; the message is the driver's.
     Unstage(String, Vec<Published>, Vec<u8>),
-    /// The driver grows the device of a volume that nobody has; the message is the caller's.
+    /// Grow it in its guest; the message is the caller's.
+    Grow(Published, Bytes),
+    /// Grow the device of a volume that is staged only; the message is the caller's.
     GrowStaged(Bytes),
-    /// The driver says how it is; the message is the driver's.
+    /// Ask the driver for its health; the message is the driver's.
     Health(Vec<u8>),
-    /// Its runtime knows; the message is the caller's.
-    Runtime(Published, Bytes),
+    /// Ask its guest for statistics.
+    Stats(Published),
 }
 
 /// A volume that is to be handed over.
 pub(super) struct Publish {
     pub(super) volume_id: String,
-    /// As the kubelet says it.
+    /// The target as the kubelet names it.
     pub(super) target: PathBuf,
     pub(super) staging: PathBuf,
     pub(super) direct: Direct,
@@ -55,175 +58,221 @@ pub(super) struct Publish {
     pub(super) message: Vec<u8>,
 }
 
-/// Whether calls of this method may be about a direct volume.
-pub(super) fn concerns(method: &str) -> bool {
-    matches!(
-        method,
-        "NodeStageVolume"
-            | "NodeUnstageVolume"
-            | "NodePublishVolume"
-            | "NodeUnpublishVolume"
-            | "NodeGetVolumeStats"
-            | "NodeExpandVolume"
-            | "NodeGetVolumeHealth"
-    )
-}
-
-/// What is to be done for a call; none if it is not a direct one.
-pub(super) fn work(
-    state: Option<&Path>,
-    driver: &DriverName,
-    method: &'static str,
-    message: &Bytes,
-) -> Result<Option<Work>, Error> {
-    match method {
-        "NodeStageVolume" => stage(state, driver, message),
-        "NodePublishVolume" => publish(state, driver, message),
-        _ => of_record(state, driver, method, message),
-    }
+/// A call for a driver of this node.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) state: Option<&'a Path>,
+    pub(super) driver: &'a DriverName,
+    pub(super) method: Method,
+    pub(super) message: &'a Bytes,
 }
 
 // All of these requests have the volume's id in field 1; those with a path only have it in field 2.
 const VOLUME_ID: u32 = 1;
 const PATH: u32 = 2;
 
-/// The volume that a call is about.
-pub(super) fn volume(method: &'static str, message: &Bytes) -> Result<String, Error> {
-    Ok(text(method, message, VOLUME_ID)?.unwrap_or_default())
+/// Whether calls of this method may be about a direct volume on its node.
+pub(super) fn concerns(method: Method) -> bool {
+    matches!(method.direct(), Some(DirectCall::Node(_)))
 }
 
-/// A field of text; of several the last counts.
-fn text(method: &'static str, message: &Bytes, number: u32) -> Result<Option<String>, Error> {
-    let mut text = None;
-    for field in wire::fields(message) {
-        let field = field.map_err(malformed(method))?;
-        let content = field.content.filter(|_| field.number == number);
-        text = content.map(|content| String::from_utf8_lossy(content).into_owned()).or(text);
+impl Request<'_> {
+    /// The work of the call; none if its volume is not a direct one.
+    pub(super) fn work(&self) -> Result<Option<Work>, Error> {
+        let Some(DirectCall::Node(step)) = self.method.direct() else { return Ok(None) };
+        match step {
+            NodeStep::Stage => self.stage(),
+            NodeStep::Publish => self.publish(),
+            NodeStep::Unstage => self.unstage(),
+            NodeStep::Unpublish => Ok(self.published()?.map(Work::Unpublish)),
+            NodeStep::Stats => Ok(self.published()?.map(Work::Stats)),
+            NodeStep::Expand => self.expand(),
+            NodeStep::Health => self.health(),
+        }
     }
-    Ok(text)
+
+    /// The volume that the call is about.
+    pub(super) fn volume(&self) -> Result<String, Error> {
+        Ok(self.text(VOLUME_ID)?.unwrap_or_default())
+    }
+
+    /// A field of text; of several the last counts.
+    fn text(&self, number: u32) -> Result<Option<String>, Error> {
+        let mut text = None;
+        for field in wire::fields(self.message) {
+            let field = field.map_err(|source| self.malformed(source))?;
+            let content = field.content.filter(|_| field.number == number);
+            text = content.map(|content| String::from_utf8_lossy(content).into_owned()).or(text);
+        }
+        Ok(text)
+    }
+
+    fn stage(&self) -> Result<Option<Work>, Error> {
+        let request: csi::NodeStageVolumeRequest = self.decoded()?;
+        let volume = request.volume_id;
+        let directed = self.directed(&volume, request.volume_capability.as_ref())?;
+        Ok(directed.map(|(_, _, message)| Work::Stage(volume, message)))
+    }
+
+    fn publish(&self) -> Result<Option<Work>, Error> {
+        let request: csi::NodePublishVolumeRequest = self.decoded()?;
+        let volume_id = request.volume_id;
+        let directed = self.directed(&volume_id, request.volume_capability.as_ref())?;
+        let Some((direct, mount, message)) = directed else { return Ok(None) };
+        let options = options::for_guest(&mount.flags, request.readonly);
+        let options = options.map_err(|why| self.refused_as(Contradiction::MountOption(why)))?;
+        let metadata = metadata(self.driver, &volume_id, &direct, &mount);
+        let publish = Publish {
+            volume_id,
+            target: request.target_path.into(),
+            staging: request.staging_target_path.into(),
+            options,
+            metadata: metadata.map_err(|source| self.refused_as(source))?,
+            message: untargeted(&message).map_err(|source| self.malformed(source))?,
+            direct,
+            mount,
+        };
+        Ok(Some(Work::Publish(Box::new(publish))))
+    }
+
+    fn unstage(&self) -> Result<Option<Work>, Error> {
+        let volume = self.volume()?;
+        let records = self.records(&volume)?;
+        let is_direct = self.is_staged(&volume)? || !records.is_empty();
+        Ok(is_direct.then(|| Work::Unstage(volume, records, self.message.to_vec())))
+    }
+
+    /// The path that the call names does not count: the guest grows what is handed over, and the
+    /// driver has a block volume.
+    fn expand(&self) -> Result<Option<Work>, Error> {
+        let volume = self.volume()?;
+        let path = self.path()?;
+        let records = self.records(&volume)?;
+        let is_direct = self.is_staged(&volume)? || !records.is_empty();
+        let mut records = records.into_iter();
+        let record =
+            records.find(|record| record.state == State::Published || is_at(record, &path));
+        let message = || self.message.clone();
+        Ok(match record {
+            Some(record) => Some(Work::Grow(record, message())),
+            None => is_direct.then(|| Work::GrowStaged(message())),
+        })
+    }
+
+    fn health(&self) -> Result<Option<Work>, Error> {
+        let Some(record) = self.published()? else { return Ok(None) };
+        let private = record.private_path.as_os_str().as_encoded_bytes();
+        let replace = |_: &[u8]| Ok(wire::Edit::Replace(private.to_vec()));
+        let edited = wire::edit(self.message, &[PATH], replace);
+        let edited = edited.map_err(|source| self.malformed(source))?;
+        Ok(Some(Work::Health(edited.unwrap_or_else(|| self.message.to_vec()))))
+    }
+
+    /// The record of the volume at the path that the call names.
+    fn published(&self) -> Result<Option<Published>, Error> {
+        let path = self.path()?;
+        let records = self.records(&self.volume()?)?;
+        Ok(records.into_iter().find(|record| is_at(record, &path)))
+    }
+
+    fn path(&self) -> Result<PathBuf, Error> {
+        Ok(self.text(PATH)?.unwrap_or_default().into())
+    }
+
+    /// What the context of a volume says; none if the volume is not to be direct.
+    fn directed(
+        &self,
+        volume: &str,
+        capability: Option<&VolumeCapability>,
+    ) -> Result<Option<(Direct, Mount, Vec<u8>)>, Error> {
+        // Both methods have places.
+        let Some(places) = self.method.places() else { return Ok(None) };
+        let asked = direct::asked(self.message, places);
+        let asked = asked.map_err(|source| self.malformed(source))?;
+        let read = Direct::read(&asked).map_err(|source| self.refused_as(source))?;
+        let Some(direct) = read else {
+            if self.records(volume)?.is_empty() {
+                return Ok(None);
+            }
+            let why = "it is handed over directly now, and this call does not ask for that; \
+                       unpublish it first";
+            return Err(refused(volume, why));
+        };
+        if self.state.is_none() {
+            let why = "csi-edge has no directory to remember it in; give it one with --state";
+            return Err(refused(volume, why));
+        }
+        let missing = Error::Missing(self.method.name(), "a volume capability");
+        let mount = direct.mount(capability.ok_or(missing)?);
+        let mount = mount.map_err(|source| self.refused_as(source))?;
+        let message = direct::for_driver(self.message, places);
+        let message = message.map_err(|source| self.malformed(source))?;
+        Ok(Some((direct, mount, message)))
+    }
+
+    fn records(&self, volume: &str) -> Result<Vec<Published>, Error> {
+        let Some(state) = self.state else { return Ok(Vec::new()) };
+        published::of(state, self.driver.as_str(), volume).map_err(unknown(volume))
+    }
+
+    fn is_staged(&self, volume: &str) -> Result<bool, Error> {
+        let Some(state) = self.state else { return Ok(false) };
+        staged::is(state, self.driver.as_str(), volume).map_err(unknown(volume))
+    }
+
+    fn decoded<M: Message + Default>(&self) -> Result<M, Error> {
+        let method = self.method.name();
+        let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
+        M::decode(self.message.clone()).map_err(bad)
+    }
+
+    fn malformed(&self, source: wire::Malformed) -> Error {
+        Error::BadRequest { method: self.method.name(), source: source.into() }
+    }
+
+    fn refused_as(&self, source: Contradiction) -> Error {
+        Error::DirectAsked { method: self.method.name(), source }
+    }
 }
 
-/// Refuses a DeleteVolume of a volume that is handed over at this node.
+/// Refuses a DeleteVolume while the volume is handed over at this node.
 ///
 /// # Errors
-/// Where it is, or that it is not known.
-pub(super) fn may_be_deleted(
-    state: Option<&Path>,
-    driver: &DriverName,
-    message: &Bytes,
-) -> Result<(), Error> {
-    let volume = volume("DeleteVolume", message)?;
-    match records(state, driver, &volume)?.first() {
-        // CSI: "Volume in use".
-        Some(there) => {
-            let at = there.target.display();
-            Err(refused(
-                &volume,
-                format!("it is not deleted while it is handed over at {at}; unpublish it first"),
-            ))
-        }
-        None => Ok(()),
-    }
-}
-
-fn malformed(method: &'static str) -> impl Fn(wire::Malformed) -> Error {
-    move |source| Error::BadRequest { method, source: source.into() }
-}
-
-fn decoded<M: Message + Default>(method: &'static str, message: &Bytes) -> Result<M, Error> {
-    let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
-    M::decode(message.clone()).map_err(bad)
-}
-
-fn asked(method: &'static str, source: Contradiction) -> Error {
-    Error::DirectAsked { method, source }
+/// Where it is handed over, or that this is not known.
+pub(super) fn may_be_deleted(request: &Request<'_>) -> Result<(), Error> {
+    let volume = request.volume()?;
+    let records = request.records(&volume)?;
+    let Some(there) = records.first() else { return Ok(()) };
+    // CSI: "Volume in use".
+    let at = there.target.display();
+    let why = format!("it is not deleted while it is handed over at {at}; unpublish it first");
+    Err(refused(&volume, why))
 }
 
 fn refused(volume: &str, why: impl Into<String>) -> Error {
     Error::DirectRefused { volume: volume.to_owned(), why: why.into() }
 }
 
-/// What the context of a volume that comes says; none if it is not to be direct.
-fn directed(
-    (state, driver): (Option<&Path>, &DriverName),
-    method: &'static str,
-    (volume, message): (&str, &Bytes),
-    capability: Option<&VolumeCapability>,
-) -> Result<Option<(Direct, Mount, Vec<u8>)>, Error> {
-    // Both methods have places.
-    let Some(places) = direct::places(method) else { return Ok(None) };
-    let ours = direct::asked(message, places).map_err(malformed(method))?;
-    let Some(direct) = Direct::read(&ours).map_err(|source| asked(method, source))? else {
-        if records(state, driver, volume)?.is_empty() {
-            return Ok(None);
-        }
-        let why = "it is handed over directly now, and this call does not ask for that; unpublish it first";
-        return Err(refused(volume, why));
-    };
-    if state.is_none() {
-        let why = "csi-edge has no directory to remember it in; give it one with --state";
-        return Err(refused(volume, why));
-    }
-    let capability = capability.ok_or(Error::Missing(method, "a volume capability"))?;
-    let mount = direct.mount(capability).map_err(|source| asked(method, source))?;
-    let message = direct::for_driver(message, places).map_err(malformed(method))?;
-    Ok(Some((direct, mount, message)))
+fn is_at(record: &Published, path: &Path) -> bool {
+    record.target == path || record.target_as_given == path
 }
 
-fn stage(
-    state: Option<&Path>,
-    driver: &DriverName,
-    message: &Bytes,
-) -> Result<Option<Work>, Error> {
-    const METHOD: &str = "NodeStageVolume";
-    let request: csi::NodeStageVolumeRequest = decoded(METHOD, message)?;
-    let (volume, capability) = (request.volume_id, request.volume_capability.as_ref());
-    let directed = directed((state, driver), METHOD, (&volume, message), capability)?;
-    Ok(directed.map(|(_, _, message)| Work::Stage(volume, message)))
-}
-
-fn publish(
-    state: Option<&Path>,
-    driver: &DriverName,
-    message: &Bytes,
-) -> Result<Option<Work>, Error> {
-    const METHOD: &str = "NodePublishVolume";
-    let request: csi::NodePublishVolumeRequest = decoded(METHOD, message)?;
-    let (volume_id, capability) = (request.volume_id, request.volume_capability.as_ref());
-    let directed = directed((state, driver), METHOD, (&volume_id, message), capability)?;
-    let Some((direct, mount, message)) = directed else { return Ok(None) };
-    let bad_option = |why| asked(METHOD, Contradiction::MountOption(why));
-    let options = options::for_guest(&mount.flags, request.readonly).map_err(bad_option)?;
-    let metadata =
-        metadata(driver, &volume_id, &direct, &mount).map_err(|source| asked(METHOD, source))?;
-    let publish = Publish {
-        volume_id,
-        target: request.target_path.into(),
-        staging: request.staging_target_path.into(),
-        options,
-        metadata,
-        message: untargeted(&message).map_err(malformed(METHOD))?,
-        direct,
-        mount,
-    };
-    Ok(Some(Work::Publish(Box::new(publish))))
-}
-
-/// What the runtime is told besides. Never secrets, and nothing of the pod: the file is plain text.
+/// What the runtime is told besides: no secrets and nothing of the pod, because the file is plain
+/// text.
 fn metadata(
     driver: &DriverName,
     volume: &str,
     direct: &Direct,
     mount: &Mount,
 ) -> Result<BTreeMap<String, String>, Contradiction> {
-    let mut metadata: BTreeMap<_, _> = [(DRIVER, driver.as_str()), (VOLUME, volume)]
-        .map(|(key, value)| (key.into(), value.into()))
-        .into();
+    let mut metadata = BTreeMap::new();
+    metadata.insert(DRIVER.to_owned(), driver.to_string());
+    metadata.insert(VOLUME.to_owned(), volume.to_owned());
     if mount.group.is_empty() {
         return Ok(metadata);
     }
     let group: u32 = mount.group.parse().map_err(|_| Contradiction::Group(mount.group.clone()))?;
-    // The Go runtime takes 0 for an error; a new file system is root's own.
+    // The Go runtime takes 0 for an error; a new file system belongs to root.
     if group != 0 {
         metadata.insert("fsGroup".into(), group.to_string());
         let change = direct.group_change.map(|change| change.as_str().to_owned());
@@ -232,12 +281,12 @@ fn metadata(
     Ok(metadata)
 }
 
-// NodePublishVolumeRequest's fields.
+// Fields of NodePublishVolumeRequest.
 const TARGET: u32 = 4;
 const READ_ONLY: u32 = 6;
 
-/// A request for the driver without a target, and for writing: what is blank is formatted, and a guest that is to
-/// read only is told so in its options.
+/// A request for the driver, without a target and for writing: a blank device is formatted, and the
+/// guest's options make it read-only.
 fn untargeted(message: &[u8]) -> Result<Vec<u8>, wire::Malformed> {
     let mut edited = Vec::with_capacity(message.len());
     for field in wire::fields(message) {
@@ -249,71 +298,20 @@ fn untargeted(message: &[u8]) -> Result<Vec<u8>, wire::Malformed> {
     Ok(edited)
 }
 
-/// The same with a target.
+/// The same request with a target.
 pub(super) fn targeted(message: &[u8], target: &Path) -> Vec<u8> {
     let mut message = message.to_vec();
     wire::append(&mut message, &[TARGET], target.as_os_str().as_encoded_bytes());
     message
 }
 
-fn records(
-    state: Option<&Path>,
-    driver: &DriverName,
-    volume: &str,
-) -> Result<Vec<Published>, Error> {
-    let Some(state) = state else { return Ok(Vec::new()) };
-    published::of(state, driver.as_str(), volume).map_err(unknown(volume))
-}
-
-fn is_staged(state: Option<&Path>, driver: &DriverName, volume: &str) -> Result<bool, Error> {
-    let Some(state) = state else { return Ok(false) };
-    staged::is(state, driver.as_str(), volume).map_err(unknown(volume))
-}
-
 fn unknown(volume: &str) -> impl Fn(io::Error) -> Error {
     move |source| Error::DirectNotYet {
         volume: volume.to_owned(),
-        wanted: "known to be published directly or not: the state directory cannot be read, so it is not",
+        wanted: "known to be published directly or not: the state directory cannot be read, so it \
+                 is not",
         source: source.into(),
     }
-}
-
-/// What is asked of a volume that is handed over.
-fn of_record(
-    state: Option<&Path>,
-    driver: &DriverName,
-    method: &'static str,
-    message: &Bytes,
-) -> Result<Option<Work>, Error> {
-    let volume = volume(method, message)?;
-    let path: PathBuf = text(method, message, PATH)?.unwrap_or_default().into();
-    let (records, staged) = (records(state, driver, &volume)?, is_staged(state, driver, &volume)?);
-    if method == "NodeUnstageVolume" {
-        let ours = staged || !records.is_empty();
-        return Ok(ours.then(|| Work::Unstage(volume, records, message.to_vec())));
-    }
-    // Whichever of its paths is named: what is handed over is grown by its guest, and the driver has a block volume.
-    let grow = method == "NodeExpandVolume";
-    let ours = staged || !records.is_empty();
-    let at = |record: &Published| {
-        let named = record.target == path || record.target_as_given == path;
-        named || (grow && record.state == State::Published)
-    };
-    let Some(record) = records.into_iter().find(at) else {
-        let grow = ours && grow;
-        return Ok(grow.then(|| Work::GrowStaged(message.clone())));
-    };
-    Ok(Some(match method {
-        "NodeUnpublishVolume" => Work::Unpublish(record),
-        "NodeGetVolumeHealth" => {
-            let private = record.private_path.as_os_str().as_encoded_bytes();
-            let edited =
-                wire::edit(message, &[PATH], |_| Ok(wire::Edit::Replace(private.to_vec())));
-            let edited = edited.map_err(malformed(method))?.unwrap_or_else(|| message.to_vec());
-            Work::Health(edited)
-        }
-        _ => Work::Runtime(record, message.clone()),
-    }))
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use proto::control::lease::MAX_ID;
-use proto::csi::rpc;
-use proto::csi::rpc::Rpc;
-use proto::error::chain;
+use proto::csi::Method;
+use proto::csi::status::ToStatus;
+use proto::host::chain;
 use proto::names::DriverName;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -131,25 +131,19 @@ fn take_back_all_orphans(service: &Arc<Service>, orphans: &mut Orphans) {
             continue;
         }
         let Ok(driver) = record.driver.parse::<DriverName>() else { continue };
-        let Some(rpc) = rpc::find("/csi.v1.Node/NodeUnpublishVolume") else { continue };
         // A running operation may be taking it back; otherwise the next round does.
         let Some(lock) = service.locks.try_lock(&driver, &record.volume_id) else { continue };
-        let taking_back = take_back(service.clone(), driver, rpc, record, lock);
+        let taking_back = take_back(service.clone(), driver, record, lock);
         service.tasks.spawn("direct", taking_back);
     }
 }
 
-async fn take_back(
-    service: Arc<Service>,
-    driver: DriverName,
-    rpc: &'static Rpc,
-    record: Published,
-    lock: VolumeLock,
-) {
+async fn take_back(service: Arc<Service>, driver: DriverName, record: Published, lock: VolumeLock) {
     let volume = &record.volume_id;
     let headers = HeaderMap::new();
     let executor = &service.executor;
-    let call = DriverCall { executor, driver: &driver, rpc, headers: &headers };
+    let method = Method::NodeUnpublishVolume;
+    let call = DriverCall { executor, driver: &driver, method, headers: &headers };
     match publish::take_back_orphans(&service.node, &call, volume).await {
         Ok(()) => service.leases.settle_and_report(&driver, volume).await,
         Err(error) => warn!(%driver, volume, error = error.chain(), "not taken back yet"),

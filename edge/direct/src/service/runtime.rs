@@ -3,40 +3,33 @@
 //! The driver sees a block volume at our path. The target is an empty directory of the host, whose
 //! numbers would be the host's, so no such call reaches the driver as it came.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use edge_calls::deduplicate::Outcome;
 use prost::Message;
 use proto::csi;
-use proto::csi::{direct, frame, wire};
-use proto::error::{BadRequest, Error};
+use proto::csi::status::BadRequest;
+use proto::csi::{Method, direct, frame, wire};
 use proto::http2::forward::Answer;
 use tonic::Code;
 
-use super::driver_call::DriverCall;
+use super::driver_call::{DriverCall, Outcome};
+use crate::error::Error;
 use crate::records::published::Published;
-use crate::runtimes;
 use crate::runtimes::Runtimes;
 
-/// Carries out a call about a volume that is handed over.
-pub(super) async fn answer(
+/// Answers with the statistics of a volume that is handed over.
+pub(super) async fn stats(
     runtimes: &Runtimes,
     call: &DriverCall<'_>,
     record: &Published,
-    message: &Bytes,
 ) -> Outcome {
-    let method = call.rpc.method;
-    if method == "NodeExpandVolume" {
-        return grow(runtimes, call, record, message).await;
-    }
-    let stats = runtimes.stats(record).await.map_err(|error| failed(method, error))?;
+    let stats = runtimes.stats(record).await;
+    let stats = stats.map_err(|error| error.of_call(call.method.name()))?;
     Ok(encoded(&stats.response()))
 }
 
 /// Grows the device first, if the driver has anything to do for that on a node, and then the file
 /// system.
-async fn grow(
+pub(super) async fn grow(
     runtimes: &Runtimes,
     call: &DriverCall<'_>,
     record: &Published,
@@ -48,7 +41,7 @@ async fn grow(
         return Ok(grown);
     }
     let bytes = runtimes.expand(record, required).await;
-    Ok(sized(bytes.map_err(|error| failed(call.rpc.method, error))?))
+    Ok(sized(bytes.map_err(|error| error.of_call(call.method.name()))?))
 }
 
 /// Grows the device of a volume that is staged and not published. Its file system grows when it is
@@ -67,19 +60,15 @@ async fn grow_device(
     call: &DriverCall<'_>,
     message: &Bytes,
     path: Option<&[u8]>,
-) -> Result<(u64, Answer), Arc<Error>> {
-    let method = call.rpc.method;
-    let bad = |source: BadRequest| Arc::new(Error::BadRequest { method, source });
+) -> Result<(u64, Answer), Error> {
+    let method = call.method.name();
+    let bad = |source: BadRequest| Error::BadRequest { method, source };
     let request = csi::NodeExpandVolumeRequest::decode(message.clone());
     let request = request.map_err(|error| bad(error.into()))?;
     let required = request.capacity_range.unwrap_or_default().required_bytes;
-    let message = for_driver(message, path).map_err(|error| bad(error.into()))?;
+    let message = for_driver(call.method, message, path).map_err(|error| bad(error.into()))?;
     let answer = call.send(&message).await?;
     Ok((u64::try_from(required).unwrap_or(0), answer))
-}
-
-fn failed(method: &'static str, error: runtimes::Error) -> Error {
-    Error::Direct { method, fault: error.fault(), source: error.into() }
 }
 
 fn sized(bytes: u64) -> Answer {
@@ -92,11 +81,15 @@ fn encoded(message: &impl Message) -> Answer {
 }
 
 /// The request for the driver: for a block volume, and at another path if one is given.
-fn for_driver(message: &Bytes, path: Option<&[u8]>) -> Result<Vec<u8>, wire::Malformed> {
+fn for_driver(
+    method: Method,
+    message: &Bytes,
+    path: Option<&[u8]>,
+) -> Result<Vec<u8>, wire::Malformed> {
     const PATH: u32 = 2;
     let replaced = |was: &[u8]| Ok(wire::Edit::Replace(path.unwrap_or(was).to_vec()));
     let edited = wire::edit(message, &[PATH], replaced)?.unwrap_or_else(|| message.to_vec());
-    match direct::places("NodeExpandVolume") {
+    match method.places() {
         Some(places) => direct::for_driver(&edited, places),
         None => Ok(edited),
     }
@@ -127,7 +120,9 @@ mod tests {
         let mut message = request.encode_to_vec();
         // A field newer than csi-edge.
         wire::append(&mut message, &[99], b"new");
-        let edited = for_driver(&message.clone().into(), Some(b"/private/x")).unwrap();
+        let edited =
+            for_driver(Method::NodeExpandVolume, &message.clone().into(), Some(b"/private/x"))
+                .unwrap();
         assert!(edited.windows(3).any(|part| part == b"new"));
         request.volume_path = "/private/x".into();
         request.volume_capability = capability(AccessType::Block(BlockVolume::default()));

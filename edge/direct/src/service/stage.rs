@@ -1,11 +1,8 @@
 //! Stages and unstages a direct volume at its driver.
 
-use edge_calls::deduplicate::Outcome;
-use proto::error::Error;
-
-use super::driver_call::DriverCall;
+use super::driver_call::{DriverCall, Outcome};
 use super::unpublish;
-use crate::error::not_yet;
+use crate::error::{Error, not_yet};
 use crate::records::published::{Published, State};
 use crate::records::staged;
 use crate::volume::node::Node;
@@ -33,7 +30,7 @@ pub(super) async fn unstage(
 ) -> Outcome {
     if let Some(there) = records.iter().find(|record| record.state == State::Published) {
         let why = format!("it is handed over at {}; unpublish it first", there.target.display());
-        return Err(Error::DirectRefused { volume: there.volume_id.clone(), why }.into());
+        return Err(Error::DirectRefused { volume: there.volume_id.clone(), why });
     }
     for record in &records {
         let answer = unpublish::unpublish(node, call, record).await?;

@@ -3,11 +3,10 @@
 //! The order: the runtime finds it no more, nobody uses it any more, the driver unpublishes it, its
 //! record goes. The next call continues an interrupted attempt.
 
-use edge_calls::deduplicate::Outcome;
 use proto::csi::frame;
 use proto::http2::forward::Answer;
 
-use super::driver_call::DriverCall;
+use super::driver_call::{DriverCall, Outcome};
 use crate::error::{TAKEN_BACK, not_yet};
 use crate::records::published::Published;
 use crate::volume::node::Node;

@@ -1,17 +1,14 @@
 //! Makes the device that a driver has published ready, and hands it to the runtime.
 
+use proto::csi::direct::{Direct, Mount};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-
-use proto::csi::direct::{Direct, Mount};
-use proto::error::Error;
 
 use super::node::Node;
 use super::release;
 use super::target;
 use crate::device::{block, spdk, vfio};
-use crate::error::{HANDED_OVER, not_yet};
+use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::format::grow;
 use crate::format::grow::Growing;
 use crate::format::prepare;
@@ -26,7 +23,7 @@ pub(crate) async fn attach(
     mut record: Published,
     direct: &Direct,
     mount: &Mount,
-) -> Result<(), Arc<Error>> {
+) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
     match record.kind {
@@ -58,7 +55,7 @@ async fn prepare_device(
     record: &mut Published,
     direct: &Direct,
     mount: &Mount,
-) -> Result<(), Arc<Error>> {
+) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
     let device = block::device(&node.host, &record.private_path).await;
@@ -96,7 +93,7 @@ async fn prepare_file_system(
 }
 
 /// Tells the runtime of a volume, and makes the directory in whose place the runtime mounts.
-pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Arc<Error>> {
+pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
     let made = target::make(&record.target);
     made.map_err(not_yet::<io::Error>(&record.volume_id, HANDED_OVER))?;
     let shown = node.root.publish(&record.target, &info(record));

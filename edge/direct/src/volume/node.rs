@@ -1,11 +1,10 @@
 //! This node, as work with direct volumes needs it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-
-use proto::error::Error;
+use std::sync::Mutex;
 
 use crate::device::host::Host;
+use crate::error::Error;
 use crate::runtimes::mount_info::Root;
 
 /// A node's state directory, its kernel's files, and the entries that its runtimes read.
@@ -27,11 +26,11 @@ impl Node {
     ///
     /// # Errors
     /// There is none, so this volume is refused.
-    pub(crate) fn state(&self, volume: &str) -> Result<&Path, Arc<Error>> {
+    pub(crate) fn state(&self, volume: &str) -> Result<&Path, Error> {
         let missing = || Error::DirectRefused {
             volume: volume.to_owned(),
             why: "there is no --state".into(),
         };
-        self.state.as_deref().ok_or_else(|| missing().into())
+        self.state.as_deref().ok_or_else(missing)
     }
 }

@@ -6,10 +6,9 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use proto::error::Error;
 use rustix::fs::FileType;
 use tokio::time::Instant;
 
@@ -17,7 +16,7 @@ use super::node::Node;
 use crate::device::host;
 use crate::device::host::{Device, DeviceError, Host};
 use crate::device::vfio;
-use crate::error::{HANDED_OVER, TAKEN_BACK, not_yet};
+use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::records::published;
 use crate::records::published::{Kind, Published};
 
@@ -37,11 +36,7 @@ pub(crate) enum Absent {
 /// Removes a volume's entry, and makes sure that nobody uses its device.
 ///
 /// In the other order a VM could start between the two.
-pub(crate) async fn withdraw(
-    node: &Node,
-    record: &Published,
-    absent: Absent,
-) -> Result<(), Arc<Error>> {
+pub(crate) async fn withdraw(node: &Node, record: &Published, absent: Absent) -> Result<(), Error> {
     let volume = &record.volume_id;
     let removed = node.root.remove(&record.target, &record.driver, volume);
     removed.map_err(not_yet(volume, TAKEN_BACK))?;
@@ -91,11 +86,7 @@ pub(crate) async fn check_released(
 ///
 /// # Errors
 /// Another volume has it, or the record cannot be kept.
-pub(crate) fn claim(
-    node: &Node,
-    record: &mut Published,
-    device: &Device,
-) -> Result<(), Arc<Error>> {
+pub(crate) fn claim(node: &Node, record: &mut Published, device: &Device) -> Result<(), Error> {
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
     let _one = node.claims.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +112,7 @@ fn other_with(node: &Node, record: &Published, number: u64) -> Option<Published>
 }
 
 /// Gives the host back a PCI device that a VM was given.
-async fn give_back(node: &Node, record: &Published) -> Result<(), Arc<Error>> {
+async fn give_back(node: &Node, record: &Published) -> Result<(), Error> {
     // At boot the kernel gives all devices to their own drivers.
     if record.kind != Kind::Vfio
         || record.device.as_os_str().is_empty()

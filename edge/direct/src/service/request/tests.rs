@@ -6,9 +6,25 @@ use tonic::Code;
 
 use super::*;
 use crate::records::published::tests::record;
+use proto::csi::status::ToStatus;
 
 fn driver() -> DriverName {
     "d.example".parse().unwrap()
+}
+
+fn work(
+    state: Option<&Path>,
+    driver: &DriverName,
+    method: &str,
+    message: &Bytes,
+) -> Result<Option<Work>, Error> {
+    let method = Method::of_name(method).unwrap();
+    Request { state, driver, method, message }.work()
+}
+
+fn deleted(state: Option<&Path>, driver: &DriverName, message: &Bytes) -> Result<(), Error> {
+    let method = Method::of_name("DeleteVolume").unwrap();
+    may_be_deleted(&Request { state, driver, method, message })
 }
 
 fn request(keys: &[(&str, &str)]) -> csi::NodePublishVolumeRequest {
@@ -113,13 +129,13 @@ fn later_calls_are_known_by_the_record_and_others_pass() {
         volume_path: "/pods/p/mount".into(),
         ..Default::default()
     };
-    assert!(matches!(of("NodeGetVolumeStats", stats.encode_to_vec()), Some(Work::Runtime(..))));
+    assert!(matches!(of("NodeGetVolumeStats", stats.encode_to_vec()), Some(Work::Stats(_))));
     let expand = csi::NodeExpandVolumeRequest {
         volume_id: "v".into(),
         volume_path: "/pods/p/mount".into(),
         ..Default::default()
     };
-    assert!(matches!(of("NodeExpandVolume", expand.encode_to_vec()), Some(Work::Runtime(..))));
+    assert!(matches!(of("NodeExpandVolume", expand.encode_to_vec()), Some(Work::Grow(..))));
     let health = csi::NodeGetVolumeHealthRequest {
         volume_id: "v".into(),
         volume_publish_path: "/pods/p/mount".into(),
@@ -166,14 +182,14 @@ fn what_is_handed_over_is_not_deleted() {
     let message = csi::DeleteVolumeRequest { volume_id: "v".into(), ..Default::default() }
         .encode_to_vec()
         .into();
-    may_be_deleted(None, &driver(), &message).unwrap();
-    may_be_deleted(Some(dir.path()), &driver(), &message).unwrap();
+    deleted(None, &driver(), &message).unwrap();
+    deleted(Some(dir.path()), &driver(), &message).unwrap();
     record("v").keep(dir.path()).unwrap();
-    let refused = may_be_deleted(Some(dir.path()), &driver(), &message).unwrap_err();
+    let refused = deleted(Some(dir.path()), &driver(), &message).unwrap_err();
     assert!(
         refused.code() == Code::FailedPrecondition && refused.chain().contains("/pods/p/mount")
     );
-    may_be_deleted(Some(dir.path()), &"e.example".parse().unwrap(), &message).unwrap();
+    deleted(Some(dir.path()), &"e.example".parse().unwrap(), &message).unwrap();
 }
 
 #[test]
@@ -193,7 +209,7 @@ fn growth_by_the_path_where_it_is_staged_is_no_ordinary_volumes() {
     staged::note(dir.path(), driver().as_str(), "v").unwrap();
     let mut there = record("v");
     there.keep(dir.path()).unwrap();
-    assert!(matches!(of(), Some(Work::Runtime(..))), "a guest has it");
+    assert!(matches!(of(), Some(Work::Grow(..))), "a guest has it");
     there.state = State::Begun;
     there.keep(dir.path()).unwrap();
     staged::forget(dir.path(), driver().as_str(), "v").unwrap();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use edge_calls::lease_client::LeaseRequest;
 use edge_calls::scopes::Scopes;
 use proto::control::lease::{Answer, Own, Step};
+use proto::csi::status::ToStatus;
 use proto::csi::topology::Scope;
-use proto::error::Error;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tonic::Code;
@@ -15,6 +15,7 @@ use super::*;
 use crate::device::host;
 use crate::device::host::Host;
 use crate::device::host::tests::{block_devices, with_open};
+use crate::error::Error;
 use crate::lease::exclusive::REPORT;
 use crate::lease::record::{Entry, Lease};
 use crate::records::files::make_private;
@@ -52,7 +53,7 @@ impl Fixture {
         self.service.leases.client().linked()
     }
 
-    async fn acquire(&self, recorded: bool) -> Result<(), Arc<Error>> {
+    async fn acquire(&self, recorded: bool) -> Result<(), Error> {
         self.service.leases.acquire(&self.driver, "v", (Path::new(TARGET), recorded)).await
     }
 
@@ -61,7 +62,7 @@ impl Fixture {
         &self,
         link: &mut mpsc::Receiver<LeaseRequest>,
         answer: Answer,
-    ) -> (Result<(), Arc<Error>>, Step) {
+    ) -> (Result<(), Error>, Step) {
         let (owned, own) = tokio::join!(self.acquire(true), answered(link, answer));
         (owned, own.step)
     }

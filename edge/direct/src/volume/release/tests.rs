@@ -7,6 +7,7 @@ use crate::device::host::tests::{block_devices, with_open};
 use crate::records::published::State;
 use crate::records::published::tests::record;
 use crate::runtimes::mount_info::Root;
+use proto::csi::status::ToStatus;
 
 struct Fixture {
     dir: tempfile::TempDir,

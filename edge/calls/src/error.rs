@@ -1,0 +1,166 @@
+//! The failures of csi-edge, and the one place where each becomes a gRPC status.
+//!
+//! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation
+//! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
+//! code.
+
+use std::sync::Arc;
+
+use proto::csi::frame::FrameError;
+use proto::csi::status::{BadRequest, ToStatus};
+use proto::http2::forward::DeadlinePassed;
+use proto::http2::serve::Stopping;
+use proto::names::{DriverName, NodeName};
+use tonic::Code;
+
+/// Why a call was not carried out, or its outcome is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The path names no method that we pass on.
+    #[error(
+        "there is no CSI method {0:?} here; csi-cloud and csi-edge pass on the csi.v1 services \
+         only"
+    )]
+    UnknownMethod(String),
+    /// The request is not what its method takes; it was not passed on.
+    #[error("the request of {method} cannot be read; nothing was done")]
+    BadRequest {
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: BadRequest,
+    },
+    /// The caller's deadline passed; a call that was passed on before goes on at the edge.
+    #[error(transparent)]
+    DeadlinePassed(#[from] DeadlinePassed),
+    /// The driver at this node cannot be reached.
+    #[error(
+        "driver {driver} cannot be reached at {socket}; is it running, and is this its socket?"
+    )]
+    DriverAway {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// Its socket's path.
+        socket: String,
+        /// What the attempt met.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The driver went away, or misbehaved, with the call on it.
+    #[error("driver {driver} broke the call off; its outcome is not known, send it again")]
+    DriverBroke {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// How it broke.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The node has no driver of this name.
+    #[error("driver {0:?} is not configured at this node; name it in csi-edge's configuration")]
+    NoSuchDriver(String),
+    /// Whether the node's own callers are to see our topology is the operator's word, which only
+    /// the cloud has.
+    #[error(
+        "csi-edge was never told how far the volumes of driver {0} reach (scope), so it cannot \
+         say where they are accessible from; it knows when it has linked to csi-cloud once, and \
+         then for good if it has --state"
+    )]
+    ScopeUnknown(DriverName),
+    /// The driver's answer breaks CSI.
+    #[error("driver {driver} at {node} answered OK to {method}, {why}; its outcome is not known")]
+    BadAnswer {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The node.
+        node: NodeName,
+        /// The RPC's method name.
+        method: &'static str,
+        /// What is wrong with the answer.
+        why: &'static str,
+    },
+    /// Too many calls are in flight.
+    #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
+    Full(usize),
+    /// Something else is being done with what the call is about.
+    #[error(
+        "another operation is running for what this {method} is about, with a different request; \
+         send it again when that has ended"
+    )]
+    Pending {
+        /// The RPC's method name.
+        method: &'static str,
+    },
+    /// The call arrived at the edge by a link that a newer one had replaced.
+    #[error(
+        "the call came late, on a link that a newer one has replaced; it was not passed on to the \
+         driver"
+    )]
+    LinkReplaced,
+    /// This process is going away.
+    #[error(transparent)]
+    Stopping(#[from] Stopping),
+    /// The delete guard refused the call; nothing was done.
+    #[error(transparent)]
+    Guarded(#[from] Refusal),
+}
+
+proto::codes! { Error:
+    UnknownMethod(_) => Unimplemented,
+    BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Unimplemented,
+    // The caller itself broke its request off: nobody reads this.
+    BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Cancelled,
+    // Nothing was sent anywhere, and sending it again would not help.
+    BadRequest { .. } => InvalidArgument,
+    DeadlinePassed(_) => DeadlineExceeded,
+    DriverAway { .. } => Unavailable,
+    DriverBroke { .. } => Unavailable,
+    NoSuchDriver(_) => Unavailable,
+    ScopeUnknown(_) => Unavailable,
+    BadAnswer { .. } => Unavailable,
+    Full(_) => Unavailable,
+    // CSI: an operation is pending for the volume.
+    Pending { .. } => Aborted,
+    LinkReplaced => Unavailable,
+    Stopping(_) => Unavailable,
+    ;
+    Guarded(refusal),
+}
+
+/// A delete guard's refusal, as the caller gets it.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    code: Code,
+    text: String,
+}
+
+impl Refusal {
+    /// The refusal for a failure of the guard.
+    pub fn of(error: &impl ToStatus) -> Self {
+        Self { code: error.code(), text: error.chain() }
+    }
+}
+
+impl ToStatus for Refusal {
+    fn code(&self) -> Code {
+        self.code
+    }
+}
+
+/// The failure of one run, which all its callers get.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Shared(Arc<Error>);
+
+impl<E: Into<Error>> From<E> for Shared {
+    fn from(error: E) -> Self {
+        Self(Arc::new(error.into()))
+    }
+}
+
+impl ToStatus for Shared {
+    fn code(&self) -> Code {
+        self.0.code()
+    }
+}
