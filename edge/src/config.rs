@@ -46,8 +46,10 @@ impl Config {
         let listed = file.one_or_list("cloud", str::parse::<Endpoint>);
         let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
         file.required("cloud (--cloud)", cloud.first());
-        let (fronts, state) = (file.path("fronts"), file.path("state"));
-        let (fronts, state) = (flags.fronts.or(fronts), flags.state.or(state));
+        let fronts = file.path("fronts");
+        let state = file.path("state");
+        let fronts = flags.fronts.or(fronts);
+        let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
         let link = file.section("link", |link| {
             [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]
@@ -56,8 +58,8 @@ impl Config {
         let return_after = Duration::from_secs(return_after.unwrap_or(RETURN_AFTER).into());
         let (tls, common) = file.common(flags.common, dead_after);
         let listed = file.sections("drivers", |driver| {
-            let (name, socket) =
-                (driver.parsed("name", str::parse::<DriverName>), driver.path("socket"));
+            let name = driver.parsed("name", str::parse::<DriverName>);
+            let socket = driver.path("socket");
             if name.is_none() || socket.is_none() {
                 driver.problem("[[drivers]] a driver has a name and a socket");
             }

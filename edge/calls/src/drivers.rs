@@ -37,7 +37,7 @@ use tracing::{info, warn};
 use crate::error::Error;
 
 /// How long a driver may take to say who it is.
-const ASK: Duration = Duration::from_secs(5);
+const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How long a call waits for a driver that is just coming back.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -50,7 +50,7 @@ pub struct Driver {
     socket: PathBuf,
     state: watch::Sender<State>,
     /// Asks for an attempt to connect now.
-    hurry: Notify,
+    retry_now: Notify,
     /// Where it tells of a change of what it says of itself.
     changes: watch::Sender<u64>,
     connect: Connect,
@@ -75,7 +75,7 @@ impl Driver {
         connect: Connect,
     ) -> Self {
         let state = watch::Sender::new(State::Away(Arc::new("not connected yet".into())));
-        Self { name, socket, state, hurry: Notify::new(), changes, connect }
+        Self { name, socket, state, retry_now: Notify::new(), changes, connect }
     }
 
     /// Keeps the connection until told to stop.
@@ -91,12 +91,12 @@ impl Driver {
                         .send_replace(State::Away(Arc::new("it closed the connection".into())));
                 }
                 Err(error) => {
-                    self.away(error);
+                    self.set_away(error);
                     let delay = delays.next().unwrap_or(Duration::from_secs(2));
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(delay) => {}
-                        () = self.hurry.notified() => {}
+                        () = self.retry_now.notified() => {}
                     }
                 }
             }
@@ -104,10 +104,11 @@ impl Driver {
     }
 
     /// Notes why the driver cannot be used; the log says it once.
-    fn away(&self, error: BoxError) {
+    fn set_away(&self, error: BoxError) {
         let known = matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == error.to_string());
         if !known {
-            let (driver, socket) = (&self.name, self.socket.display());
+            let driver = &self.name;
+            let socket = self.socket.display();
             warn!(%driver, %socket, error = chain(error.as_ref()), "cannot use the driver; trying again");
         }
         self.state.send_replace(State::Away(Arc::new(error)));
@@ -116,15 +117,16 @@ impl Driver {
     /// Connects and learns who is there. The receiver ends when the connection does.
     async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
         let socket = self.socket.display().to_string();
-        let stream = (self.connect)(socket).await.map_err(|error| self.not_there(error))?;
+        let stream = (self.connect)(socket).await.map_err(|error| self.why_away(error))?;
         let (sender, connection) = upstream::connect(stream).await?;
         let (ended, closed) = tokio::sync::oneshot::channel();
         tasks.spawn_until_stop("driver connection", async move {
             let _ = connection.await;
             drop(ended);
         });
-        let asked = tokio::time::timeout(ASK, self.ask(&sender)).await;
-        let answers = asked.map_err(|_| format!("it does not say within {ASK:?} who it is"))??;
+        let answered = tokio::time::timeout(INTRODUCTION, self.introduce(&sender)).await;
+        let answers = answered
+            .map_err(|_| format!("it does not say within {INTRODUCTION:?} who it is"))??;
         info!(driver = %self.name, socket = %self.socket.display(), "driver connected");
         self.state.send_replace(State::Here(sender, Arc::new(answers)));
         self.changes.send_modify(|changes| *changes += 1);
@@ -132,7 +134,7 @@ impl Driver {
     }
 
     /// Why there is no connection, in words.
-    fn not_there(&self, error: std::io::Error) -> BoxError {
+    fn why_away(&self, error: std::io::Error) -> BoxError {
         match std::fs::metadata(&self.socket) {
             Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
                 "there is nothing at its socket's path; is the driver running?".into()
@@ -148,7 +150,7 @@ impl Driver {
     }
 
     /// Asks the driver all that a front of the cloud answers for it.
-    async fn ask(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
+    async fn introduce(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
         let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
         for method in Method::ALL.iter().copied() {
             let Some(local) = method.local().filter(|local| *local != Local::Probe) else {
@@ -156,14 +158,14 @@ impl Driver {
             };
             let path = PathAndQuery::from_static(method.path());
             let call = Call { headers: headers(), path, body: frame::frame(&[]) };
-            let asked = forward::forward(sender, &call, &authority(), None).await;
-            let response = asked
+            let answered = forward::forward(sender, &call, &authority(), None).await;
+            let response = answered
                 .map_err(|error| format!("it does not speak gRPC: {}", chain(error.as_ref())))?;
             let answer = Answer::collect(response).await?;
             let body = match (answer.ok(), answer.failure()) {
                 (Some(body), _) => body,
                 (None, Some(status)) if status.code() != Code::Unimplemented => {
-                    return Err(not_said(method.name(), &status));
+                    return Err(unanswered(method.name(), &status));
                 }
                 // It does not have the method.
                 (None, _) => continue,
@@ -209,7 +211,7 @@ impl Driver {
     async fn sender(&self) -> Result<Upstream, Error> {
         let here = |state: &State| matches!(state, State::Here(sender, _) if !sender.is_closed());
         if !here(&self.state.borrow()) {
-            self.hurry.notify_one();
+            self.retry_now.notify_one();
             let mut state = self.state.subscribe();
             // Boxed: every call would have room for it.
             let _ = Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(here))).await;
@@ -240,12 +242,12 @@ impl Driver {
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
         let state = self.state.borrow();
         let State::Here(_, hello) = &*state else { return None };
-        let said = |local| {
+        let answer = |local| {
             let answer = hello.answers.get(Method::answering(local).name());
             answer.map_or(&[][..], |answer| &answer.0)
         };
-        let capabilities = said(Local::Capabilities(Capabilities::Plugin));
-        Some(topology::has_own(capabilities, said(Local::NodeInfo)))
+        let capabilities = answer(Local::Capabilities(Capabilities::Plugin));
+        Some(topology::has_own(capabilities, answer(Local::NodeInfo)))
     }
 }
 
@@ -294,8 +296,9 @@ pub fn unix() -> Connect {
 }
 
 /// A driver that is just starting, say. What it cannot do would be kept for good, so it is asked again.
-fn not_said(method: &str, status: &Status) -> BoxError {
-    let (code, message) = (status.code(), status.message());
+fn unanswered(method: &str, status: &Status) -> BoxError {
+    let code = status.code();
+    let message = status.message();
     format!("it answers {method} with {code:?} ({message:?}), so what it can do is not known")
         .into()
 }
@@ -312,7 +315,8 @@ fn headers() -> HeaderMap {
 }
 
 fn backoff() -> backon::ExponentialBackoff {
-    let (first, last) = (Duration::from_millis(50), Duration::from_secs(2));
+    let first = Duration::from_millis(50);
+    let last = Duration::from_secs(2);
     backon::ExponentialBuilder::new()
         .with_min_delay(first)
         .with_max_delay(last)

@@ -62,8 +62,9 @@ pub struct LeaseClient {
 
 impl Default for LeaseClient {
     fn default() -> Self {
-        let (to, restatements, next) =
-            (watch::Sender::default(), watch::Sender::default(), AtomicU64::default());
+        let to = watch::Sender::default();
+        let restatements = watch::Sender::default();
+        let next = AtomicU64::default();
         Self { begun: Instant::now(), to, restatements, next }
     }
 }
@@ -71,10 +72,10 @@ impl Default for LeaseClient {
 impl LeaseClient {
     /// A link is in use from now on, and questions go out as they come here.
     pub fn linked(&self) -> mpsc::Receiver<LeaseRequest> {
-        let (sender, asked) = mpsc::channel(QUEUE);
+        let (sender, requests) = mpsc::channel(QUEUE);
         self.to.send_replace(To::Link(self.next.fetch_add(1, Ordering::Relaxed), sender));
         self.restate_all();
-        asked
+        requests
     }
 
     /// The same for a link whose cloud does not know such questions.
@@ -168,54 +169,54 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    async fn release(asks: &LeaseClient) -> Result<Answer, NoAnswer> {
-        let answer = asks.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await;
+    async fn release(client: &LeaseClient) -> Result<Answer, NoAnswer> {
+        let answer = client.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await;
         answer.map(|(answer, _)| answer)
     }
 
     #[tokio::test(start_paused = true)]
     async fn why_there_is_no_answer_is_known() {
-        let asks = LeaseClient::default();
-        assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
-        asks.linked_without_leases();
-        assert_eq!(release(&asks).await, Err(NoAnswer::Older));
-        let asked = asks.linked();
-        assert_eq!(release(&asks).await, Err(NoAnswer::Silent));
-        drop(asked);
-        assert_eq!(release(&asks).await, Err(NoAnswer::NoLink));
-        assert_eq!(asks.link(), None);
+        let client = LeaseClient::default();
+        assert_eq!(release(&client).await, Err(NoAnswer::NoLink));
+        client.linked_without_leases();
+        assert_eq!(release(&client).await, Err(NoAnswer::Older));
+        let requests = client.linked();
+        assert_eq!(release(&client).await, Err(NoAnswer::Silent));
+        drop(requests);
+        assert_eq!(release(&client).await, Err(NoAnswer::NoLink));
+        assert_eq!(client.link(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_first_link_is_waited_for_and_not_for_long() {
-        let asks = LeaseClient::default();
+        let client = LeaseClient::default();
         let begun = Instant::now();
-        asks.first_link().await;
+        client.first_link().await;
         assert_eq!(begun.elapsed(), FIRST);
-        asks.first_link().await;
+        client.first_link().await;
         assert_eq!(begun.elapsed(), FIRST, "it is cut off, and goes on");
-        let asks = LeaseClient::default();
+        let client = LeaseClient::default();
         let linked = async {
             tokio::time::sleep(FIRST / 2).await;
-            asks.linked()
+            client.linked()
         };
-        let ((), asked) = tokio::join!(asks.first_link(), linked);
+        let ((), requests) = tokio::join!(client.first_link(), linked);
         assert_eq!(begun.elapsed(), FIRST + FIRST / 2);
-        let first = asks.link();
-        drop(asked);
-        asks.first_link().await;
+        let first = client.link();
+        drop(requests);
+        client.first_link().await;
         assert_eq!(begun.elapsed(), FIRST + FIRST / 2, "a lost link is not the first one");
-        let _asked = asks.linked();
-        assert!(asks.link().is_some() && asks.link() != first);
+        let _requests = client.linked();
+        assert!(client.link().is_some() && client.link() != first);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_question_goes_out_again_on_the_link_that_replaces_its_own() {
-        let asks = LeaseClient::default();
-        let mut older = asks.linked();
-        let (answer, ()) = tokio::join!(release(&asks), async {
+        let client = LeaseClient::default();
+        let mut older = client.linked();
+        let (answer, ()) = tokio::join!(release(&client), async {
             let first = older.recv().await.unwrap();
-            let mut newer = asks.linked();
+            let mut newer = client.linked();
             let again = newer.recv().await.unwrap();
             assert_ne!(first.own.id, again.own.id);
             let _ = first.answer.send(Answer::NotNow { why: String::new() });

@@ -55,7 +55,8 @@ impl Scopes {
             warn!(file = %file.display(), %error, "what the cloud told cannot be read; it will tell it again");
             Kept::default()
         });
-        let (known, kept) = (Mutex::new(scopes.clone()), tokio::sync::Mutex::new(scopes));
+        let known = Mutex::new(scopes.clone());
+        let kept = tokio::sync::Mutex::new(scopes);
         Ok(Self { known, told: Mutex::default(), file: Some(file), kept })
     }
 
@@ -110,7 +111,8 @@ async fn keep(file: PathBuf, kept: Kept) -> bool {
     };
     let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
     let Err(error) = written.and_then(|written| written) else { return true };
-    let (file, error) = (file.display(), format!("{error:#}"));
+    let file = file.display();
+    let error = format!("{error:#}");
     warn!(%file, error, "what the cloud told cannot be kept; after a restart without the cloud it is lost");
     false
 }

@@ -121,7 +121,8 @@ impl At {
     }
 
     fn roots(&self) -> Roots {
-        let (kata_go, kata_rs) = (self.kata_go.clone(), self.kata_rs.clone());
+        let kata_go = self.kata_go.clone();
+        let kata_rs = self.kata_rs.clone();
         Roots { entries: self.entries.clone(), kata_go, kata_rs, reference: self.sandboxes.clone() }
     }
 }

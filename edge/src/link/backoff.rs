@@ -55,7 +55,8 @@ impl Backoff {
 
     /// Forgets the failures: the next dial is at once.
     pub fn forget(&mut self) {
-        (self.delays, self.not_before) = (delays(), Instant::now());
+        self.delays = delays();
+        self.not_before = Instant::now();
     }
 
     /// Notes that no link came up; gives how long the way is left alone.

@@ -42,7 +42,7 @@ pub(super) enum LinkEvent {
 pub(super) struct Use {
     /// Where it tells what it hears.
     pub(super) tell: mpsc::Sender<LinkEvent>,
-    /// The link's own group.
+    /// The link's link_tasks group.
     pub(super) tasks: Tasks,
     /// Set when a newer link is used instead.
     pub(super) replaced: Replaced,
@@ -63,7 +63,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         link: Some(link),
         // Stopped when the cloud has heard the goodbye, so not with `tasks`.
         streams: Tasks::default(),
-        own: tasks.clone(),
+        link_tasks: tasks.clone(),
         tell,
         replaced,
         requests,
@@ -85,8 +85,8 @@ struct Serving {
     link: Option<Link>,
     /// Serve the calls; told to stop, they end with the last call in flight.
     streams: Tasks,
-    /// The link's own group.
-    own: Tasks,
+    /// The link's link_tasks group.
+    link_tasks: Tasks,
     tell: mpsc::Sender<LinkEvent>,
     replaced: Replaced,
     /// What the cloud is to be asked about volumes; none if it does not know.
@@ -164,7 +164,7 @@ impl Serving {
     /// Lets what was heard of scopes count, while the link goes on.
     fn settle_scopes(&self) {
         let scopes = self.dial.scopes.clone();
-        self.own.spawn_until_stop("scopes", async move {
+        self.link_tasks.spawn_until_stop("scopes", async move {
             scopes.settle().await;
         });
     }

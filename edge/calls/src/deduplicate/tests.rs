@@ -14,7 +14,8 @@ fn operation(method: &str, message: &[u8], id: Option<Uuid>) -> Operation {
 }
 
 fn publish(volume_id: &str, node_id: &str) -> Vec<u8> {
-    let (volume_id, node_id) = (volume_id.to_owned(), node_id.to_owned());
+    let volume_id = volume_id.to_owned();
+    let node_id = node_id.to_owned();
     csi::ControllerPublishVolumeRequest { volume_id, node_id, ..Default::default() }.encode_to_vec()
 }
 
@@ -110,7 +111,9 @@ fn done(runs: &Runs, id: Uuid, message: &[u8]) -> bool {
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_kept_for_the_calls_that_it_answered_and_for_a_time() {
     let runs = Runs::default();
-    let (one, two, three) = (Uuid::now_v7(), Uuid::now_v7(), Uuid::now_v7());
+    let one = Uuid::now_v7();
+    let two = Uuid::now_v7();
+    let three = Uuid::now_v7();
     let message = publish("v", "n1");
     let ticket = run(&runs, operation(PUBLISH, &message, Some(one)));
     let _joined = runs.begin(operation(PUBLISH, &message, Some(two))).unwrap();
@@ -125,14 +128,18 @@ async fn an_answer_is_kept_for_the_calls_that_it_answered_and_for_a_time() {
 
 #[test]
 fn a_failure_of_ours_is_not_kept() {
-    let (runs, id, message) = (Runs::default(), Uuid::now_v7(), publish("v", "n1"));
+    let runs = Runs::default();
+    let id = Uuid::now_v7();
+    let message = publish("v", "n1");
     run(&runs, operation(PUBLISH, &message, Some(id))).end(&failed());
     assert!(!done(&runs, id, &message));
 }
 
 #[test]
 fn what_is_kept_does_not_keep_all_that_was_read_with_it() {
-    let (runs, id, message) = (Runs::default(), Uuid::now_v7(), publish("v", "n1"));
+    let runs = Runs::default();
+    let id = Uuid::now_v7();
+    let message = publish("v", "n1");
     let mut operation = operation(PUBLISH, &message, Some(id));
     let read = Bytes::from([operation.body.as_ref(), &[0; 64 * 1024]].concat());
     operation.body = read.slice(..operation.body.len());

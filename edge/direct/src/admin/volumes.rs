@@ -195,7 +195,9 @@ mod tests {
         let runtimes = Runtimes::new(roots, PATIENCE);
         for (volume, epoch) in [("v", 5), ("w", 6)] {
             record(volume).keep(dir.path()).unwrap();
-            let (driver, volume_id, pod) = ("d.example".into(), volume.into(), String::new());
+            let driver = "d.example".into();
+            let volume_id = volume.into();
+            let pod = String::new();
             Entry { driver, volume_id, pod, lease: Lease::Held { epoch } }
                 .keep(dir.path())
                 .unwrap();

@@ -90,7 +90,8 @@ fn device(volume: &Published) -> Device {
 /// # Errors
 /// The file system's; the older file stays then.
 pub fn write(directory: &Path, published: &[Published]) -> io::Result<usize> {
-    let (spec, path) = (spec(published), directory.join(FILE));
+    let spec = spec(published);
+    let path = directory.join(FILE);
     if spec.devices.is_empty() {
         return match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn a_socket_is_handed_over_and_nothing_else() {
         let dir = tempfile::Builder::new().prefix("ec-").tempdir().unwrap();
-        let (real, link) = (dir.path().join("s"), dir.path().join("link"));
+        let real = dir.path().join("s");
+        let link = dir.path().join("link");
         assert!(matches!(socket(&link), Err(SpdkError::Absent(..))));
         let _listener = std::os::unix::net::UnixListener::bind(&real).unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();

@@ -128,7 +128,8 @@ impl Pci {
         match self.driver(host) {
             Some(driver) if driver == DRIVER => Ok(()),
             other => {
-                let (pci, has) = (self.address.clone(), other.unwrap_or_default());
+                let pci = self.address.clone();
+                let has = other.unwrap_or_default();
                 Err(VfioError::NotBound { pci, has })
             }
         }
@@ -193,11 +194,12 @@ mod tests {
     impl Machine {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let (sys, dev) = (dir.path().join("sys"), dir.path().join("dev"));
+            let sys = dir.path().join("sys");
+            let dev = dir.path().join("dev");
             let host = Host { sys: sys.clone(), dev, ..Host::default() };
             let number = rustix::fs::makedev(259, 1);
-            let (device, group) =
-                (sys.join("devices").join(PCI), sys.join("kernel/iommu_groups/9"));
+            let device = sys.join("devices").join(PCI);
+            let group = sys.join("kernel/iommu_groups/9");
             for path in [
                 "bus/pci/devices",
                 "bus/pci/drivers/nvme",

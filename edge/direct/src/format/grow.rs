@@ -19,7 +19,7 @@ use crate::device::host::{DeviceError, Host};
 
 /// Why a file system was not grown.
 #[derive(Debug, thiserror::Error)]
-pub enum Offline {
+pub enum GrowError {
     /// Only a guest can.
     #[error("{fstype} grows only while it is mounted, and this host mounts no direct volume")]
     NeedsMount {
@@ -91,10 +91,10 @@ impl Growing {
 ///
 /// # Errors
 /// It is not mended; the next attempt is made with the same.
-pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), Offline> {
+pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), GrowError> {
     let (_, Some(found)) = looked(host, device).await? else { return Ok(()) };
     // A UUID is ours to take for a file's name: it was made of 16 bytes.
-    if !growing.was_begun(&found).map_err(Offline::Note)? {
+    if !growing.was_begun(&found).map_err(GrowError::Note)? {
         return Ok(());
     }
     info!(device = %device.display(), uuid = found.uuid, "its growth was interrupted, and is mended");
@@ -111,21 +111,21 @@ pub async fn grow(
     growing: &Growing,
     device: &Path,
     (fstype, uuid): (&str, &str),
-) -> Result<u64, Offline> {
+) -> Result<u64, GrowError> {
     let another =
-        || Offline::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
+        || GrowError::AnotherFileSystem { fstype: fstype.to_owned(), uuid: uuid.to_owned() };
     let (size, found) = looked(host, device).await?;
     let found = found.filter(|found| found.is(fstype, uuid)).ok_or_else(another)?;
     if found.fills(size) {
-        growing.end(&found.uuid).map_err(Offline::Note)?;
+        growing.end(&found.uuid).map_err(GrowError::Note)?;
         return Ok(found.bytes);
     }
     if fstype != "ext4" {
-        return Err(Offline::NeedsMount { fstype: fstype.to_owned() });
+        return Err(GrowError::NeedsMount { fstype: fstype.to_owned() });
     }
     // It is whole before it is noted, so what is found after that is of the growth.
     check(device, "-p").await?;
-    growing.begin(&found).map_err(Offline::Note)?;
+    growing.begin(&found).map_err(GrowError::Note)?;
     tool::succeed("resize2fs", [""; 0], device, LONG).await?;
     let path = device.to_owned();
     let sync = move || File::options().write(true).open(path)?.sync_all();
@@ -133,13 +133,13 @@ pub async fn grow(
         .await
         .map_err(io::Error::from)
         .flatten()
-        .map_err(Offline::Read)?;
+        .map_err(GrowError::Read)?;
     let grown = looked(host, device).await?.1.ok_or_else(another)?.bytes;
-    growing.end(&found.uuid).map_err(Offline::Note)?;
+    growing.end(&found.uuid).map_err(GrowError::Note)?;
     Ok(grown)
 }
 
-async fn check(device: &Path, how: &str) -> Result<(), Offline> {
+async fn check(device: &Path, how: &str) -> Result<(), GrowError> {
     let output = tool::run("e2fsck", ["-f", how], device, LONG).await?;
     // 1: it mended something.
     if matches!(output.status.code(), Some(0 | 1)) {
@@ -159,24 +159,25 @@ pub async fn fill(
     growing: &Growing,
     device: &Path,
     file_system: (&str, &str),
-) -> Result<(), Offline> {
+) -> Result<(), GrowError> {
     match grow(host, growing, device, file_system).await {
-        Ok(_) | Err(Offline::NeedsMount { .. }) => Ok(()),
+        Ok(_) | Err(GrowError::NeedsMount { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// The device's size and what is on it, if nobody uses it.
-async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), Offline> {
-    let (host, device) = (host.clone(), device.to_owned());
+async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), GrowError> {
+    let host = host.clone();
+    let device = device.to_owned();
     // Opening a device may wait for it.
     let looking = tokio::task::spawn_blocking(move || {
-        let number = std::fs::metadata(&device).map_err(Offline::Read)?.rdev();
+        let number = std::fs::metadata(&device).map_err(GrowError::Read)?.rdev();
         host.is_free(&device, number)?;
-        let size = device_size(&device).map_err(Offline::Read)?;
-        Ok((size, Superblock::at(&device).map_err(Offline::Read)?))
+        let size = device_size(&device).map_err(GrowError::Read)?;
+        Ok((size, Superblock::at(&device).map_err(GrowError::Read)?))
     });
-    looking.await.map_err(|error| Offline::Read(error.into())).flatten()
+    looking.await.map_err(|error| GrowError::Read(error.into())).flatten()
 }
 
 #[cfg(test)]

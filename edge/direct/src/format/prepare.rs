@@ -214,7 +214,8 @@ fn there(found: &Signature, wanted: &Wanted<'_>) -> Result<Ready, FormatError> {
     let file_system: FileSystem =
         found.kind.parse().map_err(|_| FormatError::Foreign(found.kind.clone()))?;
     if let Some(other) = wanted.file_system.filter(|wanted| *wanted != file_system) {
-        let (there, wanted) = (file_system.as_str(), other.as_str());
+        let there = file_system.as_str();
+        let wanted = other.as_str();
         return Err(FormatError::OtherFileSystem { there, wanted });
     }
     Ok(Ready { file_system, uuid: found.uuid.clone() })
@@ -229,7 +230,8 @@ async fn make(
     wanted: &Wanted<'_>,
     steps: Steps<'_>,
 ) -> Result<Ready, FormatError> {
-    let (uuid, mark) = (Uuid::new_v4().to_string(), journal.mark());
+    let uuid = Uuid::new_v4().to_string();
+    let mark = journal.mark();
     steps("before the journal's beginning")?;
     let formatting = Content::Formatting { uuid: uuid.clone(), size: seen.size };
     journal.write(formatting).map_err(FormatError::Journal)?;

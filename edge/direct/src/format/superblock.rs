@@ -29,37 +29,36 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Reads the head of a device; nothing if it is of neither.
+    /// Reads the head of a device; none if it is of neither.
     pub fn parse(head: &[u8]) -> Option<Self> {
-        let little = |at: usize, length: usize| {
-            let bytes = head.get(EXT + at..EXT + at + length)?;
-            Some(bytes.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte)))
-        };
-        let big = |at: usize, length: usize| {
-            Some(
-                head.get(at..at + length)?
-                    .iter()
-                    .fold(0, |number: u64, byte| number << 8 | u64::from(*byte)),
-            )
-        };
-        let (fstype, uuid, blocks, block, mounted) = if big(0, 4)? == XFS_MAGIC {
-            ("xfs", head.get(32..48)?, big(8, 8)?, big(4, 4)?, 0)
-        } else if little(0x38, 2)? == EXT_MAGIC {
-            // The upper half of the number of blocks counts with the feature "64bit" alone.
-            let high = if little(0x60, 4)? & 0x80 == 0 { 0 } else { little(0x150, 4)? };
-            let shift = little(0x18, 4).filter(|shift| *shift <= 6)?;
-            (
-                "ext4",
-                head.get(EXT + 0x68..EXT + 0x78)?,
-                high << 32 | little(0x04, 4)?,
-                1024 << shift,
-                little(0x2c, 4)?,
-            )
+        if big_endian(head, 0, 4)? == XFS_MAGIC {
+            Self::xfs(head)
+        } else if little_endian(head, EXT + 0x38, 2)? == EXT_MAGIC {
+            Self::ext4(head)
         } else {
-            return None;
-        };
-        let uuid = uuid::Uuid::from_slice(uuid).ok()?.hyphenated().to_string();
-        Some(Self { fstype, uuid, bytes: blocks.checked_mul(block)?, block, mounted })
+            None
+        }
+    }
+
+    fn xfs(head: &[u8]) -> Option<Self> {
+        let block = big_endian(head, 4, 4)?;
+        let blocks = big_endian(head, 8, 8)?;
+        let uuid = uuid(head.get(32..48)?)?;
+        let bytes = blocks.checked_mul(block)?;
+        Some(Self { fstype: "xfs", uuid, bytes, block, mounted: 0 })
+    }
+
+    fn ext4(head: &[u8]) -> Option<Self> {
+        let field = |at: usize| little_endian(head, EXT + at, 4);
+        // The upper half of the number of blocks counts with the feature "64bit" only.
+        let high = if field(0x60)? & 0x80 == 0 { 0 } else { field(0x150)? };
+        let blocks = high << 32 | field(0x04)?;
+        let shift = field(0x18).filter(|shift| *shift <= 6)?;
+        let block = 1024 << shift;
+        let mounted = field(0x2c)?;
+        let uuid = uuid(head.get(EXT + 0x68..EXT + 0x78)?)?;
+        let bytes = blocks.checked_mul(block)?;
+        Some(Self { fstype: "ext4", uuid, bytes, block, mounted })
     }
 
     /// What a device has, as far as the host sees it. Of a device that a guest writes to that may be old.
@@ -84,6 +83,20 @@ impl Superblock {
     pub fn fills(&self, size: u64) -> bool {
         size < self.bytes.saturating_add(self.block)
     }
+}
+
+fn big_endian(head: &[u8], at: usize, length: usize) -> Option<u64> {
+    let bytes = head.get(at..at + length)?;
+    Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+fn little_endian(head: &[u8], at: usize, length: usize) -> Option<u64> {
+    let bytes = head.get(at..at + length)?;
+    Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+fn uuid(bytes: &[u8]) -> Option<String> {
+    Some(uuid::Uuid::from_slice(bytes).ok()?.hyphenated().to_string())
 }
 
 /// The size in bytes of a block device, or of a file in its place.

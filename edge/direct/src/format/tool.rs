@@ -28,14 +28,14 @@ pub enum ToolError {
         within: Duration,
     },
     /// It says no.
-    #[error("{tool} ended with {code}: {said}")]
+    #[error("{tool} ended with {code}: {text}")]
     Failed {
         /// Its name.
         tool: &'static str,
         /// Its exit code, or the signal that ended it.
         code: String,
-        /// The end of what it said.
-        said: String,
+        /// The end of what it text.
+        text: String,
     },
 }
 
@@ -76,11 +76,11 @@ where
     if output.status.success() { Ok(()) } else { Err(failed(tool, &output)) }
 }
 
-/// What a tool that ended badly said.
+/// What a tool that ended badly text.
 pub(super) fn failed(tool: &'static str, output: &Output) -> ToolError {
     let text = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     let text = String::from_utf8_lossy(text);
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let said = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default().join("; ");
-    ToolError::Failed { tool, code: output.status.to_string(), said }
+    let text = lines.get(lines.len().saturating_sub(3)..).unwrap_or_default().join("; ");
+    ToolError::Failed { tool, code: output.status.to_string(), text }
 }

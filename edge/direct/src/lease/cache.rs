@@ -107,7 +107,8 @@ mod tests {
     #[test]
     fn a_fence_counts_though_the_disk_is_full() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, known) = (dir.path().join("state"), LeaseCache::default());
+        let state = dir.path().join("state");
+        let known = LeaseCache::default();
         let of = || known.of(&state, "d.example", "v").unwrap();
         let held = entry(Lease::Held { epoch: 5 });
         known.keep(&state, &held).unwrap();

@@ -248,7 +248,9 @@ mod tests {
     #[test]
     fn it_is_kept_and_what_is_damaged_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
-        let (driver, volume_id, pod) = ("d.example".to_owned(), "v".to_owned(), "p".to_owned());
+        let driver = "d.example".to_owned();
+        let volume_id = "v".to_owned();
+        let pod = "p".to_owned();
         let mut entry = Entry { driver, volume_id, pod, lease: held(5) };
         assert_eq!(of(dir.path(), "d.example", "v").unwrap(), None);
         for lease in [held(5), Lease::LetGo { epoch: 5 }, Lease::Unsettled, fenced()] {

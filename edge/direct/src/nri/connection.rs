@@ -39,7 +39,8 @@ impl Plugin {
 }
 
 fn delays() -> backon::ExponentialBackoff {
-    let (first, last) = (Duration::from_millis(100), Duration::from_secs(10));
+    let first = Duration::from_millis(100);
+    let last = Duration::from_secs(10);
     backon::ExponentialBuilder::new()
         .with_min_delay(first)
         .with_max_delay(last)

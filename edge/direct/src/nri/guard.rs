@@ -99,7 +99,8 @@ fn typed(
     handler: &str,
     handlers: &Handlers,
 ) -> Result<Option<Mount>, Refused> {
-    let (id, handler) = (volume.volume_id.clone(), handler.to_owned());
+    let id = volume.volume_id.clone();
+    let handler = handler.to_owned();
     if !handlers.vm.contains(&handler) {
         let vm = handlers.vm.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         return Err(Refused::NotVm { volume: id, handler, vm });

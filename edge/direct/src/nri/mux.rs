@@ -47,9 +47,8 @@ impl Decoder for Mux {
 
     fn decode(&mut self, from: &mut BytesMut) -> Result<Option<Frame>, BadFrame> {
         let mut header = from.as_ref();
-        let (Ok(connection), Ok(length)) = (header.try_get_u32(), header.try_get_u32()) else {
-            return Ok(None);
-        };
+        let Ok(connection) = header.try_get_u32() else { return Ok(None) };
+        let Ok(length) = header.try_get_u32() else { return Ok(None) };
         // On the targets that we build for, 32 bits are no more than a usize.
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > MAX {
@@ -112,7 +111,8 @@ mod tests {
             for frame in &sent {
                 Mux.encode(frame.clone(), &mut bytes).unwrap();
             }
-            let (mut arrived, mut got) = (BytesMut::new(), Vec::new());
+            let mut arrived = BytesMut::new();
+            let mut got = Vec::new();
             for part in bytes.chunks(cut) {
                 arrived.extend_from_slice(part);
                 while let Some(frame) = Mux.decode(&mut arrived).unwrap() {

@@ -70,7 +70,8 @@ impl Plugin {
         match method {
             "Configure" => {
                 let runtime = api::ConfigureRequest::decode(payload).map_err(bad)?;
-                let (name, version) = (runtime.runtime_name, runtime.runtime_version);
+                let name = runtime.runtime_name;
+                let version = runtime.runtime_version;
                 info!(
                     runtime = name,
                     version, "the container runtime asks before it makes a container"
@@ -95,12 +96,13 @@ impl Plugin {
         &self,
         request: CreateContainerRequest,
     ) -> Result<CreateContainerResponse, Refusal> {
-        let (pod, container) =
-            (request.pod.unwrap_or_default(), request.container.unwrap_or_default());
+        let pod = request.pod.unwrap_or_default();
+        let container = request.container.unwrap_or_default();
         if !container.mounts.iter().any(guard::may_be_direct) {
             return Ok(CreateContainerResponse { adjust: None });
         }
-        let (plugin, told) = (self.clone(), pod.clone());
+        let plugin = self.clone();
+        let told = pod.clone();
         let decided = tokio::task::spawn_blocking(move || {
             let verdict = plugin.decide(&told, &container)?;
             plugin.record(&told, &verdict).map(|()| verdict)

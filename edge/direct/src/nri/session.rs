@@ -55,19 +55,20 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let payload = Message::Request(FIRST, register).bytes();
     frames.send(Frame { connection: RUNTIME, payload }).await?;
-    let (mut asked, mut answered) = (BytesMut::new(), BytesMut::new());
+    let mut requests = BytesMut::new();
+    let mut responses = BytesMut::new();
     while let Some(frame) = frames.next().await {
         let Frame { connection, payload } = frame?;
         match connection {
-            PLUGIN => asked.extend_from_slice(&payload),
-            RUNTIME => answered.extend_from_slice(&payload),
+            PLUGIN => requests.extend_from_slice(&payload),
+            RUNTIME => responses.extend_from_slice(&payload),
             // A connection that a later NRI has.
             _ => {}
         }
-        while let Some(message) = Message::take(&mut answered)? {
+        while let Some(message) = Message::take(&mut responses)? {
             registered(message)?;
         }
-        while let Some(message) = Message::take(&mut asked)? {
+        while let Some(message) = Message::take(&mut requests)? {
             // An answer to what was not asked for says nothing.
             let Message::Request(stream, request) = message else { continue };
             let payload = Message::Response(stream, plugin.answer(request).await).bytes();

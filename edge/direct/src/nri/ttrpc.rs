@@ -82,11 +82,10 @@ impl Message {
     /// The connection cannot go on.
     pub fn take(from: &mut BytesMut) -> Result<Option<Self>, BadMessage> {
         let mut header = from.as_ref();
-        let (Ok(length), Ok(stream), Ok(kind), Ok(_flags)) =
-            (header.try_get_u32(), header.try_get_u32(), header.try_get_u8(), header.try_get_u8())
-        else {
-            return Ok(None);
-        };
+        let Ok(length) = header.try_get_u32() else { return Ok(None) };
+        let Ok(stream) = header.try_get_u32() else { return Ok(None) };
+        let Ok(kind) = header.try_get_u8() else { return Ok(None) };
+        let Ok(_flags) = header.try_get_u8() else { return Ok(None) };
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > MAX {
             return Err(BadMessage::TooLong(length));
@@ -150,7 +149,8 @@ mod tests {
         fn calls_come_out_as_they_went_in(stream: u32, method in "[a-z]{0,9}", payload: Vec<u8>, cut in 1..20_usize) {
             let request = Request { service: "s".into(), method, payload: payload.into(), timeout_nano: 7 };
             let sent = Message::Request(stream, request);
-            let (mut arrived, mut got) = (BytesMut::new(), Vec::new());
+            let mut arrived = BytesMut::new();
+            let mut got = Vec::new();
             for part in [sent.bytes(), sent.bytes()].concat().chunks(cut) {
                 arrived.extend_from_slice(part);
                 while let Some(message) = Message::take(&mut arrived).unwrap() {

@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn a_journal_that_cannot_be_read_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, other) = (Journal::of(dir.path(), "d", "v"), Journal::of(dir.path(), "d", "w"));
+        let one = Journal::of(dir.path(), "d", "v");
+        let other = Journal::of(dir.path(), "d", "w");
         one.write(Content::Ready { uuid: "u".into() }).unwrap();
         std::fs::rename(&one.path, &other.path).unwrap();
         assert!(other.read().unwrap_err().to_string().contains("another volume's"));

@@ -199,7 +199,8 @@ pub(crate) mod tests {
     fn records_are_kept_replaced_and_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(all(dir.path()).unwrap(), []);
-        let (a, mut b) = (record("a"), record("b"));
+        let a = record("a");
+        let mut b = record("b");
         a.keep(dir.path()).unwrap();
         b.keep(dir.path()).unwrap();
         b.state = State::Begun;
@@ -223,7 +224,8 @@ pub(crate) mod tests {
         std::fs::rename(&cut, cut.with_file_name(".x.new")).unwrap();
         assert_eq!(all(dir.path()).unwrap().len(), 1);
         // A damaged record is in the way of its own volume, and of no other.
-        let (a, b) = (record("a"), record("b"));
+        let a = record("a");
+        let b = record("b");
         b.keep(dir.path()).unwrap();
         let damaged = path(dir.path(), &a.driver, &a.volume_id, &a.target);
         publish(&damaged, b"{", 0o600, Existing::Replace).unwrap();

@@ -31,12 +31,12 @@ pub enum Reject {
     #[error("{0}")]
     Cannot(String),
     /// It tried, and failed.
-    #[error("it answered {status}: {said}")]
+    #[error("it answered {status}: {text}")]
     Refused {
         /// The HTTP status.
         status: StatusCode,
         /// The beginning of its text.
-        said: String,
+        text: String,
     },
     /// It answered something that is not certainly about the volume.
     #[error(transparent)]
@@ -77,17 +77,17 @@ pub(super) fn escaped(path: &str) -> String {
 
 /// What a status other than OK means.
 pub(super) fn refused(reply: &Reply) -> Reject {
-    let said: String = String::from_utf8_lossy(&reply.body).chars().take(MAX_TEXT).collect();
-    let said = printable(&said);
+    let text: String = String::from_utf8_lossy(&reply.body).chars().take(MAX_TEXT).collect();
+    let text = printable(&text);
     let nothing_there =
         [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
     // Kata's agent has no code of HTTP's; its word is in the text, in either spelling.
-    if nothing_there.contains(&reply.status) || said.to_ascii_lowercase().contains("unimplemented")
+    if nothing_there.contains(&reply.status) || text.to_ascii_lowercase().contains("unimplemented")
     {
         let status = reply.status;
-        Reject::Cannot(format!("it answered {status}: {said}"))
+        Reject::Cannot(format!("it answered {status}: {text}"))
     } else {
-        Reject::Refused { status: reply.status, said }
+        Reject::Refused { status: reply.status, text }
     }
 }
 

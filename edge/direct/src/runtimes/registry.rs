@@ -228,7 +228,8 @@ impl Runtimes {
         if bytes > before || filled(volume, size).await?.is_some() {
             return Ok(size);
         }
-        let (runtime, volume) = (runtime.name(), volume.volume_id.clone());
+        let runtime = runtime.name();
+        let volume = volume.volume_id.clone();
         Err(Error::NotGrown { runtime, volume, bytes, size })
     }
 }
@@ -254,12 +255,16 @@ impl Talk<'_> {
         {
             return Err(self.failed(Reject::Cannot(why.into())));
         }
-        let (runtime, sandbox, what) = (self.runtime.name(), self.sandbox.clone(), self.what);
+        let runtime = self.runtime.name();
+        let sandbox = self.sandbox.clone();
+        let what = self.what;
         Err(Error::Silent { runtime, sandbox, what, volume: self.volume.volume_id.clone(), source })
     }
 
     fn failed(&self, answer: Reject) -> Error {
-        let (runtime, sandbox, what) = (self.runtime.name(), self.sandbox.clone(), self.what);
+        let runtime = self.runtime.name();
+        let sandbox = self.sandbox.clone();
+        let what = self.what;
         match answer {
             Reject::Cannot(why) => Error::Cannot { runtime, what, why },
             source => Error::Answered {
@@ -275,7 +280,8 @@ impl Talk<'_> {
 
 /// The bytes of the volume's device, if it still is that device: names like `/dev/loop3` are given to others in time.
 async fn size(volume: &Published) -> Result<u64, Error> {
-    let (device, number) = (volume.device.clone(), volume.number);
+    let device = volume.device.clone();
+    let number = volume.number;
     // Opening a device may wait for it.
     let looking = tokio::task::spawn_blocking(move || {
         // 0 is the number of no device.

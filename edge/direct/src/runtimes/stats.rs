@@ -103,7 +103,8 @@ struct Condition {
 pub fn read(body: &[u8], device: u64) -> Result<Stats, StatsError> {
     let report: Report =
         serde_json::from_slice(body).map_err(|error| StatsError::Json(error.to_string()))?;
-    let (mut bytes, mut inodes) = (None, None);
+    let mut bytes = None;
+    let mut inodes = None;
     for row in report.usage {
         let place = match row.unit {
             1 => &mut bytes,

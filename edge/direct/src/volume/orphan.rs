@@ -40,8 +40,8 @@ mod tests {
     fn a_pod_is_gone_when_its_directory_is_and_others_may_be_there() {
         let dir = tempfile::tempdir().unwrap();
         let pods = dir.path().join("pods");
-        let (ours, volume) =
-            (dir.path().join("plugins/ours"), pods.join("uid/volumes/kubernetes.io~csi/pv"));
+        let ours = dir.path().join("plugins/ours");
+        let volume = pods.join("uid/volumes/kubernetes.io~csi/pv");
         let record =
             Published { target: volume.join("mount"), private_path: ours.join("v"), ..record("v") };
         std::fs::create_dir_all(&ours).unwrap();

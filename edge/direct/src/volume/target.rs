@@ -11,7 +11,8 @@ use std::path::{Component, Path, PathBuf};
 /// It is no path that a target can have, or its parent is not there.
 pub(crate) fn canonical(target: &Path) -> io::Result<PathBuf> {
     let bad = || io::Error::other("it is no absolute path with a name at its end");
-    let (parent, name) = (target.parent().ok_or_else(bad)?, target.file_name().ok_or_else(bad)?);
+    let parent = target.parent().ok_or_else(bad)?;
+    let name = target.file_name().ok_or_else(bad)?;
     if !target.is_absolute() {
         return Err(bad());
     }
@@ -38,7 +39,8 @@ pub(crate) fn is_hosts(proc: &Path, given: &Path, target: &Path) -> io::Result<(
     if seen == target {
         return Ok(());
     }
-    let (seen, target) = (seen.display(), target.display());
+    let seen = seen.display();
+    let target = target.display();
     Err(io::Error::other(format!(
         "the host resolves it to {seen}, and csi-edge's container to {target}; mount the kubelet's directory there under \
          the path without symlinks, and start the kubelet with that path as --root-dir"
@@ -50,7 +52,9 @@ fn resolved(root: &Path, path: &Path) -> io::Result<PathBuf> {
     /// As many as the kernel follows.
     const LINKS: usize = 40;
     let parts = |path: &Path| path.iter().rev().map(ToOwned::to_owned).collect::<Vec<_>>();
-    let (mut seen, mut rest, mut links) = (PathBuf::from("/"), parts(path), 0);
+    let mut seen = PathBuf::from("/");
+    let mut rest = parts(path);
+    let mut links = 0;
     while let Some(part) = rest.pop() {
         match part.to_str() {
             Some("/") => seen = PathBuf::from("/"),

@@ -35,7 +35,7 @@ impl Place {
         self.file.as_file().set_len(bytes).unwrap();
     }
 
-    async fn grow(&self, fstype: &str, uuid: &str) -> Result<u64, Offline> {
+    async fn grow(&self, fstype: &str, uuid: &str) -> Result<u64, GrowError> {
         let growing = Growing::of(self.state.path());
         grow(&Host::default(), &growing, self.file.path(), (fstype, uuid)).await
     }
@@ -68,7 +68,7 @@ async fn what_is_not_certainly_ours_is_left_alone() {
     let before = std::fs::read(place.file.path()).unwrap();
     for (fstype, uuid) in [("ext4", "00000000-0000-0000-0000-000000000001"), ("xfs", UUID)] {
         let other = place.grow(fstype, uuid).await.unwrap_err();
-        assert!(matches!(other, Offline::AnotherFileSystem { .. }), "{other}");
+        assert!(matches!(other, GrowError::AnotherFileSystem { .. }), "{other}");
     }
     mend(&Host::default(), &Growing::of(place.state.path()), place.file.path()).await.unwrap();
     assert!(before == std::fs::read(place.file.path()).unwrap(), "it was written to");
@@ -133,7 +133,7 @@ async fn xfs_is_left_to_a_guest_until_it_fills_its_device() {
     assert_eq!(place.grow("xfs", UUID).await.unwrap(), 16 * MIB);
     place.becomes(17 * MIB);
     let xfs = place.grow("xfs", UUID).await.unwrap_err();
-    assert!(matches!(xfs, Offline::NeedsMount { .. }), "{xfs}");
+    assert!(matches!(xfs, GrowError::NeedsMount { .. }), "{xfs}");
     let growing = Growing::of(place.state.path());
     fill(&Host::default(), &growing, place.file.path(), ("xfs", UUID)).await.unwrap();
 }
@@ -142,6 +142,6 @@ async fn xfs_is_left_to_a_guest_until_it_fills_its_device() {
 async fn a_blank_or_short_device_is_no_file_system() {
     for bytes in [0, 1500, 4096] {
         let error = Place::new(bytes).grow("ext4", UUID).await.unwrap_err();
-        assert!(matches!(error, Offline::AnotherFileSystem { .. }), "{error}");
+        assert!(matches!(error, GrowError::AnotherFileSystem { .. }), "{error}");
     }
 }

@@ -134,7 +134,8 @@ async fn a_power_cut_at_any_step_leaves_nothing_that_is_taken_for_good_and_is_no
 /// The steps of the code are those that are cut at.
 #[tokio::test]
 async fn all_steps_are_known_here() {
-    let (volume, met) = (Volume::new(16 * MIB), Mutex::new(Vec::new()));
+    let volume = Volume::new(16 * MIB);
+    let met = Mutex::new(Vec::new());
     let note = |step| {
         met.lock().unwrap().push(step);
         Ok(())

@@ -67,7 +67,8 @@ async fn send(stream: &mut DuplexStream, connection: u32, message: &Message) {
 
 fn request(stream: u32, service: &str, method: &str, message: &impl prost::Message) -> Message {
     let payload = message.encode_to_vec().into();
-    let (service, method) = (service.into(), method.into());
+    let service = service.into();
+    let method = method.into();
     Message::Request(stream, Request { service, method, payload, timeout_nano: 1 })
 }
 

@@ -38,7 +38,8 @@ async fn node(scope: Option<Scope>) -> Fixture {
 }
 
 async fn on(scope: Option<Scope>, host: Host) -> Fixture {
-    let (dir, driver) = (tempfile::tempdir().unwrap(), "d.example".parse::<DriverName>().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let driver = "d.example".parse::<DriverName>().unwrap();
     let scopes = Scopes::default();
     scopes.hear(scope.map(|scope| (driver.clone(), scope)).into_iter().collect());
     scopes.settle().await;
@@ -72,8 +73,9 @@ impl Fixture {
     }
 
     fn keep(&self, volume: &str, lease: Lease) {
-        let (driver, volume_id, pod) =
-            (self.driver.to_string(), volume.to_owned(), "uid-1".to_owned());
+        let driver = self.driver.to_string();
+        let volume_id = volume.to_owned();
+        let pod = "uid-1".to_owned();
         Entry { driver, volume_id, pod, lease }.keep(&self.state()).unwrap();
     }
 
@@ -286,7 +288,8 @@ async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
     let node = on(Some(Scope::Shared), host).await;
     let private_path = node.dir.path().join("private");
     std::os::unix::fs::symlink(&device, &private_path).unwrap();
-    let (target, number) = (node.dir.path().join("pods/p/mount"), host::number(&device).unwrap());
+    let target = node.dir.path().join("pods/p/mount");
+    let number = host::number(&device).unwrap();
     let metadata = [("edge-csi.io/driver", "d.example"), ("edge-csi.io/volume-id", "v")];
     let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     let record = Published { target, private_path, device, number, metadata, ..published("v") };
