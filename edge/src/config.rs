@@ -1,4 +1,6 @@
-//! What an operator can say to csi-edge: a TOML file, and flags that override it.
+//! The configuration of csi-edge: a TOML file, and flags that override it.
+//!
+//! All that is wrong is reported at once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,16 +14,16 @@ use proto::names::DriverName;
 
 use crate::cli::{DriverAt, Serve};
 
-/// All that csi-edge runs on.
+/// The configuration of csi-edge.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where the cloud is, the preferred way to it first; at least one, each once.
+    /// The endpoints of the cloud, the preferred first; at least one, each once.
     pub cloud: Vec<Endpoint>,
-    /// How soon a way that is preferred to the one in use is tried again.
+    /// How soon an endpoint preferred to the one in use is tried again.
     pub return_after: Duration,
     /// The directory of this node's own CSI sockets; none without one.
     pub fronts: Option<PathBuf>,
-    /// The directory of what is to be known after a restart without the cloud; without one nothing is kept.
+    /// The directory of what a restart without the cloud must know; without one nothing is kept.
     pub state: Option<PathBuf>,
     /// Where VM runtimes look for direct volumes, and have their sandboxes.
     pub runtimes: Roots,
@@ -29,15 +31,15 @@ pub struct Config {
     pub tls: Files,
     /// The drivers' sockets.
     pub drivers: BTreeMap<DriverName, PathBuf>,
-    /// What csi-cloud is told as well.
+    /// Settings that csi-cloud has too.
     pub common: Common,
 }
 
-/// How soon a preferred way is tried again if nothing is said, in seconds.
+/// The default delay before a preferred endpoint is tried again, in seconds.
 const RETURN_AFTER: u16 = 30;
 
 impl Config {
-    /// Reads the file that the flags name, and puts the flags over it.
+    /// Reads the file that the flags name, and applies the flags over it.
     ///
     /// # Errors
     /// Everything that is wrong with either.
@@ -72,13 +74,13 @@ impl Config {
         };
         let drivers = by_name(listed, &mut file);
         file.finish()?;
-        // What is missing has been noted, so this is only for the compiler.
+        // A missing setting has been reported, so this satisfies the compiler only.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
         Ok(Self { cloud, return_after, fronts, state, runtimes, tls, drivers, common })
     }
 }
 
-/// Where runtimes have what is theirs: `direct_volumes`, and of each runtime's sandboxes in `[runtimes]`.
+/// The directories of the runtimes: `direct_volumes`, and each runtime's sandboxes in `[runtimes]`.
 fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathBuf>) -> Roots {
     let listed = file.path("direct_volumes");
     let read =
@@ -121,18 +123,13 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use proto::host::publish::{Existing, publish};
     use proto::link::KeepAlive;
 
     fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("edge.toml");
-        proto::host::publish::publish(
-            &path,
-            file.as_bytes(),
-            0o600,
-            proto::host::publish::Existing::Keep,
-        )
-        .unwrap();
+        publish(&path, file.as_bytes(), 0o600, Existing::Keep).unwrap();
         let path = path.to_str().unwrap().to_owned();
         let args =
             ["csi-edge", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
@@ -146,7 +143,8 @@ mod tests {
         })
     }
 
-    const WHOLE: &str = "cloud = \"wss://cloud.example:7443\"\nfronts = \"/run/x\"\n[tls]\nca = \"ca.crt\"\n\
+    const WHOLE: &str = "cloud = \"wss://cloud.example:7443\"\nfronts = \"/run/x\"\n\
+        [tls]\nca = \"ca.crt\"\n\
         cert = \"/c\"\nkey = \"/k\"\n[[drivers]]\nname = \"d.example\"\nsocket = \"/d.sock\"\n";
 
     #[test]
@@ -168,7 +166,8 @@ mod tests {
 
     #[test]
     fn ways_are_kept_in_their_order_and_times_are_read() {
-        let listed = "cloud = [\"quic://a:1\", \"wss://a:1\", \"quic://a:1\"]\ngrace_s = 5\n[link]\n\
+        let listed = "cloud = [\"quic://a:1\", \"wss://a:1\", \"quic://a:1\"]\n\
+            grace_s = 5\n[link]\n\
             dead_after_s = 6\nreturn_after_s = 7\n[tls]";
         let (_, rest) = WHOLE.split_once("[tls]").unwrap();
         let config = load(&format!("{listed}{rest}"), &["--grace", "8"]).unwrap();

@@ -1,4 +1,4 @@
-//! The csi-edge program: reads what it is told, and serves.
+//! The csi-edge program: reads its configuration and serves.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Parser;
 use edge::cli::{Cli, Command};
 use edge::config::Config;
 
-// Each call allocates some dozens of small things; docs/performance.md has what this saves.
+// Each call makes dozens of small allocations; docs/performance.md has what this saves.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,8 +1,8 @@
-//! Which calls of one driver are running, and what was answered of late: a request that comes again, on a new
-//! link or from a caller who lost patience, is answered by the run that there is and not by a second one.
+//! Deduplicates the calls of one driver: a request that comes again shares the run in flight, or
+//! gets the recent answer. Callers repeat requests on a new link, or when they lose patience.
 //!
-//! CSI: there should be no more than one call in flight for a volume. So another request for what a run is about
-//! is refused with ABORTED, which its caller takes for "an operation is pending, come back".
+//! CSI: there should be no more than one call in flight for a volume. A different request for the
+//! subject of a run is ABORTED, which means "an operation is pending, come back".
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +18,15 @@ use uuid::Uuid;
 
 use crate::error::{Error, Shared};
 
-/// Answers kept for calls that may be sent again.
+/// The most answers kept for repeated calls.
 const MAX_KEPT: usize = 1024;
-/// The most bytes in them, with the requests that they answer.
+/// The most bytes of kept answers and their requests.
 const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
-/// The callers of one run whose calls may be sent again; the latest, since the others have left.
+/// The most callers of one run whose repeated calls it answers: the latest, since the others have
+/// left.
 const MAX_CALLS: usize = 64;
-/// How long an answer is kept: longer than the sidecars' deadlines, after which nobody sends the call again.
+/// How long an answer is kept. Sidecars' deadlines are shorter, so nobody repeats the call after
+/// that.
 const KEPT_FOR: Duration = Duration::from_secs(300);
 
 /// How a run ended.
@@ -36,17 +38,17 @@ pub struct Operation {
     pub method: Method,
     /// Its framed message.
     pub body: Bytes,
-    /// What nothing else may be done with meanwhile.
+    /// Nothing else may operate on these meanwhile.
     pub subjects: Vec<Id>,
-    /// The caller's call, if it came over a link.
+    /// The id of the caller's call, if it came over a link.
     pub id: Option<Uuid>,
 }
 
-/// What is to be done with a request.
+/// What to do with a request.
 pub enum Begin {
-    /// Carry it out, and say how that ended.
+    /// Run it, and tell the ticket how it ended.
     Run(Ticket),
-    /// It runs already; its outcome comes here, nothing if the run was given up.
+    /// It is running. The outcome comes here; nothing comes if the run was given up.
     Wait(oneshot::Receiver<Outcome>),
     /// This call was carried out before.
     Done(Box<Answer>),
@@ -73,7 +75,7 @@ struct Run {
     waiting: Vec<oneshot::Sender<Outcome>>,
 }
 
-/// Whether a request asks for what another did.
+/// Whether a request asks for the same as an earlier one.
 fn same(method: Method, body: &Bytes, operation: &Operation) -> bool {
     let message = |body: &Bytes| body.slice(PREFIX.min(body.len())..);
     method == operation.method && method.same(&message(body), &message(&operation.body))
@@ -81,11 +83,11 @@ fn same(method: Method, body: &Bytes, operation: &Operation) -> bool {
 
 impl Runs {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing in here can be left half done by a panic.
+        // A panic leaves nothing half done here.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides what is to be done with a request.
+    /// Decides what to do with a request.
     ///
     /// # Errors
     /// [`Error::Pending`] if a different request for one of its subjects is running.
@@ -101,7 +103,7 @@ impl Runs {
         let run = inner.running.get_mut(&key).filter(|run| same(run.method, &run.body, &operation));
         let run = run.ok_or_else(pending)?;
         let (outcome, waiting) = oneshot::channel();
-        // Those who left make room for those who come, or a hung run would gather them all.
+        // Callers that left make room; otherwise a hung run would collect them all.
         run.waiting.retain(|waiting| !waiting.is_closed());
         run.waiting.push(outcome);
         if let Some(id) = operation.id.filter(|id| !run.calls.contains(id)) {
@@ -123,14 +125,14 @@ impl Runs {
         Ticket { runs: self.clone(), key }
     }
 
-    /// Ends a run; none that was given up has an outcome.
+    /// Ends a run. A run that was given up has no outcome.
     fn end(&self, key: u64, outcome: Option<&Outcome>) {
         let mut inner = self.lock();
         let Some(run) = inner.running.remove(&key) else { return };
         for subject in &run.subjects {
             inner.by_subject.remove(subject);
         }
-        // Who only reads may as well read again.
+        // A call that only reads may read again.
         if let Some(Ok(answer)) = outcome
             && !run.subjects.is_empty()
         {
@@ -138,7 +140,7 @@ impl Runs {
         }
         drop(inner);
         for waiting in run.waiting {
-            // Who left does not want it any more.
+            // A caller that left wants no outcome.
             if let Some(outcome) = outcome {
                 let _ = waiting.send(outcome.clone());
             }
@@ -146,14 +148,14 @@ impl Runs {
     }
 }
 
-/// The right to carry out a request; while it lives, the same is not carried out again.
+/// The right to run a request. While it lives, the same request does not run again.
 pub struct Ticket {
     runs: Runs,
     key: u64,
 }
 
 impl Ticket {
-    /// Tells how it ended to all that wait, and keeps a driver's answer for those whose link broke.
+    /// Tells the outcome to all waiting callers, and keeps a driver's answer for repeated calls.
     pub fn end(self, outcome: &Outcome) {
         self.runs.end(self.key, Some(outcome));
     }
@@ -161,12 +163,12 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Only if the run was given up: it has ended otherwise.
+        // This counts only if the run was given up; otherwise it has ended already.
         self.runs.end(self.key, None);
     }
 }
 
-/// Answers of the driver's own, by call.
+/// A driver's answers, by call.
 #[derive(Default)]
 struct Kept {
     by_call: HashMap<Uuid, Arc<Done>>,
@@ -183,7 +185,7 @@ struct Done {
 impl Kept {
     fn find(&self, id: &Uuid, operation: &Operation) -> Option<Answer> {
         let done = self.by_call.get(id)?;
-        // The same id with another request is nobody's call sent again.
+        // The same id with another request is not a repeated call.
         same(done.method, &done.body, operation).then(|| done.answer.clone())
     }
 
@@ -210,7 +212,7 @@ impl Kept {
 }
 
 impl Done {
-    /// What keeping it costs, about; shared by the calls that one run answered, and counted for each.
+    /// Its approximate memory. Calls that share an answer each count it.
     fn size(&self) -> usize {
         self.body.len() + self.answer.size()
     }

@@ -1,8 +1,8 @@
-//! The vendors' drivers at this node: one HTTP/2 connection each, kept for good, made again when the driver
-//! restarts, and what each driver says of itself.
+//! The vendors' drivers at this node: one lasting HTTP/2 connection each, and what each driver says
+//! of itself. A connection is made again when its driver restarts.
 //!
-//! A driver is taken only if it calls itself by the configured name: calls for one driver must never reach
-//! another's storage.
+//! A driver must report the configured name: calls for one driver must never reach another's
+//! storage.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -36,7 +36,7 @@ use tracing::{info, warn};
 
 use crate::error::Error;
 
-/// How long a driver may take to say who it is.
+/// How long a driver may take to introduce itself.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How long a call waits for a driver that is just coming back.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ pub struct Driver {
     state: watch::Sender<State>,
     /// Asks for an attempt to connect now.
     retry_now: Notify,
-    /// Where it tells of a change of what it says of itself.
+    /// Counts the drivers' changes of what they say of themselves.
     changes: watch::Sender<u64>,
     connect: Connect,
 }
@@ -63,11 +63,11 @@ enum State {
     Here(Upstream, Arc<hello::Driver>),
 }
 
-/// Where a call starts on a driver's connection: the authority that every driver's gRPC library takes.
+/// The authority of requests; every driver's gRPC library accepts it.
 const LOCALHOST: &str = "localhost";
 
 impl Driver {
-    /// A driver that is connected to as soon as [`Driver::keep`] runs.
+    /// A driver without a connection; [`Driver::keep`] connects.
     fn new(
         name: DriverName,
         socket: PathBuf,
@@ -103,18 +103,21 @@ impl Driver {
         }
     }
 
-    /// Notes why the driver cannot be used; the log says it once.
+    /// Notes why the driver cannot be used, and logs each reason once.
     fn set_away(&self, error: BoxError) {
-        let known = matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == error.to_string());
+        let text = error.to_string();
+        let known =
+            matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == text);
         if !known {
             let driver = &self.name;
             let socket = self.socket.display();
-            warn!(%driver, %socket, error = chain(error.as_ref()), "cannot use the driver; trying again");
+            let error = chain(error.as_ref());
+            warn!(%driver, %socket, error, "cannot use the driver; trying again");
         }
         self.state.send_replace(State::Away(Arc::new(error)));
     }
 
-    /// Connects and learns who is there. The receiver ends when the connection does.
+    /// Connects, and asks who is there. The receiver ends with the connection.
     async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
         let socket = self.socket.display().to_string();
         let stream = (self.connect)(socket).await.map_err(|error| self.why_away(error))?;
@@ -133,7 +136,7 @@ impl Driver {
         Ok(closed)
     }
 
-    /// Why there is no connection, in words.
+    /// Explains to people why there is no connection.
     fn why_away(&self, error: std::io::Error) -> BoxError {
         match std::fs::metadata(&self.socket) {
             Err(missing) if missing.kind() == std::io::ErrorKind::NotFound => {
@@ -149,7 +152,7 @@ impl Driver {
         }
     }
 
-    /// Asks the driver all that a front of the cloud answers for it.
+    /// Asks the driver everything that a front of the cloud answers for it.
     async fn introduce(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
         let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
         for method in Method::ALL.iter().copied() {
@@ -192,15 +195,15 @@ impl Driver {
     /// Sends a call to the driver; `deadline` is how long its caller waits.
     ///
     /// # Errors
-    /// [`Error::DriverAway`] or [`Error::DeadlinePassed`] if it was not sent; [`Error::DriverBroke`] if it may
-    /// have been.
+    /// [`Error::DriverAway`] or [`Error::DeadlinePassed`] if it was not sent;
+    /// [`Error::DriverBroke`] if it may have been.
     pub async fn call(
         &self,
         call: &Call,
         deadline: Option<Instant>,
     ) -> Result<Response<Received>, Error> {
         let sender = self.sender().await?;
-        // A driver that was coming back may have been waited for.
+        // The call may have waited for a driver that was coming back.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(DeadlinePassed("before it was passed on to the driver").into());
         }
@@ -213,7 +216,7 @@ impl Driver {
         if !here(&self.state.borrow()) {
             self.retry_now.notify_one();
             let mut state = self.state.subscribe();
-            // Boxed: every call would have room for it.
+            // Boxed: otherwise the future of every call would hold it.
             let _ = Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(here))).await;
         }
         match &*self.state.borrow() {
@@ -226,7 +229,7 @@ impl Driver {
         }
     }
 
-    /// What the driver says of itself, or its name alone while it is away.
+    /// What the driver says of itself; its name alone while it is away.
     pub fn hello(&self) -> hello::Driver {
         match &*self.state.borrow() {
             State::Here(_, hello) => hello.as_ref().clone(),
@@ -238,7 +241,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// Whether it has topology of its own; none while it cannot be asked.
+    /// Whether the driver has its own topology; none while it is away.
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
         let state = self.state.borrow();
         let State::Here(_, hello) = &*state else { return None };
@@ -259,7 +262,7 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// These drivers, by name and socket, reached by `connect`.
+    /// Drivers by name and socket, reached by `connect`.
     pub fn new(sockets: BTreeMap<DriverName, PathBuf>, connect: Connect) -> Self {
         let changes = watch::Sender::new(0);
         let driver =
@@ -267,7 +270,7 @@ impl Drivers {
         Self { all: sockets.into_iter().map(driver).collect(), changes }
     }
 
-    /// Keeps the connections to all of them, in `tasks`.
+    /// Keeps the connections of all drivers, in `tasks`.
     pub fn keep(&self, tasks: &Tasks) {
         for driver in &self.all {
             tasks.spawn_until_stop("driver", driver.clone().keep(tasks.clone()));
@@ -279,23 +282,24 @@ impl Drivers {
         &self.all
     }
 
-    /// What they say of themselves; a driver that is away has its name alone.
+    /// What the drivers say of themselves; a driver that is away has its name alone.
     pub fn hello(&self) -> Vec<hello::Driver> {
         self.all.iter().map(|driver| driver.hello()).collect()
     }
 
-    /// Marked as changed whenever what [`Drivers::hello`] says has changed since the receiver was made.
+    /// Changes whenever the result of [`Drivers::hello`] does.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 }
 
-/// Reaches a driver by the path of its unix socket.
+/// Connects to a driver by the path of its unix socket.
 pub fn unix() -> Connect {
     Arc::new(|path| Box::pin(async { Ok(Box::new(UnixStream::connect(path).await?) as Io) }))
 }
 
-/// A driver that is just starting, say. What it cannot do would be kept for good, so it is asked again.
+/// The driver may be just starting. The cloud keeps answers for good, so an error is not taken for
+/// one.
 fn unanswered(method: &str, status: &Status) -> BoxError {
     let code = status.code();
     let message = status.message();

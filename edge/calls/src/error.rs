@@ -43,7 +43,7 @@ pub enum Error {
         driver: DriverName,
         /// Its socket's path.
         socket: String,
-        /// What the attempt met.
+        /// The error of the attempt.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

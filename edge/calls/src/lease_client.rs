@@ -1,6 +1,7 @@
-//! The way by which the cloud is asked about volumes that one guest owns: the control messages of the link in use.
+//! Asks the cloud for leases of volumes, by control messages on the link in use.
 //!
-//! What is asked goes out on that link alone, and again on the one that replaces it, so the cloud hears it in order.
+//! A request goes out on that link alone, and again on the link that replaces it, so the cloud
+//! hears requests in order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +11,10 @@ use proto::names::DriverName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-/// How long a csi-edge that has just begun waits for its first link before it goes on as one that is cut off: what it
-/// kept may be older than what an operator has said.
+/// How long a new csi-edge waits for its first link before it goes on without one. Its leases may
+/// be older than an operator's decision.
 const FIRST: Duration = Duration::from_secs(10);
-/// Questions that wait until the link takes them.
+/// Requests that wait until the link takes them.
 const QUEUE: usize = 64;
 
 /// A request on its way to the cloud.
@@ -29,9 +30,9 @@ enum To {
     /// There is no link.
     #[default]
     Nobody,
-    /// The link's cloud does not know such questions.
+    /// The link's cloud grants no leases.
     Older,
-    /// They go out there. The number is the link's, and no other has it.
+    /// Requests go out on this link. No other link has its number.
     Link(u64, mpsc::Sender<LeaseRequest>),
 }
 
@@ -40,7 +41,8 @@ enum To {
 pub enum NoAnswer {
     /// No link is up.
     #[error(
-        "there is no link to csi-cloud, which alone knows whether another node has it; it can be had when csi-edge has linked"
+        "there is no link to csi-cloud, which alone knows whether another node has it; it can be \
+         had when csi-edge has linked"
     )]
     NoLink,
     /// The cloud is too old to grant leases.
@@ -51,11 +53,11 @@ pub enum NoAnswer {
     Silent,
 }
 
-/// LeaseClient the cloud.
+/// Asks the cloud for leases.
 pub struct LeaseClient {
     begun: Instant,
     to: watch::Sender<To>,
-    /// Grows when all is to be stated: the link is new, or the cloud has said something else.
+    /// Grows when all leases are to be reported again: the link is new, or work was left.
     restatements: watch::Sender<u64>,
     next: AtomicU64,
 }
@@ -70,7 +72,7 @@ impl Default for LeaseClient {
 }
 
 impl LeaseClient {
-    /// A link is in use from now on, and questions go out as they come here.
+    /// Sends requests to a new link from now on; they come out of the receiver.
     pub fn linked(&self) -> mpsc::Receiver<LeaseRequest> {
         let (sender, requests) = mpsc::channel(QUEUE);
         self.to.send_replace(To::Link(self.next.fetch_add(1, Ordering::Relaxed), sender));
@@ -78,22 +80,22 @@ impl LeaseClient {
         requests
     }
 
-    /// The same for a link whose cloud does not know such questions.
+    /// The link in use has a cloud that grants no leases.
     pub fn linked_without_leases(&self) {
         self.to.send_replace(To::Older);
     }
 
-    /// All is to be stated again.
+    /// Has all leases reported again.
     pub fn restate_all(&self) {
         self.restatements.send_modify(|restatements| *restatements += 1);
     }
 
-    /// Changes when all is to be stated.
+    /// Changes when all leases are to be reported.
     pub fn restatements(&self) -> watch::Receiver<u64> {
         self.restatements.subscribe()
     }
 
-    /// The number of the link that takes questions, if there is one.
+    /// The number of the link that takes requests, if there is one.
     pub fn link(&self) -> Option<u64> {
         match &*self.to.borrow() {
             To::Link(number, link) if !link.is_closed() => Some(*number),
@@ -101,15 +103,16 @@ impl LeaseClient {
         }
     }
 
-    /// Waits for the first link of a csi-edge that has just begun, in its first seconds.
+    /// Waits for the first link, in the first seconds of this csi-edge.
     pub async fn first_link(&self) {
         let mut to = self.to.subscribe();
         let linked = to.wait_for(|to| !matches!(to, To::Nobody));
-        // Without one in time it is cut off.
+        // Without a link in time, it goes on without one.
         let _ = tokio::time::timeout_at(self.begun + FIRST, linked).await;
     }
 
-    /// LeaseClient, for so long at most; without a link it waits for one. The number is that of the link whose answer it is.
+    /// Sends a request and waits for the answer, at most `patience`. Without a link it waits for
+    /// one. The number is that of the answer's link.
     pub async fn ask(
         &self,
         driver: &DriverName,
@@ -122,7 +125,7 @@ impl LeaseClient {
             loop {
                 let link = to.borrow_and_update().clone();
                 let answered = self.ask_on(&link, driver, volume, step.clone());
-                // Whatever comes of the other link: the cloud hears it no more.
+                // A replaced link's answer does not matter: the cloud ignores that link.
                 let answer = tokio::select! {
                     biased;
                     answer = answered => answer,
@@ -131,7 +134,7 @@ impl LeaseClient {
                 if let Some(answer) = answer {
                     return answer;
                 }
-                // It is an error when this goes away, and then nobody waits.
+                // The sender lives as long as `self`, so this does not fail.
                 let _ = to.changed().await;
             }
         };

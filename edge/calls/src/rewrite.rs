@@ -1,6 +1,8 @@
-//! Our topology in what the node's own callers see of a driver that has none: the kubelet publishes it as CSINode.
+//! Rewrites topology in calls of the node's own callers, if the driver has none of its own. The
+//! kubelet publishes the result as CSINode.
 //!
-//! Only here and in the cloud's fronts: what the cloud asks a driver over a link is answered as the driver does.
+//! Only this file and the cloud's fronts rewrite: a call over a link is answered as the driver
+//! answers.
 
 use bytes::Bytes;
 use proto::csi::Method;
@@ -15,7 +17,7 @@ use crate::drivers::Driver;
 use crate::error::Error;
 use crate::scopes::Scopes;
 
-/// A call of this node's own callers in which topology matters.
+/// A call of the node's own callers that carries topology.
 pub(crate) struct TopologyRewrite<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) scopes: &'a Scopes,
@@ -24,10 +26,10 @@ pub(crate) struct TopologyRewrite<'a> {
 }
 
 impl TopologyRewrite<'_> {
-    /// The (framed) request as the driver gets it, made of its message.
+    /// The framed request for the driver, made of the caller's message.
     ///
     /// # Errors
-    /// It is malformed, or it is not known whether the driver has our topology; nothing was passed on.
+    /// It is malformed, or the driver's scope is not known. Nothing was passed on.
     pub(crate) fn request(&self, message: &Bytes) -> Result<Bytes, Error> {
         if self.driver.has_own_topology() == Some(false) {
             self.scope()?;
@@ -36,7 +38,7 @@ impl TopologyRewrite<'_> {
             method: self.method.name(),
             source: BadRequest::Malformed(source),
         };
-        // Our topology is nobody else's: it goes whatever the driver has.
+        // Our topology never reaches a driver, whatever its own.
         topology::out_of_request(self.method.rewrite(), message)
             .map(|message| frame::frame(&message))
             .map_err(bad)
@@ -45,7 +47,7 @@ impl TopologyRewrite<'_> {
     /// The driver's answer as its caller sees it.
     ///
     /// # Errors
-    /// It is malformed, or it is not known whether the driver has our topology.
+    /// It is malformed, or the driver's scope is not known.
     pub(crate) fn answer(&self, answer: Answer) -> Result<Answer, Error> {
         let Some(body) = answer.ok() else { return Ok(answer) };
         let Self { driver, node, method, .. } = self;

@@ -1,7 +1,7 @@
-//! How far the volumes of this node's drivers reach, as the cloud has told: its operator's word.
+//! Scopes of this node's drivers, as the operator told the cloud and the cloud told this node.
 //!
-//! Kept in a file, so that a node that starts without the cloud answers its kubelet as before. What was told once
-//! holds until the cloud says otherwise.
+//! A file keeps them, so a node that starts without the cloud answers its kubelet as before. A
+//! scope holds until the cloud tells another.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-/// The file's name in the directory of what is kept.
+/// The file's name in the state directory.
 const FILE: &str = "scopes.json";
 
-/// What was told, by driver.
+/// The scopes of drivers.
 #[derive(Default)]
 pub struct Scopes {
     known: Mutex<BTreeMap<DriverName, Scope>>,
-    /// What was told and does not count yet.
+    /// Told by the cloud, and not in force yet.
     told: Mutex<BTreeMap<DriverName, Scope>>,
     file: Option<PathBuf>,
-    /// What the file holds; held by who writes it.
+    /// The file's content; held while writing.
     kept: tokio::sync::Mutex<BTreeMap<DriverName, Scope>>,
 }
 
@@ -35,11 +35,11 @@ struct Kept {
 }
 
 impl Scopes {
-    /// What is kept in this directory, which is made if it is not there.
+    /// Reads the scopes in this state directory, which is created if needed. A damaged file counts
+    /// as empty, because the cloud tells the scopes again.
     ///
     /// # Errors
-    /// The directory cannot be made, or the file cannot be opened. One that cannot be understood is begun anew: the
-    /// cloud tells it again.
+    /// The directory cannot be created, or the file cannot be opened.
     pub fn open(directory: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("the directory {} (--state) cannot be used", directory.display());
         std::fs::create_dir_all(directory).with_context(cannot)?;
@@ -52,7 +52,8 @@ impl Scopes {
             Err(error) => return Err(error).with_context(cannot),
         };
         let Kept { scopes } = serde_json::from_slice(&text).unwrap_or_else(|error| {
-            warn!(file = %file.display(), %error, "what the cloud told cannot be read; it will tell it again");
+            let file = file.display();
+            warn!(%file, %error, "what the cloud told cannot be read; it will tell it again");
             Kept::default()
         });
         let known = Mutex::new(scopes.clone());
@@ -60,19 +61,19 @@ impl Scopes {
         Ok(Self { known, told: Mutex::default(), file: Some(file), kept })
     }
 
-    /// The scope of a driver; none if it was never told.
+    /// The scope of a driver; none if the cloud never told it.
     pub fn of(&self, driver: &DriverName) -> Option<Scope> {
         self.known().get(driver).copied()
     }
 
-    /// Hears what the cloud tells; it counts when [`Scopes::settle`] has made it durable.
+    /// Takes scopes from the cloud; [`Scopes::settle`] puts them in force.
     pub fn hear(&self, told: BTreeMap<DriverName, Scope>) {
         self.told().extend(told);
     }
 
-    /// Makes what was heard durable, and then lets it count, so that nobody is answered by what a restart forgets. What
-    /// cannot be written is logged, counts all the same, and is written when it is told again. It takes as long as the
-    /// disk does.
+    /// Makes the told scopes durable and then puts them in force, so a restart forgets no answer. A
+    /// scope that cannot be written is logged, is in force anyway, and is written when it is told
+    /// again.
     pub async fn settle(&self) {
         let mut kept = self.kept.lock().await;
         let told = self.told().clone();
@@ -89,7 +90,7 @@ impl Scopes {
         {
             info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
         }
-        // What was heard meanwhile is for the next.
+        // What the cloud told meanwhile is left for the next call.
         self.told().retain(|driver, scope| now.get(driver) != Some(scope));
         *self.known() = now;
     }
@@ -103,7 +104,7 @@ impl Scopes {
     }
 }
 
-/// Whether it could be written.
+/// Writes the file; false if that failed.
 async fn keep(file: PathBuf, kept: Kept) -> bool {
     let path = file.clone();
     let write = move || -> anyhow::Result<()> {
@@ -113,7 +114,10 @@ async fn keep(file: PathBuf, kept: Kept) -> bool {
     let Err(error) = written.and_then(|written| written) else { return true };
     let file = file.display();
     let error = format!("{error:#}");
-    warn!(%file, error, "what the cloud told cannot be kept; after a restart without the cloud it is lost");
+    warn!(
+        %file, error,
+        "what the cloud told cannot be kept; after a restart without the cloud it is lost"
+    );
     false
 }
 
@@ -137,7 +141,7 @@ mod tests {
         let scopes = Scopes::open(&state).unwrap();
         assert_eq!(scopes.of(&driver()), None);
         take(&scopes, [(driver(), Scope::Node)].into()).await;
-        // A cloud that does not know it does not take it back.
+        // A cloud that does not know the scope does not revoke it.
         take(&scopes, BTreeMap::new()).await;
         assert_eq!(Scopes::open(&state).unwrap().of(&driver()), Some(Scope::Node));
         take(&scopes, [(driver(), Scope::Shared)].into()).await;
@@ -155,7 +159,7 @@ mod tests {
         dir.close().unwrap();
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         assert_eq!(scopes.of(&driver()), Some(Scope::Node));
-        // The disk is back, and the same is told again.
+        // The disk is back, and the cloud tells the same again.
         std::fs::create_dir(&path).unwrap();
         take(&scopes, [(driver(), Scope::Node)].into()).await;
         assert_eq!(Scopes::open(&path).unwrap().of(&driver()), Some(Scope::Node));

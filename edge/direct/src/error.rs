@@ -43,7 +43,7 @@ pub enum Error {
     DirectAsked {
         /// The RPC's method name.
         method: &'static str,
-        /// What contradicts what.
+        /// The contradiction.
         #[source]
         source: Contradiction,
     },
@@ -78,9 +78,9 @@ pub enum Error {
     DirectNotYet {
         /// The volume's id.
         volume: String,
-        /// What it is to be.
+        /// The state that it is to reach.
         wanted: &'static str,
-        /// What stands against it.
+        /// Why not.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -91,7 +91,7 @@ pub enum Error {
         method: &'static str,
         /// What kind of failure it is.
         fault: Fault,
-        /// What happened.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

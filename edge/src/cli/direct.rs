@@ -1,6 +1,6 @@
-//! `csi-edge direct`: what an operator sees of this node's direct volumes, and does about them.
+//! `csi-edge direct`: shows an operator this node's direct volumes, and changes them.
 //!
-//! It reads the records and the contract's entries from the disk, so that it works whether csi-edge runs or not.
+//! It reads records and entries from the disk, so it works whether csi-edge runs or not.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,8 @@ pub enum Direct {
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
-    /// Hand over again what was lost, as csi-edge does when it starts, and say what came of it. Not while csi-edge runs.
+    /// Hand over again what was lost, as csi-edge does when it starts, and say what came of it. Not
+    /// while csi-edge runs.
     Reconcile {
         /// Where to look
         #[command(flatten)]
@@ -52,10 +53,11 @@ pub enum Direct {
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
-    /// Answer the container runtime before it makes a container (NRI): typed mounts for VFIO and SPDK, and no direct
-    /// volume in a container that is no VM's.
+    /// Answer the container runtime before it makes a container (NRI): typed mounts for VFIO and
+    /// SPDK, and no direct volume in a container that is no VM's.
     Nri(Nri),
-    /// Write a file of the Container Device Interface that names the devices of this node's direct volumes.
+    /// Write a file of the Container Device Interface that names the devices of this node's direct
+    /// volumes.
     Cdi {
         /// Where to look
         #[command(flatten)]
@@ -98,7 +100,8 @@ pub struct Nri {
     /// When it is asked among other plugins: two digits, the lower the sooner
     #[arg(long, value_name = "NN", default_value = "10", value_parser = two_digits)]
     pub index: String,
-    /// A handler of the container runtime that runs VMs which take direct volumes; give it once for each
+    /// A handler of the container runtime that runs VMs which take direct volumes; give it once for
+    /// each
     #[arg(long = "vm-handler", value_name = "HANDLER", required = true)]
     pub vm: Vec<String>,
     /// One of them that takes a mount's type, as Kata's runtime-rs does; give it once for each
@@ -106,7 +109,7 @@ pub struct Nri {
     pub typed: Vec<String>,
 }
 
-/// How a command shows what it found.
+/// The form in which a command shows its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     /// For people

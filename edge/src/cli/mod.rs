@@ -13,8 +13,8 @@ pub mod direct;
 
 /// Carries CSI calls from the cloud out against the drivers of this node.
 ///
-/// csi-edge dials csi-cloud, so it needs no open port. It shows a certificate that names this node, and
-/// then serves the calls that the cloud sends, against the drivers that it is given.
+/// csi-edge dials csi-cloud, so it needs no open port. It shows a certificate that names this node,
+/// and then serves the calls that the cloud sends, against the drivers that it is given.
 #[derive(Debug, Parser)]
 #[command(name = "csi-edge", version, after_help = EXAMPLE)]
 pub struct Cli {
@@ -48,7 +48,8 @@ pub struct Serve {
     /// What both programs have
     #[command(flatten)]
     pub common: Flags,
-    /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT; several are several ways, the preferred first
+    /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT; several are several ways, the
+    /// preferred first
     #[arg(long, value_name = "URL")]
     pub cloud: Vec<Endpoint>,
     /// A driver of this node and its CSI socket; give it once for each driver
@@ -57,13 +58,16 @@ pub struct Serve {
     /// A directory for this node's own CSI sockets, one NAME.sock for each driver
     #[arg(long, value_name = "DIR")]
     pub fronts: Option<PathBuf>,
-    /// A directory for what csi-edge must know after a restart without the cloud; on a disk that outlives a reboot
+    /// A directory for what csi-edge must know after a restart without the cloud; on a disk that
+    /// outlives a reboot
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it is not given
+    /// Where VM runtimes look for direct volumes; /run/kata-containers/shared/direct-volumes if it
+    /// is not given
     #[arg(long, value_name = "DIR")]
     pub direct_volumes: Option<PathBuf>,
-    /// Where VM runtimes that serve csi-edge's own contract have their sandboxes; /run/edge-csi/sandboxes if it is not given
+    /// Where VM runtimes that serve csi-edge's own contract have their sandboxes;
+    /// /run/edge-csi/sandboxes if it is not given
     #[arg(long, value_name = "DIR")]
     pub sandboxes: Option<PathBuf>,
 }

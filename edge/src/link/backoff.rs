@@ -1,6 +1,8 @@
-//! When to dial again: full jitter, so that edges that lost the cloud together do not come back together.
+//! When to dial again: full jitter, so that edges that lost the cloud together do not come back
+//! together.
 //!
-//! The longest delay doubles with each failure, up to what the cloud wishes. Whoever plays an edge uses this too.
+//! The longest delay doubles with each failure, up to the cloud's cap. Simulated edges use this
+//! too.
 
 use std::time::Duration;
 
@@ -11,12 +13,12 @@ use tokio::time::{Instant, sleep_until};
 
 /// The longest first delay.
 const FIRST: Duration = Duration::from_millis(500);
-/// The longest delay, if the cloud says nothing else.
+/// The longest delay, if the cloud sets no other.
 const LAST: Duration = Duration::from_secs(30);
-/// A link that has held for so long is stable: the next one is dialed without much delay.
+/// A link that has lasted so long is stable: the next one is dialed without much delay.
 pub const STABLE: Duration = Duration::from_secs(30);
 
-/// The longest delay that the cloud wishes, from 500 ms to 30 s; 30 s until it says so.
+/// The longest delay that the cloud allows, from 500 ms to 30 s; 30 s until it says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap(Duration);
 
@@ -27,7 +29,7 @@ impl Default for Cap {
 }
 
 impl Cap {
-    /// Takes what the cloud says, within what makes sense.
+    /// Takes the cloud's cap, within reason.
     pub fn take(&mut self, told: Option<Duration>) {
         if let Some(told) = told {
             self.0 = told.clamp(FIRST, LAST);
@@ -35,9 +37,9 @@ impl Cap {
     }
 }
 
-/// The delays of one way to the cloud.
+/// The delays of one endpoint.
 pub struct Backoff {
-    /// The longest that each next delay may be, but for the cloud's cap.
+    /// The longest next delays, before the cloud's cap.
     delays: ExponentialBackoff,
     not_before: Instant,
     dice: StdRng,
@@ -48,7 +50,8 @@ fn delays() -> ExponentialBackoff {
 }
 
 impl Backoff {
-    /// No failure yet: the first dial is at once. Delays are drawn with `dice`, no two edges' alike.
+    /// No failure yet: the first dial is at once. Delays are drawn with `dice`, which differ from
+    /// edge to edge.
     pub fn new(dice: StdRng) -> Self {
         Self { delays: delays(), not_before: Instant::now(), dice }
     }
@@ -59,18 +62,18 @@ impl Backoff {
         self.not_before = Instant::now();
     }
 
-    /// Notes that no link came up; gives how long the way is left alone.
+    /// Notes that no link came up, and returns the delay.
     pub fn failed(&mut self, cap: Cap) -> Duration {
         let longest = self.delays.next().unwrap_or(LAST).min(cap.0);
         self.leave_alone(longest)
     }
 
-    /// Notes that a link is gone, which was [`STABLE`] or was not; gives how long the way is left alone.
+    /// Notes that a link ended, stable (see [`STABLE`]) or not, and returns the delay.
     pub fn ended(&mut self, stable: bool, cap: Cap) -> Duration {
         if stable { self.reset() } else { self.failed(cap) }
     }
 
-    /// Forgets the failures, and lets a little time pass all the same.
+    /// Forgets the failures, but keeps a short delay.
     pub fn reset(&mut self) -> Duration {
         self.delays = delays();
         self.leave_alone(FIRST)
@@ -97,7 +100,7 @@ mod tests {
         let mut backoff = Backoff::new(rand::make_rng());
         let bounds = [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000].map(Duration::from_millis);
         let mut longest = [Duration::ZERO; 8];
-        // Enough draws that each bound is nearly reached, and none is passed.
+        // Enough draws to nearly reach each bound, and to pass none.
         for _ in 0..1000 {
             for (seen, bound) in longest.iter_mut().zip(bounds) {
                 let delay = backoff.failed(Cap(Duration::from_secs(5)));

@@ -1,7 +1,8 @@
-//! The ways to the cloud, each with its own backoff, and the race between them.
+//! The endpoints of the cloud, each with its own backoff, and the race between them.
 //!
-//! A way is dialed when those that are preferred to it have failed, or have not linked for a while: a network
-//! that swallows UDP answers nothing. Hellos are said one at a time, so that the cloud meets one link only.
+//! An endpoint is dialed when the preferred ones have failed or have not linked for a while: a
+//! network that swallows UDP answers nothing. Hellos are sent one at a time, so that the cloud gets
+//! one link only.
 
 use std::time::Duration;
 
@@ -22,19 +23,19 @@ use super::dial::Dial;
 use super::hello;
 use super::hello::Greeted;
 
-/// How long a way has for itself before the next one is tried beside it.
+/// How long an endpoint has for itself before the next one joins.
 const STAGGER: Duration = Duration::from_secs(3);
 
-/// What is looked for.
+/// What kind of link to find.
 #[derive(Clone, Debug)]
 pub(super) enum Aim {
     /// Any link.
     Any,
-    /// A way preferred to this one; once, after a time.
+    /// An endpoint preferred to this one; one attempt, after a delay.
     Better { than: usize, after: Duration },
-    /// Any link, but this way last.
+    /// Any link, with this endpoint last.
     Elsewhere { than: usize },
-    /// Nothing: the best way is in use.
+    /// Nothing: the best endpoint is in use.
     Nothing,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Found {
     pub(super) greeted: Greeted,
 }
 
-/// All ways, the preferred first.
+/// All endpoints, the preferred first.
 pub(super) struct Endpoints {
     all: Vec<Candidate>,
     cap: Cap,
@@ -56,12 +57,12 @@ struct Candidate {
     backoff: Backoff,
 }
 
-/// Says when a way may join the race.
+/// Says when an endpoint may join the race.
 struct Gate {
     begun: Instant,
-    /// How many ways have failed at least once.
+    /// How many endpoints have failed at least once.
     failed: watch::Sender<usize>,
-    /// Held by who says hello.
+    /// Held by the endpoint that sends its hello.
     hello: Mutex<()>,
 }
 
@@ -87,7 +88,7 @@ impl Endpoints {
         Self { all: cloud.iter().enumerate().map(candidate).collect(), cap: Cap::default() }
     }
 
-    /// Takes the longest delay that the cloud wishes.
+    /// Takes the cloud's longest delay.
     pub(super) fn cap(&mut self, told: Option<Duration>) {
         self.cap.take(told);
     }
@@ -96,7 +97,7 @@ impl Endpoints {
         self.all.get(endpoint).map(|candidate| candidate.endpoint.to_string()).unwrap_or_default()
     }
 
-    /// Notes that the link by this way is gone; gives how long the way is left alone.
+    /// Notes that the link by this endpoint ended, and returns the delay before it is dialed again.
     pub(super) fn ended(&mut self, endpoint: usize, stable: bool) -> Duration {
         let cap = self.cap;
         self.all
@@ -105,8 +106,8 @@ impl Endpoints {
             .unwrap_or_default()
     }
 
-    /// Finds what is aimed at; none if the one attempt at a better way did not link. Dropped, it may be called
-    /// again without harm.
+    /// Finds a link for the aim; none if one attempt at a better endpoint failed. It is safe to
+    /// drop and call again.
     pub(super) async fn find(&mut self, dial: &Dial, aim: &Aim) -> Option<Found> {
         match *aim {
             Aim::Nothing => std::future::pending().await,
@@ -128,7 +129,7 @@ impl Endpoints {
         }
     }
 
-    /// Dials the ways that have a rank, in its order, until one links.
+    /// Dials the endpoints that have a rank, in its order, until one links.
     async fn race(&mut self, dial: &Dial, rank: impl Fn(usize) -> Option<usize>) -> Found {
         let cap = self.cap;
         let gate =
@@ -148,7 +149,7 @@ impl Endpoints {
 }
 
 impl Candidate {
-    /// Dials until it links, from its turn on.
+    /// Dials until it links, once its turn has come.
     async fn persist(&mut self, dial: &Dial, turn: usize, gate: &Gate, cap: Cap) -> Found {
         gate.open(turn).await;
         let mut first = true;
@@ -159,7 +160,8 @@ impl Candidate {
                 Err(error) => error,
             };
             let delay = self.backoff.failed(cap);
-            warn!(cloud = %self.endpoint, reason = %chain(&error), ?delay, "cannot link; dialing again");
+            let cloud = &self.endpoint;
+            warn!(%cloud, reason = %chain(&error), ?delay, "cannot link; dialing again");
             if std::mem::take(&mut first) {
                 gate.failed.send_modify(|failed| *failed += 1);
             }

@@ -1,7 +1,7 @@
-//! One link: hello, the calls that come on it, and its end in order.
+//! One link: the calls that come on it, its control messages, and its end in order.
 //!
-//! Told to stop, it asks the cloud to begin no call on it, lets those in flight be answered, and is closed by
-//! the cloud, which knows when the last answer has arrived.
+//! Told to stop, it asks the cloud to begin no call on it and finishes those in flight. The cloud
+//! closes it, because it knows when the last answer has arrived.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,29 +22,29 @@ use tracing::{debug, info};
 use super::dial::Dial;
 use super::hello::{Greeted, cap};
 
-/// How long the cloud may take to answer a goodbye, and to close a link whose last call was answered.
+/// How long the cloud may take to answer a goodbye, and to close a link after its last call.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// How long a link that is no longer the one in use may go on with its calls.
+/// How long a replaced link may go on with its calls.
 const RETIRED: Duration = Duration::from_secs(600);
 const STOPPING: &str = "csi-edge lets this link go";
 
-/// What a link tells who keeps it.
+/// An event of a link, for the task that keeps links.
 pub(super) enum LinkEvent {
-    /// The cloud goes away; have another link.
+    /// The cloud goes away; find another link.
     Leave,
-    /// The longest delay that the cloud wishes, if it said one.
+    /// The cloud's longest backoff, if it gave one.
     BackoffCap(Option<Duration>),
-    /// The link is no more.
+    /// The link ended.
     Ended(LinkError),
 }
 
 /// How a link is used.
 pub(super) struct Use {
-    /// Where it tells what it hears.
+    /// Where the link's events go.
     pub(super) tell: mpsc::Sender<LinkEvent>,
-    /// The link's link_tasks group.
+    /// The link's own tasks.
     pub(super) tasks: Tasks,
-    /// Set when a newer link is used instead.
+    /// Set when a newer link replaces this one.
     pub(super) replaced: Replaced,
 }
 
@@ -81,19 +81,19 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
 
 struct Serving {
     dial: Arc<Dial>,
-    /// Here until it is closed.
+    /// None after it was closed.
     link: Option<Link>,
     /// Serve the calls; told to stop, they end with the last call in flight.
     streams: Tasks,
-    /// The link's link_tasks group.
+    /// The link's own tasks.
     link_tasks: Tasks,
     tell: mpsc::Sender<LinkEvent>,
     replaced: Replaced,
-    /// What the cloud is to be asked about volumes; none if it does not know.
+    /// Lease requests for the cloud; none if it grants no leases.
     requests: Option<mpsc::Receiver<LeaseRequest>>,
-    /// Who waits for its answers.
+    /// Who waits for the cloud's answers.
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
-    /// We have said goodbye.
+    /// Goodbye has been sent.
     leaving: bool,
     /// When the link is closed whatever is on it.
     end: Option<Instant>,
@@ -119,7 +119,10 @@ impl Serving {
                     Ok(())
                 }
                 () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
-                _ = changed.changed() => link.send(&Message::Drivers(self.dial.drivers.hello())).await,
+                _ = changed.changed() => {
+                    let drivers = self.dial.drivers.hello();
+                    link.send(&Message::Drivers(drivers)).await
+                }
                 Some(request) = next(&mut self.requests) => {
                     self.waiting.retain(|_, waiting| !waiting.is_closed());
                     self.waiting.insert(request.own.id, request.answer);
@@ -149,7 +152,7 @@ impl Serving {
                 self.settle_scopes();
             }
             Event::Message(Message::Owner(Owner { id, answer })) => {
-                // Who left asks again.
+                // A caller that left asks again.
                 let _ = self.waiting.remove(&id).map(|waiting| waiting.send(answer));
             }
             Event::Message(Message::Refused(refused)) => {
@@ -161,7 +164,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Lets what was heard of scopes count, while the link goes on.
+    /// Puts told scopes in force, while the link goes on.
     fn settle_scopes(&self) {
         let scopes = self.dial.scopes.clone();
         self.link_tasks.spawn_until_stop("scopes", async move {
@@ -186,7 +189,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Serves a byte stream that the cloud opened; ends with the stream, calls in flight do not.
+    /// Serves a byte stream that the cloud opened. It ends with the stream; calls in flight go on.
     fn serve_calls(&self, kind: Kind, io: Io) {
         let executor = self.dial.executor.clone();
         let streams = self.streams.clone();
@@ -205,7 +208,7 @@ impl Serving {
     }
 }
 
-/// The next thing that the cloud is to be asked; never, if it does not know such.
+/// The next lease request; never one if the cloud grants no leases.
 async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<LeaseRequest> {
     match requests {
         Some(requests) => requests.recv().await,
@@ -213,7 +216,7 @@ async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<Lea
     }
 }
 
-/// Ends when nothing more is served, and the cloud has had time to see that and close.
+/// Ends when nothing more is served, and the cloud has had time to close.
 async fn quiet(streams: &Tasks) {
     streams.ended().await;
     sleep(GOODBYE).await;

@@ -1,4 +1,4 @@
-//! What is joined, what is kept and what is refused.
+//! Which requests share a run, which answers are kept, and which requests are refused.
 
 use super::*;
 use prost::Message;

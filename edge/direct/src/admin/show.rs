@@ -10,7 +10,7 @@ use crate::runtimes::backend;
 
 const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "SANDBOX", "TARGET"];
 
-/// Writes one line for each.
+/// Writes a table, one line per volume.
 ///
 /// # Errors
 /// The writer's.
@@ -31,7 +31,7 @@ pub fn table(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes all that is known of each.
+/// Writes everything known of each volume.
 ///
 /// # Errors
 /// The writer's.
@@ -80,7 +80,7 @@ fn owner(lease: &Lease) -> String {
     }
 }
 
-/// A cell without what would move the terminal's cursor: ids come from drivers.
+/// A cell without terminal control characters: ids come from drivers.
 pub fn printable(cell: &str) -> String {
     if cell.is_empty() { "-".into() } else { backend::printable(cell) }
 }

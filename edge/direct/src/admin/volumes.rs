@@ -1,5 +1,5 @@
-//! What there is of direct volumes at this node: the records, the contract's entries, and who has them, put together as
-//! people and programs read it.
+//! Lists the direct volumes of this node out of records, entries and sandboxes, for people and
+//! programs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use crate::records::published::{Kind, Published, State};
 use crate::runtimes::stats::{Stats, Usage};
 use crate::runtimes::{Holder, Runtimes};
 
-/// A direct volume, or an entry of somebody else.
+/// A direct volume, or a foreign entry.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its id; empty for an entry of somebody else.
+    /// Its id; empty for a foreign entry.
     pub volume_id: String,
-    /// Its driver's CSI name; empty for an entry of somebody else.
+    /// Its driver's CSI name; empty for a foreign entry.
     pub driver: String,
-    /// The mount source that runtimes know it by.
+    /// The mount source by which runtimes know it.
     pub target: PathBuf,
     /// How it stands.
     pub standing: Standing,
@@ -39,12 +39,12 @@ pub struct Volume {
     pub sandbox: Option<String>,
     /// Sandboxes that had it and are gone.
     pub stale: Vec<String>,
-    /// Whose it is; none if no other node could have it, or for an entry of somebody else.
+    /// Its lease; none for a foreign entry, or if no other node could have it.
     pub lease: Option<Lease>,
     /// Why it is not known whose it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// What its guest says of it; only if it was asked.
+    /// What its guest says of it, if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
 }
@@ -53,19 +53,19 @@ pub struct Volume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// It is being published, or that was interrupted.
+    /// Its publication is running or was interrupted.
     Begun,
     /// It is handed over.
     Published,
-    /// It should be handed over, and the entry is gone, as after a reboot.
+    /// Its entry is gone, as after a reboot, and should be there.
     Lost,
     /// An operator has taken it from this node; `lease` says why. Unpublishing it ends that.
     Fenced,
-    /// It is an entry without a record: of somebody else.
+    /// An entry without a record: somebody else's.
     Foreign,
 }
 
-/// What a guest says.
+/// A guest's statistics.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Guest {
@@ -79,7 +79,7 @@ pub struct Guest {
     pub silent: Option<String>,
 }
 
-/// All direct volumes, by target, and the entries of others.
+/// All direct volumes, by target, and foreign entries.
 ///
 /// # Errors
 /// The records or the entries cannot be read.
@@ -100,7 +100,7 @@ pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume
 async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
     let holder = runtimes.holder(record).await?;
     let kept = record::of(state, &record.driver, &record.volume_id);
-    // It is this volume's fault alone.
+    // A damaged lease affects this volume only.
     let (lease, fault) = match kept {
         Ok(kept) => (kept.map(|kept| kept.lease), None),
         Err(error) => (None, Some(chain(&error))),
@@ -154,7 +154,7 @@ fn foreign(target: PathBuf) -> Volume {
 }
 
 impl Volume {
-    /// Asks the guest that has it for its statistics.
+    /// Asks the volume's guest for its statistics.
     ///
     /// # Errors
     /// The records cannot be read.

@@ -1,9 +1,9 @@
-//! A file of the Container Device Interface that names the devices of direct volumes: for runtimes and pods that ask for a
-//! device by name instead of mounting a volume.
+//! Writes a Container Device Interface file that names the devices of direct volumes, for pods that
+//! request a device instead of mounting a volume.
 //!
-//! CDI's edits are asked for by a device's name, never by a CSI volume, and a mount's place in the container is not known here;
-//! so the file has device nodes and no mounts. It appears whole or not at all, and is written by
-//! `csi-edge direct cdi` only.
+//! CDI edits belong to a device, never to a CSI volume, so the file has device nodes and no mounts.
+//! It appears whole or not at all; only `csi-edge direct cdi` writes it. This room may use
+//! `records`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,13 +15,13 @@ use serde::Serialize;
 use crate::records::files::name;
 use crate::records::published::{Kind, Published, State};
 
-/// The version of the CDI specification that the file is of: the first one whose devices have annotations.
+/// The version of the CDI specification: the first with annotations on devices.
 pub const VERSION: &str = "0.6.0";
-/// Vendor and class: a pod asks for `edge-csi.io/direct=NAME`.
+/// Vendor and class: a pod requests `edge-csi.io/direct=NAME`.
 pub const KIND: &str = "edge-csi.io/direct";
-/// The file's name. It is what CDI recommends: vendor, hyphen, class.
+/// The file's name, as CDI recommends: vendor, hyphen, class.
 pub const FILE: &str = "edge-csi.io-direct.json";
-/// Where a container finds its devices.
+/// The directory of devices in a container.
 const DEVICES: &str = "/dev/edge-csi";
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -46,7 +46,7 @@ struct Edits {
     device_nodes: Vec<Node>,
 }
 
-/// Its type and numbers are those of the host's node.
+/// The type and numbers are those of the host's node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Node {
@@ -55,13 +55,13 @@ struct Node {
     permissions: &'static str,
 }
 
-/// What a volume's device is called: letters and digits, which is what CDI takes at both ends of a name.
+/// The name of a volume's device: letters and digits, which CDI accepts at both ends of a name.
 pub fn device_name(driver: &str, volume_id: &str) -> String {
     name(&[driver.as_bytes(), volume_id.as_bytes()])
 }
 
 fn spec(published: &[Published]) -> Spec {
-    // A PCI address is made a node by VFIO's own group, and a socket is no device.
+    // VFIO makes its own node of a PCI address, and a socket is no device.
     let volumes = published.iter().filter(|v| v.kind == Kind::Block && v.state == State::Published);
     // One volume at two targets is one device.
     let devices: BTreeMap<String, Device> =
@@ -84,8 +84,8 @@ fn device(volume: &Published) -> Device {
     Device { name, annotations, container_edits: Edits { device_nodes: vec![node] } }
 }
 
-/// Writes the file into this directory, in place of an older one; without devices it removes it, since a file of CDI
-/// has one at least. How many devices it names.
+/// Writes the file into this directory, in place of an older one, and returns the number of
+/// devices. Without devices it removes the file, because CDI requires one device.
 ///
 /// # Errors
 /// The file system's; the older file stays then.
@@ -123,9 +123,16 @@ mod tests {
             "kind": "edge-csi.io/direct",
             "devices": [{
                 "name": name,
-                "annotations": { "edge-csi.io/driver": "d.example", "edge-csi.io/volume-id": "v-1" },
+                "annotations": {
+                    "edge-csi.io/driver": "d.example",
+                    "edge-csi.io/volume-id": "v-1",
+                },
                 "containerEdits": { "deviceNodes": [
-                    { "path": format!("/dev/edge-csi/{name}"), "hostPath": "/dev/loop1", "permissions": "rw" }
+                    {
+                        "path": format!("/dev/edge-csi/{name}"),
+                        "hostPath": "/dev/loop1",
+                        "permissions": "rw",
+                    }
                 ] },
             }],
         });

@@ -1,4 +1,4 @@
-//! A volume that is handed over as a block device of the host.
+//! Finds the block device that a driver has published.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use tokio::time::Instant;
 
 use super::host::{Device, DeviceError, Host};
 
-/// What the runtimes call it.
+/// The runtimes' name of this kind.
 pub(crate) const TYPE: &str = "directvol";
 
-/// Who looks at a device for a moment, as udev does when it comes, is waited for as long.
+/// How long to wait for a process that looks at the device for a moment, as udev does.
 const PATIENCE: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// The device at which the driver has published, if nobody else uses it.
+/// The device that the driver has published, if nobody else uses it.
 ///
 /// # Errors
-/// There is none, or who uses it.
+/// There is none, or somebody uses it.
 pub(crate) async fn device(host: &Host, private: &Path) -> Result<Device, DeviceError> {
     let end = Instant::now() + PATIENCE;
     loop {

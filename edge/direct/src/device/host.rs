@@ -1,7 +1,8 @@
-//! A block device of the host: which one it is, whatever path leads to it, and who uses it.
+//! Block devices of this host: which device a path leads to, and who uses it.
 //!
-//! Nothing is done to a device that anybody else has open: the kernel is asked for mounts and for what is stacked
-//! upon it, in whatever mount namespace, and `/proc` for processes, as a VM or an mkfs that outlived us.
+//! A device that anybody else has open is not touched. The kernel knows mounts and stacked devices
+//! of every mount namespace; `/proc` shows processes, such as a VM or an mkfs that outlived
+//! csi-edge.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,12 +13,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, major, makedev, minor, statx};
 use rustix::io::Errno;
 
-/// The kernel's name for the PID namespace that all others are in; a number that is compiled into it.
+/// The kernel's name of the initial PID namespace; the number is compiled in.
 const ALL_PROCESSES: &str = "pid:[4026531836]";
-/// Who starts a node's VMs. Where one of these is seen, all that it starts is, though it be a node within a host.
+/// Programs that start a node's VMs. If one of them is visible, so are the processes that it
+/// starts, even if the node is itself a container.
 const STARTERS: [&str; 3] = ["kubelet", "containerd", "crio"];
 
-/// Where the kernel shows itself.
+/// The directories of the kernel's files.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// `/proc`
@@ -42,16 +44,17 @@ pub enum DeviceError {
     Absent {
         /// Its path.
         path: String,
-        /// What the attempt met.
+        /// The error of the attempt.
         #[source]
         source: io::Error,
     },
     /// It is something else.
     #[error("{0} is no block device, though the driver published a block volume there")]
     NoBlockDevice(String),
-    /// The host has it mounted, or something is stacked upon it.
+    /// The host has mounted it, or another device is stacked upon it.
     #[error(
-        "{0} is in use on this host: it is mounted, or part of another device; it is not handed over"
+        "{0} is in use on this host: it is mounted, or part of another device; it is not handed \
+         over"
     )]
     InUse(String),
     /// A process has it open.
@@ -72,20 +75,21 @@ pub enum DeviceError {
         /// That volume's id.
         volume: String,
     },
-    /// A VM that has the device might not be seen.
+    /// A VM that has the device might be invisible.
     #[error(
-        "it is not known who has a device open, because csi-edge does not see all processes of the host; run it in the \
-         host's PID namespace (hostPID: true)"
+        "it is not known who has a device open, because csi-edge does not see all processes of the \
+         host; run it in the host's PID namespace (hostPID: true)"
     )]
     Blind,
-    /// The processes cannot be looked at.
+    /// The processes cannot be read.
     #[error(
-        "it is not known who has a device open, because {path} cannot be read; run csi-edge as root and privileged"
+        "it is not known who has a device open, because {path} cannot be read; run csi-edge as \
+         root and privileged"
     )]
     Unknown {
-        /// What cannot be read.
+        /// The unreadable path.
         path: String,
-        /// What the attempt met.
+        /// The error of the attempt.
         #[source]
         source: io::Error,
     },
@@ -94,7 +98,7 @@ pub enum DeviceError {
 /// A block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The path that the runtime is given.
+    /// The path that the runtime gets.
     pub path: PathBuf,
     /// Its number, as `st_rdev`.
     pub number: u64,
@@ -116,7 +120,7 @@ pub fn number(path: &Path) -> Result<u64, DeviceError> {
 }
 
 impl Host {
-    /// The device at a path of ours, by the name that the host has for it if it has one.
+    /// The device at a path of ours, by its name on the host if it has one.
     ///
     /// # Errors
     /// There is no block device.
@@ -127,7 +131,7 @@ impl Host {
         Ok(Device { path: named.unwrap_or_else(|| path.to_owned()), number })
     }
 
-    /// The name in `/dev` that the kernel has for a device.
+    /// The kernel's name of a device in `/dev`.
     pub fn named(&self, number: u64) -> Option<String> {
         let at = self.sys.join("dev/block").join(format!("{}:{}", major(number), minor(number)));
         let event = std::fs::read_to_string(at.join("uevent")).ok()?;
@@ -138,7 +142,7 @@ impl Host {
     /// Refuses a device that anybody else uses.
     ///
     /// # Errors
-    /// Who uses it, or it cannot be opened.
+    /// Somebody uses it, or it cannot be opened.
     pub fn is_free(&self, path: &Path, number: u64) -> Result<(), DeviceError> {
         let shown = || path.display().to_string();
         if is_claimed(path).map_err(|source| DeviceError::Absent { path: shown(), source })? {
@@ -147,10 +151,11 @@ impl Host {
         self.is_closed(FileType::BlockDevice, number, path)
     }
 
-    /// Refuses a device that somebody may still write to. It may be gone itself: only who has it is asked.
+    /// Refuses a device that somebody may still write to. The device itself may be gone; only its
+    /// users are checked.
     ///
     /// # Errors
-    /// Who uses it, or that it is not known.
+    /// Somebody uses it, or its users are not known.
     pub fn is_let_go(&self, path: &Path, number: u64) -> Result<(), DeviceError> {
         if is_claimed(path).unwrap_or(false) {
             return Err(DeviceError::InUse(path.display().to_string()));
@@ -161,7 +166,7 @@ impl Host {
     /// Refuses a device that a process has open.
     ///
     /// # Errors
-    /// Which, or that it is not known.
+    /// A process has it open, or this is not known.
     pub fn is_closed(&self, kind: FileType, number: u64, path: &Path) -> Result<(), DeviceError> {
         match self.holder(kind, number)? {
             Some(process) => Err(DeviceError::Held { path: path.display().to_string(), process }),
@@ -169,7 +174,7 @@ impl Host {
         }
     }
 
-    /// Whether all processes of the host are seen here, so that a VM that has a device is among them.
+    /// Checks that all processes of the host are visible, so that any VM is among them.
     ///
     /// # Errors
     /// [`DeviceError::Blind`], or it is not known.
@@ -188,8 +193,7 @@ impl Host {
         if processes.flatten().any(starts) { Ok(()) } else { Err(DeviceError::Blind) }
     }
 
-    /// A process that has a device open; processes that end meanwhile have it no more. That something cannot be looked
-    /// at is no leave.
+    /// A process that has a device open. A process that cannot be inspected is an error.
     fn holder(&self, kind: FileType, number: u64) -> Result<Option<String>, DeviceError> {
         self.sees_all()?;
         for entry in std::fs::read_dir(&self.proc).map_err(unknown(&self.proc))? {
@@ -198,7 +202,7 @@ impl Host {
             else {
                 continue;
             };
-            // The host's init is neither a VM nor an mkfs, and some hosts hide what it does.
+            // The host's init is neither a VM nor an mkfs, and some hosts hide its files.
             if id == 1 {
                 continue;
             }
@@ -210,26 +214,26 @@ impl Host {
         Ok(None)
     }
 
-    /// Whether a boot of which something was noted is this one. A boot that the kernel did not name is not.
+    /// Whether a recorded boot is the current one; never if the kernel did not name it.
     pub fn is_boot(&self, noted: &str) -> bool {
         !noted.is_empty() && self.boot() == noted
     }
 
-    /// Whether a boot of which something was noted has surely ended.
+    /// Whether a recorded boot has surely ended.
     pub fn is_other_boot(&self, noted: &str) -> bool {
         let boot = self.boot();
         !noted.is_empty() && !boot.is_empty() && boot != noted
     }
 
-    /// What tells this boot from all others; empty if the kernel does not say.
+    /// The id of this boot; empty if the kernel does not tell.
     pub fn boot(&self) -> String {
         let id = std::fs::read_to_string(self.proc.join("sys/kernel/random/boot_id"));
         id.unwrap_or_default().trim().to_owned()
     }
 }
 
-/// Whether a device is mounted, or claimed by another: the kernel gives an exclusive open to nobody else then, in any
-/// namespace.
+/// Whether a device is mounted or claimed by another. The kernel grants an exclusive open only
+/// once, over all namespaces.
 fn is_claimed(path: &Path) -> io::Result<bool> {
     let flags = OFlags::EXCL.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -242,7 +246,7 @@ fn is_claimed(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether one of the open files in a process' directory of them is this device.
+/// Whether one of a process's open files is this device.
 fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceError> {
     let Some(open) = unless_ended(std::fs::read_dir(files)).map_err(unknown(files))? else {
         return Ok(false);
@@ -253,12 +257,12 @@ fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceErr
         let Some(leads) = unless_ended(std::fs::read_link(&path)).map_err(unknown(&path))? else {
             continue;
         };
-        // Sockets and their like have no path.
+        // Sockets and pipes have no path.
         if !leads.is_absolute() {
             continue;
         }
-        // What its own file system does not answer for (a server that is gone) is not on one that has devices. No
-        // server is asked: it might never answer.
+        // A file that cannot be inspected is on a dead file server, which has no devices. No server
+        // is asked, because it might never answer.
         let Ok(meta) = statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) else {
             continue;
         };
@@ -270,7 +274,7 @@ fn has_open(files: &Path, kind: FileType, number: u64) -> Result<bool, DeviceErr
     Ok(false)
 }
 
-/// None of a process, or its file, that is there no more.
+/// None for a process, or a file of it, that is gone.
 fn unless_ended<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -292,20 +296,20 @@ fn unknown(path: &Path) -> impl Fn(io::Error) -> DeviceError {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use proto::host::publish::{Existing, publish};
     use std::os::unix::fs::symlink;
 
-    /// A `/proc` of a host with one process, 12, that has this open.
+    /// A `/proc` of a host with one process, 12, that has this file open.
     pub(crate) fn with_open(path: &Path) -> (tempfile::TempDir, Host) {
         let (dir, host) = processes(ALL_PROCESSES);
         symlink(path, dir.path().join("12/fd/3")).unwrap();
         std::fs::create_dir_all(dir.path().join("sys/kernel/random")).unwrap();
         let boot = dir.path().join("sys/kernel/random/boot_id");
-        proto::host::publish::publish(&boot, b"b\n", 0o600, proto::host::publish::Existing::Keep)
-            .unwrap();
+        publish(&boot, b"b\n", 0o600, Existing::Keep).unwrap();
         (dir, host)
     }
 
-    /// Some block devices of this host, which are only looked at.
+    /// Some block devices of this host; the tests only look at them.
     pub(crate) fn block_devices() -> Vec<PathBuf> {
         let names = std::fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
         let paths = names.map(|entry| Path::new("/dev").join(entry.file_name()));
@@ -338,9 +342,9 @@ pub(crate) mod tests {
         assert!(
             matches!(closed(&host), Err(DeviceError::Held { process, .. }) if process == "12 ()")
         );
-        // The number of a character device says nothing of a block device.
+        // The number of a character device says nothing about block devices.
         host.is_closed(FileType::BlockDevice, null, Path::new("/dev/x")).unwrap();
-        // Files that cannot be listed, though their process is there.
+        // The process is there, and its files cannot be listed.
         std::fs::remove_dir_all(dir.path().join("12/fd")).unwrap();
         symlink("/dev/null", dir.path().join("12/fd")).unwrap();
         assert!(matches!(closed(&host), Err(DeviceError::Unknown { .. })));
@@ -349,13 +353,7 @@ pub(crate) mod tests {
         // A node in a container, with its kubelet.
         let (dir, node) = processes("pid:[4026532201]");
         let comm = dir.path().join("12/comm");
-        proto::host::publish::publish(
-            &comm,
-            b"kubelet\n",
-            0o600,
-            proto::host::publish::Existing::Keep,
-        )
-        .unwrap();
+        publish(&comm, b"kubelet\n", 0o600, Existing::Keep).unwrap();
         closed(&node).unwrap();
         let nowhere = Host { proc: "/does/not/exist".into(), ..Host::default() };
         assert!(matches!(closed(&nowhere), Err(DeviceError::Unknown { .. })));
@@ -393,13 +391,7 @@ pub(crate) mod tests {
         std::fs::create_dir_all(&at).unwrap();
         let event = |text: &str| {
             let path = at.join("uevent");
-            proto::host::publish::publish(
-                &path,
-                text.as_bytes(),
-                0o600,
-                proto::host::publish::Existing::Replace,
-            )
-            .unwrap();
+            publish(&path, text.as_bytes(), 0o600, Existing::Replace).unwrap();
             host.named(makedev(7, 3))
         };
         assert_eq!(

@@ -1,14 +1,13 @@
-//! A volume that is handed over as a vhost-user socket of SPDK: its driver publishes a socket where others publish a
-//! device.
+//! Volumes that SPDK serves: their driver publishes a vhost-user socket instead of a device.
 //!
-//! The host cannot look into it, so it is neither formatted nor checked here. Tried against a socket of ours, not
-//! against SPDK.
+//! The host cannot read such a volume, so it is neither formatted nor checked. Tested with a plain
+//! socket, not with SPDK.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// What the runtimes call it.
+/// The runtimes' name of this kind.
 pub(crate) const TYPE: &str = "spdkvol";
 /// The longest path of a socket, in bytes.
 const LONGEST: usize = 107;
@@ -21,7 +20,8 @@ pub(crate) enum SpdkError {
     Absent(String, #[source] io::Error),
     /// It is something else.
     #[error(
-        "{0} is no socket; edge-csi.io/direct-kind: spdk is for drivers that publish vhost-user sockets"
+        "{0} is no socket; edge-csi.io/direct-kind: spdk is for drivers that publish vhost-user \
+         sockets"
     )]
     NoSocket(String),
     /// Nobody can connect to it.

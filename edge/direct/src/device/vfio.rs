@@ -1,8 +1,8 @@
-//! A volume that is handed over as a PCI device: the controller that has it is taken from its host driver and given to
-//! `vfio-pci`, and later given back.
+//! Volumes handed over as a PCI device: `vfio-pci` gets the volume's controller instead of the host
+//! driver, and the host gets it back later.
 //!
-//! A controller goes as a whole, so it must have this one block device and its IOMMU group this one controller. Tried
-//! against a made-up `/sys`, not on hardware.
+//! A controller goes as a whole, so it must have one block device only, and its IOMMU group one
+//! controller only. Tested with a made-up `/sys`, not on hardware.
 
 use std::io;
 use std::io::Write;
@@ -10,35 +10,36 @@ use std::path::{Path, PathBuf};
 
 use super::host::Host;
 
-/// What the runtimes call it.
+/// The runtimes' name of this kind.
 pub(crate) const TYPE: &str = "vfiovol";
 const DRIVER: &str = "vfio-pci";
 
-/// Why a PCI device cannot be handed over, or taken back.
+/// Why a PCI device cannot be handed over or taken back.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VfioError {
     /// The block device is of another kind.
     #[error(
-        "{0} is no PCI device's, so it cannot be handed over by VFIO; use edge-csi.io/direct-kind: block"
+        "{0} is no PCI device's, so it cannot be handed over by VFIO; use edge-csi.io/direct-kind: \
+         block"
     )]
     NoPci(String),
     /// There is no IOMMU.
     #[error("PCI device {0} is in no IOMMU group; is the IOMMU switched on?")]
     NoGroup(String),
-    /// It would take something else along.
+    /// Other devices would go with it.
     #[error("PCI device {pci} cannot go alone: {others} would go with it")]
     NotAlone {
         /// Its address.
         pci: String,
-        /// What else is there.
+        /// The other devices.
         others: String,
     },
-    /// The kernel did not give it.
+    /// The kernel did not bind it to `vfio-pci`.
     #[error("PCI device {pci} has driver {has:?} and not {DRIVER}; is that module loaded?")]
     NotBound {
         /// Its address.
         pci: String,
-        /// The driver that it has.
+        /// Its driver.
         has: String,
     },
     /// The kernel's files.
@@ -51,7 +52,7 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> VfioError {
     move |source| VfioError::Io(path, source)
 }
 
-/// A controller, and where its devices are.
+/// A controller and its address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pci {
     address: String,
@@ -59,7 +60,7 @@ pub(crate) struct Pci {
     pub(crate) device: PathBuf,
 }
 
-/// How the kernel is told; tests have a kernel of their own.
+/// Tells the kernel; tests have a kernel of their own.
 pub(crate) type Tell<'a> = &'a (dyn Fn(&Path, &str) -> io::Result<()> + Sync);
 
 /// Tells the kernel by a file of `/sys`.
@@ -67,7 +68,7 @@ pub(crate) fn kernel(path: &Path, text: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// Does something with the kernel that may take its time, while everybody else goes on.
+/// Runs slow work with the kernel on a thread of its own.
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, VfioError> + Send + 'static,
 ) -> Result<T, VfioError> {
@@ -101,7 +102,7 @@ pub(crate) fn controller(host: &Host, number: u64) -> Result<Pci, VfioError> {
     Ok(Pci { device: host.dev.join("vfio").join(number), address })
 }
 
-/// The controller that was handed over as this device; none if its group is empty, or gone with its controller.
+/// The controller that was handed over as this device; none if its group is empty or gone.
 pub(crate) fn handed_over(host: &Host, device: &Path) -> Result<Option<Pci>, VfioError> {
     let group = host.sys.join("kernel/iommu_groups").join(device.file_name().unwrap_or_default());
     let address = match names(&group.join("devices")) {
@@ -116,13 +117,13 @@ impl Pci {
         host.sys.join("bus/pci/devices").join(&self.address)
     }
 
-    /// The driver that it has; none if it has none.
+    /// Its driver, if it has one.
     fn driver(&self, host: &Host) -> Option<String> {
         let driver = std::fs::canonicalize(self.at(host).join("driver")).ok()?;
         Some(driver.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Gives it to `vfio-pci`. It is there already, and that is fine.
+    /// Gives it to `vfio-pci`; repeating this does no harm.
     pub(crate) fn hand_over(&self, host: &Host, tell: Tell<'_>) -> Result<(), VfioError> {
         self.rebind(host, DRIVER, tell)?;
         match self.driver(host) {
@@ -135,12 +136,12 @@ impl Pci {
         }
     }
 
-    /// Gives it back to the driver that the kernel has for it.
+    /// Gives it back to the kernel's own driver.
     pub(crate) fn give_back(&self, host: &Host, tell: Tell<'_>) -> Result<(), VfioError> {
         if self.driver(host).is_some_and(|driver| driver != DRIVER) {
             return Ok(());
         }
-        // An empty line takes the word back.
+        // An empty line clears the override.
         self.rebind(host, "\n", tell)
     }
 
@@ -155,7 +156,7 @@ impl Pci {
     }
 }
 
-/// The PCI address that a path ends with: `0000:00:04.0`.
+/// The PCI address at the end of a path: `0000:00:04.0`.
 fn address_of(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     let shape = |(at, byte): (usize, u8)| match at {
@@ -183,7 +184,7 @@ mod tests {
 
     const PCI: &str = "0000:00:04.0";
 
-    /// A machine with one NVMe controller, and a kernel that does what it is told.
+    /// A machine with one NVMe controller, and a kernel that obeys.
     struct Machine {
         dir: tempfile::TempDir,
         host: Host,
@@ -225,7 +226,8 @@ mod tests {
             self.dir.path().join("sys").join(path)
         }
 
-        /// As the kernel does: unbinding takes the driver away, probing gives the one that was named, else its own.
+        /// As the kernel does: unbinding removes the driver, probing sets the override or the
+        /// controller's own driver.
         fn tell(&self, path: &Path, text: &str) -> io::Result<()> {
             let path =
                 path.strip_prefix(self.dir.path().join("sys")).unwrap().display().to_string();

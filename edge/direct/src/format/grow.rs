@@ -1,8 +1,8 @@
-//! Growing a file system that nobody uses: ext4 on the raw device, without mounting it.
+//! Grows a file system that nobody uses: ext4 on the raw device, unmounted.
 //!
-//! This writes to a device that a guest may believe its own, so it is done only where no runtime can have it (nothing is
-//! handed over), to the very file system that was made there (by its UUID), and while no process has it open.
-//! The tools themselves refuse a device that is mounted, in whatever mount namespace.
+//! A guest may believe that the device is its own. So this runs only while nothing is handed over
+//! and no process has the device open, and only on the file system with the recorded UUID. The
+//! tools refuse a mounted device themselves.
 
 use std::fs::File;
 use std::io;
@@ -26,9 +26,10 @@ pub enum GrowError {
         /// The file system.
         fstype: String,
     },
-    /// It is another file system than the one that was published.
+    /// It is another file system than the published one.
     #[error(
-        "what is on the device is not the {fstype} with UUID {uuid} that was made there; nothing was done to it"
+        "what is on the device is not the {fstype} with UUID {uuid} that was made there; nothing \
+         was done to it"
     )]
     AnotherFileSystem {
         /// The file system that was made.
@@ -42,7 +43,7 @@ pub enum GrowError {
     /// A tool did not do it.
     #[error("it is not grown, or not wholly; the next attempt mends it and goes on")]
     Tool(#[from] ToolError),
-    /// It cannot be noted what is being done.
+    /// The growth cannot be recorded.
     #[error("the state directory cannot be used, so nothing is begun; is it whole?")]
     Note(#[source] io::Error),
     /// The device cannot be read.
@@ -50,16 +51,16 @@ pub enum GrowError {
     Read(#[source] io::Error),
 }
 
-/// Where it is kept, below a state directory, which file systems are being grown: a file for each, by UUID, with the time
-/// when it was last mounted, because what was mounted since is another matter.
+/// Records which file systems are being grown, in a file each, by UUID. The file has the time of
+/// the last mount, because a mount in between ends the claim.
 ///
-/// A power cut in the middle of it leaves what `e2fsck -p` does not dare to mend, and `e2fsck -y` mends wholly. That is
-/// run for nothing else: not for what a guest has left behind.
+/// A power cut during growth leaves damage that `e2fsck -p` refuses to repair and `e2fsck -y`
+/// repairs wholly. `-y` is used for nothing else, least of all for what a guest left.
 #[derive(Clone, Debug)]
 pub struct Growing(PathBuf);
 
 impl Growing {
-    /// Below this state directory.
+    /// The growth records of a state directory.
     pub fn of(state: &Path) -> Self {
         Self(state.join("direct").join("growing"))
     }
@@ -86,26 +87,27 @@ impl Growing {
     }
 }
 
-/// Mends the file system on a device if its growth was begun here and not ended. Before anything else looks at it: to others
-/// it is damaged.
+/// Repairs the file system on a device if its growth was begun here and not ended. It runs first,
+/// because the file system looks damaged to everything else.
 ///
 /// # Errors
-/// It is not mended; the next attempt is made with the same.
+/// It is not repaired; the next attempt tries again.
 pub async fn mend(host: &Host, growing: &Growing, device: &Path) -> Result<(), GrowError> {
     let (_, Some(found)) = looked(host, device).await? else { return Ok(()) };
-    // A UUID is ours to take for a file's name: it was made of 16 bytes.
+    // The UUID was made of 16 bytes, so it is safe as a file name.
     if !growing.was_begun(&found).map_err(GrowError::Note)? {
         return Ok(());
     }
-    info!(device = %device.display(), uuid = found.uuid, "its growth was interrupted, and is mended");
+    let shown = device.display();
+    info!(device = %shown, uuid = found.uuid, "its growth was interrupted, and is mended");
     check(device, "-y").await
 }
 
-/// Makes the file system with this UUID as large as its device; the bytes that it then has. A file system that fills
-/// its device already is left as it is.
+/// Grows the file system with this UUID to the size of its device, and returns its bytes. A file
+/// system that fills its device stays as it is.
 ///
 /// # Errors
-/// It is not as large as its device; what is in it is as it was, and [`mend`] makes it whole.
+/// It does not fill its device. Its content is as before, and [`mend`] repairs it.
 pub async fn grow(
     host: &Host,
     growing: &Growing,
@@ -123,7 +125,7 @@ pub async fn grow(
     if fstype != "ext4" {
         return Err(GrowError::NeedsMount { fstype: fstype.to_owned() });
     }
-    // It is whole before it is noted, so what is found after that is of the growth.
+    // It is checked before the record, so later damage comes from the growth.
     check(device, "-p").await?;
     growing.begin(&found).map_err(GrowError::Note)?;
     tool::succeed("resize2fs", [""; 0], device, LONG).await?;
@@ -141,7 +143,7 @@ pub async fn grow(
 
 async fn check(device: &Path, how: &str) -> Result<(), GrowError> {
     let output = tool::run("e2fsck", ["-f", how], device, LONG).await?;
-    // 1: it mended something.
+    // 1: errors were corrected.
     if matches!(output.status.code(), Some(0 | 1)) {
         Ok(())
     } else {
@@ -149,8 +151,8 @@ async fn check(device: &Path, how: &str) -> Result<(), GrowError> {
     }
 }
 
-/// Sees to it, before a volume is handed over, that its file system fills a device that has grown since. A file system
-/// that only a guest can grow is left to the guest.
+/// Grows a volume's file system before the volume is handed over, if its device has grown. The
+/// guest grows what only a mounted system can grow.
 ///
 /// # Errors
 /// As for [`grow`].
@@ -166,7 +168,7 @@ pub async fn fill(
     }
 }
 
-/// The device's size and what is on it, if nobody uses it.
+/// The device's size and its file system, if nobody uses it.
 async fn looked(host: &Host, device: &Path) -> Result<(u64, Option<Superblock>), GrowError> {
     let host = host.clone();
     let device = device.to_owned();

@@ -1,9 +1,9 @@
-//! Sees to it that a device has a whole file system before a guest gets it: formats what is blank, ends what was
-//! begun, and leaves alone all else.
+//! Prepares a device's file system before a guest gets it: formats what is blank, continues what
+//! was begun, and touches nothing else.
 //!
-//! Two marks tell what a crash left behind: the journal, durable before mkfs runs, and a label on the device itself,
-//! which mkfs writes with the superblock and which goes only after the file system was checked and synced. So a
-//! volume with its label was never handed over, whichever node looks at it. `docs/direct-volumes.md` has each step.
+//! Two marks survive a crash. The journal is durable before mkfs runs. A label on the device comes
+//! with the superblock and goes only after the check and the sync. So a volume with its label was
+//! never handed over, whichever node sees it. `docs/direct-volumes.md` has each step.
 
 use std::fs::File;
 use std::io;
@@ -21,13 +21,13 @@ use crate::records::journal::{Content, Journal, is_mark};
 /// What the class wants.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The file system; none is what there is, and ext4 if there is nothing.
+    /// The file system; none means the one found, and ext4 if there is none.
     pub file_system: Option<FileSystem>,
     /// Further options for mkfs.
     pub mkfs: &'a [String],
     /// What counts as blank.
     pub blank: Blank,
-    /// What is done about a file system that was used before.
+    /// How to check a file system that was used before.
     pub fsck: Fsck,
 }
 
@@ -40,44 +40,48 @@ pub struct Ready {
     pub uuid: String,
 }
 
-/// Why there is none.
+/// Why a device has no file system to hand over.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// It is not known what is on the device.
+    /// The content of the device is not known.
     #[error("the device cannot be looked at")]
     Probe(#[from] ProbeError),
-    /// It is not known, or cannot be kept, what was done to the volume before.
+    /// The volume's history is not known, or cannot be kept.
     #[error(
-        "the volume's journal cannot be used, so its content is not touched; is the state directory whole?"
+        "the volume's journal cannot be used, so its content is not touched; is the state \
+         directory whole?"
     )]
     Journal(#[source] io::Error),
-    /// Something that we do not hand over.
+    /// A content that is never handed over.
     #[error("it holds {0}, which is no ext4 or xfs; it is neither formatted nor handed over")]
     Foreign(String),
-    /// Another file system than the claim asks for.
+    /// Another file system than the claim wants.
     #[error("it holds {there}, and {wanted} is asked for; it is not formatted: ask for {there}")]
     OtherFileSystem {
-        /// What there is.
+        /// The file system found.
         there: &'static str,
-        /// What is asked for.
+        /// The requested file system.
         wanted: &'static str,
     },
     /// Content without a signature.
     #[error(
-        "it has no signature and is not empty, so it is not formatted; if the driver hands out space as the last \
-         volume left it, set edge-csi.io/direct-blank: unsigned in the class, else wipe it"
+        "it has no signature and is not empty, so it is not formatted; if the driver hands out \
+         space as the last volume left it, set edge-csi.io/direct-blank: unsigned in the class, \
+         else wipe it"
     )]
     NotBlank,
-    /// What was there is there no more.
+    /// The recorded file system is gone.
     #[error(
-        "it had the file system {0} and has none now, so it is not formatted: it is another device, or has lost its \
-         content. If that is meant, remove the volume's journal, `csi-edge direct list` names it"
+        "it had the file system {0} and has none now, so it is not formatted: it is another \
+         device, or has lost its content. If that is meant, remove the volume's journal, `csi-edge \
+         direct list` names it"
     )]
     Lost(String),
-    /// Another file system than the one that the volume had.
+    /// Another file system than the volume had.
     #[error(
-        "it had the file system {then} and has {now} now: it is another device, or an older copy, so it is neither \
-         checked nor handed over. If that is meant, remove the volume's journal, `csi-edge direct list` names it"
+        "it had the file system {then} and has {now} now: it is another device, or an older copy, \
+         so it is neither checked nor handed over. If that is meant, remove the volume's journal, \
+         `csi-edge direct list` names it"
     )]
     Another {
         /// The UUID then.
@@ -85,15 +89,16 @@ pub enum FormatError {
         /// The UUID now.
         now: String,
     },
-    /// A copy of a volume that was being formatted.
+    /// A copy of a volume whose formatting had not ended.
     #[error(
-        "its label, {0}, says that it is a copy of another volume whose formatting had not ended; there is nothing in it: \
-         delete it, and copy that volume once it was used"
+        "its label, {0}, says that it is a copy of another volume whose formatting had not ended; \
+         there is nothing in it: delete it, and copy that volume once it was used"
     )]
     CopyOfUnfinished(String),
-    /// The device is not as large as when formatting was begun.
+    /// The device's size differs from when formatting began.
     #[error(
-        "formatting was begun with a size of {then} bytes and the device has {now}; is it another one?"
+        "formatting was begun with a size of {then} bytes and the device has {now}; is it another \
+         one?"
     )]
     OtherSize {
         /// The size then.
@@ -107,7 +112,7 @@ pub enum FormatError {
     /// It cannot be synced.
     #[error("it cannot be synced")]
     Sync(#[source] io::Error),
-    /// What mkfs made is not what it was told to make.
+    /// mkfs did not make what it was told to make.
     #[error("mkfs made {0}, which is not what it was told; do its options contradict each other?")]
     NotAsTold(String),
     /// A test's power cut.
@@ -115,17 +120,17 @@ pub enum FormatError {
     Cut(&'static str),
 }
 
-/// Told before each step from which a crash must be survived; an error is a crash there.
+/// Called before each step from which a crash must be survived. An error is a crash there.
 pub type Steps<'a> = &'a (dyn Fn(&'static str) -> Result<(), FormatError> + Send + Sync);
 
-/// What is to be done with what was seen.
+/// What to do with a device.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// It is blank.
     Format(FileSystem),
-    /// Formatting was begun, and what there is of it is ours.
+    /// Formatting was begun, and its remains are ours.
     Again(FileSystem),
-    /// Only the journal's end is missing.
+    /// Only the end of the journal is missing.
     Finish(Ready),
     /// A file system that was there before.
     Use(Ready),
@@ -134,7 +139,7 @@ enum Plan {
 /// Brings the device to a file system that can be handed over.
 ///
 /// # Errors
-/// It has none, and why; what was there is as it was, unless formatting was begun.
+/// It has none, and why. The content is as before, unless formatting was begun.
 pub async fn ready(
     device: &Path,
     journal: &Journal,
@@ -166,7 +171,7 @@ pub async fn ready(
     Ok(ready)
 }
 
-/// Decides by what was seen and what is known. Pure, and the only place where formatting is allowed.
+/// Decides by the device and the journal. It is pure, and the only place that allows formatting.
 fn plan(
     seen: &Seen,
     known: Option<&Content>,
@@ -174,18 +179,18 @@ fn plan(
     wanted: &Wanted<'_>,
 ) -> Result<Plan, FormatError> {
     match (&seen.signature, known) {
-        // The label goes before the journal says that the volume is ready, so this is an older copy of it.
+        // The label goes before the journal is ready, so this is an older copy of the volume.
         (Some(found), Some(Content::Ready { uuid })) if found.label == mark => {
             Err(FormatError::Lost(uuid.clone()))
         }
-        // Whoever began it, the label is this volume's and says that nobody was given it.
+        // Whichever node began it: the label is this volume's and says that nobody got it.
         (Some(found), _) if found.label == mark => {
             Ok(Plan::Again(wanted.file_system.unwrap_or_default()))
         }
         (Some(found), _) if is_mark(&found.label) => {
             Err(FormatError::CopyOfUnfinished(found.label.clone()))
         }
-        // Whoever's it is, it would go to the wrong pod.
+        // Another volume's content would go to the wrong pod.
         (Some(found), Some(Content::Ready { uuid })) if !found.uuid.eq_ignore_ascii_case(uuid) => {
             let now = if found.uuid.is_empty() { &found.kind } else { &found.uuid };
             Err(FormatError::Another { then: uuid.clone(), now: now.clone() })
@@ -195,7 +200,7 @@ fn plan(
         }
         (Some(found), _) => there(found, wanted).map(Plan::Use),
         (None, Some(Content::Ready { uuid })) => Err(FormatError::Lost(uuid.clone())),
-        // It was blank then, and has nothing now that says it is something: mkfs had come so far.
+        // It was blank then and has no signature now: mkfs had come so far.
         (None, Some(Content::Formatting { size, .. })) if *size == seen.size => {
             Ok(Plan::Again(wanted.file_system.unwrap_or_default()))
         }
@@ -209,7 +214,7 @@ fn plan(
     }
 }
 
-/// The file system that there is, if it is one that is wanted.
+/// The file system found, if it is one that is wanted.
 fn there(found: &Signature, wanted: &Wanted<'_>) -> Result<Ready, FormatError> {
     let file_system: FileSystem =
         found.kind.parse().map_err(|_| FormatError::Foreign(found.kind.clone()))?;
@@ -221,7 +226,7 @@ fn there(found: &Signature, wanted: &Wanted<'_>) -> Result<Ready, FormatError> {
     Ok(Ready { file_system, uuid: found.uuid.clone() })
 }
 
-/// Makes a file system and checks it; the label that says it is unfinished goes last.
+/// Makes a file system and checks it; the label of unfinished formatting goes last.
 async fn make(
     device: &Path,
     seen: &Seen,
@@ -236,7 +241,8 @@ async fn make(
     let formatting = Content::Formatting { uuid: uuid.clone(), size: seen.size };
     journal.write(formatting).map_err(FormatError::Journal)?;
     steps("before mkfs")?;
-    info!(device = %device.display(), file_system = file_system.as_str(), uuid, again, "formatting");
+    let shown = device.display();
+    info!(device = %shown, file_system = file_system.as_str(), uuid, again, "formatting");
     mkfs(device, file_system, (&uuid, &mark), wanted.mkfs, again).await?;
     steps("after mkfs")?;
     sync(device).await?;
@@ -268,11 +274,12 @@ async fn mkfs(
     again: bool,
 ) -> Result<(), ToolError> {
     let mut args: Vec<String> = Vec::new();
-    // Without force: mkfs refuses what it finds in use. mkfs.xfs looks at the content too; mkfs.ext4 does not, when
-    // nobody can answer it.
+    // Without force, mkfs refuses a device in use. mkfs.xfs also refuses content; mkfs.ext4 does
+    // not, when nobody can answer it.
     let (tool, force) = match file_system {
         FileSystem::Ext4 => {
-            // As the kubelet does: no blocks are kept for root. The class's own -m comes later and counts.
+            // As the kubelet does: no blocks are reserved for root. A later -m of the class
+            // overrides this.
             args.extend(["-q", "-m", "0", "-U", uuid].map(str::to_owned));
             ("mkfs.ext4", "-F")
         }
@@ -294,7 +301,7 @@ async fn sync(device: &Path) -> Result<(), FormatError> {
     synced.and_then(|synced| synced).map_err(FormatError::Sync)
 }
 
-/// Mends what is safe to mend in a file system that was used before. XFS replays its log when it is mounted.
+/// Repairs what is safe to repair in a used file system. XFS replays its log when it is mounted.
 async fn check_used(device: &Path, file_system: FileSystem, fsck: Fsck) -> Result<(), FormatError> {
     if fsck == Fsck::Never || file_system == FileSystem::Xfs {
         return Ok(());

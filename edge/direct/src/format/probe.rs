@@ -1,7 +1,7 @@
-//! What is on a device: a signature, zeroes, or bytes that say nothing. Read only.
+//! Probes what is on a device: a signature, zeroes, or other bytes. Read-only.
 //!
-//! blkid answers "nothing found" also for what it cannot read, so the start and end are read here first, and what
-//! cannot be read is an error and never blank.
+//! blkid also answers "nothing found" for what it cannot read. So the start and the end are read
+//! here first, and an unreadable device is an error, never blank.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use super::tool;
 use super::tool::{SHORT, ToolError};
 use crate::records::journal::is_mark;
 
-/// As much of the start and of the end is looked at: all signatures that are known lie there.
+/// The bytes read at the start and at the end; all known signatures lie there.
 const EDGE: u64 = 1024 * 1024;
 
-/// Why it is not known what is there.
+/// Why the content is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The device cannot be read.
@@ -28,17 +28,18 @@ pub enum ProbeError {
     /// blkid does not answer.
     #[error("it is not known what is on it")]
     Blkid(#[from] ToolError),
-    /// A file system that blkid does not know again.
+    /// A file system that blkid does not recognise.
     #[error(
-        "it begins as {0} does, and is not whole enough to be known again; it is not taken for blank"
+        "it begins as {0} does, and is not whole enough to be known again; it is not taken for \
+         blank"
     )]
     Torn(&'static str),
-    /// Several signatures, none of which is the one.
+    /// Several signatures that contradict each other.
     #[error("it has several signatures that contradict each other; look at it with wipefs")]
     Ambivalent,
 }
 
-/// Something on a device that says what it is.
+/// A signature on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// For example `ext4`, `LVM2_member`, or the type of a partition table.
@@ -49,24 +50,24 @@ pub struct Signature {
     pub label: String,
 }
 
-/// What is on a device.
+/// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Its size in bytes.
     pub size: u64,
     /// Whether its start and end are zeroes.
     pub zero: bool,
-    /// What it is a part of, if it says so.
+    /// Its signature, if it has one.
     pub signature: Option<Signature>,
 }
 
-/// Looks at a device, or at an image of one.
+/// Probes a device, or an image of one.
 ///
 /// # Errors
-/// It is not known what is there; it may not be taken for blank.
+/// The content is not known, so it must not be taken for blank.
 pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
     let path = device.to_owned();
-    // A device may take its time, and nobody else's calls may wait for it.
+    // A device may be slow, and other calls must not wait for it.
     let edges = tokio::task::spawn_blocking(move || edges(&path)).await.map_err(io::Error::other);
     let Edges { size, zero, begins } =
         edges.and_then(|edges| edges).map_err(ProbeError::Unreadable)?;
@@ -78,7 +79,7 @@ pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
         Some(0) => Some(signature(&String::from_utf8_lossy(&output.stdout))),
         Some(2) => match begins {
             Some((kind, label)) if !is_mark(&label) => return Err(ProbeError::Torn(kind)),
-            // What is left of an mkfs of ours, or nothing.
+            // The remains of an mkfs of ours, or nothing.
             _ => None,
         },
         Some(8) => return Err(ProbeError::Ambivalent),
@@ -87,13 +88,13 @@ pub async fn probe(device: &Path) -> Result<Seen, ProbeError> {
     Ok(Seen { size, zero, signature })
 }
 
-/// What is read here.
+/// The result of the first reads.
 struct Edges {
     /// The device's size.
     size: u64,
     /// Whether its start and end are zeroes.
     zero: bool,
-    /// The file system that it begins as, and its label.
+    /// The file system that it begins with, and its label.
     begins: Option<(&'static str, String)>,
 }
 
@@ -109,7 +110,7 @@ fn edges(device: &Path) -> io::Result<Edges> {
     Ok(Edges { size, zero, begins })
 }
 
-/// The file system whose magic number is where it belongs, whether or not all else is right, and its label.
+/// The file system whose magic number is in place, intact or not, and its label.
 fn begins(start: &[u8]) -> Option<(&'static str, String)> {
     const EXT: (usize, &[u8]) = (1080, &[0x53, 0xef]);
     const XFS: (usize, &[u8]) = (0, b"XFSB");
@@ -124,14 +125,14 @@ fn begins(start: &[u8]) -> Option<(&'static str, String)> {
     Some((kind, String::from_utf8_lossy(label).into_owned()))
 }
 
-/// What blkid found, in its lines of `NAME=value`.
+/// Reads blkid's lines of `NAME=value`.
 fn signature(text: &str) -> Signature {
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         line.unwrap_or_default().to_owned()
     };
     let kind = [value("TYPE"), value("PTTYPE")].into_iter().find(|kind| !kind.is_empty());
-    // Whatever else it says, it says that there is something.
+    // blkid found something, even without a type.
     let kind = kind.unwrap_or_else(|| "unknown".to_owned());
     Signature { kind, uuid: value("UUID"), label: value("LABEL") }
 }
@@ -151,7 +152,8 @@ mod tests {
         let file = image(8 * EDGE);
         let blank = probe(file.path()).await.unwrap();
         assert_eq!(blank, Seen { size: 8 * EDGE, zero: true, signature: None });
-        // Beyond the edges a file system would have left nothing alone; at them every byte counts.
+        // A file system would have changed something beyond the edges; at the edges every byte
+        // counts.
         for at in [0, EDGE - 1, 7 * EDGE, 8 * EDGE - 1] {
             file.as_file().write_all_at(b"x", at).unwrap();
             assert_eq!(

@@ -1,35 +1,35 @@
-//! Reads what an ext4 or XFS file system says of itself in its superblock.
+//! Reads the superblock of an ext4 or XFS file system.
 //!
-//! Pure but for reading the device. A guest may write to the device at the same time, so what is
-//! read there may be old.
+//! Pure but for reading the device. A guest may write to the device at the same time, so the result
+//! may be old.
 
 use std::fs::File;
 use std::io;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// As much of a device says what is on it: ext4 begins to describe itself at 1024, XFS at 0.
+/// The bytes read of a device. The superblock of ext4 begins at 1024, that of XFS at 0.
 const HEAD: usize = 2048;
 const EXT: usize = 1024;
 const EXT_MAGIC: u64 = 0xef53;
 const XFS_MAGIC: u64 = 0x5846_5342;
 
-/// What a file system says of itself on its device.
+/// What a file system's superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// `ext4` or `xfs`.
     pub fstype: &'static str,
     /// Its UUID, in lower case with hyphens.
     pub uuid: String,
-    /// How many bytes of the device it takes.
+    /// Its size in bytes.
     pub bytes: u64,
     block: u64,
-    /// When it was mounted the last time, in s; 0 if that was never, or is not known.
+    /// The time of its last mount, in s; 0 if there was none, or it is not known.
     pub(super) mounted: u64,
 }
 
 impl Superblock {
-    /// Reads the head of a device; none if it is of neither.
+    /// Reads the head of a device; none if it has neither file system.
     pub fn parse(head: &[u8]) -> Option<Self> {
         if big_endian(head, 0, 4)? == XFS_MAGIC {
             Self::xfs(head)
@@ -61,7 +61,7 @@ impl Superblock {
         Some(Self { fstype: "ext4", uuid, bytes, block, mounted })
     }
 
-    /// What a device has, as far as the host sees it. Of a device that a guest writes to that may be old.
+    /// Reads a device, as far as the host sees it.
     ///
     /// # Errors
     /// It cannot be read.
@@ -74,12 +74,12 @@ impl Superblock {
         }
     }
 
-    /// Whether it is the one with this UUID.
+    /// Whether it is the file system with this UUID.
     pub fn is(&self, fstype: &str, uuid: &str) -> bool {
         self.fstype == fstype && self.uuid.eq_ignore_ascii_case(uuid)
     }
 
-    /// Whether not one more block has room on a device of this size.
+    /// Whether a device of this size has no room for one more block.
     pub fn fills(&self, size: u64) -> bool {
         size < self.bytes.saturating_add(self.block)
     }

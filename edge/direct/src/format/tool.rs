@@ -1,4 +1,5 @@
-//! Runs the tools that read and make file systems, each for a bounded time and with its own language of errors.
+//! Runs the tools that read and make file systems, each with a time limit and one error for its
+//! failure.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -7,15 +8,15 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-/// What became of a tool.
+/// Why a tool gave no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// It cannot be run.
     #[error("{tool} cannot be run; is it installed where csi-edge runs?")]
     NotRun {
-        /// Its name.
+        /// The tool's name.
         tool: &'static str,
-        /// What the attempt met.
+        /// The error of the attempt.
         #[source]
         source: std::io::Error,
     },
@@ -27,21 +28,21 @@ pub enum ToolError {
         /// The time it had.
         within: Duration,
     },
-    /// It says no.
+    /// The tool's name.
     #[error("{tool} ended with {code}: {text}")]
     Failed {
         /// Its name.
         tool: &'static str,
         /// Its exit code, or the signal that ended it.
         code: String,
-        /// The end of what it text.
+        /// The end of its output.
         text: String,
     },
 }
 
-/// For tools that read or write a little.
+/// The time limit of tools that read or write a little.
 pub(super) const SHORT: Duration = Duration::from_secs(60);
-/// For tools that go over a whole file system.
+/// The time limit of tools that read a whole file system.
 pub(super) const LONG: Duration = Duration::from_secs(30 * 60);
 
 /// Runs a tool on a device to its end; the device is its last argument.
@@ -55,14 +56,14 @@ where
     I: IntoIterator<Item: AsRef<OsStr>>,
 {
     let mut command = Command::new(tool);
-    // The sense of an answer must not depend on a language.
+    // The output must not depend on a language.
     command.env("LC_ALL", "C").args(args).arg(device).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(within, command.output()).await;
     let output = output.map_err(|_| ToolError::TooSlow { tool, within })?;
     output.map_err(|source| ToolError::NotRun { tool, source })
 }
 
-/// The same, for a tool whose exit code must be 0.
+/// Runs a tool whose exit code must be 0.
 pub(super) async fn succeed<I>(
     tool: &'static str,
     args: I,
@@ -76,7 +77,7 @@ where
     if output.status.success() { Ok(()) } else { Err(failed(tool, &output)) }
 }
 
-/// What a tool that ended badly text.
+/// The error of a tool that failed.
 pub(super) fn failed(tool: &'static str, output: &Output) -> ToolError {
     let text = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     let text = String::from_utf8_lossy(text);

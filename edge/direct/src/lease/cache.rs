@@ -1,7 +1,7 @@
-//! What this csi-edge knows of whose volumes are: what is kept, and besides, only in memory, what has still to be kept of
-//! a fence, and what the cloud has heard on the link in use.
+//! The leases of this node: the durable ones, and two facts in memory only. These are fences that
+//! could not be written yet, and what the cloud has heard on the link in use.
 //!
-//! A fence counts from the cloud's word on, also if the disk is full.
+//! A fence counts from the cloud's answer on, even if the disk is full.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct LeaseCache(Mutex<Memory>);
 struct Memory {
     /// Fences that could not be kept.
     fences: BTreeMap<Key, Entry>,
-    /// What the cloud has answered to, and on which link.
+    /// The leases that the cloud has heard, and on which link.
     heard: BTreeMap<Key, (u64, Entry)>,
 }
 
@@ -30,7 +30,7 @@ fn key(entry: &Entry) -> Key {
 }
 
 impl LeaseCache {
-    /// How a volume stands.
+    /// The lease of a volume.
     ///
     /// # Errors
     /// It cannot be read.
@@ -39,7 +39,7 @@ impl LeaseCache {
         fence.map_or_else(|| record::of(state, driver, volume), |fence| Ok(Some(fence)))
     }
 
-    /// Makes durable how a volume stands. A fence counts even if that fails.
+    /// Makes a lease durable. A fence counts even if that fails.
     ///
     /// # Errors
     /// The file system's.
@@ -52,7 +52,7 @@ impl LeaseCache {
         Ok(())
     }
 
-    /// Forgets a volume.
+    /// Forgets a lease.
     ///
     /// # Errors
     /// The file system's.
@@ -64,17 +64,17 @@ impl LeaseCache {
         Ok(())
     }
 
-    /// Whether a volume's fence has still to be kept.
+    /// Whether a volume's fence is in memory only.
     pub(crate) fn is_only_remembered(&self, entry: &Entry) -> bool {
         self.memory().fences.contains_key(&key(entry))
     }
 
-    /// Notes that the cloud knows on this link how a volume stands.
+    /// Notes that the cloud has heard a lease on this link.
     pub(crate) fn hear(&self, link: u64, entry: Entry) {
         self.memory().heard.insert(key(&entry), (link, entry));
     }
 
-    /// Whether the cloud knows on this link that a volume stands so.
+    /// Whether the cloud has heard this lease on this link.
     pub(crate) fn has_heard(&self, link: u64, entry: &Entry) -> bool {
         self.memory()
             .heard
@@ -82,7 +82,7 @@ impl LeaseCache {
             .is_some_and(|(on, heard)| *on == link && heard == entry)
     }
 
-    /// Whether the cloud has confirmed on this link that a volume is this node's, for whichever pod.
+    /// Whether the cloud has confirmed on this link that the volume is this node's, for any pod.
     pub(crate) fn has_confirmed(&self, link: u64, entry: &Entry) -> bool {
         let held = |lease: &Lease| matches!(lease, Lease::Held { .. }) && *lease == entry.lease;
         self.memory()
@@ -113,7 +113,7 @@ mod tests {
         let held = entry(Lease::Held { epoch: 5 });
         known.keep(&state, &held).unwrap();
         let kept = state.join("direct/owners");
-        // No directory can be made, or written to, in place of a file.
+        // A file in place of the directory keeps anything from being written.
         std::fs::rename(&kept, dir.path().join("aside")).unwrap();
         std::fs::File::create(&kept).unwrap();
         let fence = entry(Lease::Fenced { epoch: 5, why: "w".into() });

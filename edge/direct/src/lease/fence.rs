@@ -16,8 +16,8 @@ use crate::volume::release::Absent;
 /// The refusal for a pod that wants the volume.
 pub(super) fn refusal(volume: &str, why: &str) -> Error {
     let why = format!(
-        "{why}. What is here may be older than what another has written: delete the pod whose guest runs with it here, if \
-         one does, and when it is unpublished ask again"
+        "{why}. What is here may be older than what another has written: delete the pod whose \
+         guest runs with it here, if one does, and when it is unpublished ask again"
     );
     Error::Owned { volume: volume.to_owned(), why }
 }

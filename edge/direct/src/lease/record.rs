@@ -1,7 +1,7 @@
-//! What this node knows of its right to a volume that one guest owns: one file for each volume, durable before it counts,
-//! so that a node that is cut off, or was started again, knows what is its own.
+//! Lease records: this node's right to a volume, in one file per volume. A record is durable before
+//! it counts, so a node that is cut off or restarted knows its leases.
 //!
-//! The functions are pure: what is known and what was answered go in, what is known then comes out.
+//! The transitions are pure functions of the lease and the cloud's answer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,43 +12,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::records::files::{make_private, name};
 
-/// How a volume stands at this node. Without one it is not this node's.
+/// The lease of a volume at this node. Without one the volume is not this node's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Lease {
     /// It is this node's.
     Held {
-        /// What the cloud said with it; 0 if it was never asked, since the volume was published before it could be.
+        /// The cloud's epoch; 0 if the volume was published before the cloud could be asked.
         epoch: u64,
     },
-    /// It is this node's still, and nobody uses it here; the cloud has not been told.
+    /// Still this node's, unused here, and the cloud does not know that yet.
     LetGo {
         /// As in [`Lease::Held`].
         epoch: u64,
     },
-    /// It is not this node's, and the cloud may think that it is: it was asked or told, and has not answered.
+    /// Not this node's, though the cloud may think so: a request or a release has no answer yet.
     Unsettled,
-    /// An operator has taken it from this node while a pod had it here. It is over when it is unpublished.
+    /// An operator took it from this node while a pod had it here. Unpublishing it ends this.
     Fenced {
-        /// The last one that this node had.
+        /// The last epoch of this node.
         epoch: u64,
-        /// In the cloud's words.
+        /// The reason, in the cloud's words.
         why: String,
     },
 }
 
-/// What a pod's wish for a volume comes to.
+/// The result of a pod's wish for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// It can have it, once this is durable; nobody need be asked.
+    /// Granted once this is durable; nobody need be asked.
     Has(Lease),
-    /// The cloud is asked, once [`Lease::Unsettled`] is durable.
+    /// The cloud decides, once [`Lease::Unsettled`] is durable.
     Ask,
-    /// It cannot; in the cloud's words.
+    /// Refused, in the cloud's words.
     Fenced(String),
 }
 
-/// What a pod's wish comes to.
+/// Decides on a pod's wish for a volume.
 pub fn wish(lease: Option<&Lease>) -> Wish {
     match lease {
         Some(Lease::Held { epoch } | Lease::LetGo { epoch }) => {
@@ -59,32 +59,34 @@ pub fn wish(lease: Option<&Lease>) -> Wish {
     }
 }
 
-/// How a volume stands when nothing is being done with it. `recorded`: it is published here, or that was begun.
+/// The lease of a volume without a running operation. `recorded`: the volume has a record of
+/// publication here.
 pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
     match (lease, recorded) {
         (Some(Lease::Held { epoch }), false) => Some(Lease::LetGo { epoch }),
         (Some(Lease::LetGo { epoch }), true) => Some(Lease::Held { epoch }),
-        // Published without a question: by an older csi-edge, or with an older csi-cloud. It says so when it can.
+        // Published without a lease, by an older csi-edge or with an older csi-cloud. The cloud is
+        // told when it can be.
         (None | Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0 }),
-        // A guest has it no more, so it is an ordinary node again.
+        // No guest has it any more, so this node is an ordinary one again.
         (Some(Lease::Fenced { .. }), false) => Some(Lease::Unsettled),
         (lease, _) => lease,
     }
 }
 
-/// What the cloud is to be told of a volume with which nothing is being done, and what must be durable before that.
+/// What to report to the cloud about an idle volume, and the lease that must be durable before.
 pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
     match lease {
         Lease::Held { epoch } => {
             Some((lease.clone(), Step::Hold { epoch: *epoch, pod: pod.into() }))
         }
-        // From here on it is not this node's: the cloud may have heard it though no answer comes.
+        // From here on it is not this node's: the cloud may have heard it, even without an answer.
         Lease::LetGo { .. } | Lease::Unsettled => Some((Lease::Unsettled, Step::Release)),
         Lease::Fenced { .. } => None,
     }
 }
 
-/// How a volume stands after an answer to what was said while it stood so.
+/// The lease after an answer to a step that was sent with this lease.
 pub fn answered(lease: Lease, answer: &Answer) -> Option<Lease> {
     match (lease, answer) {
         (Lease::Held { .. } | Lease::Unsettled, Answer::Held { epoch }) => {
@@ -98,14 +100,14 @@ pub fn answered(lease: Lease, answer: &Answer) -> Option<Lease> {
     }
 }
 
-/// What is kept of one volume.
+/// The record of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The driver's CSI name.
     pub driver: String,
     /// The volume's id.
     pub volume_id: String,
-    /// The UID of the pod that it is for, or was last; empty if it is not known.
+    /// The UID of its pod, or of its last one; empty if it is not known.
     pub pod: String,
     /// How it stands.
     #[serde(flatten)]
@@ -121,10 +123,10 @@ fn path(state: &Path, driver: &str, volume_id: &str) -> PathBuf {
 }
 
 impl Entry {
-    /// Makes it durable.
+    /// Makes the record durable.
     ///
     /// # Errors
-    /// The file system's; what was known before still is.
+    /// The file system's; the older record stays.
     pub fn keep(&self, state: &Path) -> io::Result<()> {
         make_private(&directory(state))?;
         let text = serde_json::to_vec_pretty(self)?;
@@ -132,10 +134,10 @@ impl Entry {
     }
 }
 
-/// What is kept of a volume.
+/// The record of a volume.
 ///
 /// # Errors
-/// It cannot be read, so it is not known whose the volume is.
+/// It cannot be read, so the lease is not known.
 pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Option<Entry>> {
     let entry = match read(&path(state, driver, volume_id)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -159,7 +161,7 @@ pub fn forget(state: &Path, driver: &str, volume_id: &str) -> io::Result<()> {
     }
 }
 
-/// All that is kept, with the reason in place of each that cannot be read.
+/// All records, with the error in place of each that cannot be read.
 ///
 /// # Errors
 /// The directory cannot be read.

@@ -1,6 +1,6 @@
-//! The part of `nri.pkg.api.v1alpha1` that this plugin reads or writes; what else a message has is passed over.
+//! The part of `nri.pkg.api.v1alpha1` that this plugin reads or writes; other fields are skipped.
 //!
-//! The numbers are those of NRI's `api.proto` of v0.12, which has kept them since v0.2.
+//! The field numbers are those of NRI's `api.proto` of v0.12, unchanged since v0.2.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 /// The service that it calls.
 pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 
-/// The event of a container that is about to be made, as a bit of [`ConfigureResponse::events`]: NRI's event 4.
+/// The event of a container's creation, as a bit of [`ConfigureResponse::events`]: NRI's event 4.
 pub const CREATE_CONTAINER: i32 = 1 << 3;
 
 /// Who the plugin is.
@@ -23,7 +23,7 @@ pub struct RegisterPluginRequest {
     pub plugin_idx: String,
 }
 
-/// What a runtime says of itself.
+/// A runtime's name and version.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ConfigureRequest {
     /// For example `containerd`.
@@ -34,7 +34,7 @@ pub struct ConfigureRequest {
     pub runtime_version: String,
 }
 
-/// What the plugin wants to be told of.
+/// The events that the plugin wants.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ConfigureResponse {
     /// Bits, one for each event.
@@ -42,7 +42,7 @@ pub struct ConfigureResponse {
     pub events: i32,
 }
 
-/// What runs already.
+/// The pods and containers that run already.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SynchronizeRequest {
     /// The pods.
@@ -56,10 +56,10 @@ pub struct SynchronizeRequest {
     pub more: bool,
 }
 
-/// What the plugin changes of that: nothing.
+/// The plugin's changes of that: none.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct SynchronizeResponse {
-    /// Whether it takes more; it says what the request said.
+    /// Whether it takes more; a copy of the request's field.
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
@@ -79,7 +79,7 @@ pub struct PodSandbox {
     /// Its namespace.
     #[prost(string, tag = "4")]
     pub namespace: String,
-    /// Which of the runtime's handlers runs it; empty for the default one.
+    /// The runtime handler of the pod; empty for the default one.
     #[prost(string, tag = "7")]
     pub runtime_handler: String,
 }
@@ -93,7 +93,7 @@ pub struct Container {
     /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// What is mounted in it.
+    /// Its mounts.
     #[prost(message, repeated, tag = "9")]
     pub mounts: Vec<Mount>,
 }
@@ -115,7 +115,7 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
-/// A container that is about to be made.
+/// A container that is about to be created.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct CreateContainerRequest {
     /// Its pod.
@@ -126,7 +126,7 @@ pub struct CreateContainerRequest {
     pub container: Option<Container>,
 }
 
-/// What is changed of it.
+/// The changes of a container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct CreateContainerResponse {
     /// The changes.

@@ -16,7 +16,7 @@ use super::session;
 const STABLE: Duration = Duration::from_secs(10);
 
 impl Plugin {
-    /// Keeps a connection to the socket, for ever: the container runtime may not be there yet, and is started again.
+    /// Keeps a connection to the socket for ever.
     pub async fn keep(&self, socket: PathBuf) {
         let mut delays = delays();
         loop {
@@ -32,7 +32,8 @@ impl Plugin {
                 delays = self::delays();
             }
             let delay = delays.next().unwrap_or(Duration::from_secs(10));
-            warn!(socket = %socket.display(), error, ?delay, "containers are made unasked; trying again");
+            let socket = socket.display();
+            warn!(%socket, error, ?delay, "containers are made unasked; trying again");
             tokio::time::sleep(delay).await;
         }
     }

@@ -1,8 +1,8 @@
-//! What is to become of a container that is about to be made: decided by its mounts, its runtime's handler and
-//! what is published here, without touching anything.
+//! Decides about a container before it is created, by its mounts, its runtime handler and the
+//! records. It is pure.
 //!
-//! A direct volume in a container of an ordinary runtime, or by a subPath, is an empty directory of the host that takes
-//! what the pod writes and loses it. So that is refused, and so is what cannot be known.
+//! In a container without a VM, or by a subPath, a direct volume is an empty directory of the host.
+//! What the pod writes there is lost, so both are refused, and so is what cannot be known.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use super::api::{Container, Mount, PodSandbox};
 use crate::records::published::{Kind, Published};
 
-/// Which of the container runtime's handlers run VMs.
+/// The container runtime's handlers that run VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handlers {
-    /// Those that read the contract of direct volumes.
+    /// Handlers that read the contract of direct volumes.
     pub vm: BTreeSet<String>,
-    /// Those of them that take a mount's type for its kind: runtime-rs.
+    /// Those of them that take the kind from a mount's type: runtime-rs.
     pub typed: BTreeSet<String>,
 }
 
-/// What is done with a container that is let through.
+/// What to do with a container that may be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Mounts in place of those with the same destination.
     pub mounts: Vec<Mount>,
-    /// The targets of the direct volumes that the sandbox gets.
+    /// The targets of the sandbox's direct volumes.
     pub targets: BTreeSet<PathBuf>,
 }
 
@@ -33,20 +33,22 @@ pub struct Verdict {
 pub enum Refused {
     /// Its runtime would give it an empty directory.
     #[error(
-        "volume {volume} is handed to VMs directly, and handler {handler:?} is not one of those that take it ({vm}); \
-         give the pod a RuntimeClass of a VM runtime, or name the handler with --vm-handler"
+        "volume {volume} is handed to VMs directly, and handler {handler:?} is not one of those \
+         that take it ({vm}); give the pod a RuntimeClass of a VM runtime, or name the handler \
+         with --vm-handler"
     )]
     NotVm {
         /// The volume's id.
         volume: String,
         /// The handler; empty for the default one.
         handler: String,
-        /// The handlers that are known to.
+        /// The handlers that run VMs.
         vm: String,
     },
-    /// A part of it cannot be handed over.
+    /// A part of a volume cannot be handed over.
     #[error(
-        "volume {volume} is handed to the VM whole, so subPath cannot be used with it; mount it without"
+        "volume {volume} is handed to the VM whole, so subPath cannot be used with it; mount it \
+         without"
     )]
     SubPath {
         /// The volume's id.
@@ -54,8 +56,8 @@ pub enum Refused {
     },
     /// The handler does not know this kind.
     #[error(
-        "volume {volume} is handed over as {kind}, which takes a typed mount, and handler {handler:?} is not known to \
-         take one; name it with --typed-handler if it is of runtime-rs"
+        "volume {volume} is handed over as {kind}, which takes a typed mount, and handler \
+         {handler:?} is not known to take one; name it with --typed-handler if it is of runtime-rs"
     )]
     NotTyped {
         /// The volume's id.
@@ -92,7 +94,7 @@ pub fn decide(
     Ok(verdict)
 }
 
-/// The mount that this volume needs in place of its bind mount, if it needs one.
+/// The mount that this volume needs in place of its bind mount, if any.
 fn typed(
     volume: &Published,
     mount: &Mount,
@@ -118,8 +120,8 @@ fn typed(
     }
 }
 
-/// Whether the source is where the kubelet binds a part of the volume: `PODS/UID/volume-subpaths/NAME/…` of
-/// `PODS/UID/volumes/kubernetes.io~csi/NAME/mount`.
+/// Whether the source is where the kubelet binds a part of the volume:
+/// `PODS/UID/volume-subpaths/NAME/…` of `PODS/UID/volumes/kubernetes.io~csi/NAME/mount`.
 fn has_part(volume: &Published, source: &Path) -> bool {
     let parts = |target: &Path| {
         let of_volume = target.parent()?;
@@ -127,14 +129,14 @@ fn has_part(volume: &Published, source: &Path) -> bool {
         Some(pod.join("volume-subpaths").join(of_volume.file_name()?))
     };
     let within = |target: &Path| parts(target).is_some_and(|parts| source.starts_with(parts));
-    // Also what is inside of the target, however it was bound.
+    // Anything inside the target is a part too, however it was bound.
     let inside = |target: &Path| source != target && source.starts_with(target);
     [&volume.target, &volume.target_as_given]
         .into_iter()
         .any(|target| within(target) || inside(target))
 }
 
-/// Whether this could be a direct volume, as far as a path tells: what a CSI driver published for a pod, or a part of it.
+/// Whether this could be a direct volume, by its path: a CSI volume of a pod, or a part of one.
 pub fn may_be_direct(mount: &Mount) -> bool {
     mount.source.contains("/volumes/kubernetes.io~csi/")
         || mount.source.contains("/volume-subpaths/")

@@ -1,15 +1,16 @@
-//! How NRI carries two ttrpc connections on one socket: frames of a connection's number, a length and bytes.
+//! NRI's multiplexing of two ttrpc connections on one socket: frames of a connection number, a
+//! length and bytes.
 //!
-//! The payload of a connection is a stream: where its frames end says nothing.
+//! The payload of a connection is a stream; the ends of its frames mean nothing.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder};
 
 use super::ttrpc;
 
-/// On which the runtime calls the plugin.
+/// The connection on which the runtime calls the plugin.
 pub const PLUGIN: u32 = 1;
-/// On which the plugin calls the runtime.
+/// The connection on which the plugin calls the runtime.
 pub const RUNTIME: u32 = 2;
 
 /// Number and length, four bytes each.
@@ -26,7 +27,7 @@ pub struct Frame {
     pub payload: Bytes,
 }
 
-/// What is no frame.
+/// Why bytes are no frame.
 #[derive(Debug, thiserror::Error)]
 pub enum BadFrame {
     /// A length that nobody sends.
@@ -49,7 +50,7 @@ impl Decoder for Mux {
         let mut header = from.as_ref();
         let Ok(connection) = header.try_get_u32() else { return Ok(None) };
         let Ok(length) = header.try_get_u32() else { return Ok(None) };
-        // On the targets that we build for, 32 bits are no more than a usize.
+        // A usize has at least 32 bits on the supported targets.
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length > MAX {
             return Err(BadFrame::TooLong(length));
@@ -81,6 +82,7 @@ impl Encoder<Frame> for Mux {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     #[test]
@@ -100,7 +102,7 @@ mod tests {
     proptest! {
         #[test]
         fn frames_come_out_as_they_went_in(
-            sent in proptest::collection::vec((any::<u32>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..8),
+            sent in vec((any::<u32>(), vec(any::<u8>(), 0..40)), 0..8),
             cut in 1..9_usize,
         ) {
             let mut bytes = BytesMut::new();

@@ -1,6 +1,6 @@
 //! Answers what the container runtime asks about one container.
 //!
-//! What is not known is UNIMPLEMENTED, as ttrpc has it; the runtime asks only for events that it was
+//! An unknown method is UNIMPLEMENTED, as ttrpc has it; the runtime asks only for the events it was
 //! told.
 
 use std::io::Write;
@@ -30,9 +30,9 @@ pub const NAME: &str = "edge-csi-direct";
 /// What the plugin decides by.
 #[derive(Clone)]
 pub struct Plugin {
-    /// The state directory of csi-edge, which has the records of what is published.
+    /// The state directory of csi-edge, with the records.
     pub state: PathBuf,
-    /// Two digits: when, among other plugins, it is asked.
+    /// Two digits: the plugin's place among other plugins.
     pub index: String,
     /// Which handlers run VMs.
     pub handlers: Handlers,
@@ -40,7 +40,7 @@ pub struct Plugin {
     pub runtimes: Arc<Runtimes>,
 }
 
-/// Why something is not done, with the gRPC code that says so.
+/// A refusal with its gRPC code.
 #[derive(Debug)]
 pub struct Refusal(Code, String);
 
@@ -78,7 +78,7 @@ impl Plugin {
                 );
                 Ok(bytes(&api::ConfigureResponse { events: api::CREATE_CONTAINER }))
             }
-            // What runs already was let through, or came before us; it cannot be taken back here.
+            // What runs already cannot be taken back.
             "Synchronize" => {
                 let more = api::SynchronizeRequest::decode(payload).map_err(bad)?.more;
                 Ok(bytes(&api::SynchronizeResponse { more }))
@@ -119,7 +119,7 @@ impl Plugin {
 
     fn decide(&self, pod: &PodSandbox, container: &api::Container) -> Result<Verdict, Refusal> {
         let state = self.state.display();
-        // Not knowing is no reason to let a pod write where its data is lost.
+        // Without the records, a pod might write where its data is lost.
         let published: Vec<Published> = published::all(&self.state).map_err(|error| {
             Refusal(Code::Unavailable, format!("the records in {state} cannot be read: {error}"))
         })?;
@@ -136,7 +136,8 @@ impl Plugin {
                 Refusal(Code::FailedPrecondition, format!("the direct volume at {target} {why}"))
             };
             let entry = self.runtimes.entry(target).filter(|entry| entry.join(FILE).is_file());
-            let again = "is not handed over; `csi-edge direct reconcile`, or a restart of csi-edge, does it again";
+            let again = "is not handed over; `csi-edge direct reconcile`, or a restart of \
+                         csi-edge, does it again";
             let entry = entry.ok_or_else(|| failed(again.into()))?;
             let Some(sandbox) = Sandbox::parse(&pod.id) else {
                 return Err(failed(format!("cannot go to a sandbox with the id {:?}", pod.id)));
@@ -148,7 +149,7 @@ impl Plugin {
     }
 }
 
-/// Makes an empty file, unless it is there: it is whole as soon as it has its name.
+/// Creates an empty file unless it is there. It is whole as soon as it has its name.
 fn leave(path: &Path) -> std::io::Result<()> {
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     match made.and_then(|mut file| file.flush()) {

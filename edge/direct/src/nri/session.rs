@@ -1,7 +1,7 @@
-//! One connection to a container runtime's NRI socket: the plugin says who it is, and then answers what it is asked.
+//! One connection to a container runtime's NRI socket: the plugin registers, and then answers.
 //!
-//! A runtime waits for each answer before it makes a container, two seconds by default, so nothing here waits for anything but
-//! the disk. What is asked and not known is UNIMPLEMENTED, as ttrpc has it; the runtime asks only for events that it was told.
+//! A runtime waits for each answer before it creates a container, two seconds by default. So
+//! nothing here waits for anything but the disk.
 
 use std::convert::Infallible;
 
@@ -62,14 +62,14 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         match connection {
             PLUGIN => requests.extend_from_slice(&payload),
             RUNTIME => responses.extend_from_slice(&payload),
-            // A connection that a later NRI has.
+            // A connection of a later NRI.
             _ => {}
         }
         while let Some(message) = Message::take(&mut responses)? {
             registered(message)?;
         }
         while let Some(message) = Message::take(&mut requests)? {
-            // An answer to what was not asked for says nothing.
+            // An answer without a request is ignored.
             let Message::Request(stream, request) = message else { continue };
             let payload = Message::Response(stream, plugin.answer(request).await).bytes();
             frames.send(Frame { connection: PLUGIN, payload }).await?;

@@ -1,13 +1,15 @@
-//! ttrpc, as far as NRI has it: unary calls, each a message of a header and a protobuf `Request` or `Response`.
+//! ttrpc as NRI uses it: unary calls, each a message of a header and a protobuf `Request` or
+//! `Response`.
 //!
-//! `docs/decisions/0009-runtimes.md` says why this is no crate. Streams are refused: NRI has none.
+//! `docs/decisions/0009-runtimes.md` says why this is not a crate. Streams are refused: NRI has
+//! none.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
 /// Length, stream, kind and flags.
 pub const HEADER: usize = 10;
-/// The longest payload of a message, in bytes; containerd's limit too.
+/// The longest payload of a message, in bytes, as in containerd.
 pub const MAX: usize = 4 << 20;
 
 const REQUEST: u8 = 1;
@@ -33,7 +35,7 @@ pub struct Request {
 /// How a call ended.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Response {
-    /// Not OK, if it is there and its code is not 0.
+    /// A failure if it is present and its code is not 0.
     #[prost(message, optional, tag = "1")]
     pub status: Option<Status>,
     /// The answer's message.
@@ -61,7 +63,7 @@ pub enum Message {
     Response(u32, Response),
 }
 
-/// What is no message.
+/// Why bytes are no message.
 #[derive(Debug, thiserror::Error)]
 pub enum BadMessage {
     /// A length that is refused.
@@ -76,7 +78,7 @@ pub enum BadMessage {
 }
 
 impl Message {
-    /// Takes the next whole message from what has come; none yet if it is not whole.
+    /// Takes the next whole message from the received bytes; none if it is incomplete.
     ///
     /// # Errors
     /// The connection cannot go on.
@@ -109,7 +111,7 @@ impl Message {
             Self::Response(stream, response) => (*stream, RESPONSE, response.encode_to_vec()),
         };
         let mut bytes = BytesMut::with_capacity(HEADER + payload.len());
-        // What is longer than this is refused by the mux, which has the same limit.
+        // The mux refuses a longer message; it has the same limit.
         bytes.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
         bytes.put_u32(stream);
         bytes.put_u8(kind);
@@ -146,8 +148,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn calls_come_out_as_they_went_in(stream: u32, method in "[a-z]{0,9}", payload: Vec<u8>, cut in 1..20_usize) {
-            let request = Request { service: "s".into(), method, payload: payload.into(), timeout_nano: 7 };
+        fn calls_come_out_as_they_went_in(
+            stream: u32,
+            method in "[a-z]{0,9}",
+            payload: Vec<u8>,
+            cut in 1..20_usize,
+        ) {
+            let payload = payload.into();
+            let request = Request { service: "s".into(), method, payload, timeout_nano: 7 };
             let sent = Message::Request(stream, request);
             let mut arrived = BytesMut::new();
             let mut got = Vec::new();

@@ -1,7 +1,8 @@
-//! What was done to a volume's content here, one file for each volume: whether formatting was begun, and ended.
+//! The journal of a volume's content on this node, one file per volume: whether formatting was
+//! begun, and ended.
 //!
-//! It belongs to the volume, by driver and id, and never to a device, whose name and number the next one gets. It is
-//! durable before mkfs runs, so whatever mkfs leaves behind is known for what it is.
+//! It belongs to a volume, by driver and id, never to a device, whose name and number are reused.
+//! It is durable before mkfs runs, so the remains of mkfs are recognised.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use super::files::{make_private, name};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum Content {
-    /// It was blank, and mkfs was about to run, or ran; nobody was ever given it.
+    /// It was blank, and mkfs was about to run or ran. Nobody ever got it.
     Formatting {
         /// The UUID that mkfs was told.
         uuid: String,
@@ -53,7 +54,7 @@ impl Journal {
         Self { path, driver: driver.to_owned(), volume_id: volume_id.to_owned() }
     }
 
-    /// What is known; none if nothing was ever done to it here.
+    /// The volume's content; none if nothing was ever done to it here.
     ///
     /// # Errors
     /// It cannot be read, so nothing may be done to the volume.
@@ -69,10 +70,10 @@ impl Journal {
         Ok(Some(entry.content))
     }
 
-    /// Makes durable what is known now.
+    /// Makes the content's state durable.
     ///
     /// # Errors
-    /// The file system's; what was known before still is.
+    /// The file system's; the older entry stays.
     pub fn write(&self, content: Content) -> io::Result<()> {
         if let Some(parent) = self.path.parent() {
             make_private(parent)?;
@@ -82,9 +83,9 @@ impl Journal {
         publish(&self.path, &serde_json::to_vec_pretty(&entry)?, 0o600, Existing::Replace)
     }
 
-    /// The label of a file system of this volume that is not finished: every node that sees it knows that formatting
-    /// was begun and that nobody was given it, because the label goes before the volume is handed over. 12
-    /// characters, since XFS has no room for more.
+    /// The label of a file system of this volume that is not finished. Every node that sees it
+    /// knows that nobody got the volume, because the label goes before the volume is handed over.
+    /// It has 12 characters, the limit of XFS.
     pub fn mark(&self) -> String {
         let name = name(&[b"formatting", self.driver.as_bytes(), self.volume_id.as_bytes()]);
         format!("ec{}", name.get(..10).unwrap_or_default())

@@ -1,23 +1,24 @@
-//! One program at a time works on a state directory: two would each take back what the other hands over.
+//! Locks a state directory for one program: two would each take back what the other hands over.
 //!
-//! The lock is the kernel's, on an open file, so it ends with the process however that ends.
+//! The lock is the kernel's, on an open file, so it ends with the process.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The right to work on a state directory, while it lives.
+/// The lock of a state directory, while it lives.
 #[derive(Debug)]
 pub struct StateLock {
     _locked: File,
 }
 
-/// Why it is not given.
+/// Why a lock is not given.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLocked {
     /// Another has it.
     #[error(
-        "a csi-edge works on {state} already, and looks after its direct volumes itself when it starts; stop it first",
+        "a csi-edge works on {state} already, and looks after its direct volumes itself when it \
+         starts; stop it first",
         state = state.display()
     )]
     Another {
@@ -25,21 +26,24 @@ pub enum NotLocked {
         state: PathBuf,
     },
     /// It is not known.
-    #[error("{path} cannot be locked, so it is not known whether another csi-edge works there", path = path.display())]
+    #[error(
+        "{path} cannot be locked, so it is not known whether another csi-edge works there",
+        path = path.display()
+    )]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the attempt met.
+        /// The error of the attempt.
         #[source]
         source: io::Error,
     },
 }
 
 impl StateLock {
-    /// Takes the right to a state directory.
+    /// Locks a state directory.
     ///
     /// # Errors
-    /// Another has it, or it is not known.
+    /// Another program has it, or this is not known.
     pub fn take(state: &Path) -> Result<Self, NotLocked> {
         let path = state.join("direct").join("lock");
         let open = || {

@@ -1,8 +1,8 @@
-//! What is published directly at this node: one file for each target, which appears and goes whole.
+//! Records of publications on this node: one file per target, which appears and goes whole.
 //!
-//! A record is durable before the driver is asked to publish, and goes after the driver has unpublished: whatever
-//! is interrupted in between is found here and ended. These files are no proof of what a device holds; the
-//! [journal](super::journal) is.
+//! A record is durable before the driver is called to publish, and goes after the driver has
+//! unpublished. So an interrupted operation is found and finished. A record is no proof of a
+//! device's content; the [journal](super::journal) is.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// The driver is about to be asked, or was; nothing has been handed over.
+    /// The driver is about to be called, or was. Nothing has been handed over.
     Begun,
     /// The runtime may have it.
     Published,
@@ -43,20 +43,20 @@ pub struct Published {
     pub volume_id: String,
     /// The driver's CSI name.
     pub driver: String,
-    /// The target with all symlinks of its parent resolved: the mount source that the runtime sees.
+    /// The target with the symlinks of its parent resolved: the mount source that the runtime sees.
     pub target: PathBuf,
-    /// The target as the kubelet says it.
+    /// The target as the kubelet names it.
     pub target_as_given: PathBuf,
     /// Where it is staged; empty for a driver without staging.
     pub staging: PathBuf,
     /// Where the driver has published it as a block device.
     pub private_path: PathBuf,
-    /// What the runtime is given: a block device, for VFIO a PCI address, for SPDK a socket. Empty until the driver
-    /// has published it.
+    /// What the runtime gets: a block device, for VFIO a PCI address, for SPDK a socket. Empty
+    /// until the driver has published it.
     pub device: PathBuf,
     /// The device's number on the host, as `st_rdev`; 0 if it has none.
     pub number: u64,
-    /// The boot during which it was published: device numbers mean nothing after it.
+    /// The boot of its publication; device numbers mean nothing after it.
     pub boot: String,
     /// The UUID of the file system on it.
     pub uuid: String,
@@ -64,15 +64,15 @@ pub struct Published {
     pub fstype: String,
     /// Mount options for the guest.
     pub options: Vec<String>,
-    /// What the runtime is told besides.
+    /// Further metadata for the runtime.
     pub metadata: BTreeMap<String, String>,
     /// How it is handed over.
     pub kind: Kind,
-    /// How far this has come.
+    /// How far its publication has come.
     pub state: State,
 }
 
-/// Where the records of a state directory are.
+/// The directory of the records below a state directory.
 fn directory(state: &Path) -> PathBuf {
     state.join("direct").join("published")
 }
@@ -82,7 +82,7 @@ fn path(state: &Path, driver: &str, volume_id: &str, target: &Path) -> PathBuf {
     directory(state).join(format!("{}{target}.json", prefix(driver, volume_id)))
 }
 
-/// How the names of a volume's records begin, so that a damaged one is in the way of its own volume only.
+/// The prefix of a volume's record names, so that a damaged record hinders its own volume only.
 fn prefix(driver: &str, volume_id: &str) -> String {
     format!("{}-", name(&[driver.as_bytes(), volume_id.as_bytes()]))
 }
@@ -119,15 +119,15 @@ impl Published {
     }
 }
 
-/// All records of a state directory; none if nothing was ever published there. The order is by name of file.
+/// All records of a state directory, by file name; none if nothing was ever published there.
 ///
 /// # Errors
-/// The directory or a record cannot be read: what is published is not known, so nothing may be taken for free.
+/// The directory or a record cannot be read, so no device may count as free.
 pub fn all(state: &Path) -> io::Result<Vec<Published>> {
     each(state)?.into_iter().collect()
 }
 
-/// The same, with the reason in place of each record that cannot be read.
+/// The same, with the error in place of each unreadable record.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -145,7 +145,7 @@ fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<io::Result<Published>
         let entry = entry?;
         let file = entry.file_name();
         let file = file.to_string_lossy();
-        // What has another ending was being written when the power went.
+        // A file with another ending was being written at a power cut.
         if file.starts_with(prefix) && file.ends_with(".json") {
             paths.push(entry.path());
         }
@@ -223,7 +223,7 @@ pub(crate) mod tests {
         // As it is written before it is renamed.
         std::fs::rename(&cut, cut.with_file_name(".x.new")).unwrap();
         assert_eq!(all(dir.path()).unwrap().len(), 1);
-        // A damaged record is in the way of its own volume, and of no other.
+        // A damaged record hinders its own volume and no other.
         let a = record("a");
         let b = record("b");
         b.keep(dir.path()).unwrap();

@@ -1,8 +1,9 @@
-//! Which direct volumes are staged here: an empty file for each, from before the driver is asked to stage it until it
-//! has unstaged it.
+//! Notes which direct volumes are staged: an empty file each, from before the driver's
+//! NodeStageVolume until after its NodeUnstageVolume.
 //!
-//! Between staging and publishing there is no record, and a kubelet asks in between for the growth of a volume that grew
-//! while nobody used it. Only this tells that the driver must not be asked to grow a file system then.
+//! A volume has no record between staging and publishing. If it grew while nobody used it, a
+//! kubelet asks for its growth in between. This note alone says that the driver must not grow a
+//! file system then.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +15,7 @@ fn path(state: &Path, driver: &str, volume_id: &str) -> PathBuf {
     state.join("direct").join("staged").join(name(&[driver.as_bytes(), volume_id.as_bytes()]))
 }
 
-/// Notes durably that it is, or is about to be.
+/// Notes durably that the volume is staged, or is about to be.
 ///
 /// # Errors
 /// The file system's.
@@ -26,7 +27,7 @@ pub fn note(state: &Path, driver: &str, volume_id: &str) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Whether it is, or may be.
+/// Whether the volume is staged, or may be.
 ///
 /// # Errors
 /// The file system's: it is not known.
@@ -34,7 +35,7 @@ pub fn is(state: &Path, driver: &str, volume_id: &str) -> io::Result<bool> {
     path(state, driver, volume_id).try_exists()
 }
 
-/// Forgets it. A note that outlives a power cut says of a volume that is not staged that it may be, which does no harm.
+/// Forgets the volume. A note that survives a power cut does no harm.
 ///
 /// # Errors
 /// The file system's.

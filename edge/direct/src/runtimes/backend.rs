@@ -1,6 +1,6 @@
-//! What a runtime takes and what its answers mean, for each kind of runtime.
+//! What each kind of runtime is sent, and what its answers mean.
 //!
-//! A backend does no I/O: it says what to send to a shim and reads the reply.
+//! A backend does no I/O: it builds requests for a shim and reads the replies.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::http::Reply;
 use super::sandbox::Sandbox;
 use super::stats::{Stats, StatsError};
 
-/// How much of a shim's text is told, in characters.
+/// How much of a shim's text is shown, in characters.
 const MAX_TEXT: usize = 200;
 
 /// A request to a shim.
@@ -24,7 +24,7 @@ pub struct ShimRequest {
     pub body: Option<Vec<u8>>,
 }
 
-/// What an answer means that is not what was asked for.
+/// An answer other than the requested one.
 #[derive(Debug, thiserror::Error)]
 pub enum Reject {
     /// The runtime cannot do this.
@@ -38,35 +38,35 @@ pub enum Reject {
         /// The beginning of its text.
         text: String,
     },
-    /// It answered something that is not certainly about the volume.
+    /// The answer is not certainly about the volume.
     #[error(transparent)]
     Nonsense(StatsError),
 }
 
-/// A runtime that reads the contract. An implementation talks to nobody: a new runtime is a file with one of
-/// these, and a line in [`Runtimes::new`].
+/// A kind of runtime that reads the contract. It does no I/O. A new runtime is a file with one of
+/// these, and a line in [`Runtimes::new`](super::registry::Runtimes::new).
 pub trait Runtime: Send + Sync {
     /// Its name, for people.
     fn name(&self) -> &'static str;
-    /// The directory that has one directory for each sandbox.
+    /// The directory with one directory per sandbox.
     fn root(&self) -> &Path;
-    /// Where the shim of this sandbox listens.
+    /// The socket of this sandbox's shim.
     fn socket(&self, sandbox: &Sandbox) -> PathBuf;
     /// Asks for the statistics of the volume with this device.
     fn stats(&self, device: &str) -> ShimRequest;
-    /// Reads them, of a volume whose device has `size` bytes.
+    /// Reads the statistics of a volume whose device has `size` bytes.
     ///
     /// # Errors
-    /// There are none in it.
+    /// The reply has none.
     fn read_stats(&self, reply: &Reply, size: u64) -> Result<Stats, Reject>;
-    /// Asks to make the file system on this device `bytes` large.
+    /// Asks to grow the file system on this device to `bytes`.
     fn resize(&self, device: &str, bytes: u64) -> ShimRequest;
-    /// Reads whether it was done.
+    /// Reads whether the file system was grown.
     ///
     /// # Errors
     /// It was not.
     fn read_resize(&self, reply: &Reply) -> Result<(), Reject>;
-    /// What it means that a shim that lives closes a connection without an answer; nothing, if that is a fault.
+    /// What it means if a live shim closes a connection without an answer; none if that is a fault.
     fn without_a_word(&self) -> Option<&'static str>;
 }
 
@@ -75,13 +75,13 @@ pub(super) fn escaped(path: &str) -> String {
     percent_encoding::utf8_percent_encode(path, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
-/// What a status other than OK means.
+/// The meaning of a status other than OK.
 pub(super) fn refused(reply: &Reply) -> Reject {
     let text: String = String::from_utf8_lossy(&reply.body).chars().take(MAX_TEXT).collect();
     let text = printable(&text);
     let nothing_there =
         [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
-    // Kata's agent has no code of HTTP's; its word is in the text, in either spelling.
+    // Kata's agent has no HTTP code for this; its text says so, in either spelling.
     if nothing_there.contains(&reply.status) || text.to_ascii_lowercase().contains("unimplemented")
     {
         let status = reply.status;
@@ -91,7 +91,7 @@ pub(super) fn refused(reply: &Reply) -> Reject {
     }
 }
 
-/// A text from outside, without what moves a terminal's cursor, in one line.
+/// Makes a text from outside one line without terminal control characters.
 pub(crate) fn printable(text: &str) -> String {
     let text = text.trim();
     let escaped =

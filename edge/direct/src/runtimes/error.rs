@@ -1,7 +1,7 @@
-//! Why a runtime did not do what it was asked for, and the code that each is told with.
+//! Failures of runtimes, and the code that callers get for each.
 //!
-//! A code decides what the kubelet does next: it goes on with a pod whose volume could not be grown only after
-//! FAILED_PRECONDITION, and takes numbers only from an OK.
+//! The code decides what the kubelet does next. It starts a pod whose volume could not be grown
+//! only after FAILED_PRECONDITION, and takes statistics only from OK.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,20 +13,24 @@ use super::backend::Reject;
 use super::http::Failure;
 use super::sandbox::Sandbox;
 
-/// Why a runtime did not do what it was asked for.
+/// Why a runtime did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No entry names the volume.
-    #[error("volume {volume} is not handed over to a runtime at {target}", target = target.display())]
+    #[error(
+        "volume {volume} is not handed over to a runtime at {target}",
+        target = target.display()
+    )]
     NotHandedOver {
         /// The volume's id.
         volume: String,
         /// Its target.
         target: PathBuf,
     },
-    /// No sandbox that lives says that it has it.
+    /// No live sandbox says that it has the volume.
     #[error(
-        "no live sandbox is known to have volume {volume} ({stale} that had it are gone); ask again when its pod runs"
+        "no live sandbox is known to have volume {volume} ({stale} that had it are gone); ask \
+         again when its pod runs"
     )]
     NoSandbox {
         /// The volume's id.
@@ -34,10 +38,10 @@ pub enum Error {
         /// How many sandboxes had it.
         stale: usize,
     },
-    /// It is handed over, so it cannot be grown from outside, and no sandbox that lives could do it.
+    /// It is handed over, so it cannot be grown from outside, and no live sandbox could grow it.
     #[error(
-        "volume {volume} was handed over and no live sandbox is known to have it: its file system grows when it is \
-         published the next time, before a runtime gets it"
+        "volume {volume} was handed over and no live sandbox is known to have it: its file system \
+         grows when it is published the next time, before a runtime gets it"
     )]
     HandedOver {
         /// The volume's id.
@@ -48,7 +52,7 @@ pub enum Error {
     Cannot {
         /// The runtime.
         runtime: &'static str,
-        /// What it was asked for.
+        /// The request, for people.
         what: &'static str,
         /// Why not.
         why: String,
@@ -60,64 +64,69 @@ pub enum Error {
         runtime: &'static str,
         /// The sandbox.
         sandbox: Sandbox,
-        /// What it was asked for.
+        /// The request, for people.
         what: &'static str,
         /// The volume's id.
         volume: String,
-        /// What happened.
+        /// The cause.
         #[source]
         source: Failure,
     },
-    /// The shim answered something else.
+    /// The shim's answer was not the expected one.
     #[error("the shim of sandbox {sandbox} ({runtime}) was asked to {what} volume {volume}")]
     Answered {
         /// The runtime.
         runtime: &'static str,
         /// The sandbox.
         sandbox: Sandbox,
-        /// What it was asked for.
+        /// The request, for people.
         what: &'static str,
         /// The volume's id.
         volume: String,
-        /// What it answered.
+        /// The answer.
         #[source]
         source: Reject,
     },
     /// The driver has not made the device large enough.
     #[error(
-        "the device of volume {volume} has {bytes} bytes, and {required} are asked for: the driver has not grown it yet"
+        "the device of volume {volume} has {bytes} bytes, and {required} are asked for: the driver \
+         has not grown it yet"
     )]
     TooSmall {
         /// The volume's id.
         volume: String,
-        /// What it has.
+        /// The device's bytes.
         bytes: u64,
-        /// What was asked for.
+        /// The requested bytes.
         required: u64,
     },
-    /// The runtime said that it was done, and it was not.
+    /// The runtime reported success, and the file system did not grow.
     #[error(
-        "runtime {runtime} says that volume {volume} was grown to {size} bytes, and its guest sees {bytes}"
+        "runtime {runtime} says that volume {volume} was grown to {size} bytes, and its guest sees \
+         {bytes}"
     )]
     NotGrown {
         /// The runtime.
         runtime: &'static str,
         /// The volume's id.
         volume: String,
-        /// What the guest sees.
+        /// The bytes that the guest sees.
         bytes: u64,
-        /// What the device has.
+        /// The device's bytes.
         size: u64,
     },
     /// The recorded device is another one by now.
-    #[error("{device} is not the device of volume {volume} any more; it has to be published again", device = device.display())]
+    #[error(
+        "{device} is not the device of volume {volume} any more; it has to be published again",
+        device = device.display()
+    )]
     AnotherDevice {
         /// The volume's id.
         volume: String,
         /// The path.
         device: PathBuf,
     },
-    /// Something at this host cannot be read.
+    /// A file of this host cannot be read.
     #[error("{path} cannot be read, of volume {volume}", path = path.display())]
     Read {
         /// The volume's id.
@@ -131,15 +140,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// What kind of failure it is, which decides its gRPC code.
+    /// The kind of failure, which decides its gRPC code.
     pub fn fault(&self) -> Fault {
         match self {
             Self::NotHandedOver { .. } => Fault::NotThere,
             Self::Cannot { .. } => Fault::Cannot,
-            // The kubelet goes on with the pod after this one, and after no other.
+            // The kubelet goes on with the pod after this one only.
             Self::HandedOver { .. } => Fault::HandedOver,
             Self::Silent { source: Failure::Late(_), .. } => Fault::Late,
-            // It is known how it ended, and asking again may or may not help.
+            // The outcome is known, and another attempt may or may not help.
             Self::Answered { .. } | Self::NotGrown { .. } | Self::AnotherDevice { .. } => {
                 Fault::Failed
             }

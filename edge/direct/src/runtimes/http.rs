@@ -1,7 +1,7 @@
 //! One HTTP/1.1 exchange with a shim over its unix socket.
 //!
-//! A shim is a program of somebody else that may hang, die in the middle of its answer or send without end: each
-//! exchange has its own connection, an end in time, and a bound on what is read.
+//! A shim may hang, die in the middle of its answer, or send without end. So each exchange has its
+//! own connection, a time limit and a size limit.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-/// The most that is read of an answer, in bytes. A shim's statistics have some hundred.
+/// The largest answer, in bytes. A shim's statistics have some hundred.
 pub const MAX_ANSWER: usize = 64 * 1024;
 
 /// What a shim answered.
@@ -34,10 +34,10 @@ pub enum Failure {
     /// It took the request and closed the connection.
     #[error("it closed the connection and did not answer")]
     Closed(#[source] hyper::Error),
-    /// The answer is no HTTP, or broke off.
+    /// The answer broke off, or is no HTTP.
     #[error("its answer broke off, or is no HTTP")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It answers more than anybody would.
+    /// The answer is longer than any valid one.
     #[error("its answer is longer than {MAX_ANSWER} bytes")]
     TooLong,
     /// It did not answer in time.
@@ -57,7 +57,7 @@ pub async fn exchange(
 ) -> Result<Reply, Failure> {
     let broken = |error: http::Error| Failure::Broken(error.into());
     let mut request = Request::builder().method(method).uri(target);
-    // The name is of no account on a unix socket; HTTP/1.1 wants one.
+    // HTTP/1.1 requires a host; on a unix socket its name does not matter.
     request = request.header(header::HOST, "shim");
     if body.is_some() {
         request = request.header(header::CONTENT_TYPE, "application/json");
@@ -82,12 +82,13 @@ async fn converse(socket: &Path, request: Request<Full<Bytes>>) -> Result<Reply,
     tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // What had come before it ended is still read; why it ended, the request's own error says.
+        // The bytes received before the end are still read. The request's own error says why it
+        // ended.
         _ = connection => answer.await,
     }
 }
 
-/// A shim whose handler fails closes the connection without a word; other trouble is told apart from that.
+/// A shim whose handler fails closes the connection without an answer; other faults are distinct.
 fn unanswered(error: hyper::Error) -> Failure {
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
         Failure::Closed(error)

@@ -1,7 +1,8 @@
-//! Kata Containers' Go runtime (`containerd-shim-kata-v2`): what it takes, and what its answers mean.
+//! Kata Containers' Go runtime (`containerd-shim-kata-v2`): its requests, and what its answers
+//! mean.
 //!
-//! Its handlers take any method; a path is decoded twice; an error is a status and a text. Its agent has no
-//! resize, which it says in the text of a 500.
+//! Its handlers accept any method; a path is decoded twice; an error is a status and a text. Its
+//! agent cannot resize, and says so in the text of a 500.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub struct KataGo {
     pub root: PathBuf,
 }
 
-/// The file of a shim's socket, in the directory of its sandbox; runtime-rs has the same.
+/// The file name of a shim's socket in its sandbox's directory, as in runtime-rs.
 pub(super) const SOCKET: &str = "shim-monitor.sock";
 
 #[derive(Serialize)]
@@ -33,7 +34,7 @@ struct Resize<'a> {
 
 /// Statistics of the volume with this host device.
 pub(super) fn stats(device: &str) -> ShimRequest {
-    // A path with a percent sign is the only one for which decoding it twice is not decoding it once.
+    // Decoding twice differs from decoding once only for a percent sign.
     let path = escaped(&device.replace('%', "%25"));
     ShimRequest {
         method: Method::GET,

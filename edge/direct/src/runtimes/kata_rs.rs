@@ -1,8 +1,8 @@
-//! Kata Containers' runtime-rs: what can be asked of it, which today is nothing, and how it says so.
+//! Kata Containers' runtime-rs: nothing can be asked of it today, and this reads how it says so.
 //!
-//! Its handlers want a path inside the guest, which the runtime makes up and tells nobody, and it answers text for
-//! people. So it is asked what its own command-line client asks of any shim, with the host's device: a
-//! version that answers that as the Go runtime does is believed, and all that today's says is "not implemented".
+//! Its handlers want a path inside the guest, which the runtime tells nobody, and answer text for
+//! people. So it gets the request of its own command-line client, with the host's device. A version
+//! that answers as the Go runtime does is believed; today's answers mean "not implemented".
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ impl Runtime for KataRs {
     }
 
     fn stats(&self, device: &str) -> ShimRequest {
-        // Not POST: that would be taken for a path in the guest, where /dev/vda is a file of another file system.
+        // Not POST: a guest would take the path for a file of another file system.
         kata_go::stats(device)
     }
 
@@ -60,7 +60,7 @@ impl Runtime for KataRs {
     }
 
     fn resize(&self, device: &str, bytes: u64) -> ShimRequest {
-        // A path that the guest does not have is an error there, not another file system's resize.
+        // A path that the guest does not have is an error, and resizes nothing.
         let body = serde_json::to_vec(&Resize { volume_guest_path: device, size: bytes });
         ShimRequest {
             method: Method::POST,
@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn text_for_people_is_no_data_and_json_is() {
         let runtime = KataRs { root: "/".into() };
-        let text = "Usage: [VolumeUsage { available: 1, total: 2, used: 1, unit: BYTES }] Volume Condition: None";
+        let text = "Usage: [VolumeUsage { available: 1, total: 2, used: 1, unit: BYTES }] Volume \
+                    Condition: None";
         let cannot = runtime.read_stats(&answered(200, text), 9).unwrap_err();
         assert!(matches!(cannot, Reject::Cannot(_)), "{cannot}");
         let cannot = runtime.read_stats(&answered(404, "URL NOT FOUND"), 9).unwrap_err();

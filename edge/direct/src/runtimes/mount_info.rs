@@ -1,9 +1,9 @@
-//! The contract with Kata Containers: one directory for each volume, named by its mount source, with a
+//! The contract with Kata Containers: one directory per volume, named by its mount source, with a
 //! `mountInfo.json` in it.
 //!
-//! Runtimes scan these directories and take any file beside `mountInfo.json` for a sandbox's id, and a directory
-//! without it for an error. So a directory is built beside the ones they scan, and comes and goes by one rename. What
-//! others have written is never touched.
+//! Runtimes scan these directories. They take any other file for a sandbox's id, and a directory
+//! without `mountInfo.json` for an error. So a directory is built beside them, and comes and goes
+//! by one rename. Entries of others are never touched.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -18,24 +18,24 @@ use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Where runtimes look; compiled into them.
+/// The directory that runtimes scan; compiled into them.
 pub const ROOT: &str = "/run/kata-containers/shared/direct-volumes";
 /// The file in each directory.
 pub const FILE: &str = "mountInfo.json";
-/// The longest mount source, in bytes: its name, 4 for each 3 of them, must be a file's.
+/// The longest mount source, in bytes. Its name takes 4 bytes for each 3, and must fit a file name.
 pub const LONGEST: usize = 189;
-/// The metadata that says that an entry is ours, and whose.
+/// The metadata that marks an entry as ours, by its volume.
 pub const VOLUME: &str = "edge-csi.io/volume-id";
 /// The driver of that volume.
 pub const DRIVER: &str = "edge-csi.io/driver";
 
-/// Why nothing was handed over, or taken back.
+/// Why an entry was not published or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountInfoError {
-    /// Its name would be longer than a file's may be, and a runtime would then share the host's empty directory.
+    /// Its name would be too long for a file, and a runtime would share the host's empty directory.
     #[error(
-        "its target path has {0} bytes, and a runtime finds none with more than {LONGEST}; use a shorter name \
-         for the PersistentVolume"
+        "its target path has {0} bytes, and a runtime finds none with more than {LONGEST}; use a \
+         shorter name for the PersistentVolume"
     )]
     TooLong(usize),
     /// Somebody else has written there.
@@ -43,7 +43,7 @@ pub enum MountInfoError {
     Taken {
         /// The entry.
         path: String,
-        /// Whose it is.
+        /// Its owner.
         by: String,
     },
     /// The file system's.
@@ -51,9 +51,9 @@ pub enum MountInfoError {
     Io {
         /// What was being done.
         doing: &'static str,
-        /// To what.
+        /// The path.
         path: String,
-        /// What it met.
+        /// The file system's error.
         #[source]
         source: io::Error,
     },
@@ -76,7 +76,7 @@ pub struct MountInfo {
     /// The file system's type.
     #[serde(default)]
     pub fstype: String,
-    /// What else is said of the volume.
+    /// Further metadata of the volume.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
     /// The guest's mount options.
@@ -111,17 +111,17 @@ pub fn entry_name(source: &Path) -> Result<String, MountInfoError> {
     }
 }
 
-/// The directory that runtimes look into.
+/// The directory that runtimes scan.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// At this path; it is made when something is published.
+    /// The directory at this path; it is created with the first entry.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// The entry for a mount source.
+    /// The path of the entry for a mount source.
     ///
     /// # Errors
     /// [`MountInfoError::TooLong`]
@@ -129,7 +129,7 @@ impl Root {
         Ok(self.0.join(entry_name(source)?))
     }
 
-    /// What is published for a mount source; none if nothing that can be read is.
+    /// Reads the entry for a mount source; none if there is no readable one.
     ///
     /// # Errors
     /// The entry is there and cannot be read.
@@ -145,7 +145,7 @@ impl Root {
             .map_err(failed("cannot read", &path))
     }
 
-    /// Refuses a mount source at which there is something else than this volume's.
+    /// Refuses a mount source whose entry is not this volume's.
     ///
     /// # Errors
     /// [`MountInfoError::Taken`]
@@ -156,7 +156,7 @@ impl Root {
                 Err(MountInfoError::Taken { path: path.display().to_string(), by: there.owner() })
             }
             Some(_) => Ok(()),
-            // Without the file, and with others, it is somebody's.
+            // A directory with files, but without this one, is somebody's.
             None if has_files(&path) => {
                 let by = format!("has no {FILE}");
                 Err(MountInfoError::Taken { path: path.display().to_string(), by })
@@ -165,10 +165,11 @@ impl Root {
         }
     }
 
-    /// Publishes for a mount source. The same again changes nothing, not even the sandbox's id beside it.
+    /// Publishes an entry for a mount source. Repeating it changes nothing, not even the sandbox's
+    /// id in it.
     ///
     /// # Errors
-    /// Something else is there, or the file system's; nothing was published then.
+    /// Another entry is there, or the file system's; nothing was published then.
     pub fn publish(&self, source: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
         let path = self.entry(source)?;
         match self.read(source)? {
@@ -185,7 +186,7 @@ impl Root {
         let beside = self.beside()?;
         DirBuilder::new().mode(0o700).create(&beside).map_err(failed("cannot make", &beside))?;
         let published = write(&beside, info).and_then(|()| {
-            // Onto a directory that is not empty this fails.
+            // This fails for a directory that is not empty.
             std::fs::rename(&beside, &path).map_err(failed("cannot publish", &path))
         });
         if published.is_err() {
@@ -194,11 +195,11 @@ impl Root {
         published
     }
 
-    /// Takes back what is published of a volume for a mount source. Nothing there, and what is not this volume's, is
-    /// left as it is.
+    /// Removes a volume's entry for a mount source. A missing entry, and another volume's, is left
+    /// as it is.
     ///
     /// # Errors
-    /// The file system's; it may still be published.
+    /// The file system's; the entry may still be published.
     pub fn remove(&self, source: &Path, driver: &str, volume: &str) -> Result<(), MountInfoError> {
         let path = self.entry(source)?;
         if !self.read(source)?.is_some_and(|there| there.is_of(driver, volume)) {
@@ -209,7 +210,7 @@ impl Root {
         std::fs::remove_dir_all(&beside).map_err(failed("cannot remove", &beside))
     }
 
-    /// Removes what was on its way in or out when csi-edge was killed; nobody else writes there.
+    /// Removes what was in transit when csi-edge was killed; nobody else writes there.
     pub fn tidy(&self) {
         for entry in std::fs::read_dir(self.neighbour()).into_iter().flatten().flatten() {
             // The next start tries again.
@@ -217,7 +218,7 @@ impl Root {
         }
     }
 
-    /// A directory of ours on the same file system that no runtime looks into.
+    /// A directory of ours on the same file system, which no runtime scans.
     fn neighbour(&self) -> PathBuf {
         self.0.parent().unwrap_or_else(|| Path::new("/")).join(".edge-csi")
     }
@@ -234,7 +235,7 @@ fn has_files(path: &Path) -> bool {
     std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// A directory for root alone; one that is there keeps its mode.
+/// Creates a directory for root alone; an existing one keeps its mode.
 fn make_private(path: &Path) -> Result<(), MountInfoError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("cannot make", path))
 }

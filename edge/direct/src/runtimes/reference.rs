@@ -1,7 +1,7 @@
-//! A runtime that is not Kata: the three requests that any VM runtime can serve to have statistics and growth
-//! of its direct volumes. `docs/direct-runtimes.md` is its contract.
+//! A runtime other than Kata: three requests by which any VM runtime can serve statistics and
+//! growth. `docs/direct-runtimes.md` is its contract.
 //!
-//! It has CSI's own JSON for statistics, and says what a file system has after a resize, which Kata does not.
+//! It uses CSI's own JSON for statistics and, unlike Kata, returns the size after a resize.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +16,11 @@ use super::stats::Stats;
 
 /// The sandboxes of one host, by the directory of their sockets.
 pub struct Reference {
-    /// `/run/edge-csi/sandboxes`, if nothing else is said.
+    /// `/run/edge-csi/sandboxes` by default.
     pub root: PathBuf,
 }
 
-/// The file of a sandbox's socket, in the directory of the sandbox.
+/// The file name of a sandbox's socket in its directory.
 const SOCKET: &str = "direct.sock";
 
 #[derive(Serialize)]

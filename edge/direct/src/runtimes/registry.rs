@@ -1,9 +1,7 @@
-//! What a runtime is asked for once it has a direct volume: the statistics of the file system in the guest, and to
-//! make it larger.
+//! Asks the runtime that has a volume for the statistics of its file system, or to grow it.
 //!
-//! Which runtime has a volume is told by which shim's socket lives, never by a name. What a runtime cannot do is said so;
-//! no number comes from this host's side, where the target is an empty directory. The backends are pure: they say
-//! what is asked and what an answer means, and this file talks.
+//! A live socket of a shim identifies the runtime, never a name. No number comes from the host,
+//! where the target is an empty directory. The backends are pure; only this file does I/O.
 
 use std::ffi::OsString;
 use std::io;
@@ -28,7 +26,7 @@ use super::stats::Stats;
 use crate::format::superblock::{Superblock, device_size};
 use crate::records::published::{Kind, Published};
 
-/// How long a shim may take for one answer. Kata's own client waits as long.
+/// How long a shim may take for one answer, as in Kata's own client.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// A resize may take this many times as long: the guest writes its new parts.
 const RESIZE: u32 = 20;
@@ -59,15 +57,15 @@ impl Default for Roots {
 
 /// Who has a volume.
 pub enum Holder<'a> {
-    /// Nobody can have it: no entry names it.
+    /// Nobody can have it: it has no entry.
     NotHandedOver,
-    /// It is handed over, and no runtime that left its sandbox's id there is alive. A runtime that leaves none
-    /// (runtime-rs does not) may have it all the same.
+    /// It is handed over, and no runtime that left its sandbox's id is alive. A runtime that leaves
+    /// none, such as runtime-rs, may have it all the same.
     Nobody {
         /// Sandboxes that had it.
         stale: Vec<Sandbox>,
     },
-    /// A sandbox whose shim takes connections.
+    /// A sandbox whose shim accepts connections.
     Live {
         /// Its runtime.
         runtime: &'a dyn Runtime,
@@ -90,7 +88,7 @@ impl Default for Runtimes {
 }
 
 impl Runtimes {
-    /// The runtimes with these roots; an answer may take `patience`, a resize twenty times as long.
+    /// The runtimes with these roots. An answer may take `patience`, a resize twenty times as long.
     pub fn new(roots: Roots, patience: Duration) -> Self {
         let Roots { entries, kata_go, kata_rs, reference } = roots;
         let go: Box<dyn Runtime> = Box::new(KataGo { root: kata_go });
@@ -99,15 +97,15 @@ impl Runtimes {
         Self { entries, all, patience }
     }
 
-    /// Where the entry of a target is, if there is one; nowhere for a target that is too long to have one.
+    /// The path of a target's entry; none if the target is too long to have one.
     pub fn entry(&self, target: &Path) -> Option<PathBuf> {
         mount_info::entry_name(target).ok().map(|name| self.entries.join(name))
     }
 
-    /// The targets of all entries, whoever has written them; a name that is none is passed over.
+    /// The targets of all entries, whoever wrote them; undecodable names are skipped.
     ///
     /// # Errors
-    /// The file system's; no directory has no entries.
+    /// The file system's; a missing directory has no entries.
     pub fn targets(&self) -> io::Result<Vec<PathBuf>> {
         let entries = match std::fs::read_dir(&self.entries) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -121,7 +119,7 @@ impl Runtimes {
     /// Who has the volume.
     ///
     /// # Errors
-    /// Its entry cannot be read, so that it is not known.
+    /// Its entry cannot be read, so this is not known.
     pub async fn holder(&self, volume: &Published) -> Result<Holder<'_>, Error> {
         let Some(entry) = self.entry(&volume.target) else { return Ok(Holder::NotHandedOver) };
         let recorded = match sandbox::recorded(&entry) {
@@ -147,7 +145,7 @@ impl Runtimes {
     /// The statistics of the volume, as its guest sees it.
     ///
     /// # Errors
-    /// Nobody has it, or who has it does not say.
+    /// Nobody has it, or its runtime does not tell.
     pub async fn stats(&self, volume: &Published) -> Result<Stats, Error> {
         match self.holder(volume).await? {
             Holder::Live { runtime, sandbox } => {
@@ -176,11 +174,11 @@ impl Runtimes {
         runtime.read_stats(&reply, size).map_err(|answer| talk.failed(answer))
     }
 
-    /// Has the sandbox that has it make the file system as large as its device, which the driver has grown before. How
-    /// many bytes there are then.
+    /// Has the volume's sandbox grow the file system to the device, which the driver has grown
+    /// before. Returns the bytes.
     ///
     /// # Errors
-    /// It is not as large as that.
+    /// The file system does not have them.
     pub async fn expand(&self, volume: &Published, required: u64) -> Result<u64, Error> {
         if volume.kind != Kind::Block {
             let why = "its device is none of the host's, so its size is not known here".into();
@@ -194,7 +192,8 @@ impl Runtimes {
                 required,
             });
         }
-        // As when it was grown before it was handed over, and the kubelet asks after that. It never becomes smaller.
+        // It may have been grown before it was handed over, and the kubelet asks after that. It
+        // never shrinks.
         if let Some(bytes) = filled(volume, size).await? {
             return Ok(bytes);
         }
@@ -207,16 +206,16 @@ impl Runtimes {
                 runtime.read_resize(&reply).map_err(|answer| talk.failed(answer))?;
                 self.grown(volume, (runtime, &sandbox), before, size).await
             }
-            // Also without an entry: who removed it did not stop the guest. Nothing that was ever handed over is written
-            // to here; `offline` grows it before the next hand-over.
+            // Even without an entry a guest may run. Nothing that was ever handed over is written
+            // to here; `format::grow` grows it before the next hand-over.
             Holder::Nobody { .. } | Holder::NotHandedOver => {
                 Err(Error::HandedOver { volume: volume.volume_id.clone() })
             }
         }
     }
 
-    /// Looks whether a guest sees what its runtime says was done: more than before, or, when it was done before that
-    /// and its answer was lost, a file system that fills its device.
+    /// Checks that the guest sees the growth: more bytes than before, or a file system that fills
+    /// its device. The latter means an earlier growth whose answer was lost.
     async fn grown(
         &self,
         volume: &Published,
@@ -249,7 +248,7 @@ impl Talk<'_> {
             Ok(reply) => return Ok(reply),
             Err(source) => source,
         };
-        // A shim that died while it was asked is not one that says no.
+        // A shim that died during the request has not refused.
         if let (Failure::Closed(_), Some(why)) = (&source, self.runtime.without_a_word())
             && sandbox::listens(&socket).await
         {
@@ -278,7 +277,8 @@ impl Talk<'_> {
     }
 }
 
-/// The bytes of the volume's device, if it still is that device: names like `/dev/loop3` are given to others in time.
+/// The bytes of the volume's device, if it still is that device: names like `/dev/loop3` are
+/// reused.
 async fn size(volume: &Published) -> Result<u64, Error> {
     let device = volume.device.clone();
     let number = volume.number;
@@ -295,7 +295,7 @@ async fn size(volume: &Published) -> Result<u64, Error> {
     size.ok_or_else(another)
 }
 
-/// The bytes of the volume's file system if it fills its device; none if it does not, or is not known to.
+/// The bytes of the volume's file system if it fills its device; none otherwise, or if not known.
 async fn filled(volume: &Published, size: u64) -> Result<Option<u64>, Error> {
     let device = volume.device.clone();
     let looking = tokio::task::spawn_blocking(move || Superblock::at(&device)).await;

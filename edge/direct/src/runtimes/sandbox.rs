@@ -1,8 +1,8 @@
-//! Which sandbox holds a volume.
+//! Finds the sandbox that has a volume.
 //!
-//! A runtime leaves the id of its sandbox as an empty file beside the contract's `mountInfo.json` and never removes
-//! it, so several gather there; what is alive is told by the socket of its shim. An id is from outside: it becomes part of
-//! a path only if it is made as the runtimes make theirs.
+//! A runtime leaves its sandbox's id as an empty file beside `mountInfo.json` and never removes it,
+//! so several gather there. The socket of its shim tells which is alive. An id comes from outside,
+//! so only a well-formed one becomes part of a path.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use super::mount_info::FILE;
 
-/// The most ids that are looked at, the newest: a pod that restarts for ever leaves no more work than this.
+/// The most ids read, the newest first. It bounds the work for a pod that restarts for ever.
 const MAX_IDS: usize = 64;
 /// The longest id; runtimes have 64 hexadecimal digits.
 const MAX_ID: usize = 128;
@@ -22,7 +22,8 @@ const MAX_ID: usize = 128;
 pub struct Sandbox(String);
 
 impl Sandbox {
-    /// Reads an id: it begins with a letter or digit, and has letters, digits, `_`, `.` and `-`; two at least.
+    /// Parses an id: a letter or digit, then letters, digits, `_`, `.` and `-`; two characters at
+    /// least.
     pub fn parse(text: &str) -> Option<Self> {
         let first = text.bytes().next()?;
         let within = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
@@ -42,7 +43,7 @@ impl std::fmt::Display for Sandbox {
     }
 }
 
-/// The sandboxes that were recorded in the directory of an entry, the newest first.
+/// The sandboxes recorded in an entry's directory, the newest first.
 ///
 /// # Errors
 /// `NotFound` if there is no entry; the file system's otherwise.
@@ -55,7 +56,7 @@ pub fn recorded(entry: &Path) -> io::Result<Vec<Sandbox>> {
         else {
             continue;
         };
-        // Gone since, or without a time: it counts as the oldest.
+        // A file that is gone, or without a time, counts as the oldest.
         let since =
             file.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
         found.push((since, sandbox));
@@ -69,7 +70,7 @@ pub fn recorded(entry: &Path) -> io::Result<Vec<Sandbox>> {
 pub async fn listens(socket: &Path) -> bool {
     match UnixStream::connect(socket).await {
         Ok(_) => true,
-        // So many wait to be answered that no more are taken; somebody listens all the same.
+        // The queue of connections is full, so somebody listens.
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
 }

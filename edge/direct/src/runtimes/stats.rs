@@ -1,7 +1,7 @@
-//! What a guest says of its file system, read strictly: these numbers go to the kubelet, which evicts pods by them.
+//! Reads a guest's statistics strictly: the kubelet evicts pods by these numbers.
 //!
-//! Both Kata's Go runtime and our reference answer the JSON of CSI's own messages, without the fields that are zero.
-//! Anything else (runtime-rs answers text for people) is not guessed at.
+//! Kata's Go runtime and our reference answer the JSON of CSI's own messages, without zero fields.
+//! Anything else is refused, such as the text for people of runtime-rs.
 
 use proto::csi;
 use serde::Deserialize;
@@ -22,11 +22,11 @@ pub struct Usage {
 /// A file system, as its guest sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Of bytes.
+    /// Bytes.
     pub bytes: Usage,
-    /// Of inodes; some file systems have no number of them.
+    /// Inodes; some file systems do not count them.
     pub inodes: Option<Usage>,
-    /// What is wrong with the volume, if the guest says that something is.
+    /// What is wrong with the volume, if the guest reports it.
     pub abnormal: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub enum StatsError {
     /// There is no number of bytes.
     #[error("it says no size in bytes")]
     NoBytes,
-    /// Numbers that cannot be.
+    /// The numbers contradict each other.
     #[error("it says {used} used and {available} available of {total}")]
     Impossible {
         /// In all.
@@ -55,7 +55,7 @@ pub enum StatsError {
         /// Free.
         available: i64,
     },
-    /// It is about something else than the volume.
+    /// The numbers are not about this volume.
     #[error(
         "it says {bytes} bytes, and the device has {device}; that is not this volume's file system"
     )]
@@ -75,7 +75,7 @@ struct Report {
     volume_condition: Option<Condition>,
 }
 
-/// Go leaves a field out when it is zero or false.
+/// Go omits fields that are zero or false.
 #[derive(Deserialize)]
 struct Row {
     #[serde(default)]
@@ -119,7 +119,7 @@ pub fn read(body: &[u8], device: u64) -> Result<Stats, StatsError> {
     if bytes.total > device {
         return Err(StatsError::TooLarge { bytes: bytes.total, device });
     }
-    // A file system that makes inodes as it goes says that it has none.
+    // A file system that allocates inodes on demand reports none.
     let inodes = inodes.filter(|inodes| inodes.total > 0);
     let abnormal = report.volume_condition.filter(|condition| condition.abnormal);
     Ok(Stats { bytes, inodes, abnormal: abnormal.map(|condition| condition.message) })
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_guest_may_say_that_something_is_wrong() {
-        let body = br#"{"usage":[{"total":9,"unit":1}],"volume_condition":{"abnormal":true,"message":"io"}}"#;
+        let body = br#"{"usage":[{"total":9,"unit":1}],
+            "volume_condition":{"abnormal":true,"message":"io"}}"#;
         let stats = read(body, DEVICE).unwrap();
         assert_eq!((stats.abnormal.as_deref(), stats.inodes), (Some("io"), None));
     }
@@ -214,7 +215,10 @@ mod tests {
         fn what_is_taken_is_what_was_said(total in 1..=DEVICE, part in 0.0..=1.0f64) {
             let used = (total as f64 * part) as u64;
             let available = total - used;
-            let body = format!("{{\"usage\":[{{\"total\":{total},\"used\":{used},\"available\":{available},\"unit\":1}}]}}");
+            let row = serde_json::json!(
+                { "total": total, "used": used, "available": available, "unit": 1 }
+            );
+            let body = serde_json::json!({ "usage": [row] }).to_string();
             let stats = read(body.as_bytes(), DEVICE).unwrap();
             prop_assert_eq!(stats.bytes, Usage { total, used, available });
         }

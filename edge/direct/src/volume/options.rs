@@ -1,9 +1,9 @@
-//! The guest's mount options out of a capability's mount flags.
+//! The guest's mount options, out of a capability's mount flags.
 //!
-//! The guest mounts a device, so what belongs to a bind mount of the host, to its SELinux policy or to its mount
-//! program does not reach it. What would change which bytes are mounted is refused.
+//! The guest mounts a device. Options of the host's bind mount, SELinux policy or mount program do
+//! not reach it. Options that would change which bytes are mounted are refused.
 
-/// Words that the host's tools and bind mounts understand, and guests do not.
+/// Words of the host's tools and bind mounts, which guests do not understand.
 const OF_THE_HOST: [&str; 18] = [
     "bind",
     "rbind",
@@ -24,7 +24,7 @@ const OF_THE_HOST: [&str; 18] = [
     "rw",
     "seclabel",
 ];
-/// Options that do not pass, whatever their value. Policies of SELinux are the host's.
+/// Options that are dropped whatever their value; SELinux policies are the host's.
 const OF_THE_HOST_WITH_VALUES: [&str; 4] =
     ["context=", "fscontext=", "defcontext=", "rootcontext="];
 /// Options that lead the mount elsewhere.
@@ -39,13 +39,13 @@ const REFUSED: [&str; 8] = [
     "journal_path=",
 ];
 
-/// The options for the guest, each once, in their order; `ro` comes last if the volume is read only.
+/// The options for the guest, each once and in order; `ro` comes last if the volume is read-only.
 ///
 /// # Errors
-/// The flag that cannot be had, with the reason.
+/// The refused flag, and why.
 pub(crate) fn for_guest(flags: &[String], read_only: bool) -> Result<Vec<String>, String> {
     let mut options: Vec<String> = Vec::new();
-    // A policy's context has commas of its own.
+    // A policy's context contains commas.
     let of_policy =
         |flag: &&String| OF_THE_HOST_WITH_VALUES.iter().any(|host| flag.starts_with(host));
     let words = flags

@@ -5,21 +5,22 @@ use std::path::Path;
 
 use crate::records::published::{Kind, Published};
 
-/// Whether a volume was handed over to a kubelet's pod that is gone. A kubelet that was away when its pod went may see no
-/// mount at the target and not unpublish; it removes the pod's directory in the end. The volume's directory in it says
-/// nothing: a kubelet removes that after a refusal, too.
+/// Whether a volume was handed over to a kubelet's pod that is gone. A kubelet that was away may
+/// see no mount at the target and skip unpublishing; it removes the pod's directory in the end. The
+/// volume's directory says nothing, because a kubelet removes it after a refusal too.
 pub(crate) fn is_orphan(record: &Published) -> bool {
     let missing = |path: &Path| {
         std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
     let Some(pod) = pod_directory(&record.target) else { return false };
-    // While a kubelet's whole directory is not mounted, as at a boot, nothing is known of its pods. Ours is in it, too. And
-    // who is connected to SPDK's socket is not known.
+    // While a kubelet's whole directory is not mounted, as at boot, nothing is known of its pods.
+    // Our directory is in it too. For SPDK, nobody knows who is connected to the socket.
     let kubelets = [pod.parent(), record.private_path.parent()];
     record.kind != Kind::Spdk && missing(pod) && !kubelets.into_iter().flatten().any(missing)
 }
 
-/// The directory of the pod whose volume is at a target: `…/pods/UID` of `…/pods/UID/volumes/kubernetes.io~csi/PV/mount`.
+/// The directory of the pod whose volume is at a target: `…/pods/UID` of
+/// `…/pods/UID/volumes/kubernetes.io~csi/PV/mount`.
 fn pod_directory(target: &Path) -> Option<&Path> {
     let [_, volume, plugin, volumes, pod, pods] = *target.ancestors().take(6).collect::<Vec<_>>()
     else {

@@ -1,14 +1,15 @@
-//! Where things are: the target as the runtime will see it, and the path of ours at which the driver publishes.
+//! Paths of a volume: the target as the runtime sees it, and our path at which the driver
+//! publishes.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-/// The target with the symlinks of its parent resolved, as the container engine resolves them before the runtime
-/// sees it.
+/// The target with the symlinks of its parent resolved, as the container engine resolves them for
+/// the runtime.
 ///
 /// # Errors
-/// It is no path that a target can have, or its parent is not there.
+/// No target can have this path, or its parent is not there.
 pub(crate) fn canonical(target: &Path) -> io::Result<PathBuf> {
     let bad = || io::Error::other("it is no absolute path with a name at its end");
     let parent = target.parent().ok_or_else(bad)?;
@@ -19,14 +20,15 @@ pub(crate) fn canonical(target: &Path) -> io::Result<PathBuf> {
     Ok(std::fs::canonicalize(parent)?.join(name))
 }
 
-/// Refuses a target that the host's container engine would find elsewhere: its entry would have a name that no runtime
-/// looks for. A symlink of the host's, as a kubelet's directory may be, is none in a container into which it is mounted.
+/// Refuses a target that the host's container engine would resolve differently: no runtime would
+/// find its entry. In a container a symlink of the host, such as a kubelet's directory, may be no
+/// symlink.
 ///
 /// # Errors
-/// Where it is to the host, or that it is not known.
+/// Where the host finds it, or that this is not known.
 pub(crate) fn is_hosts(proc: &Path, given: &Path, target: &Path) -> io::Result<()> {
     let namespace = |process: &str| std::fs::read_link(proc.join(process).join("ns/mnt"));
-    // 2 is the kernel's own, and never in a container.
+    // Process 2 is the kernel's own, and never in a container.
     if let (Ok(ours), Ok(hosts)) = (namespace("self"), namespace("2"))
         && ours == hosts
     {
@@ -42,12 +44,13 @@ pub(crate) fn is_hosts(proc: &Path, given: &Path, target: &Path) -> io::Result<(
     let seen = seen.display();
     let target = target.display();
     Err(io::Error::other(format!(
-        "the host resolves it to {seen}, and csi-edge's container to {target}; mount the kubelet's directory there under \
-         the path without symlinks, and start the kubelet with that path as --root-dir"
+        "the host resolves it to {seen}, and csi-edge's container to {target}; mount the kubelet's \
+         directory there under the path without symlinks, and start the kubelet with that path as \
+         --root-dir"
     )))
 }
 
-/// The path without symlinks that one has below another root.
+/// Resolves the symlinks of a path below another root.
 fn resolved(root: &Path, path: &Path) -> io::Result<PathBuf> {
     /// As many as the kernel follows.
     const LINKS: usize = 40;
@@ -77,8 +80,9 @@ fn resolved(root: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(seen)
 }
 
-/// Where a driver publishes its device for a target: below the kubelet's directory, which drivers share with the
-/// host, if the target is there; else below ours.
+/// The private path at which a driver publishes its device for a target. It is below the kubelet's
+/// directory if the target is, because drivers share that with the host; else below the state
+/// directory.
 pub(crate) fn private(state: &Path, target: &Path, key: &str) -> PathBuf {
     let parts: Vec<_> = target.components().collect();
     let is = |part: Option<&Component<'_>>, name: &str| {
@@ -98,11 +102,10 @@ pub(crate) fn private(state: &Path, target: &Path, key: &str) -> PathBuf {
     }
 }
 
-/// Whether a target can be given to a runtime: it is not there, or it is an empty directory on which nothing is
-/// mounted.
+/// Checks that a runtime can get a target: it is absent, or an empty directory without a mount.
 ///
 /// # Errors
-/// What it is instead, or that it cannot be told.
+/// What it is instead, or that this is not known.
 pub(crate) fn is_open(target: &Path) -> io::Result<()> {
     let meta = match std::fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -116,7 +119,7 @@ pub(crate) fn is_open(target: &Path) -> io::Result<()> {
         return Err(io::Error::other("something is mounted there"));
     }
     if std::fs::read_dir(target)?.next().is_some() {
-        // Nobody writes there but a container that is in no VM.
+        // Only a container without a VM writes there.
         return Err(io::Error::other(
             "it has files in it, which a container without a VM may have written",
         ));
@@ -132,7 +135,7 @@ pub(crate) fn make(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes an empty directory or file if it is there; what has content stays, and is an error.
+/// Removes an empty directory or file if it is there. One with content stays, and is an error.
 pub(crate) fn remove_empty(path: &Path) -> io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => std::fs::remove_dir(path),
@@ -151,6 +154,7 @@ pub(crate) fn remove_empty(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::host::publish::{Existing, publish};
 
     #[test]
     fn a_target_is_what_the_runtime_sees() {
@@ -190,7 +194,7 @@ mod tests {
         for unknown in ["/loop/mount", "/gone/mount"] {
             assert!(check(unknown, unknown).unwrap_err().to_string().contains("not known"));
         }
-        // Where csi-edge is no container, it sees what the host sees.
+        // Outside a container csi-edge sees what the host sees.
         for process in ["self", "2"] {
             symlink("mnt:[1]", dir.path().join(process).join("ns/mnt")).unwrap();
         }
@@ -214,13 +218,7 @@ mod tests {
         make(&target).unwrap();
         make(&target).unwrap();
         let file = target.join("written");
-        proto::host::publish::publish(
-            &file,
-            b"by a container",
-            0o600,
-            proto::host::publish::Existing::Keep,
-        )
-        .unwrap();
+        publish(&file, b"by a container", 0o600, Existing::Keep).unwrap();
         assert!(is_open(&target).unwrap_err().to_string().contains("without a VM"));
         assert!(remove_empty(&target).is_err() && remove_empty(&file).is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"by a container");

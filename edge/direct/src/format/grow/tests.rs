@@ -1,4 +1,4 @@
-//! Growing images of file systems, with the real tools and without root; and a growth that is cut in the middle.
+//! Growth of file system images with the real tools and without root, interrupted growth included.
 
 use super::*;
 use std::process::{Command, Stdio};
@@ -76,7 +76,7 @@ async fn what_is_not_certainly_ours_is_left_alone() {
 
 #[tokio::test]
 async fn a_growth_that_was_cut_is_mended_and_ended() {
-    // Where resize2fs is cut is up to the machine; in most of these rounds it is at work.
+    // The machine decides where resize2fs is cut; in most rounds it is at work.
     for round in 0..8 {
         let place = Place::ext4(64 * MIB);
         let write = format!("write {} kept", std::env::current_exe().unwrap().display());
@@ -126,7 +126,7 @@ async fn what_was_mounted_since_is_not_mended_by_force() {
 async fn xfs_is_left_to_a_guest_until_it_fills_its_device() {
     let place = Place::new(16 * MIB);
     let mut head = vec![0; 4096];
-    // As mkfs.xfs begins: magic, size of a block, their number, and the UUID.
+    // The beginning that mkfs.xfs writes: magic, block size, blocks, and UUID.
     head[..16].copy_from_slice(b"XFSB\0\0\x10\0\0\0\0\0\0\0\x10\0");
     head[32..48].copy_from_slice(uuid::Uuid::parse_str(UUID).unwrap().as_bytes());
     io::Write::write_all(&mut place.file.as_file(), &head).unwrap();

@@ -1,4 +1,5 @@
-//! Formatting against real tools on image files: what a power cut leaves behind, whichever blocks reached the disk.
+//! Formatting with the real tools on image files: what a power cut leaves behind, whichever blocks
+//! reached the disk.
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -7,6 +8,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use proto::host::publish::{Existing, publish};
 
 const MIB: u64 = 1024 * 1024;
 const BLOCK: usize = 4096;
@@ -46,7 +48,7 @@ impl Volume {
         Journal::of(self.here.path(), "d.example", "v")
     }
 
-    /// The same volume's journal at another node, or here with the state directory lost.
+    /// The same volume's journal at another node, or here after the state directory was lost.
     fn other_journal(&self) -> Journal {
         Journal::of(self.there.path(), "d.example", "v")
     }
@@ -65,7 +67,7 @@ impl Volume {
         probe(self.image.path()).await.unwrap()
     }
 
-    /// Fails unless what is there is whole, has lost its label, and is this.
+    /// Fails unless the content is whole, without its label, and this one.
     async fn is_good(&self, ready: &Ready) {
         let found = self.seen().await.signature.unwrap();
         assert_eq!(
@@ -123,7 +125,7 @@ async fn a_power_cut_at_any_step_leaves_nothing_that_is_taken_for_good_and_is_no
             let ready =
                 ready(volume.image.path(), &journal, wanted(Some(file_system)), &on).await.unwrap();
             volume.is_good(&ready).await;
-            // What has lost its label may have been handed over; it is never made again.
+            // Content without its label may have been handed over, so it is never made again.
             if let Some(good) = before.filter(|before| before.label.is_empty()) {
                 assert_eq!(good.uuid, ready.uuid, "{step}");
             }
@@ -131,7 +133,7 @@ async fn a_power_cut_at_any_step_leaves_nothing_that_is_taken_for_good_and_is_no
     }
 }
 
-/// The steps of the code are those that are cut at.
+/// The code's steps are the ones cut at.
 #[tokio::test]
 async fn all_steps_are_known_here() {
     let volume = Volume::new(16 * MIB);
@@ -144,7 +146,7 @@ async fn all_steps_are_known_here() {
     assert_eq!(*met.lock().unwrap(), STEPS);
 }
 
-/// A volume of which mkfs has written, and the disk has kept, only some blocks.
+/// A volume of which the disk has kept only some of mkfs's blocks.
 async fn torn(keep: impl Fn(usize) -> bool) -> Volume {
     let volume = Volume::new(16 * MIB);
     volume.cut_at("after mkfs", FileSystem::Ext4).await;
@@ -162,7 +164,7 @@ async fn torn_is_mended(keep: impl Fn(usize) -> bool + Copy) {
     let volume = torn(keep).await;
     let mended = volume.ready().await.unwrap();
     volume.is_good(&mended).await;
-    // Another node knows by the label alone; without it, it lets what is not blank be.
+    // Another node has the label alone to go by. Without a label it leaves what is not blank.
     let volume = torn(keep).await;
     let before = volume.bytes();
     match ready(volume.image.path(), &volume.other_journal(), wanted(None), &on).await {
@@ -225,7 +227,7 @@ async fn what_says_that_it_is_something_is_never_formatted() {
     assert_eq!(volume.seen().await.signature.unwrap(), theirs);
 }
 
-/// Of ext4, which newer blkids check the checksum of, `probe` has the test.
+/// Newer blkids check the checksum of ext4; `probe` has that test.
 #[tokio::test]
 async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_signature_be() {
     if !has_xfs() {
@@ -266,7 +268,7 @@ async fn a_volume_that_had_a_file_system_and_reads_blank_is_not_formatted() {
 async fn a_device_that_took_the_place_of_the_volume_is_left_alone() {
     let volume = Volume::new(16 * MIB);
     volume.cut_at("before mkfs", FileSystem::Ext4).await;
-    // Another device, with another's content or size, where formatting was begun.
+    // Another device, with other content or size, where formatting was begun.
     volume.image.as_file().set_len(32 * MIB).unwrap();
     assert!(matches!(volume.ready().await, Err(FormatError::OtherSize { .. })));
     Command::new("mkfs.ext4")
@@ -288,7 +290,7 @@ async fn a_file_system_that_is_not_the_volumes_is_neither_checked_nor_handed_ove
     let volume = Volume::new(16 * MIB);
     let made = volume.ready().await.unwrap();
     Command::new("mkfs.ext4").args(["-q", "-F"]).arg(volume.image.path()).output().unwrap();
-    // e2fsck would mend this.
+    // e2fsck would repair this.
     let args = ["-w", "-R", "set_super_value free_blocks_count 1"];
     Command::new("debugfs").args(args).arg(volume.image.path()).output().unwrap();
     let before = volume.bytes();
@@ -315,13 +317,7 @@ async fn a_copy_of_a_volume_that_was_being_formatted_is_refused() {
 async fn a_journal_that_cannot_be_read_stops_everything() {
     let volume = Volume::new(16 * MIB);
     let state = volume.here.path().join("direct");
-    proto::host::publish::publish(
-        &state,
-        b"no directory",
-        0o600,
-        proto::host::publish::Existing::Keep,
-    )
-    .unwrap();
+    publish(&state, b"no directory", 0o600, Existing::Keep).unwrap();
     assert!(matches!(volume.ready().await, Err(FormatError::Journal(_))));
     assert!(volume.seen().await.zero);
 }
@@ -353,7 +349,7 @@ async fn mkfs_options_count_and_those_that_make_no_such_file_system_do_not_pass(
 async fn a_used_file_system_is_mended_or_not_handed_over() {
     let volume = Volume::new(16 * MIB);
     let made = volume.ready().await.unwrap();
-    // Wrong counts are safe to mend.
+    // Wrong counts are safe to repair.
     let debugfs = |words: &str| {
         Command::new("debugfs")
             .args(["-w", "-R", words])
@@ -365,7 +361,7 @@ async fn a_used_file_system_is_mended_or_not_handed_over() {
     debugfs("set_super_value free_blocks_count 1");
     assert_eq!(volume.ready().await.unwrap(), made);
     volume.is_good(&made).await;
-    // A root directory that is none is not.
+    // A root directory that is not one.
     debugfs("set_super_value state 2");
     debugfs("clri <2>");
     assert!(matches!(volume.ready().await, Err(FormatError::Tool(_))));

@@ -1,5 +1,5 @@
-//! The plugin against a runtime's side in memory: what a runtime of a later version, or a broken one, may do.
-//! `tests/tests/nri.rs` has it against NRI's own library.
+//! The plugin against a runtime in memory that is newer, or broken. `tests/tests/nri.rs` has the
+//! test with NRI's own library.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn plugin(state: PathBuf) -> Plugin {
     }
 }
 
-/// A runtime that has taken the plugin's first words.
+/// A runtime that the plugin has registered with.
 async fn registered() -> (tempfile::TempDir, DuplexStream, tokio::task::JoinHandle<Ended>) {
     let (mut ours, theirs) = tokio::io::duplex(64);
     let state = tempfile::tempdir().unwrap();

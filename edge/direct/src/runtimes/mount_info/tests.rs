@@ -1,4 +1,5 @@
-//! The contract byte for byte, as the runtimes' own code has it, and what becomes of others' entries.
+//! The contract byte for byte, as the runtimes' own code has it, and how others' entries are
+//! treated.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -50,8 +51,9 @@ fn the_file_is_written_as_both_runtimes_read_it() {
     let text = std::fs::read_to_string(entry.join("mountInfo.json")).unwrap();
     assert_eq!(
         text,
-        "{\"volume-type\":\"directvol\",\"device\":\"/dev/loop3\",\"fstype\":\"ext4\",\"metadata\":{\
-         \"edge-csi.io/driver\":\"d\",\"edge-csi.io/volume-id\":\"v\"},\"options\":[\"noatime\"]}"
+        "{\"volume-type\":\"directvol\",\"device\":\"/dev/loop3\",\"fstype\":\"ext4\",\
+         \"metadata\":{\"edge-csi.io/driver\":\"d\",\"edge-csi.io/volume-id\":\"v\"},\
+         \"options\":[\"noatime\"]}"
     );
     assert_eq!((mode(&root.0), mode(&entry), mode(&entry.join(FILE))), (0o700, 0o700, 0o600));
     let files: Vec<_> =
@@ -104,7 +106,7 @@ fn what_others_have_written_is_neither_replaced_nor_removed() {
     assert!(root.publish(source, &info("/dev/loop3")).is_err());
     root.remove(source, "d", "v").unwrap();
     assert_eq!(std::fs::read(entry.join(FILE)).unwrap(), theirs);
-    // Another volume of ours is another's too.
+    // Another of our volumes counts as another's too.
     let other = Path::new("/b");
     root.publish(other, &info("/dev/loop3")).unwrap();
     assert!(root.is_open(other, "d", "w").is_err());

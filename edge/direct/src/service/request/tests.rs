@@ -1,4 +1,4 @@
-//! Which calls are for us, and what a driver sees of them.
+//! Which calls are about direct volumes, and what a driver gets of them.
 
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};

@@ -1,4 +1,4 @@
-//! What a node does with and without a link, against a cloud that answers as the test says.
+//! A node with and without a link, against a cloud that answers as the test says.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ impl Fixture {
         self.service.leases.acquire(&self.driver, "v", (Path::new(TARGET), recorded)).await
     }
 
-    /// The same, while the cloud answers so to what it is asked next.
+    /// The same, while the cloud answers the next request so.
     async fn acquire_with(
         &self,
         link: &mut mpsc::Receiver<LeaseRequest>,
@@ -116,7 +116,7 @@ async fn whatever_the_scope_who_can_be_asked_is() {
         let mut link = node.link();
         let cloud = answered(&mut link, Answer::Anothers { why: why() });
         let (owned, Own { step, .. }) = tokio::join!(node.acquire(false), cloud);
-        // A scope that was learned of a driver may be wrong, and the cloud's record is not.
+        // A scope learned of a driver may be wrong; the cloud's record is not.
         let refused = owned.unwrap_err();
         assert_eq!(
             (refused.code(), step),
@@ -145,7 +145,7 @@ async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_t
         tokio::join!(report_all(&node.service), answered(&mut link, Answer::Held { epoch: 9 }));
     assert!(all && own.step == hold(0), "{own:?}");
     assert_eq!(node.lease(), Some(held(9)));
-    // Of an older cloud nobody can ask it.
+    // An older cloud cannot be asked.
     node.service.leases.client().linked_without_leases();
     node.service.leases.acquire(&node.driver, "w", (Path::new(TARGET), false)).await.unwrap();
 }
@@ -189,7 +189,7 @@ async fn a_csi_edge_that_has_just_begun_waits_for_a_link_before_it_goes_on_alone
     };
     let (owned, (step, _link)) = tokio::join!(node.acquire(false), cloud);
     assert_eq!((owned.unwrap_err().code(), step), (Code::FailedPrecondition, hold(5)));
-    // Cut off, it is as it was designed to be.
+    // Without a link it goes on after its patience.
     let alone = self::node(Some(Scope::Shared)).await;
     alone.keep("v", held(5));
     let begun = Instant::now();
@@ -258,7 +258,7 @@ async fn what_cannot_be_kept_on_a_full_disk_is_let_go_when_there_is_room() {
     let (all, own) = tokio::join!(report_all(&node.service), answered(&mut link, Answer::Released));
     assert!(all && own.step == Step::Release, "{own:?}");
     assert_eq!(node.lease(), None);
-    // And what is damaged is not told of, so it is looked at again.
+    // A damaged lease is not reported, so it is looked at again.
     node.publish("v");
     node.keep("v", held(5));
     let file = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
@@ -274,7 +274,7 @@ async fn an_id_that_the_cloud_cannot_keep_is_refused_before_anything_is_written(
     let owned = node.service.leases.acquire(&node.driver, &id, (Path::new(TARGET), false)).await;
     assert_eq!(owned.unwrap_err().code(), Code::FailedPrecondition);
     assert!(!node.state().exists());
-    // Also if it was published by an older csi-edge.
+    // Also if an older csi-edge published it.
     node.publish(&id);
     node.service.leases.settle_and_report(&node.driver, &id).await;
     assert!(report_all(&node.service).await);

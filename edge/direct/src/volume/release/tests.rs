@@ -1,4 +1,4 @@
-//! Devices that somebody still has, that two volumes would have, or of which nothing can be said.
+//! Devices that somebody still has, that two volumes would have, or whose state is not known.
 
 use super::super::attach;
 use super::super::verify::{DeviceMatch, verify};
@@ -13,7 +13,7 @@ struct Fixture {
     dir: tempfile::TempDir,
     proc: tempfile::TempDir,
     node: Node,
-    /// A block device of this host, which is only looked at.
+    /// A block device of this host; the tests only look at it.
     device: std::path::PathBuf,
     number: u64,
 }
@@ -110,7 +110,7 @@ async fn what_cannot_be_found_out_is_neither_yes_nor_no() {
     assert!(matches!(verify(&fixture.node, &before).await, DeviceMatch::Another));
     let other = Published { number: volume.number + 1, ..volume.clone() };
     assert!(matches!(verify(&fixture.node, &other).await, DeviceMatch::Another));
-    // A device that cannot be looked at, and is not there under its name.
+    // The device cannot be inspected, and is not there under its name.
     let gone = Published { device: "/dev/does-not-exist".into(), ..volume.clone() };
     assert!(matches!(verify(&fixture.node, &gone).await, DeviceMatch::Unknown(_)));
     std::fs::remove_dir_all(fixture.proc.path().join("sys")).unwrap();
