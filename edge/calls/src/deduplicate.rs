@@ -30,7 +30,7 @@ const MAX_CALLS: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(300);
 
 /// How a run ended.
-pub type Outcome = Result<Answer, Shared>;
+pub type CallResult = Result<Answer, Shared>;
 
 /// A request, as far as it is compared with others.
 pub struct Operation {
@@ -49,7 +49,7 @@ pub enum Begin {
     /// Run it, and tell the ticket how it ended.
     Run(Ticket),
     /// It is running. The outcome comes here; nothing comes if the run was given up.
-    Wait(oneshot::Receiver<Outcome>),
+    Wait(oneshot::Receiver<CallResult>),
     /// This call was carried out before.
     Done(Box<Answer>),
 }
@@ -72,7 +72,7 @@ struct Run {
     subjects: Vec<Id>,
     /// The calls that this run answers.
     calls: Vec<Uuid>,
-    waiting: Vec<oneshot::Sender<Outcome>>,
+    waiting: Vec<oneshot::Sender<CallResult>>,
 }
 
 /// Whether a request asks for the same as an earlier one.
@@ -126,7 +126,7 @@ impl Runs {
     }
 
     /// Ends a run. A run that was given up has no outcome.
-    fn end(&self, key: u64, outcome: Option<&Outcome>) {
+    fn end(&self, key: u64, outcome: Option<&CallResult>) {
         let mut inner = self.lock();
         let Some(run) = inner.running.remove(&key) else { return };
         for subject in &run.subjects {
@@ -156,7 +156,7 @@ pub struct Ticket {
 
 impl Ticket {
     /// Tells the outcome to all waiting callers, and keeps a driver's answer for repeated calls.
-    pub fn end(self, outcome: &Outcome) {
+    pub fn end(self, outcome: &CallResult) {
         self.runs.end(self.key, Some(outcome));
     }
 }

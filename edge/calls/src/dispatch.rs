@@ -15,7 +15,7 @@ use proto::http2::serve::Stopping;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::deduplicate::{Begin, Operation, Outcome, Runs, Ticket};
+use crate::deduplicate::{Begin, Operation, CallResult, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, Shared};
 
@@ -64,7 +64,7 @@ impl Dispatcher {
         operation: Operation,
         call: Call,
         deadline: Option<Instant>,
-    ) -> Outcome {
+    ) -> CallResult {
         match self.runs.begin(operation)? {
             Begin::Done(answer) => Ok(*answer),
             Begin::Wait(outcome) => {
@@ -81,7 +81,7 @@ impl Dispatcher {
         call: Call,
         deadline: Option<Instant>,
         ticket: Option<Ticket>,
-    ) -> Outcome {
+    ) -> CallResult {
         let permit = self.unary.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -102,14 +102,14 @@ impl Dispatcher {
 
 /// A run that its caller polls, and that goes on in a task of its own when the caller leaves.
 struct Detaching<'a> {
-    run: Option<BoxFuture<'static, Outcome>>,
+    run: Option<BoxFuture<'static, CallResult>>,
     tasks: &'a Tasks,
 }
 
 impl Future for Detaching<'_> {
-    type Output = Outcome;
+    type Output = CallResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
         let Some(run) = &mut self.run else { return Poll::Pending };
         let outcome = ready!(run.as_mut().poll(cx));
         self.run = None;

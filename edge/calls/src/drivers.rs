@@ -183,7 +183,7 @@ impl Driver {
                     .into());
                 }
             }
-            driver.answers.insert(method.name().into(), hello::Answer(message));
+            driver.answers.insert(method.name().into(), hello::Protobuf(message));
         }
         if driver.answers.contains_key(Method::answering(Local::Info).name()) {
             Ok(driver)

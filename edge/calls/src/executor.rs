@@ -14,7 +14,7 @@ use proto::csi::method;
 use proto::csi::status::{BadRequest, ToStatus};
 use proto::csi::{DirectCall, Method, Rewrite};
 use proto::host::tasks::Tasks;
-use proto::http2::busy_poll::Awake;
+use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward;
 use proto::http2::forward::{Body, CALL_ID, Call};
 use proto::names::{DriverName, NodeName};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::deduplicate::{Operation, Outcome};
+use crate::deduplicate::{Operation, CallResult};
 use crate::dispatch::Dispatcher;
 use crate::drivers::Driver;
 use crate::error::{Error, Refusal, Shared};
@@ -37,7 +37,7 @@ pub struct Executor {
     dispatchers: BTreeMap<DriverName, Dispatcher>,
     scopes: Arc<Scopes>,
     delete_guard: Option<DeleteGuard>,
-    busy_poll: Arc<Awake>,
+    busy_poll: Arc<BusyPoll>,
 }
 
 /// Where a request comes from.
@@ -88,7 +88,7 @@ impl Executor {
     }
 
     /// Whether the program polls for the next call instead of sleeping.
-    pub fn busy_poll(&self) -> &Arc<Awake> {
+    pub fn busy_poll(&self) -> &Arc<BusyPoll> {
         &self.busy_poll
     }
 
@@ -182,7 +182,7 @@ impl Executor {
     }
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
-    pub async fn ask(&self, driver: &str, call: Call) -> Outcome {
+    pub async fn ask(&self, driver: &str, call: Call) -> CallResult {
         let (_, dispatcher) = self.dispatcher(driver)?;
         let path = call.path.path();
         let method = Method::of_path(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;

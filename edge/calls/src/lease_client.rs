@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use proto::control::lease::{Answer, Own, Step};
+use proto::control::lease::{Outcome, Request, Step};
 use proto::names::DriverName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -20,9 +20,9 @@ const QUEUE: usize = 64;
 /// A request on its way to the cloud.
 pub struct LeaseRequest {
     /// What the cloud is asked.
-    pub own: Own,
+    pub request: Request,
     /// Where its answer goes.
-    pub answer: oneshot::Sender<Answer>,
+    pub answer: oneshot::Sender<Outcome>,
 }
 
 #[derive(Clone, Default)]
@@ -119,7 +119,7 @@ impl LeaseClient {
         volume: &str,
         step: Step,
         patience: Duration,
-    ) -> Result<(Answer, u64), NoAnswer> {
+    ) -> Result<(Outcome, u64), NoAnswer> {
         let mut to = self.to.subscribe();
         let asking = async {
             loop {
@@ -148,12 +148,12 @@ impl LeaseClient {
         driver: &DriverName,
         volume: &str,
         step: Step,
-    ) -> Option<(Answer, u64)> {
+    ) -> Option<(Outcome, u64)> {
         let To::Link(number, link) = to else { return None };
         let (answer, answered) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let own = Own { id, driver: driver.clone(), volume: volume.to_owned(), step };
-        link.send(LeaseRequest { own, answer }).await.ok()?;
+        let request = Request { id, driver: driver.clone(), volume: volume.to_owned(), step };
+        link.send(LeaseRequest { request, answer }).await.ok()?;
         Some((answered.await.ok()?, *number))
     }
 
@@ -172,7 +172,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    async fn release(client: &LeaseClient) -> Result<Answer, NoAnswer> {
+    async fn release(client: &LeaseClient) -> Result<Outcome, NoAnswer> {
         let answer = client.ask(&"d.example".parse().unwrap(), "v", Step::Release, PATIENCE).await;
         answer.map(|(answer, _)| answer)
     }
@@ -221,10 +221,10 @@ mod tests {
             let first = older.recv().await.unwrap();
             let mut newer = client.linked();
             let again = newer.recv().await.unwrap();
-            assert_ne!(first.own.id, again.own.id);
-            let _ = first.answer.send(Answer::NotNow { why: String::new() });
-            again.answer.send(Answer::Released).unwrap();
+            assert_ne!(first.request.id, again.request.id);
+            let _ = first.answer.send(Outcome::NotNow { why: String::new() });
+            again.answer.send(Outcome::Released).unwrap();
         });
-        assert_eq!(answer, Ok(Answer::Released));
+        assert_eq!(answer, Ok(Outcome::Released));
     }
 }

@@ -32,14 +32,14 @@ pub(super) async fn greet(
         node: dial.node.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
         drivers: dial.drivers.hello(),
-        owners: true,
+        leases: true,
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
     match answer.map_err(|_| LinkError::TimedOut)? {
         Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
             let backoff_cap = cap(&welcome);
-            let leases = welcome.owners;
+            let leases = welcome.leases;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.hear(welcome.scopes);
             Ok(Greeted { link, changed, leases, backoff_cap })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use edge_calls::executor::Replaced;
 use edge_calls::lease_client::LeaseRequest;
 use proto::control::hello::Message;
-use proto::control::lease::{Answer, Owner};
+use proto::control::lease::{Outcome, Reply};
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
@@ -92,7 +92,7 @@ struct Serving {
     /// Lease requests for the cloud; none if it grants no leases.
     requests: Option<mpsc::Receiver<LeaseRequest>>,
     /// Who waits for the cloud's answers.
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     /// Goodbye has been sent.
     leaving: bool,
     /// When the link is closed whatever is on it.
@@ -125,8 +125,8 @@ impl Serving {
                 }
                 Some(request) = next(&mut self.requests) => {
                     self.waiting.retain(|_, waiting| !waiting.is_closed());
-                    self.waiting.insert(request.own.id, request.answer);
-                    link.send(&Message::Own(request.own)).await
+                    self.waiting.insert(request.request.id, request.answer);
+                    link.send(&Message::Lease(request.request)).await
                 }
                 event = link.next() => self.take(event).await,
             };
@@ -151,9 +151,9 @@ impl Serving {
                 self.dial.scopes.hear(again.scopes);
                 self.settle_scopes();
             }
-            Event::Message(Message::Owner(Owner { id, answer })) => {
+            Event::Message(Message::LeaseReply(Reply { id, outcome })) => {
                 // A caller that left asks again.
-                let _ = self.waiting.remove(&id).map(|waiting| waiting.send(answer));
+                let _ = self.waiting.remove(&id).map(|waiting| waiting.send(outcome));
             }
             Event::Message(Message::Refused(refused)) => {
                 return Err(LinkError::Closed(refused.reason));

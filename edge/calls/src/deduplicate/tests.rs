@@ -44,7 +44,7 @@ fn refused(runs: &Runs, operation: Operation) -> bool {
     runs.begin(operation).is_err_and(|error| error.code() == Code::Aborted)
 }
 
-fn failed() -> Outcome {
+fn failed() -> CallResult {
     Err(Error::Full(1).into())
 }
 

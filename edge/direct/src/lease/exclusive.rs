@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use edge_calls::lease_client::{LeaseClient, NoAnswer};
 use edge_calls::scopes::Scopes;
-use proto::control::lease::{Answer, MAX_ID, Step};
+use proto::control::lease::{MAX_ID, Outcome, Step};
 use proto::csi::topology::Scope;
 use proto::host::chain;
 use proto::names::DriverName;
@@ -131,14 +131,14 @@ impl Leases {
             Err(error) => return Err(not_yet(&volume, HANDED_OVER)(error)),
         };
         match answer {
-            Answer::Held { epoch } => {
+            Outcome::Held { epoch } => {
                 info!(%driver, volume, epoch, "is this node's");
                 Ok(())
             }
-            Answer::Fenced { why } if held => Err(fence::refusal(&volume, &why)),
-            Answer::Anothers { why } | Answer::Fenced { why } => Err(Error::Owned { volume, why }),
-            Answer::NotNow { why } => Err(not_yet(&volume, HANDED_OVER)(why)),
-            Answer::Released => {
+            Outcome::Fenced { why } if held => Err(fence::refusal(&volume, &why)),
+            Outcome::HeldElsewhere { why } | Outcome::Fenced { why } => Err(Error::Owned { volume, why }),
+            Outcome::NotNow { why } => Err(not_yet(&volume, HANDED_OVER)(why)),
+            Outcome::Released => {
                 Err(not_yet(&volume, HANDED_OVER)("csi-cloud answered something else"))
             }
         }
@@ -151,7 +151,7 @@ impl Leases {
         entry: &Entry,
         step: Step,
         patience: Duration,
-    ) -> Result<Answer, Unheard> {
+    ) -> Result<Outcome, Unheard> {
         let volume = &entry.volume_id;
         let state = self.node.state.as_deref().unwrap_or_else(|| Path::new("/"));
         let (answer, link) = self.client.ask(driver, volume, step, patience).await?;
@@ -166,7 +166,7 @@ impl Leases {
             return Ok(answer);
         }
         kept?;
-        if matches!(answer, Answer::Held { .. }) {
+        if matches!(answer, Outcome::Held { .. }) {
             self.cache.hear(link, after);
         }
         Ok(answer)
@@ -278,7 +278,7 @@ impl Leases {
             self.exchange(driver, &first, step, REPORT).await
         };
         let (reported, error) = match answered.await {
-            Ok(Answer::NotNow { why } | Answer::Anothers { why }) => (Reported::Later, why),
+            Ok(Outcome::NotNow { why } | Outcome::HeldElsewhere { why }) => (Reported::Later, why),
             Ok(_) => return Reported::Yes,
             Err(error @ Unheard::NoAnswer(_)) => (Reported::Silent, chain(&error)),
             Err(error) => (Reported::Later, chain(&error)),

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proto::control::lease::{Answer, Step};
+use proto::control::lease::{Outcome, Step};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
@@ -87,15 +87,15 @@ pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
 }
 
 /// The lease after an answer to a step that was sent with this lease.
-pub fn answered(lease: Lease, answer: &Answer) -> Option<Lease> {
+pub fn answered(lease: Lease, answer: &Outcome) -> Option<Lease> {
     match (lease, answer) {
-        (Lease::Held { .. } | Lease::Unsettled, Answer::Held { epoch }) => {
+        (Lease::Held { .. } | Lease::Unsettled, Outcome::Held { epoch }) => {
             Some(Lease::Held { epoch: *epoch })
         }
-        (Lease::Held { epoch }, Answer::Fenced { why }) => {
+        (Lease::Held { epoch }, Outcome::Fenced { why }) => {
             Some(Lease::Fenced { epoch, why: why.clone() })
         }
-        (Lease::Unsettled, Answer::Released | Answer::Anothers { .. }) => None,
+        (Lease::Unsettled, Outcome::Released | Outcome::HeldElsewhere { .. }) => None,
         (lease, _) => Some(lease),
     }
 }
@@ -235,16 +235,16 @@ mod tests {
     #[test]
     fn an_answer_is_taken_for_what_it_says() {
         let why = || "w".to_owned();
-        assert_eq!(answered(Lease::Unsettled, &Answer::Held { epoch: 9 }), Some(held(9)));
-        assert_eq!(answered(Lease::Unsettled, &Answer::Anothers { why: why() }), None);
-        assert_eq!(answered(Lease::Unsettled, &Answer::Released), None);
+        assert_eq!(answered(Lease::Unsettled, &Outcome::Held { epoch: 9 }), Some(held(9)));
+        assert_eq!(answered(Lease::Unsettled, &Outcome::HeldElsewhere { why: why() }), None);
+        assert_eq!(answered(Lease::Unsettled, &Outcome::Released), None);
         assert_eq!(
-            answered(Lease::Unsettled, &Answer::NotNow { why: why() }),
+            answered(Lease::Unsettled, &Outcome::NotNow { why: why() }),
             Some(Lease::Unsettled)
         );
-        assert_eq!(answered(held(5), &Answer::Held { epoch: 9 }), Some(held(9)));
-        assert_eq!(answered(held(5), &Answer::Fenced { why: why() }), Some(fenced()));
-        assert_eq!(answered(held(5), &Answer::NotNow { why: why() }), Some(held(5)));
+        assert_eq!(answered(held(5), &Outcome::Held { epoch: 9 }), Some(held(9)));
+        assert_eq!(answered(held(5), &Outcome::Fenced { why: why() }), Some(fenced()));
+        assert_eq!(answered(held(5), &Outcome::NotNow { why: why() }), Some(held(5)));
     }
 
     #[test]

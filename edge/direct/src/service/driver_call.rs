@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::records::published::Published;
 
 /// How a call about a direct volume ended.
-pub(super) type Outcome = Result<Answer, Error>;
+pub(super) type CallResult = Result<Answer, Error>;
 
 /// A call of the front, and what of it goes to the driver.
 pub(super) struct DriverCall<'a> {
@@ -26,12 +26,12 @@ pub(super) struct DriverCall<'a> {
 
 impl DriverCall<'_> {
     /// Sends the driver this message of the call's own method.
-    pub(super) async fn send(&self, message: &[u8]) -> Outcome {
+    pub(super) async fn send(&self, message: &[u8]) -> CallResult {
         self.send_as(self.method, message).await
     }
 
     /// Has the driver unpublish what it has published at the volume's private path.
-    pub(super) async fn unpublish(&self, record: &Published) -> Outcome {
+    pub(super) async fn unpublish(&self, record: &Published) -> CallResult {
         let request = csi::NodeUnpublishVolumeRequest {
             volume_id: record.volume_id.clone(),
             target_path: record.private_path.display().to_string(),
@@ -39,7 +39,7 @@ impl DriverCall<'_> {
         self.send_as(Method::NodeUnpublishVolume, &request.encode_to_vec()).await
     }
 
-    async fn send_as(&self, method: Method, message: &[u8]) -> Outcome {
+    async fn send_as(&self, method: Method, message: &[u8]) -> CallResult {
         let path = PathAndQuery::from_static(method.path());
         let call = Call { headers: self.headers.clone(), path, body: frame::frame(message) };
         Ok(self.executor.ask(self.driver.as_str(), call).await?)

@@ -19,7 +19,7 @@ use proto::names::DriverName;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::driver_call::{DriverCall, Outcome};
+use super::driver_call::{DriverCall, CallResult};
 use super::locks::VolumeLock;
 use super::publish;
 use super::request;
@@ -134,7 +134,7 @@ async fn detach(
     mut headers: HeaderMap,
     lock: VolumeLock,
     work: Work,
-) -> Outcome {
+) -> CallResult {
     headers.remove(CALL_ID);
     let (told, outcome) = oneshot::channel();
     let tasks = service.tasks.clone();
@@ -150,7 +150,7 @@ async fn detach(
     outcome.await.unwrap_or_else(|_| Err(Stopping("csi-edge").into()))
 }
 
-async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Outcome {
+async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> CallResult {
     let Service { node, leases, runtimes, .. } = service;
     match work {
         Work::Stage(volume, message) => stage::stage(node, call, &volume, &message).await,

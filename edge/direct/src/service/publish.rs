@@ -13,7 +13,7 @@ use proto::host::chain;
 use tonic::Code;
 use tracing::warn;
 
-use super::driver_call::{DriverCall, Outcome};
+use super::driver_call::{DriverCall, CallResult};
 use super::request::{Publish, targeted};
 use super::unpublish;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
@@ -34,7 +34,7 @@ pub(super) async fn publish(
     leases: &Leases,
     call: &DriverCall<'_>,
     publish: Publish,
-) -> Outcome {
+) -> CallResult {
     let volume = &publish.volume_id;
     take_back_orphans(node, call, volume).await?;
     let state = node.state(volume)?;
@@ -161,7 +161,7 @@ fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(
 }
 
 /// Answers for a volume that is published already. The device is not touched: a guest may have it.
-fn again(node: &Node, there: &Published, wanted: &Published) -> Outcome {
+fn again(node: &Node, there: &Published, wanted: &Published) -> CallResult {
     let same_type = wanted.fstype.is_empty() || wanted.fstype == there.fstype;
     let same_words = (&wanted.options, &wanted.metadata) == (&there.options, &there.metadata);
     if !same_type || !same_words {

@@ -11,7 +11,7 @@ use proto::csi::{Method, direct, frame, wire};
 use proto::http2::forward::Answer;
 use tonic::Code;
 
-use super::driver_call::{DriverCall, Outcome};
+use super::driver_call::{DriverCall, CallResult};
 use crate::error::Error;
 use crate::records::published::Published;
 use crate::runtimes::Runtimes;
@@ -21,7 +21,7 @@ pub(super) async fn stats(
     runtimes: &Runtimes,
     call: &DriverCall<'_>,
     record: &Published,
-) -> Outcome {
+) -> CallResult {
     let stats = runtimes.stats(record).await;
     let stats = stats.map_err(|error| error.of_call(call.method.name()))?;
     Ok(encoded(&stats.response()))
@@ -34,7 +34,7 @@ pub(super) async fn grow(
     call: &DriverCall<'_>,
     record: &Published,
     message: &Bytes,
-) -> Outcome {
+) -> CallResult {
     let private = record.private_path.as_os_str().as_encoded_bytes();
     let (required, grown) = grow_device(call, message, Some(private)).await?;
     if grown.failure().is_some_and(|status| status.code() != Code::Unimplemented) {
@@ -46,7 +46,7 @@ pub(super) async fn grow(
 
 /// Grows the device of a volume that is staged and not published. Its file system grows when it is
 /// published: until then there is no device to look at.
-pub(super) async fn grow_staged(call: &DriverCall<'_>, message: &Bytes) -> Outcome {
+pub(super) async fn grow_staged(call: &DriverCall<'_>, message: &Bytes) -> CallResult {
     let (required, grown) = grow_device(call, message, None).await?;
     match grown.failure() {
         Some(status) if status.code() == Code::Unimplemented => Ok(sized(required)),

@@ -1,6 +1,6 @@
 //! Stages and unstages a direct volume at its driver.
 
-use super::driver_call::{DriverCall, Outcome};
+use super::driver_call::{DriverCall, CallResult};
 use super::unpublish;
 use crate::error::{Error, not_yet};
 use crate::records::published::{Published, State};
@@ -13,7 +13,7 @@ pub(super) async fn stage(
     call: &DriverCall<'_>,
     volume: &str,
     message: &[u8],
-) -> Outcome {
+) -> CallResult {
     let noted = staged::note(node.state(volume)?, call.driver.as_str(), volume);
     noted.map_err(not_yet(volume, "staged"))?;
     call.send(message).await
@@ -27,7 +27,7 @@ pub(super) async fn unstage(
     volume: &str,
     records: Vec<Published>,
     message: &[u8],
-) -> Outcome {
+) -> CallResult {
     if let Some(there) = records.iter().find(|record| record.state == State::Published) {
         let why = format!("it is handed over at {}; unpublish it first", there.target.display());
         return Err(Error::DirectRefused { volume: there.volume_id.clone(), why });

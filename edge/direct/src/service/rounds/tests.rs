@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use edge_calls::lease_client::LeaseRequest;
 use edge_calls::scopes::Scopes;
-use proto::control::lease::{Answer, Own, Step};
+use proto::control::lease::{Outcome, Request, Step};
 use proto::csi::status::ToStatus;
 use proto::csi::topology::Scope;
 use tokio::sync::mpsc;
@@ -62,7 +62,7 @@ impl Fixture {
     async fn acquire_with(
         &self,
         link: &mut mpsc::Receiver<LeaseRequest>,
-        answer: Answer,
+        answer: Outcome,
     ) -> (Result<(), Error>, Step) {
         let (owned, own) = tokio::join!(self.acquire(true), answered(link, answer));
         (owned, own.step)
@@ -90,11 +90,11 @@ impl Fixture {
     }
 }
 
-async fn answered(link: &mut mpsc::Receiver<LeaseRequest>, answer: Answer) -> Own {
+async fn answered(link: &mut mpsc::Receiver<LeaseRequest>, answer: Outcome) -> Request {
     let asked = tokio::time::timeout(Duration::from_secs(60), link.recv()).await;
     let asked = asked.expect("the cloud was not asked").unwrap();
     asked.answer.send(answer).unwrap();
-    asked.own
+    asked.request
 }
 
 fn why() -> String {
@@ -114,8 +114,8 @@ async fn whatever_the_scope_who_can_be_asked_is() {
     for scope in [Some(Scope::Node), Some(Scope::Shared), None] {
         let node = node(scope).await;
         let mut link = node.link();
-        let cloud = answered(&mut link, Answer::Anothers { why: why() });
-        let (owned, Own { step, .. }) = tokio::join!(node.acquire(false), cloud);
+        let cloud = answered(&mut link, Outcome::HeldElsewhere { why: why() });
+        let (owned, Request { step, .. }) = tokio::join!(node.acquire(false), cloud);
         // A scope learned of a driver may be wrong; the cloud's record is not.
         let refused = owned.unwrap_err();
         assert_eq!(
@@ -142,7 +142,7 @@ async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_t
     assert_eq!(node.lease(), Some(held(0)));
     let mut link = node.link();
     let (all, own) =
-        tokio::join!(report_all(&node.service), answered(&mut link, Answer::Held { epoch: 9 }));
+        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Held { epoch: 9 }));
     assert!(all && own.step == hold(0), "{own:?}");
     assert_eq!(node.lease(), Some(held(9)));
     // An older cloud cannot be asked.
@@ -156,7 +156,7 @@ async fn what_was_held_is_confirmed_on_each_link_before_a_pod_has_it() {
     node.publish("v");
     node.keep("v", held(5));
     let mut link = node.link();
-    let (owned, step) = node.acquire_with(&mut link, Answer::Held { epoch: 5 }).await;
+    let (owned, step) = node.acquire_with(&mut link, Outcome::Held { epoch: 5 }).await;
     owned.unwrap();
     assert_eq!(step, hold(5));
     node.acquire(true).await.unwrap();
@@ -166,9 +166,9 @@ async fn what_was_held_is_confirmed_on_each_link_before_a_pod_has_it() {
     let mut link = node.link();
     assert_eq!(node.acquire(true).await.unwrap_err().code(), Code::Unavailable, "it is silent");
     link.try_recv().unwrap();
-    let (owned, step) = node.acquire_with(&mut link, Answer::NotNow { why: why() }).await;
+    let (owned, step) = node.acquire_with(&mut link, Outcome::NotNow { why: why() }).await;
     assert_eq!((owned.unwrap_err().code(), step), (Code::Unavailable, hold(5)));
-    let (owned, step) = node.acquire_with(&mut link, Answer::Fenced { why: why() }).await;
+    let (owned, step) = node.acquire_with(&mut link, Outcome::Fenced { why: why() }).await;
     let refused = owned.unwrap_err();
     assert!(refused.chain().contains("delete the pod"), "{}", refused.chain());
     assert_eq!((refused.code(), step), (Code::FailedPrecondition, hold(5)));
@@ -184,7 +184,7 @@ async fn a_csi_edge_that_has_just_begun_waits_for_a_link_before_it_goes_on_alone
     let cloud = async {
         sleep(Duration::from_secs(8)).await;
         let mut link = node.link();
-        let own = answered(&mut link, Answer::Fenced { why: why() }).await;
+        let own = answered(&mut link, Outcome::Fenced { why: why() }).await;
         (own.step, link)
     };
     let (owned, (step, _link)) = tokio::join!(node.acquire(false), cloud);
@@ -208,7 +208,7 @@ async fn what_was_not_stated_while_it_was_busy_is_when_it_is_free() {
     assert!(!report_all(&node.service).await);
     assert!(link.try_recv().is_err());
     let let_go = node.service.leases.settle_and_report(&node.driver, "v");
-    let ((), own) = tokio::join!(let_go, answered(&mut link, Answer::Held { epoch: 6 }));
+    let ((), own) = tokio::join!(let_go, answered(&mut link, Outcome::Held { epoch: 6 }));
     drop(busy);
     assert_eq!((own.step, node.lease()), (hold(5), Some(held(6))));
     assert!(report_all(&node.service).await);
@@ -225,14 +225,14 @@ async fn after_one_silence_no_other_volume_is_kept_waiting_and_what_was_stated_i
     let mut link = node.link();
     let begun = Instant::now();
     let (all, own) =
-        tokio::join!(report_all(&node.service), answered(&mut link, Answer::Held { epoch: 1 }));
+        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Held { epoch: 1 }));
     assert!(!all && own.volume == "a", "{own:?}");
     assert_eq!(begun.elapsed(), REPORT);
-    assert_eq!(link.try_recv().unwrap().own.volume, "b");
+    assert_eq!(link.try_recv().unwrap().request.volume, "b");
     assert!(link.try_recv().is_err(), "c would have been kept from its callers too");
     let cloud = async {
-        let b = answered(&mut link, Answer::Held { epoch: 2 }).await;
-        [b, answered(&mut link, Answer::Held { epoch: 3 }).await].map(|own| own.volume)
+        let b = answered(&mut link, Outcome::Held { epoch: 2 }).await;
+        [b, answered(&mut link, Outcome::Held { epoch: 3 }).await].map(|own| own.volume)
     };
     let (all, rest) = tokio::join!(report_all(&node.service), cloud);
     assert!(all && rest == ["b", "c"], "{rest:?}");
@@ -255,7 +255,7 @@ async fn what_cannot_be_kept_on_a_full_disk_is_let_go_when_there_is_room() {
     assert!(!report_all(&node.service).await);
     std::fs::remove_file(&kept).unwrap();
     std::fs::rename(&aside, &kept).unwrap();
-    let (all, own) = tokio::join!(report_all(&node.service), answered(&mut link, Answer::Released));
+    let (all, own) = tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Released));
     assert!(all && own.step == Step::Release, "{own:?}");
     assert_eq!(node.lease(), None);
     // A damaged lease is not reported, so it is looked at again.
@@ -299,7 +299,7 @@ async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
     let entry = node.service.node.root.entry(&record.target).unwrap();
     let mut link = node.link();
     let (_, own) =
-        tokio::join!(report_all(&node.service), answered(&mut link, Answer::Fenced { why: why() }));
+        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Fenced { why: why() }));
     assert_eq!(own.step, Step::Hold { epoch: 0, pod: String::new() });
     assert!(
         matches!(node.lease(), Some(Lease::Fenced { .. })),
