@@ -15,7 +15,7 @@ use proto::http2::serve::Stopping;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::deduplicate::{Begin, Operation, CallResult, Runs, Ticket};
+use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, Shared};
 

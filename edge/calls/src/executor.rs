@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::deduplicate::{Operation, CallResult};
+use crate::deduplicate::{CallResult, Operation};
 use crate::dispatch::Dispatcher;
 use crate::drivers::Driver;
 use crate::error::{Error, Refusal, Shared};
@@ -178,7 +178,7 @@ impl Executor {
                 None => answer.response(),
             })
         };
-        forward::until(deadline, work).await
+        forward::until(deadline, std::pin::pin!(work)).await
     }
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.

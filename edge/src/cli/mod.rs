@@ -1,4 +1,6 @@
-//! The command line of csi-edge.
+//! The command line of csi-edge: what its commands take, and what `csi-edge direct` does.
+//!
+//! It may use `edge-direct`.
 
 use std::path::PathBuf;
 

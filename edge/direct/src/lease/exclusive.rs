@@ -136,7 +136,9 @@ impl Leases {
                 Ok(())
             }
             Outcome::Fenced { why } if held => Err(fence::refusal(&volume, &why)),
-            Outcome::HeldElsewhere { why } | Outcome::Fenced { why } => Err(Error::Owned { volume, why }),
+            Outcome::HeldElsewhere { why } | Outcome::Fenced { why } => {
+                Err(Error::Owned { volume, why })
+            }
             Outcome::NotNow { why } => Err(not_yet(&volume, HANDED_OVER)(why)),
             Outcome::Released => {
                 Err(not_yet(&volume, HANDED_OVER)("csi-cloud answered something else"))

@@ -1,10 +1,9 @@
-//! A plugin of the container runtime's Node Resource Interface, for what only the container runtime
-//! knows: a pod's handler, sandbox and mounts.
+//! A plugin of the container runtime's Node Resource Interface, which knows a pod's handler and
+//! mounts.
 //!
-//! Promises: volumes of the VFIO and SPDK kinds get their typed mount; a container that would get
-//! the host's empty directory is not made. It runs as a program of its own (`csi-edge direct nri`),
-//! off unless started: whoever may connect to that socket may change any container of the node. It
-//! may use `records` and `runtimes`.
+//! Promises: VFIO and SPDK volumes get their typed mount; no container gets an empty directory of
+//! the host instead. It runs only as a program of its own (`csi-edge direct nri`), because it may
+//! change any container of the node. It may use `records` and `runtimes`.
 
 pub mod api;
 pub mod connection;

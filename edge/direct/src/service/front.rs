@@ -19,7 +19,7 @@ use proto::names::DriverName;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::driver_call::{DriverCall, CallResult};
+use super::driver_call::{CallResult, DriverCall};
 use super::locks::VolumeLock;
 use super::publish;
 use super::request;
@@ -84,7 +84,7 @@ async fn begin(
         let detached = detach(service.clone(), driver.clone(), method, headers.clone(), lock, work);
         detached.await.map(Direction::Done)
     };
-    forward::until(deadline, work).await
+    forward::until(deadline, std::pin::pin!(work)).await
 }
 
 /// The work of a call with the lock of its volume; none if the call is for the driver alone. It

@@ -13,7 +13,7 @@ use proto::host::chain;
 use tonic::Code;
 use tracing::warn;
 
-use super::driver_call::{DriverCall, CallResult};
+use super::driver_call::{CallResult, DriverCall};
 use super::request::{Publish, targeted};
 use super::unpublish;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};

@@ -11,7 +11,7 @@ use proto::csi::{Method, direct, frame, wire};
 use proto::http2::forward::Answer;
 use tonic::Code;
 
-use super::driver_call::{DriverCall, CallResult};
+use super::driver_call::{CallResult, DriverCall};
 use crate::error::Error;
 use crate::records::published::Published;
 use crate::runtimes::Runtimes;

@@ -1,6 +1,6 @@
 //! Stages and unstages a direct volume at its driver.
 
-use super::driver_call::{DriverCall, CallResult};
+use super::driver_call::{CallResult, DriverCall};
 use super::unpublish;
 use crate::error::{Error, not_yet};
 use crate::records::published::{Published, State};

@@ -6,7 +6,7 @@
 use proto::csi::frame;
 use proto::http2::forward::Answer;
 
-use super::driver_call::{DriverCall, CallResult};
+use super::driver_call::{CallResult, DriverCall};
 use crate::error::{TAKEN_BACK, not_yet};
 use crate::records::published::Published;
 use crate::volume::node::Node;
@@ -14,7 +14,11 @@ use crate::volume::release;
 use crate::volume::release::Absent;
 use crate::volume::target;
 
-pub(super) async fn unpublish(node: &Node, call: &DriverCall<'_>, record: &Published) -> CallResult {
+pub(super) async fn unpublish(
+    node: &Node,
+    call: &DriverCall<'_>,
+    record: &Published,
+) -> CallResult {
     let volume = &record.volume_id;
     // A volume in use is refused, as the unmount of a busy mount fails.
     release::withdraw(node, record, Absent::TakenBack).await?;

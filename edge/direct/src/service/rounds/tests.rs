@@ -64,8 +64,8 @@ impl Fixture {
         link: &mut mpsc::Receiver<LeaseRequest>,
         answer: Outcome,
     ) -> (Result<(), Error>, Step) {
-        let (owned, own) = tokio::join!(self.acquire(true), answered(link, answer));
-        (owned, own.step)
+        let (owned, request) = tokio::join!(self.acquire(true), answered(link, answer));
+        (owned, request.step)
     }
 
     fn state(&self) -> PathBuf {
@@ -141,9 +141,9 @@ async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_t
     node.service.leases.settle_and_report(&node.driver, "v").await;
     assert_eq!(node.lease(), Some(held(0)));
     let mut link = node.link();
-    let (all, own) =
+    let (all, request) =
         tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Held { epoch: 9 }));
-    assert!(all && own.step == hold(0), "{own:?}");
+    assert!(all && request.step == hold(0), "{request:?}");
     assert_eq!(node.lease(), Some(held(9)));
     // An older cloud cannot be asked.
     node.service.leases.client().linked_without_leases();
@@ -184,8 +184,8 @@ async fn a_csi_edge_that_has_just_begun_waits_for_a_link_before_it_goes_on_alone
     let cloud = async {
         sleep(Duration::from_secs(8)).await;
         let mut link = node.link();
-        let own = answered(&mut link, Outcome::Fenced { why: why() }).await;
-        (own.step, link)
+        let request = answered(&mut link, Outcome::Fenced { why: why() }).await;
+        (request.step, link)
     };
     let (owned, (step, _link)) = tokio::join!(node.acquire(false), cloud);
     assert_eq!((owned.unwrap_err().code(), step), (Code::FailedPrecondition, hold(5)));
@@ -208,9 +208,9 @@ async fn what_was_not_stated_while_it_was_busy_is_when_it_is_free() {
     assert!(!report_all(&node.service).await);
     assert!(link.try_recv().is_err());
     let let_go = node.service.leases.settle_and_report(&node.driver, "v");
-    let ((), own) = tokio::join!(let_go, answered(&mut link, Outcome::Held { epoch: 6 }));
+    let ((), request) = tokio::join!(let_go, answered(&mut link, Outcome::Held { epoch: 6 }));
     drop(busy);
-    assert_eq!((own.step, node.lease()), (hold(5), Some(held(6))));
+    assert_eq!((request.step, node.lease()), (hold(5), Some(held(6))));
     assert!(report_all(&node.service).await);
     node.service.leases.settle_and_report(&node.driver, "v").await;
     assert!(link.try_recv().is_err(), "the cloud knows");
@@ -224,15 +224,15 @@ async fn after_one_silence_no_other_volume_is_kept_waiting_and_what_was_stated_i
     }
     let mut link = node.link();
     let begun = Instant::now();
-    let (all, own) =
+    let (all, request) =
         tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Held { epoch: 1 }));
-    assert!(!all && own.volume == "a", "{own:?}");
+    assert!(!all && request.volume == "a", "{request:?}");
     assert_eq!(begun.elapsed(), REPORT);
     assert_eq!(link.try_recv().unwrap().request.volume, "b");
     assert!(link.try_recv().is_err(), "c would have been kept from its callers too");
     let cloud = async {
         let b = answered(&mut link, Outcome::Held { epoch: 2 }).await;
-        [b, answered(&mut link, Outcome::Held { epoch: 3 }).await].map(|own| own.volume)
+        [b, answered(&mut link, Outcome::Held { epoch: 3 }).await].map(|request| request.volume)
     };
     let (all, rest) = tokio::join!(report_all(&node.service), cloud);
     assert!(all && rest == ["b", "c"], "{rest:?}");
@@ -255,8 +255,9 @@ async fn what_cannot_be_kept_on_a_full_disk_is_let_go_when_there_is_room() {
     assert!(!report_all(&node.service).await);
     std::fs::remove_file(&kept).unwrap();
     std::fs::rename(&aside, &kept).unwrap();
-    let (all, own) = tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Released));
-    assert!(all && own.step == Step::Release, "{own:?}");
+    let (all, request) =
+        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Released));
+    assert!(all && request.step == Step::Release, "{request:?}");
     assert_eq!(node.lease(), None);
     // A damaged lease is not reported, so it is looked at again.
     node.publish("v");
@@ -298,9 +299,11 @@ async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
     node.service.node.root.publish(&record.target, &attach::info(&record)).unwrap();
     let entry = node.service.node.root.entry(&record.target).unwrap();
     let mut link = node.link();
-    let (_, own) =
-        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Fenced { why: why() }));
-    assert_eq!(own.step, Step::Hold { epoch: 0, pod: String::new() });
+    let (_, request) = tokio::join!(
+        report_all(&node.service),
+        answered(&mut link, Outcome::Fenced { why: why() })
+    );
+    assert_eq!(request.step, Step::Hold { epoch: 0, pod: String::new() });
     assert!(
         matches!(node.lease(), Some(Lease::Fenced { .. })),
         "it is durable before anybody is waited for"
