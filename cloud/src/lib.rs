@@ -20,7 +20,7 @@ use crate::csi::front::Front;
 use crate::csi::node_fronts::NodeFronts;
 use crate::nodes::accept::Door;
 use crate::nodes::links::Links;
-use crate::relay::listen::Holders;
+use crate::relay::listen::RelayListener;
 use crate::state::policy::Policy;
 use crate::state::store::measured::Measured;
 use crate::state::store::url::StoreAt;
@@ -88,7 +88,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         let nodes = NodeFronts::new(directory, by_driver.clone());
         fronts.spawn("node fronts", nodes.keep(fronts.clone()));
     }
-    let holders = Holders::new(by_driver.clone(), fronts.clone());
+    let holders = RelayListener::new(by_driver.clone(), fronts.clone());
     holders.listen(&config.holders, &credentials).await?;
     let policies = config.policies;
     let kubernetes: Option<Arc<kubernetes::Published>> = config.kubernetes.as_ref().map(|_| Arc::default());

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         }
         Command::Ask(ask) => proto::host::program::runtime(1)?.block_on(cloud::cli::show::run(ask)),
         Command::Ca(Ca::Init { dir, hosts, days }) => ca::init(&dir, &hosts, days),
-        Command::Front(flags) => proto::host::program::runtime(1)?.block_on(cloud::relay::run(flags)),
+        Command::Front(flags) => proto::host::program::runtime(1)?.block_on(cloud::relay::run::run(flags.into())),
         Command::Ca(Ca::Issue { node, front, dir, days }) => match (node, front) {
             (_, Some(front)) => ca::issue_front(&dir, &front, days),
             (Some(node), None) => ca::issue(&dir, &node, days),

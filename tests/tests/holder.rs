@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use cloud::relay::address::Address;
+use cloud::relay::connection;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::Uri;
@@ -15,8 +17,6 @@ use prost::Message;
 use proto::control::hello::Message as Control;
 use proto::csi;
 use proto::csi::controller_client::ControllerClient;
-use proto::holder;
-use proto::holder::Place;
 use proto::host::tasks::Tasks;
 use proto::http2::upstream;
 use proto::link;
@@ -364,7 +364,7 @@ async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> any
     let world = World::new(true).await?;
     let front = world.front().await?;
     let mut headers = http::HeaderMap::new();
-    headers.insert(holder::AGAIN, http::HeaderValue::from_static("1"));
+    headers.insert(connection::AGAIN, http::HeaderValue::from_static("1"));
     let info = csi::GetCapacityResponse { available_capacity: 7, ..Default::default() };
     let fault =
         Fault::Raw { message: info.encode_to_vec().into(), headers: headers.clone(), trailers: headers };
@@ -402,8 +402,8 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
 
 /// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client before the server has
 /// looked at its certificate.
-async fn ask_at(place: &Place, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
-    let (upstream, connection) = upstream::connect(holder::dial(place, Some(&credentials)).await?).await?;
+async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
+    let (upstream, connection) = upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
     let tasks = Tasks::default();
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
@@ -434,7 +434,7 @@ async fn who_connects_and_says_nothing_keeps_no_holder_of_another_address_out() 
 #[tokio::test]
 async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> {
     let world = World::new(false).await?;
-    let place: Place = world.place.parse()?;
+    let place: Address = world.place.parse()?;
     let call = async |credentials| ask_at(&place, credentials).await;
     assert_eq!(call(world.stand.credentials("front-1", Role::Front)?).await?, 200);
     assert!(call(world.stand.credentials(NODE, Role::Node)?).await.is_err(), "a node's certificate is taken");

@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use proto::config::Flags;
-use proto::holder::Place;
 use proto::link::endpoint::Endpoint;
+use proto::link::tls::Files;
 use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::kubernetes::settings::{Publish, Where};
+use crate::relay;
+use crate::relay::address::Address;
 use crate::state::store::url::StoreAt;
 
 /// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
@@ -92,7 +95,7 @@ pub struct Serve {
     /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given several times.
     /// Then --fronts may be left out, and --admin says where the admin socket is
     #[arg(long = "holders", value_name = "PLACE")]
-    pub holders: Vec<Place>,
+    pub holders: Vec<Address>,
 }
 
 /// What `front` takes.
@@ -107,7 +110,7 @@ pub struct Front {
     /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several the first that is
     /// there
     #[arg(long, value_name = "PLACE", required = true)]
-    pub to: Vec<Place>,
+    pub to: Vec<Address>,
     /// For https: the CA that both ends trust, PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub ca: Option<PathBuf>,
@@ -120,6 +123,16 @@ pub struct Front {
     /// How long calls in flight may still take when told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub grace: u16,
+}
+
+impl From<Front> for relay::run::Settings {
+    fn from(front: Front) -> Self {
+        let Front { fronts, drivers, to: servers, ca, cert, key, grace } = front;
+        // clap requires all three or none.
+        let tls = ca.zip(cert).zip(key).map(|((ca, cert), key)| Files { ca, cert, key });
+        let grace = Duration::from_secs(grace.into());
+        Self { fronts, drivers, servers, tls, grace }
+    }
 }
 
 /// The commands that make certificates.

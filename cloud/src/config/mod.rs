@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use proto::config::{Common, HOUR, Problems, Reader};
-use proto::holder::Place;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
@@ -14,6 +13,7 @@ use crate::config::arguments::Serve;
 use crate::kubernetes::object::ObjectSettings;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
+use crate::relay::address::Address;
 use crate::state::policy::Policy;
 use crate::state::store::url::StoreAt;
 
@@ -30,7 +30,7 @@ pub struct Config {
     /// The directory of the fronts' sockets; none if all callers come by holders.
     pub fronts: Option<PathBuf>,
     /// Where holders of fronts' sockets bring their calls.
-    pub holders: Vec<Place>,
+    pub holders: Vec<Address>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
     /// Where calls go that name no node.
@@ -72,7 +72,7 @@ impl Config {
         let (policies, objects) = policies(&mut file, &drivers, default_node.as_ref());
         let fronts = file.path("fronts");
         let fronts = flags.fronts.or(fronts);
-        let holders = over(flags.holders, file.list("holders", str::parse::<Place>));
+        let holders = over(flags.holders, file.list("holders", str::parse::<Address>));
         if holders.is_empty() {
             file.required("fronts (--fronts)", fronts.as_ref());
         }

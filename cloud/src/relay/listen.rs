@@ -1,25 +1,23 @@
-//! At the csi-cloud that serves: takes the calls that holders of fronts' sockets bring.
+//! The csi-cloud end of the socket relays: accepts their connections and answers the calls on them.
 //!
-//! Told to stop, it lets go of them soon and marks them, since the holder sends them to the next csi-cloud with the
-//! same id, where they join what runs at the edge.
+//! When csi-cloud stops, it gives calls back soon and marks them. The relay sends them to the next csi-cloud
+//! with the same id, where they join the call that runs at the edge.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Error;
 use anyhow::Context;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use proto::csi::status::ToStatus;
-use proto::holder::{AGAIN, Acceptor, MODE, Place};
 use proto::host::chain;
 use proto::host::socket::Socket;
 use proto::host::tasks::Tasks;
-use proto::http2::forward::Body;
-use proto::http2::forward::failure;
+use proto::http2::forward::{Body, failure};
 use proto::http2::serve;
 use proto::http2::serve::Stopping;
 use proto::link::tls::Credentials;
@@ -30,53 +28,73 @@ use tonic::Code;
 use tracing::{debug, info, warn};
 
 use crate::csi::front::Front;
+use crate::error::Error;
 use crate::nodes::admission;
 use crate::nodes::admission::{Limits, Room};
+use crate::relay::address::Address;
+use crate::relay::connection::{AGAIN, Acceptor, MODE};
 
-/// How long calls in flight may still be answered here when csi-cloud is told to stop.
+/// How long a stopping csi-cloud may still answer calls in flight here.
 const SOON: Duration = Duration::from_millis(500);
-/// What one address may take; there are few holders.
+/// The wait after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The limits of one remote address; there are few relays.
 const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
 
-/// Takes holders' calls for these fronts.
+/// Takes relays' calls for these fronts.
 #[derive(Clone)]
-pub(crate) struct Holders {
+pub(crate) struct RelayListener {
     fronts: Arc<BTreeMap<DriverName, Arc<Front>>>,
     tasks: Tasks,
 }
 
-impl Holders {
-    /// Their connections are part of `tasks`.
+impl RelayListener {
+    /// Its connections are part of `tasks`.
     pub(crate) fn new(fronts: BTreeMap<DriverName, Arc<Front>>, tasks: Tasks) -> Self {
         Self { fronts: Arc::new(fronts), tasks }
     }
 
-    /// Listens at all places, and prints where.
+    /// Listens at all addresses, and prints them.
     ///
     /// # Errors
-    /// A place cannot be listened on.
-    pub(crate) async fn listen(&self, places: &[Place], credentials: &Credentials) -> anyhow::Result<()> {
-        for place in places {
-            let cannot = || format!("cannot listen for holders on {place} (holders, --holders)");
-            let place = match place {
-                Place::Unix(path) => {
-                    let socket = Socket::bind_for(path, MODE).with_context(cannot)?;
-                    self.tasks.spawn("holders", self.clone().accept_unix(socket));
-                    place.clone()
-                }
-                Place::Https { host, port } => {
-                    let addr = lookup_host(format!("{host}:{port}")).await.with_context(cannot)?.next();
-                    let listener =
-                        TcpListener::bind(addr.with_context(cannot)?).await.with_context(cannot)?;
-                    let port = listener.local_addr().with_context(cannot)?.port();
-                    let acceptor = Acceptor::new(credentials)?;
-                    self.tasks.spawn_until_stop("holders", self.clone().accept_tls(listener, acceptor));
-                    Place::Https { host: host.clone(), port }
-                }
+    /// An address cannot be listened on.
+    pub(crate) async fn listen(
+        &self,
+        addresses: &[Address],
+        credentials: &Credentials,
+    ) -> anyhow::Result<()> {
+        for address in addresses {
+            let bound = match address {
+                Address::Unix(path) => self.listen_unix(path),
+                Address::Https { host, port } => self.listen_tls(host, *port, credentials).await,
             };
-            println!("holders {place}");
+            let bound = bound.with_context(|| {
+                format!("cannot listen for holders on {address} (holders, --holders)")
+            })?;
+            println!("holders {bound}");
         }
         Ok(())
+    }
+
+    fn listen_unix(&self, path: &Path) -> anyhow::Result<Address> {
+        let socket = Socket::bind_for(path, MODE)?;
+        self.tasks.spawn("relays", self.clone().accept_unix(socket));
+        Ok(Address::Unix(path.to_owned()))
+    }
+
+    async fn listen_tls(
+        &self,
+        host: &str,
+        port: u16,
+        credentials: &Credentials,
+    ) -> anyhow::Result<Address> {
+        let address = lookup_host(format!("{host}:{port}")).await?.next();
+        let address = address.context("the host has no address")?;
+        let listener = TcpListener::bind(address).await?;
+        let port = listener.local_addr()?.port();
+        let acceptor = Acceptor::new(credentials)?;
+        self.tasks.spawn_until_stop("relays", self.clone().accept_tls(listener, acceptor));
+        Ok(Address::Https { host: host.to_owned(), port })
     }
 
     async fn accept_unix(self, socket: Socket) {
@@ -88,7 +106,7 @@ impl Holders {
             };
             match accepted {
                 Ok((stream, _)) => self.serve("unix".into(), Box::new(stream), None),
-                Err(error) => cannot_accept(&error).await,
+                Err(error) => pause_after(&error).await,
             }
         }
     }
@@ -97,40 +115,42 @@ impl Holders {
         let room = Room::new(LIMITS);
         loop {
             match listener.accept().await {
-                Ok((tcp, from)) => self.take(tcp, from, &acceptor, &room).await,
-                Err(error) => cannot_accept(&error).await,
+                Ok((tcp, from)) => self.admit(tcp, from, &acceptor, &room).await,
+                Err(error) => pause_after(&error).await,
             }
         }
     }
 
-    /// Authenticates and serves a connection in a task of its own, if its address has room.
-    async fn take(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Room) {
+    /// Authenticates and serves a connection in its own task, if its address is within the limits.
+    async fn admit(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Room) {
         let waiting = match room.enter(from.ip()).await {
             Ok(waiting) => waiting,
             Err(full) => return warn!(%from, error = %full, "refused a holder"),
         };
-        let (holders, acceptor) = (self.clone(), acceptor.clone());
+        let listener = self.clone();
+        let acceptor = acceptor.clone();
         self.tasks.spawn_until_stop("handshake", async move {
             let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(acceptor.accept(tcp)));
             match handshake.await.unwrap_or((Err(LinkError::TimedOut), None)) {
-                (Ok((front, io)), place) => holders.serve(front.to_string(), io, place),
+                (Ok((relay, io)), place) => listener.serve(relay.to_string(), io, place),
                 (Err(error), _) => warn!(%from, error = chain(&error), "refused a holder"),
             }
         });
     }
 
-    /// Serves a holder's connection in a task of its own, which has its address's place.
-    fn serve(&self, front: String, io: Io, place: Option<admission::Place>) {
-        info!(front, "a holder of fronts is connected");
-        let (holders, tasks) = (self.clone(), self.tasks.clone());
-        let service = move |request| holders.clone().answer(request);
-        self.tasks.spawn("holder", async move {
+    /// Serves a relay's connection in its own task, which keeps its place in the address's limit.
+    fn serve(&self, relay: String, io: Io, place: Option<admission::Place>) {
+        info!(front = relay, "a socket relay is connected");
+        let listener = self.clone();
+        let tasks = self.tasks.clone();
+        let service = move |request| listener.clone().answer(request);
+        self.tasks.spawn("relay", async move {
             let _place = place;
             tokio::select! {
                 biased;
                 served = serve::serve(io, service, tasks.stopped()) => {
                     let reason = served.err().map(|error| chain(&error)).unwrap_or_default();
-                    debug!(front, reason, "a holder's connection ended");
+                    debug!(front = relay, reason, "a socket relay's connection ended");
                 }
                 () = tasks.given_up() => {}
             }
@@ -138,40 +158,50 @@ impl Holders {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let driver = request.uri().authority().map(|authority| authority.as_str()).unwrap_or_default();
+        let driver = request.uri().authority().map(|authority| authority.as_str());
+        let driver = driver.unwrap_or_default();
         let front = self.fronts.iter().find(|(name, _)| name.as_str() == driver);
-        let Some((_, front)) = front else { return Ok(failure(&Error::NoFront(driver.to_owned()))) };
+        let Some((_, front)) = front else {
+            return Ok(failure(&Error::NoFront(driver.to_owned())));
+        };
         let soon = async {
             self.tasks.stopped().await;
             tokio::time::sleep(SOON).await;
         };
-        let mut response = tokio::select! {
+        let answered = tokio::select! {
             biased;
-            answered = front.clone().answer_relayed(request) => match answered {
-                Ok(mut response) => {
-                    // The mark is ours alone: an edge's or a driver's would have the call sent again and again.
-                    response.headers_mut().remove(AGAIN);
-                    return Ok(response);
-                }
-                Err(error) if front.links().is_drained() && is_for_the_next(&error) => failure(&error),
-                Err(error) => return Ok(failure(&error)),
-            },
-            () = soon => failure(&Stopping("csi-cloud")),
+            answered = front.clone().answer_relayed(request) => answered,
+            () = soon => return Ok(again(failure(&Stopping("csi-cloud")))),
         };
-        response.headers_mut().insert(AGAIN, HeaderValue::from_static("1"));
-        Ok(response)
+        match answered {
+            Ok(mut response) => {
+                // An edge or a driver must not set the mark: the call would be sent again and again.
+                response.headers_mut().remove(AGAIN);
+                Ok(response)
+            }
+            Err(error) if front.links().is_drained() && is_for_the_next(&error) => {
+                Ok(again(failure(&error)))
+            }
+            Err(error) => Ok(failure(&error)),
+        }
     }
 }
 
-/// Whether a call that a stopping csi-cloud did not carry out, for want of links, say, is a matter for the next one.
+/// Marks an answer: the relay sends the call to the next csi-cloud.
+fn again(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(AGAIN, HeaderValue::from_static("1"));
+    response
+}
+
+/// Whether the next csi-cloud may carry out a call that this one, stopping, could not.
 fn is_for_the_next(error: &Error) -> bool {
     error.code() == Code::Unavailable || error.awaits_link()
 }
 
-/// Out of file descriptors, say: who is connected goes on.
-async fn cannot_accept(error: &std::io::Error) {
+/// A failed accept, for want of file descriptors say, does not end the relays that are connected.
+async fn pause_after(error: &std::io::Error) {
     warn!(%error, "cannot accept a holder");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(PAUSE).await;
 }
 
 #[cfg(test)]
@@ -180,8 +210,10 @@ mod tests {
 
     #[test]
     fn what_the_next_csi_cloud_may_do_is_left_to_it_whatever_its_code() {
-        let (node, driver): (_, DriverName) = ("n1".parse().unwrap(), "d.example".parse().unwrap());
-        assert!(is_for_the_next(&Error::Reschedule { node }), "a claim is given back because a link is gone");
+        let node = "n1".parse().unwrap();
+        let driver: DriverName = "d.example".parse().unwrap();
+        let reschedule = Error::Reschedule { node };
+        assert!(is_for_the_next(&reschedule), "a claim is given back because a link is gone");
         assert!(is_for_the_next(&Error::NoRoute { driver, why: String::new() }));
         assert!(!is_for_the_next(&Error::UnknownMethod("/x".into())));
     }

@@ -1,180 +1,193 @@
-//! The connection to the csi-cloud that serves, whichever that is now: made again as soon as it is lost, or as that
-//! csi-cloud says that it takes no more calls.
+//! The connection to the csi-cloud that serves, whichever that is now.
+//!
+//! A new one is made as soon as it is lost, or as csi-cloud says that it takes no more calls.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::BackoffBuilder;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Response, header};
 use proto::csi::Method;
 use proto::csi::frame;
-use proto::holder;
-use proto::holder::{AGAIN, Place};
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Call};
 use proto::http2::upstream;
-use proto::http2::upstream::Upstream;
+use proto::http2::upstream::{Received, Upstream};
 use proto::link::LinkError;
 use proto::link::tls::Credentials;
 use proto::names::DriverName;
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::relay::known;
-use crate::relay::known::Known;
+use crate::relay::address::Address;
+use crate::relay::connection;
+use crate::relay::connection::AGAIN;
+use crate::relay::last_answers::{LastAnswers, local_methods};
 
-/// The first and the longest time between two attempts to reach csi-cloud.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// How long csi-cloud may be away before the log says so as of something that is not right.
+/// The first wait between two attempts to reach csi-cloud.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// The longest wait between two attempts.
+const LONGEST: Duration = Duration::from_millis(500);
+/// How long csi-cloud may be away before the log warns; a restart takes less.
 const NORMAL: Duration = Duration::from_secs(5);
-/// How long csi-cloud may take to say what a driver can do.
+/// How long csi-cloud may take to answer a local call.
 const ASK: Duration = Duration::from_secs(5);
-/// How long a connection whose first call failed may take to say why.
+/// How long a connection whose first call failed may take to report its reason.
 const CLOSING: Duration = Duration::from_millis(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where calls are carried out.
+/// The csi-cloud that serves.
 pub(super) struct Server {
-    places: Vec<Place>,
+    addresses: Vec<Address>,
     credentials: Option<Credentials>,
-    now: watch::Sender<Option<Arc<Connected>>>,
+    now: watch::Sender<Option<Arc<Connection>>>,
 }
 
 /// A connection to a csi-cloud.
-pub(super) struct Connected {
+pub(super) struct Connection {
     upstream: Upstream,
-    place: String,
-    /// Stopped when no more calls can be begun on it; those in flight may go on.
+    address: String,
+    /// Stopped when no more calls can begin on the connection; those in flight may go on.
     over: Tasks,
 }
 
 impl Server {
-    /// One that is at the first of these places at which it is found.
-    pub(super) fn new(places: Vec<Place>, credentials: Option<Credentials>) -> Self {
-        Self { places, credentials, now: watch::Sender::new(None) }
+    /// The csi-cloud at the first of these addresses that answers.
+    pub(super) fn new(addresses: Vec<Address>, credentials: Option<Credentials>) -> Self {
+        Self { addresses, credentials, now: watch::Sender::new(None) }
     }
 
-    /// Keeps a connection until dropped, and learns what csi-cloud says of the drivers whenever there is a new one.
-    pub(super) async fn keep(self: Arc<Self>, known: Arc<Known>, drivers: Vec<DriverName>, tasks: Tasks) {
-        let mut waited = Instant::now();
+    /// Keeps a connection until dropped. Each new one fetches the answers to local calls.
+    pub(super) async fn keep(
+        self: Arc<Self>,
+        last_answers: Arc<LastAnswers>,
+        drivers: Vec<DriverName>,
+        tasks: Tasks,
+    ) {
+        let mut lost = Instant::now();
         let mut delays = backoff();
         loop {
-            let connected = Arc::new(self.connect(&drivers, &tasks).await);
+            let connection = Arc::new(self.connect(&drivers, &tasks).await);
             let begun = Instant::now();
-            info!(server = connected.place, away = ?waited.elapsed(), "csi-cloud carries the calls out");
-            self.now.send_replace(Some(connected.clone()));
-            let (asked, known, drivers) = (connected.clone(), known.clone(), drivers.clone());
-            let asking = async move { asked.ask(&known, &drivers).await };
-            connected.over.spawn_until_stop("questions", asking);
-            connected.over.stopped().await;
-            waited = Instant::now();
+            let server = &connection.address;
+            info!(server, away = ?lost.elapsed(), "csi-cloud carries the calls out");
+            self.now.send_replace(Some(connection.clone()));
+            let fetching = fetch(connection.clone(), last_answers.clone(), drivers.clone());
+            connection.over.spawn_until_stop("questions", fetching);
+            connection.over.stopped().await;
+            lost = Instant::now();
             self.now.send_if_modified(|now| now.take().is_some());
-            info!(server = connected.place, "csi-cloud takes no more calls; they are held until it is back");
+            info!(server, "csi-cloud takes no more calls; they are held until it is back");
             if begun.elapsed() > NORMAL {
                 delays = backoff();
             }
-            // So that one that ends each connection soon is not asked without a pause.
-            tokio::time::sleep(delays.next().unwrap_or(BACKOFF.1)).await;
+            // A csi-cloud that ends each connection soon is not asked without a pause.
+            sleep(delays.next().unwrap_or(LONGEST)).await;
         }
     }
 
     /// The connection, if there is one.
-    pub(super) fn now(&self) -> Option<Arc<Connected>> {
-        self.now.borrow().clone().filter(|connected| !connected.over.is_stopped())
+    pub(super) fn now(&self) -> Option<Arc<Connection>> {
+        self.now.borrow().clone().filter(|connection| !connection.over.is_stopped())
     }
 
     /// Waits for a connection.
-    pub(super) async fn next(&self) -> Arc<Connected> {
+    pub(super) async fn next(&self) -> Arc<Connection> {
         let mut now = self.now.subscribe();
         loop {
-            if let Some(connected) = self.now() {
-                return connected;
+            if let Some(connection) = self.now() {
+                return connection;
             }
             if now.changed().await.is_err() {
-                // The sender is ours, so this cannot be.
-                std::future::pending::<()>().await;
+                // `self` has the sender, so this cannot be.
+                pending::<()>().await;
             }
         }
     }
 
-    /// Tries all places in turn until one answers.
-    async fn connect(&self, drivers: &[DriverName], tasks: &Tasks) -> Connected {
-        let (begun, mut told) = (Instant::now(), false);
+    /// Tries all addresses in turn until one answers.
+    async fn connect(&self, drivers: &[DriverName], tasks: &Tasks) -> Connection {
+        let begun = Instant::now();
+        let mut warned = false;
         let mut delays = backoff();
         loop {
-            // A csi-cloud that is started again is not there for a while, as it should be.
-            let tell = !told && begun.elapsed() > NORMAL;
-            for place in &self.places {
-                match self.dial(place, drivers, tasks).await {
-                    Ok(connected) => return connected,
-                    Err(error) if tell => {
-                        warn!(%place, reason = %chain(&error), "cannot reach csi-cloud; calls are held")
+            let warn_now = !warned && begun.elapsed() > NORMAL;
+            for address in &self.addresses {
+                match self.dial(address, drivers, tasks).await {
+                    Ok(connection) => return connection,
+                    Err(error) if warn_now => {
+                        let reason = chain(&error);
+                        warn!(%address, reason, "cannot reach csi-cloud; calls are held");
                     }
-                    Err(error) => debug!(%place, reason = %chain(&error), "csi-cloud is not there yet"),
+                    Err(error) => {
+                        debug!(%address, reason = chain(&error), "csi-cloud is not there yet");
+                    }
                 }
             }
-            told |= tell;
-            tokio::time::sleep(delays.next().unwrap_or(BACKOFF.1)).await;
+            warned |= warn_now;
+            sleep(delays.next().unwrap_or(LONGEST)).await;
         }
     }
 
-    /// Connects, and has a first answer: by TLS 1.3 a client is done before its certificate was looked at, so one that
-    /// is refused learns it only then.
+    /// Connects, and waits for a first answer.
+    ///
+    /// With TLS 1.3 a client is done before the server has checked its certificate: a relay that is refused learns
+    /// it only then.
     async fn dial(
         &self,
-        place: &Place,
+        address: &Address,
         drivers: &[DriverName],
         tasks: &Tasks,
-    ) -> Result<Connected, LinkError> {
-        let io = holder::dial(place, self.credentials.as_ref()).await?;
-        let connecting = timeout(ASK, upstream::connect(io)).await.map_err(|_| LinkError::TimedOut)?;
-        let closed = |error: h2::Error| LinkError::Closed(chain(&error));
-        let (upstream, connection) = connecting.map_err(closed)?;
-        // Not told to stop by the others' end: calls in flight go on when no new ones are begun.
+    ) -> Result<Connection, LinkError> {
+        let io = connection::dial(address, self.credentials.as_ref()).await?;
+        let connecting = timeout(ASK, upstream::connect(io)).await;
+        let connecting = connecting.map_err(|_| LinkError::TimedOut)?;
+        let (upstream, driving) = connecting.map_err(|error| LinkError::Closed(chain(&error)))?;
+        // Stopped by nothing but the peer: calls in flight go on when no new ones begin.
         let over = tasks.child();
         let ended = over.clone();
-        let (tell, told) = oneshot::channel();
+        let (report, reported) = oneshot::channel();
         tasks.spawn_until_stop("connection", async move {
-            let reason = connection.await.err().map(|error| chain(&error));
-            // Who asked may know enough already.
-            let _ = tell.send(reason.unwrap_or_else(|| "it closed the connection".into()));
+            let reason = driving.await.err().map(|error| chain(&error));
+            // Nobody receives it after the first answer.
+            let _ = report.send(reason.unwrap_or_else(|| "it closed the connection".into()));
             ended.stop();
         });
-        let connected = Connected { upstream, place: place.to_string(), over };
-        let answered = timeout(ASK, connected.answers(drivers)).await.map_err(|_| LinkError::TimedOut);
-        match answered.and_then(|answered| answered.map_err(|error| LinkError::Closed(error.to_string()))) {
-            Ok(()) => Ok(connected),
-            Err(error) => {
-                // What the connection ended with says more than what became of a call on it.
-                let closed = timeout(CLOSING, told).await;
-                connected.over.stop();
-                Err(closed.ok().and_then(Result::ok).map_or(error, LinkError::Closed))
-            }
-        }
+        let connection = Connection { upstream, address: address.to_string(), over };
+        let failed = match timeout(ASK, connection.check(drivers)).await {
+            Ok(Ok(())) => return Ok(connection),
+            Ok(Err(error)) => LinkError::Closed(error.to_string()),
+            Err(_) => LinkError::TimedOut,
+        };
+        // The connection's end says more than the failure of a call on it.
+        let reason = timeout(CLOSING, reported).await;
+        connection.over.stop();
+        Err(reason.ok().and_then(Result::ok).map_or(failed, LinkError::Closed))
     }
 }
 
 /// Why a call that was sent has no answer.
-pub(super) enum Failed {
-    /// This csi-cloud went or goes away; the next one is to get the call.
-    Away(BoxError),
-    /// It broke off this call alone.
-    Broke(BoxError),
+pub(super) enum SendError {
+    /// This csi-cloud is gone or stops; the next one is to get the call.
+    Gone(BoxError),
+    /// This call alone failed.
+    Broken(BoxError),
 }
 
-impl Connected {
-    /// Sends a call that has one answer.
+impl Connection {
+    /// Sends a unary call.
     pub(super) async fn send(
         &self,
         call: Call,
         driver: &Authority,
         deadline: Option<Instant>,
-    ) -> Result<Answer, Failed> {
+    ) -> Result<Answer, SendError> {
         let answered = async {
             let response = self.begin(call, driver, deadline).await?;
             let again = self.is_again(&response);
@@ -182,24 +195,24 @@ impl Connected {
         };
         match answered.await {
             Ok((answer, false)) => Ok(answer),
-            Ok((_, true)) => Err(Failed::Away("it is stopping".into())),
-            Err(error) if self.is_lost(&error) => Err(Failed::Away(error)),
-            Err(error) => Err(Failed::Broke(error)),
+            Ok((_, true)) => Err(SendError::Gone("it is stopping".into())),
+            Err(error) if self.is_lost(&error) => Err(SendError::Gone(error)),
+            Err(error) => Err(SendError::Broken(error)),
         }
     }
 
-    /// Sends a call and gives back the head of its answer.
+    /// Sends a call and returns the head of its answer.
     pub(super) async fn begin(
         &self,
         call: Call,
         driver: &Authority,
         deadline: Option<Instant>,
-    ) -> Result<http::Response<upstream::Received>, BoxError> {
+    ) -> Result<Response<Received>, BoxError> {
         forward::forward(&self.upstream, &call, driver, deadline).await
     }
 
-    /// Whether csi-cloud says with this answer that it is stopping, and that the next one is to get the call.
-    pub(super) fn is_again<B>(&self, response: &http::Response<B>) -> bool {
+    /// Whether csi-cloud answers that it is stopping and that the next one is to get the call.
+    pub(super) fn is_again<B>(&self, response: &Response<B>) -> bool {
         let again = response.headers().contains_key(AGAIN);
         if again {
             self.over.stop();
@@ -207,9 +220,9 @@ impl Connected {
         again
     }
 
-    /// Whether the error is the connection's and not that of one call; then no more calls are begun on it.
+    /// Whether the error is the connection's and not that of one call; then no more calls begin on it.
     pub(super) fn is_lost(&self, error: &BoxError) -> bool {
-        // A call that HTTP/2 itself cannot take is at fault alone, and would be so at the next csi-cloud.
+        // A call that HTTP/2 itself refuses is at fault alone; the next csi-cloud would refuse it too.
         let ended = |h2: &h2::Error| h2.is_io() || h2.is_go_away() || self.upstream.is_closed();
         let lost = error.downcast_ref::<h2::Error>().is_some_and(|h2| !h2.is_reset() && ended(h2));
         if lost {
@@ -218,27 +231,32 @@ impl Connected {
         lost
     }
 
-    /// Has an answer, whatever it is, that only a csi-cloud which takes our calls gives.
-    async fn answers(&self, drivers: &[DriverName]) -> Result<(), BoxError> {
-        let (Some(driver), Some(method)) = (drivers.first(), known::methods().next()) else { return Ok(()) };
+    /// Asks one question. Any answer shows that csi-cloud takes our calls.
+    async fn check(&self, drivers: &[DriverName]) -> Result<(), BoxError> {
+        let Some(driver) = drivers.first() else { return Ok(()) };
+        let Some(method) = local_methods().next() else { return Ok(()) };
         match self.send(question(method), &Authority::try_from(driver.as_str())?, None).await {
             Ok(_) => Ok(()),
-            Err(Failed::Away(error) | Failed::Broke(error)) => Err(error),
+            Err(SendError::Gone(error) | SendError::Broken(error)) => Err(error),
         }
     }
+}
 
-    /// Learns what csi-cloud says of the drivers.
-    async fn ask(&self, known: &Known, drivers: &[DriverName]) {
-        for driver in drivers {
-            let Ok(authority) = Authority::try_from(driver.as_str()) else { continue };
-            for method in known::methods() {
-                let deadline = Instant::now() + ASK;
-                let asking = self.send(question(method), &authority, Some(deadline));
-                match tokio::time::timeout_at(deadline, asking).await {
-                    Ok(Ok(answer)) => known.keep(driver, method, &answer),
-                    Ok(Err(Failed::Broke(_))) | Err(_) => {}
-                    Ok(Err(Failed::Away(_))) => return,
-                }
+/// Fetches csi-cloud's answers to the local calls of all drivers.
+async fn fetch(
+    connection: Arc<Connection>,
+    last_answers: Arc<LastAnswers>,
+    drivers: Vec<DriverName>,
+) {
+    for driver in &drivers {
+        let Ok(authority) = Authority::try_from(driver.as_str()) else { continue };
+        for method in local_methods() {
+            let deadline = Instant::now() + ASK;
+            let asking = connection.send(question(method), &authority, Some(deadline));
+            match timeout_at(deadline, asking).await {
+                Ok(Ok(answer)) => last_answers.keep(driver, method, &answer),
+                Ok(Err(SendError::Broken(_))) | Err(_) => {}
+                Ok(Err(SendError::Gone(_))) => return,
             }
         }
     }
@@ -252,8 +270,11 @@ fn question(method: Method) -> Call {
 }
 
 fn backoff() -> backon::ExponentialBackoff {
-    let (first, last) = BACKOFF;
-    backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(last).without_max_times().build()
+    backon::ExponentialBuilder::new()
+        .with_min_delay(SHORTEST)
+        .with_max_delay(LONGEST)
+        .without_max_times()
+        .build()
 }
 
 #[cfg(test)]
@@ -262,23 +283,23 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use crate::error::Error;
     use proto::host::socket::Socket;
+    use proto::http2::forward::failure;
     use proto::http2::serve;
     use tokio::net::UnixListener;
 
-    use proto::http2::forward::failure;
-
     use super::*;
+    use crate::error::Error;
 
-    /// Takes each connection and drops it, as one does that refuses the certificate after the client's handshake.
+    /// Accepts each connection and drops it: the certificate is refused after the client's handshake.
     fn refuse(path: &Path, tasks: &Tasks) -> Arc<AtomicUsize> {
-        let (listener, times) = (UnixListener::bind(path).unwrap(), Arc::new(AtomicUsize::new(0)));
+        let listener = UnixListener::bind(path).unwrap();
+        let times = Arc::new(AtomicUsize::new(0));
         let counted = times.clone();
         tasks.spawn_until_stop("refusing", async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
-                // What was sent is read first: the client saw no failure.
+                // The client's bytes are read first, so its handshake succeeds.
                 let _ = stream.readable().await;
             }
         });
@@ -287,13 +308,15 @@ mod tests {
 
     #[tokio::test]
     async fn who_refuses_us_is_passed_over_and_not_asked_without_a_pause() {
-        let (dir, tasks) = (tempfile::tempdir().unwrap(), Tasks::default());
+        let dir = tempfile::tempdir().unwrap();
+        let tasks = Tasks::default();
         let [bad, good] = ["bad", "good"].map(|name| dir.path().join(name));
         let times = refuse(&bad, &tasks);
-        let places = [bad, good.clone()].map(Place::Unix).to_vec();
-        let server = Arc::new(Server::new(places, None));
+        let addresses = [bad, good.clone()].map(Address::Unix).to_vec();
+        let server = Arc::new(Server::new(addresses, None));
         let drivers = vec!["d.example".parse().unwrap()];
-        tasks.spawn_until_stop("server", server.clone().keep(Arc::default(), drivers, tasks.clone()));
+        let keeping = server.clone().keep(Arc::default(), drivers, tasks.clone());
+        tasks.spawn_until_stop("server", keeping);
         let refused = async {
             while times.load(Ordering::Relaxed) < 5 {
                 tokio::task::yield_now().await;
@@ -307,8 +330,8 @@ mod tests {
         };
         tasks.spawn("serving", serve::serve_socket(socket, answer, tasks.clone()));
         let connected = timeout(Duration::from_secs(20), server.next()).await.unwrap();
-        assert!(connected.place.ends_with("good"), "{}", connected.place);
-        // Five at once would have been at 10 ms each; by the time of a second there are a handful.
+        assert!(connected.address.ends_with("good"), "{}", connected.address);
+        // The waits grow from 10 ms to 500 ms, so a second has a handful of attempts.
         assert!(times.load(Ordering::Relaxed) < 50, "{times:?}");
         tasks.finish(Duration::from_secs(5)).await;
     }
