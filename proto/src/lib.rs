@@ -3,7 +3,6 @@
 pub mod config;
 pub mod control;
 pub mod csi;
-pub mod holder;
 pub mod host;
 pub mod http2;
 pub mod link;
