@@ -91,16 +91,16 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let holders = RelayListener::new(by_driver.clone(), fronts.clone());
     holders.listen(&config.holders, &credentials).await?;
     let policies = config.policies;
-    let kubernetes: Option<Arc<kubernetes::Published>> = config.kubernetes.as_ref().map(|_| Arc::default());
+    let kubernetes: Option<Arc<kubernetes::published::Published>> = config.kubernetes.as_ref().map(|_| Arc::default());
     if let (Some(settings), Some(published)) = (config.kubernetes, &kubernetes) {
-        let facts = kubernetes::Facts {
+        let facts = kubernetes::keeper::Facts {
             store: store.clone(),
             links: links.clone(),
             calls: calls.clone(),
             policies: policies.clone(),
-            objects: config.objects,
+            csidrivers: config.objects,
         };
-        kubernetes::start(settings, facts, published.clone(), &watching).await?;
+        kubernetes::run::start(settings, facts, published.clone(), &watching).await?;
     }
     let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
     let insight = Arc::new(insight);

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::admin::health::{connection, taken};
 use crate::csi::front::Front;
-use crate::kubernetes::Published;
+use crate::kubernetes::published::Published;
 use crate::nodes::links::Links;
 use crate::state::policy::Policy;
 use crate::state::store::writer::Store;

@@ -10,7 +10,7 @@ use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
 
 use crate::config::arguments::Serve;
-use crate::kubernetes::object::ObjectSettings;
+use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
 use crate::relay::address::Address;
@@ -38,7 +38,7 @@ pub struct Config {
     /// One for each of `drivers`.
     pub policies: BTreeMap<DriverName, Policy>,
     /// What their CSIDriver objects say: one for each of `drivers`.
-    pub objects: BTreeMap<DriverName, ObjectSettings>,
+    pub objects: BTreeMap<DriverName, CsiDriverSettings>,
     /// Where it is kept what lives where.
     pub store: StoreAt,
     /// The socket of the commands that show and change what is known.
@@ -151,14 +151,14 @@ fn policies(
     file: &mut Reader,
     drivers: &[DriverName],
     default_node: Option<&NodeName>,
-) -> (BTreeMap<DriverName, Policy>, BTreeMap<DriverName, ObjectSettings>) {
+) -> (BTreeMap<DriverName, Policy>, BTreeMap<DriverName, CsiDriverSettings>) {
     let default = |driver: &DriverName| (driver.clone(), Policy::new(default_node));
     let mut policies: BTreeMap<_, _> = drivers.iter().map(default).collect();
-    let no_settings = |driver: &DriverName| (driver.clone(), ObjectSettings::default());
+    let no_settings = |driver: &DriverName| (driver.clone(), CsiDriverSettings::default());
     let mut objects: BTreeMap<_, _> = drivers.iter().map(no_settings).collect();
     file.named_sections("driver", |name, section| {
         let policy = Policy::read(name, section, default_node);
-        let object = ObjectSettings::read(name, section);
+        let object = CsiDriverSettings::read(name, section);
         match drivers.iter().find(|driver| driver.as_str() == name) {
             Some(driver) => {
                 policies.insert(driver.clone(), policy);

@@ -34,7 +34,7 @@ fn policy(file: &str, driver: &str) -> Policy {
     load(file, &[]).unwrap().policies.remove(&driver.parse().unwrap()).unwrap()
 }
 
-fn object(file: &str, driver: &str) -> ObjectSettings {
+fn object(file: &str, driver: &str) -> CsiDriverSettings {
     load(file, &[]).unwrap().objects.remove(&driver.parse().unwrap()).unwrap()
 }
 

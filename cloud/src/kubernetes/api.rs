@@ -1,7 +1,15 @@
-//! Requests to the API server: paced, each with an end, counted, and with errors that say what to do.
+//! Requests to the API server: paced, each with a timeout, counted, and with errors that say what to do.
 //!
-//! An outage of any length is told once when it begins and once when it is over. Nothing but this module's own task
-//! ever waits here.
+//! An outage is logged when it begins and when it ends. These are the rights of our role, as `deploy/` gives them:
+//!
+//! | group | resource | verbs | why |
+//! |---|---|---|---|
+//! | storage.k8s.io | csidrivers | get, list, watch, create, patch | the object of each driver |
+//! | storage.k8s.io | csinodes | get, list, watch, create, patch | entries of nodes without a kubelet that makes them |
+//! | (core) | nodes | get, list, watch, patch | labels of segments, the annotation with ids |
+//! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node that is away |
+//! | (core) | persistentvolumes | get | whose volume is lost |
+//! | events.k8s.io | events | create, patch | Events |
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -9,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::kube::Client;
-use ::kube::runtime::watcher;
+use kube::Client;
+use kube::runtime::watcher;
 use anyhow::Context;
 use proto::host::chain;
 use tokio::sync::Notify;
@@ -34,27 +42,27 @@ const SILENCE: Duration = Duration::from_secs(330);
 pub(super) enum ApiError {
     /// Nobody answers, or not in time, or only to say that it cannot now.
     #[error("the API server of Kubernetes does not answer; what is to be done there waits")]
-    Away(#[source] Option<Box<::kube::Error>>),
+    Away(#[source] Option<Box<kube::Error>>),
     /// Our role lacks something.
     #[error("the API server does not let us; does our ClusterRole have all that deploy/ gives it?")]
-    Forbidden(#[source] Box<::kube::Error>),
+    Forbidden(#[source] Box<kube::Error>),
     /// Another manager has a field, or the object has changed since it was read.
     #[error("somebody else manages a part of it, or has just changed it")]
-    Conflict(#[source] Box<::kube::Error>),
+    Conflict(#[source] Box<kube::Error>),
     /// There is no such object.
     #[error("there is none")]
     Missing,
     /// The API server does not take it, or fails with it.
     #[error("the API server refuses it, or fails with it")]
-    Refused(#[source] Box<::kube::Error>),
+    Refused(#[source] Box<kube::Error>),
 }
 
-impl From<::kube::Error> for ApiError {
-    fn from(error: ::kube::Error) -> Self {
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> Self {
         let code = match &error {
-            ::kube::Error::Api(status) => status.code,
+            kube::Error::Api(status) => status.code,
             // What cannot be asked or read of one object says nothing of the others.
-            ::kube::Error::SerdeError(_) | ::kube::Error::BuildRequest(_) => 500,
+            kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => 500,
             _ => 0,
         };
         match code {
@@ -101,12 +109,12 @@ impl Server {
     /// What says where it is cannot be read, or not be used.
     pub(super) async fn new(at: &ApiAt, calls: Arc<Calls>) -> anyhow::Result<Self> {
         let mut config = match at {
-            ApiAt::InCluster => ::kube::Config::incluster()
+            ApiAt::InCluster => kube::Config::incluster()
                 .context("the API of Kubernetes cannot be found (kubernetes = in-cluster); is this a pod?")?,
             ApiAt::Kubeconfig(path) => {
                 let cannot = || format!("the kubeconfig {} cannot be used (--kubernetes)", path.display());
-                let file = ::kube::config::Kubeconfig::read_from(path).with_context(cannot)?;
-                ::kube::Config::from_custom_kubeconfig(file, &::kube::config::KubeConfigOptions::default())
+                let file = kube::config::Kubeconfig::read_from(path).with_context(cannot)?;
+                kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
                     .await
                     .with_context(cannot)?
             }
@@ -126,7 +134,7 @@ impl Server {
     pub(super) async fn ask<T>(
         &self,
         what: &'static str,
-        request: impl Future<Output = Result<T, ::kube::Error>> + Send,
+        request: impl Future<Output = Result<T, kube::Error>> + Send,
     ) -> Result<T, ApiError> {
         let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
         tokio::time::sleep(wait).await;
@@ -193,7 +201,7 @@ impl Server {
 }
 
 /// No request of ours is without an end, and who asks here asks again by himself.
-fn limit(config: &mut ::kube::Config) {
+fn limit(config: &mut kube::Config) {
     config.default_retry = false;
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true;
@@ -222,7 +230,7 @@ impl Pace {
 impl Server {
     /// One that is never asked.
     pub(super) fn nowhere() -> Self {
-        let config = ::kube::Config::new(http::Uri::from_static("http://127.0.0.1:9"));
+        let config = kube::Config::new(http::Uri::from_static("http://127.0.0.1:9"));
         Self::by(Client::try_from(config).unwrap(), Arc::default())
     }
 
@@ -237,9 +245,9 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use ::kube::Api;
-    use ::kube::api::ListParams;
-    use ::kube::core::Status;
+    use kube::Api;
+    use kube::api::ListParams;
+    use kube::core::Status;
     use k8s_openapi::api::core::v1::Node;
     use tokio::net::TcpListener;
 
@@ -249,7 +257,7 @@ mod tests {
     async fn an_api_server_that_says_nothing_does_not_hold_a_list_for_ever() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = format!("http://{}", listener.local_addr().unwrap());
-        let mut config = ::kube::Config::new(at.parse().unwrap());
+        let mut config = kube::Config::new(at.parse().unwrap());
         limit(&mut config);
         let nodes: Api<Node> = Api::all(Client::try_from(config).unwrap());
         let all = ListParams::default();
@@ -271,7 +279,7 @@ mod tests {
     fn an_answer_says_whether_to_wait_or_to_look() {
         let of = |code: u16| {
             let status = Status { code, ..Status::default() };
-            ApiError::from(::kube::Error::Api(Box::new(status))).outcome()
+            ApiError::from(kube::Error::Api(Box::new(status))).outcome()
         };
         for (code, outcome) in [
             (403, "forbidden"),
@@ -288,6 +296,6 @@ mod tests {
             assert_eq!(of(code), outcome, "{code}");
         }
         let lost = std::io::Error::other("x");
-        assert_eq!(ApiError::from(::kube::Error::ReadEvents(lost)).outcome(), "away");
+        assert_eq!(ApiError::from(kube::Error::ReadEvents(lost)).outcome(), "away");
     }
 }

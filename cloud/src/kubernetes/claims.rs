@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ::kube::api::PartialObjectMeta;
+use kube::api::PartialObjectMeta;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proto::csi::{Id, Kind, Method};
@@ -28,7 +28,7 @@ pub(super) struct Pending {
 
 /// Why a claim waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Waits {
+pub(super) enum Reason {
     /// The node has had no link for this time.
     Away(NodeName, Duration),
     /// An operator removed the node.
@@ -56,23 +56,23 @@ fn pending(metadata: &ObjectMeta) -> Option<Pending> {
 
 /// Why a claim waits, if a node is the reason. `away` says for how long a node has had no link; what is shorter than
 /// `patience` is no reason yet.
-pub(super) fn waits(
+pub(super) fn reason(
     claim: &Pending,
     state: &State,
     away: impl Fn(&NodeName) -> Option<Duration>,
     patience: Duration,
-) -> Option<Waits> {
+) -> Option<Reason> {
     let driver = state.driver(&claim.driver);
     // external-provisioner's names, unless it is told another prefix.
     let name = Id::Name(Method::creating(Kind::Volume), format!("pvc-{}", claim.uid));
     let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
     let node = sent.or_else(|| claim.node.clone())?;
     if state.is_removed(&node) {
-        return Some(Waits::Removed(node));
+        return Some(Reason::Removed(node));
     }
     let away = away(&node).filter(|away| *away >= patience)?;
     let known = driver.is_some_and(|driver| driver.at(&node).is_some());
-    Some(if known { Waits::Away(node, away) } else { Waits::Unknown(node) })
+    Some(if known { Reason::Away(node, away) } else { Reason::Unknown(node) })
 }
 
 #[cfg(test)]
@@ -115,14 +115,14 @@ mod tests {
         let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
         let why = |uid: &str, selected: Option<&str>, away: Option<Duration>| {
             let claim = Pending { uid: uid.into(), driver: driver.clone(), node: selected.map(node) };
-            waits(&claim, &state, |_| away, second * 10)
+            reason(&claim, &state, |_| away, second * 10)
         };
-        assert_eq!(why("x", Some("n1"), Some(minute)), Some(Waits::Away(node("n1"), minute)));
+        assert_eq!(why("x", Some("n1"), Some(minute)), Some(Reason::Away(node("n1"), minute)));
         assert_eq!(why("x", Some("n1"), Some(second)), None);
         assert_eq!(why("x", Some("n1"), None), None);
         assert_eq!(why("x", None, Some(minute)), None);
-        assert_eq!(why("sent", Some("n1"), Some(minute)), Some(Waits::Away(node("n2"), minute)));
-        assert_eq!(why("x", Some("n3"), None), Some(Waits::Removed(node("n3"))));
-        assert_eq!(why("x", Some("n9"), Some(minute)), Some(Waits::Unknown(node("n9"))));
+        assert_eq!(why("sent", Some("n1"), Some(minute)), Some(Reason::Away(node("n2"), minute)));
+        assert_eq!(why("x", Some("n3"), None), Some(Reason::Removed(node("n3"))));
+        assert_eq!(why("x", Some("n9"), Some(minute)), Some(Reason::Unknown(node("n9"))));
     }
 }

@@ -10,7 +10,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
-use crate::kubernetes::claims::Waits;
+use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
 use crate::state::known::State;
 use crate::state::record::Home;
@@ -66,22 +66,22 @@ impl About {
 }
 
 /// A claim waits for a node.
-pub(super) fn waiting(key: &str, uid: &str, waits: &Waits) -> Notice {
+pub(super) fn waiting(key: &str, uid: &str, waits: &Reason) -> Notice {
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
     let about = About::Claim { namespace: namespace.into(), name: name.into(), uid: Some(uid.into()) };
     let (reason, note) = match waits {
-        Waits::Away(node, away) => (
+        Reason::Away(node, away) => (
             "EdgeAway",
             format!(
                 "node {node} has had no link to csi-cloud for {}; the volume is made when it is back",
                 minutes(*away)
             ),
         ),
-        Waits::Removed(node) => (
+        Reason::Removed(node) => (
             "EdgeRemoved",
             format!("node {node} was removed for good (csi-cloud node admit {node} lets it in again)"),
         ),
-        Waits::Unknown(node) => (
+        Reason::Unknown(node) => (
             "EdgeUnknown",
             format!("no csi-edge at node {node} has linked and told of this driver; does it run there?"),
         ),
@@ -194,11 +194,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_is_told_once_an_hour() {
         let (mut told, now) = (Told::default(), Instant::now());
-        let away = |name: &str| waiting(name, "u", &Waits::Away(node("n1"), Duration::from_secs(300)));
+        let away = |name: &str| waiting(name, "u", &Reason::Away(node("n1"), Duration::from_secs(300)));
         assert!(told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now), "it was not told yet");
         told.keep(&away("s/a"), now, AGAIN);
         assert!(!told.is_news(&away("s/a"), now) && told.is_news(&away("s/b"), now));
-        let removed = waiting("s/a", "u", &Waits::Removed(node("n1")));
+        let removed = waiting("s/a", "u", &Reason::Removed(node("n1")));
         assert!(told.is_news(&removed, now), "another reason is other news");
         assert!(told.is_news(&away("s/a"), now + AGAIN));
         let mut tell = |number: usize, now| {

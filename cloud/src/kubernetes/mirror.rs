@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ::kube::api::PartialObjectMeta;
-use ::kube::runtime::watcher::Event;
+use kube::api::PartialObjectMeta;
+use kube::runtime::watcher::Event;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSINodeDriver};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::kubernetes::claims::Pending;
-use crate::kubernetes::owner::Owners;
+use crate::kubernetes::managed_fields::ManagedFields;
 
 /// The annotation with a node's ids, by driver.
 pub(super) const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
@@ -67,7 +67,7 @@ impl PartialEq for KnownNode {
 impl KnownNode {
     /// What of a Node's metadata matters.
     pub(super) fn of(metadata: &ObjectMeta) -> Self {
-        let owners = Owners::of(metadata);
+        let owners = ManagedFields::of(metadata);
         let ids = ["f:metadata", "f:annotations", &format!("f:{NODE_IDS}")];
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -85,7 +85,7 @@ impl KnownNode {
 impl KnownCsiNode {
     /// What of a CSINode matters.
     pub(super) fn of(csinode: &CSINode) -> Self {
-        let owners = Owners::of(&csinode.metadata);
+        let owners = ManagedFields::of(&csinode.metadata);
         let known = |entry: &CSINodeDriver| {
             let key = format!("k:{}", json!({ "name": entry.name }));
             let ours = owners.ours(&["f:spec", "f:drivers", &key]).is_some();

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use crate::kubernetes::mirror::{KnownEntry, NODE_IDS};
 use crate::kubernetes::node::*;
-use crate::kubernetes::owner::MANAGER;
-use crate::kubernetes::owner::tests::managed;
+use crate::kubernetes::managed_fields::MANAGER;
+use crate::kubernetes::managed_fields::tests::managed;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 const KEY: &str = "topology.edge-csi.io/node";

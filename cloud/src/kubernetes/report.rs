@@ -1,94 +1,92 @@
-//! Carries out what is to be told: finds out what waits or is lost, and publishes Events of it.
+//! Publishes Events of trouble: of claims that wait, and of volumes that are lost or claimed twice.
 
 use std::time::Duration;
 
-use ::kube::Api;
-use ::kube::runtime::events::{Event, EventType};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Api;
+use kube::runtime::events::{Event, EventType};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::kubernetes::api::ApiError;
+use crate::kubernetes::claims;
 use crate::kubernetes::events;
 use crate::kubernetes::events::{About, Notice};
-use crate::kubernetes::{Away, Keeper, claims};
+use crate::kubernetes::keeper::{Away, Keeper, Scan};
 
-/// How often volumes are looked through at most, when some have changed.
+/// The shortest time between two scans of the volumes, when some have changed.
 const SCAN: Duration = Duration::from_secs(5);
-/// How often they are looked through in any case, since what lasts is told again.
+/// The longest time between two scans, since lasting trouble is reported again.
 const ANYWAY: Duration = Duration::from_secs(600);
-/// So many times the time that a look takes, nothing is looked at.
+/// A scan is followed by a pause of at least this many times its duration.
 const SHARE: u32 = 20;
-
-/// How long an Event that was refused is not tried again.
+/// How long a refused Event is not tried again.
 const REFUSED: Duration = Duration::from_secs(300);
-/// What failures to tell are about.
+/// The name of Events among the retries.
 const EVENTS: &str = "Events";
 
-/// When volumes were looked through, and what there was.
-#[derive(Default)]
-pub(super) struct Scan {
-    seen: u64,
-    removed: usize,
-    /// When the next look may be, and when it will be in any case.
-    next: Option<(Instant, Instant)>,
-}
-
 impl Keeper {
-    /// Tells what is to be told, as much as its turn allows; the rest comes next.
-    pub(super) async fn tell(&mut self) -> Result<(), Away> {
-        for notice in self.waiting() {
-            self.tell_one(notice).await?;
+    /// Reports as much as this round allows; the next round goes on.
+    pub(super) async fn report(&mut self) -> Result<(), Away> {
+        for notice in self.waiting_claims() {
+            self.publish_event(notice).await?;
         }
         if self.left.is_empty() {
-            let (found, now) = (self.trouble().await, Instant::now());
+            let found = self.scan_volumes().await;
+            let now = Instant::now();
             let news = found.into_iter().filter(|notice| self.told.is_news(notice, now));
             self.left = news.take(events::MEMORY).collect();
         }
-        while self.may_tell()
+        while self.may_publish()
             && let Some(notice) = self.left.front().cloned()
         {
-            self.tell_one(notice).await?;
+            self.publish_event(notice).await?;
             self.left.pop_front();
         }
         Ok(())
     }
 
-    /// Whether there is a turn left, and Events are let.
-    fn may_tell(&self) -> bool {
+    /// Whether this round may publish one more Event, and Events do not wait for a retry.
+    fn may_publish(&self) -> bool {
         self.turns > 0 && self.retries.may(EVENTS, Instant::now())
     }
 
     /// The claims that wait for a node.
-    fn waiting(&self) -> Vec<Notice> {
+    fn waiting_claims(&self) -> Vec<Notice> {
         let pending = self.mirror.objects().claims.items().clone();
-        let links = &self.facts.links;
-        let why = |(key, claim): (String, claims::Pending)| {
-            let policy = self.facts.policies.get(&claim.driver)?;
-            let away = |node: &_| links.away(node);
-            let waits = self.facts.store.read(|state| claims::waits(&claim, state, away, policy.grace))?;
-            Some(events::waiting(&key, &claim.uid, &waits))
-        };
-        pending.into_iter().filter_map(why).collect()
+        let notices = pending.iter().map(|(key, claim)| self.waiting_claim(key, claim));
+        notices.flatten().collect()
     }
 
-    /// What is wrong with volumes, if any changed.
-    async fn trouble(&mut self) -> Vec<Notice> {
-        let now = Instant::now();
+    fn waiting_claim(&self, key: &str, claim: &claims::Pending) -> Option<Notice> {
+        let policy = self.facts.policies.get(&claim.driver)?;
+        let away = |node: &_| self.facts.links.away(node);
+        let reason =
+            self.facts.store.read(|state| claims::reason(claim, state, away, policy.grace))?;
+        Some(events::waiting(key, &claim.uid, &reason))
+    }
+
+    /// Trouble of all volumes, if it is time for a scan.
+    async fn scan_volumes(&mut self) -> Vec<Notice> {
+        let begun = Instant::now();
         let drivers: Vec<_> = self.facts.policies.keys().cloned().collect();
         let (seen, removed) = self.facts.store.read(|state| {
-            let seen = drivers.iter().filter_map(|driver| state.driver(driver)).map(|of| of.changes()).sum();
+            let known = drivers.iter().filter_map(|driver| state.driver(driver));
+            let seen = known.map(|of| of.changes()).sum();
             (seen, state.nodes().values().filter(|node| node.removed.is_some()).count())
         });
         let changed = (seen, removed) != (self.scan.seen, self.scan.removed);
-        if self.scan.next.is_some_and(|(may, must)| if changed { now < may } else { now < must }) {
+        if let Some((earliest, latest)) = self.scan.next
+            && begun < if changed { earliest } else { latest }
+        {
             return Vec::new();
         }
         let mut notices = Vec::new();
         for driver in &drivers {
             let mut after = None;
             loop {
-                let (some, next) = self.facts.store.read(|state| events::trouble(state, driver, after));
+                let (some, next) =
+                    self.facts.store.read(|state| events::trouble(state, driver, after));
                 notices.extend(some);
                 after = next;
                 if after.is_none() {
@@ -99,19 +97,20 @@ impl Keeper {
             }
         }
         let end = Instant::now();
-        let may = end + SCAN.max(end.saturating_duration_since(now) * SHARE);
-        self.scan = Scan { seen, removed, next: Some((may, end + ANYWAY)) };
+        let earliest = end + SCAN.max(end.saturating_duration_since(begun) * SHARE);
+        self.scan = Scan { seen, removed, next: Some((earliest, end + ANYWAY)) };
         notices
     }
 
-    /// Publishes an Event, unless that was told within the hour or it is not its turn.
-    pub(super) async fn tell_one(&mut self, notice: Notice) -> Result<(), Away> {
-        if !self.may_tell() || !self.told.is_news(&notice, Instant::now()) {
+    /// Publishes an Event, unless the same was told within the hour or this round may not.
+    pub(super) async fn publish_event(&mut self, notice: Notice) -> Result<(), Away> {
+        if !self.may_publish() || !self.told.is_news(&notice, Instant::now()) {
             return Ok(());
         }
         self.turns -= 1;
-        let (about, reason) = (&notice.about, notice.reason);
-        match self.publish(&notice).await {
+        let about = &notice.about;
+        let reason = notice.reason;
+        match self.create_event(&notice).await {
             Err(ApiError::Away(_)) => return Err(Away),
             Err(ApiError::Missing) => {
                 debug!(?about, reason, "nobody is there to be told");
@@ -122,7 +121,7 @@ impl Keeper {
                 if told {
                     warn!(?about, reason, note = notice.note, "told in Kubernetes");
                 }
-                // What is refused keeps nothing else from being told.
+                // A refused Event does not delay the others.
                 let again = if told { events::AGAIN } else { REFUSED };
                 self.told.keep(&notice, Instant::now(), again);
             }
@@ -130,7 +129,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn publish(&self, notice: &Notice) -> Result<(), ApiError> {
+    async fn create_event(&self, notice: &Notice) -> Result<(), ApiError> {
         let reference = notice.about.reference(Some(self.uid(&notice.about).await?));
         let event = Event {
             type_: EventType::Warning,
@@ -142,18 +141,21 @@ impl Keeper {
         self.server.ask("Event create", self.recorder.publish(&event, &reference)).await
     }
 
-    /// The uid of an object: Events are found by it. A claim of the name that is another one is none.
+    /// The uid of an object, by which its Events are found. A claim with another uid is another claim.
     async fn uid(&self, about: &About) -> Result<String, ApiError> {
         let client = self.server.client.clone();
         let (uid, expected) = match about {
             About::Node { uid, .. } => (Some(uid.clone()), None),
             About::Volume(name) => {
                 let api: Api<PersistentVolume> = Api::all(client);
-                (self.server.ask("PersistentVolume get", api.get_metadata(name)).await?.metadata.uid, None)
+                let getting = api.get_metadata(name);
+                let found = self.server.ask("PersistentVolume get", getting).await?;
+                (found.metadata.uid, None)
             }
             About::Claim { namespace, name, uid } => {
                 let api: Api<PersistentVolumeClaim> = Api::namespaced(client, namespace);
-                let found = self.server.ask("PersistentVolumeClaim get", api.get_metadata(name)).await?;
+                let getting = api.get_metadata(name);
+                let found = self.server.ask("PersistentVolumeClaim get", getting).await?;
                 (found.metadata.uid, uid.clone())
             }
         };

@@ -12,7 +12,7 @@ use proto::csi::{Capabilities, Local};
 use proto::names::DriverName;
 use serde_json::Value;
 
-use crate::kubernetes::owner::{MANAGER, Owners};
+use crate::kubernetes::managed_fields::{MANAGER, ManagedFields};
 use crate::state::capabilities::words;
 use crate::state::driver_info::{Said, Unknown};
 
@@ -33,7 +33,7 @@ const SHORTEST_TOKEN: u16 = 600;
 
 /// What an operator says of a driver's CSIDriver object. What he does not say has the API's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectSettings {
+pub struct CsiDriverSettings {
     /// Node calls are told of the pod.
     pub pod_info_on_mount: Option<bool>,
     /// The scheduler asks for capacity.
@@ -59,7 +59,7 @@ pub struct Token {
     pub expiration_s: Option<u16>,
 }
 
-impl ObjectSettings {
+impl CsiDriverSettings {
     /// Takes a driver's section. What is contradictory in it is noted there.
     pub(crate) fn read(driver: &str, section: &mut Reader) -> Self {
         let tokens = section.sections("token_requests", |token| {
@@ -115,7 +115,7 @@ pub(super) fn attach_required(said: &Said) -> Result<bool, Unknown> {
 }
 
 /// The object that a driver shall have.
-pub(super) fn wanted(driver: &DriverName, attach_required: bool, settings: &ObjectSettings) -> CSIDriver {
+pub(super) fn wanted(driver: &DriverName, attach_required: bool, settings: &CsiDriverSettings) -> CSIDriver {
     let tokens = settings.token_requests.iter().map(|token| TokenRequest {
         audience: token.audience.clone(),
         expiration_seconds: token.expiration_s.map(Into::into),
@@ -144,7 +144,7 @@ pub(super) fn wanted(driver: &DriverName, attach_required: bool, settings: &Obje
 /// What is to be done, when the API has this object or none.
 pub(super) fn decide(wanted: &CSIDriver, live: Option<&CSIDriver>) -> Decision {
     let Some(live) = live else { return Decision::Apply };
-    let owners = Owners::of(&live.metadata);
+    let owners = ManagedFields::of(&live.metadata);
     if let Some(who) = someone_else(&live.metadata, &owners) {
         return Decision::Leave(who);
     }
@@ -182,7 +182,7 @@ fn same_modes(wanted: &CSIDriverSpec, live: &CSIDriverSpec) -> bool {
 }
 
 /// Who else manages an object, if anybody does.
-fn someone_else(metadata: &ObjectMeta, owners: &Owners<'_>) -> Option<String> {
+fn someone_else(metadata: &ObjectMeta, owners: &ManagedFields<'_>) -> Option<String> {
     let labels = metadata.labels.iter().flatten();
     let mut marks = labels.chain(metadata.annotations.iter().flatten());
     let tool = marks.find_map(|(key, value)| {
@@ -204,13 +204,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubernetes::owner::tests::managed;
+    use crate::kubernetes::managed_fields::tests::managed;
 
-    fn settings() -> ObjectSettings {
-        ObjectSettings { storage_capacity: Some(true), ..ObjectSettings::default() }
+    fn settings() -> CsiDriverSettings {
+        CsiDriverSettings { storage_capacity: Some(true), ..CsiDriverSettings::default() }
     }
 
-    fn ours(attach: bool, settings: &ObjectSettings) -> CSIDriver {
+    fn ours(attach: bool, settings: &CsiDriverSettings) -> CSIDriver {
         wanted(&"d.example".parse().unwrap(), attach, settings)
     }
 
@@ -231,7 +231,7 @@ mod tests {
         let object = ours(true, &settings());
         assert_eq!(decide(&object, None), Decision::Apply);
         assert_eq!(decide(&object, Some(&applied(&object))), Decision::Keep);
-        let more = ObjectSettings { pod_info_on_mount: Some(true), ..settings() };
+        let more = CsiDriverSettings { pod_info_on_mount: Some(true), ..settings() };
         assert_eq!(decide(&ours(true, &more), Some(&applied(&object))), Decision::Apply);
         // Not said any more: the default comes back.
         assert_eq!(decide(&object, Some(&applied(&ours(true, &more)))), Decision::Apply);
@@ -245,7 +245,7 @@ mod tests {
         let object = ours(true, &settings());
         let live = applied(&ours(false, &settings()));
         assert_eq!(decide(&object, Some(&live)), Decision::Remake("attachRequired"));
-        let both = ObjectSettings { volume_lifecycle_modes: vec!["Persistent", "Ephemeral"], ..settings() };
+        let both = CsiDriverSettings { volume_lifecycle_modes: vec!["Persistent", "Ephemeral"], ..settings() };
         let both = ours(true, &both);
         assert_eq!(decide(&both, Some(&applied(&object))), Decision::Remake("volumeLifecycleModes"));
         let mut swapped = applied(&both);

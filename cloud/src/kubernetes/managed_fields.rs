@@ -10,9 +10,9 @@ use serde_json::Value;
 pub(super) const MANAGER: &str = "edge-csi";
 
 /// The managers of an object's fields.
-pub(super) struct Owners<'a>(&'a [ManagedFieldsEntry]);
+pub(super) struct ManagedFields<'a>(&'a [ManagedFieldsEntry]);
 
-impl<'a> Owners<'a> {
+impl<'a> ManagedFields<'a> {
     /// Of an object with this metadata.
     pub(super) fn of(metadata: &'a ObjectMeta) -> Self {
         Self(metadata.managed_fields.as_deref().unwrap_or_default())
@@ -84,13 +84,13 @@ pub(super) mod tests {
             ]),
             ..ObjectMeta::default()
         };
-        let owners = Owners::of(&metadata);
+        let owners = ManagedFields::of(&metadata);
         assert_eq!(owners.our_names(&["f:spec"]), ["a".to_owned(), "b".to_owned()].into());
         assert!(owners.ours(&["f:metadata"]).is_none() && owners.ours(&["f:spec", "f:b", "f:c"]).is_some());
         assert_eq!(owners.other(&["f:metadata"]), Some("kubelet"));
         // Somebody who calls himself as we do and updates is not us.
         assert_eq!(owners.other(&["f:spec"]), Some(MANAGER));
         let none = ObjectMeta::default();
-        assert!(Owners::of(&none).ours(&[]).is_none() && Owners::of(&none).other(&[]).is_none());
+        assert!(ManagedFields::of(&none).ours(&[]).is_none() && ManagedFields::of(&none).other(&[]).is_none());
     }
 }

@@ -1,0 +1,83 @@
+//! Starts the work in Kubernetes: the watches, and the one task that sends requests one after another.
+//!
+//! There may be one installation for each cluster. Two would take each other's nodes for their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::host::tasks::Tasks;
+
+use crate::kubernetes::api::Server;
+use crate::kubernetes::keeper::{Away, Facts, Keeper};
+use crate::kubernetes::mirror::Mirror;
+use crate::kubernetes::published::Published;
+use crate::kubernetes::settings::Kubernetes;
+use crate::kubernetes::watch::watch_all;
+
+/// The longest wait for the next round when nothing changed.
+const REST: Duration = Duration::from_secs(5);
+/// The shortest wait between two rounds.
+const BREATH: Duration = Duration::from_millis(500);
+/// The longest wait for an API server that does not answer.
+const OUTAGE: Duration = Duration::from_secs(10);
+/// Events that one round may try.
+const EVENTS: usize = 50;
+
+/// Starts the work in Kubernetes. The API server need not answer yet.
+///
+/// # Errors
+/// The kubeconfig or the pod's environment cannot be read or used.
+pub async fn start(
+    settings: Kubernetes,
+    facts: Facts,
+    published: Arc<Published>,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let server = Arc::new(Server::new(&settings.api, facts.calls.clone()).await?);
+    let mirror = Arc::new(Mirror::default());
+    for driver in facts.policies.keys() {
+        published.set(driver, "not yet");
+    }
+    watch_all(&server, &mirror, tasks);
+    let keeper = Keeper::new(settings, facts, server, mirror, published);
+    tasks.spawn_until_stop("kubernetes", keeper.keep());
+    Ok(())
+}
+
+impl Keeper {
+    async fn keep(mut self) {
+        // Several csi-clouds that start together do not ask together.
+        tokio::time::sleep(BREATH.mul_f64(rand::random_range(0.0..1.0))).await;
+        let mut outage = Duration::ZERO;
+        loop {
+            let rest = match self.round().await {
+                Ok(()) => {
+                    outage = Duration::ZERO;
+                    REST
+                }
+                Err(Away) => {
+                    outage = (outage * 2).clamp(Duration::from_secs(1), OUTAGE);
+                    outage.mul_f64(rand::random_range(0.75..1.25))
+                }
+            };
+            tokio::time::sleep(BREATH).await;
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(rest) => {}
+                () = self.mirror.changed() => {}
+                () = self.server.back() => {}
+            }
+        }
+    }
+
+    async fn round(&mut self) -> Result<(), Away> {
+        self.turns = EVENTS;
+        if self.mirror.has_drivers() {
+            self.apply_csidrivers().await?;
+        }
+        if self.mirror.has_nodes() {
+            self.apply_nodes().await?;
+        }
+        self.report().await
+    }
+}
