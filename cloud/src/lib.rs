@@ -13,7 +13,7 @@ use proto::link::tls::{Credentials, Role};
 use proto::names::DriverName;
 use tokio::net::TcpListener;
 
-use crate::admin::Insight;
+use crate::admin::admin_state::AdminState;
 use crate::admin::health::{self, Health};
 use crate::config::Config;
 use crate::csi::front::Front;
@@ -52,7 +52,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
     let sockets = bind(&config)?;
-    let admin = Socket::bind_for(&config.admin, admin::MODE)?;
+    let admin = Socket::bind_for(&config.admin, admin::server::MODE)?;
     // Fronts stop first and the links after them, so that calls in flight are answered. Who watches, watches that.
     let (fronts, edges) = (Tasks::default(), Tasks::default());
     let (keeping, watching) = (Tasks::default(), Tasks::default());
@@ -98,14 +98,14 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
             links: links.clone(),
             calls: calls.clone(),
             policies: policies.clone(),
-            csidrivers: config.objects,
+            csidrivers: config.csidrivers,
         };
         kubernetes::run::start(settings, facts, published.clone(), &watching).await?;
     }
-    let insight = Insight { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
-    let insight = Arc::new(insight);
-    health.ready(insight.clone());
-    watching.spawn("admin", insight.serve(admin, watching.clone()));
+    let state = AdminState { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
+    let state = Arc::new(state);
+    health.ready(state.clone());
+    watching.spawn("admin", admin::server::serve(state, admin, watching.clone()));
     println!("ready");
     tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: edges are told to go elsewhere, calls in flight are finished");

@@ -1,58 +1,51 @@
-//! `/livez`, `/readyz` and `/metrics`, and HTTP/1 as the admin socket has it.
+//! Serves `/livez`, `/readyz` and `/metrics`.
 //!
-//! Nothing here waits for an edge or for the disk, so that who watches csi-cloud learns in time how it is.
+//! No answer waits for an edge or for the disk, so monitoring sees in time how csi-cloud is.
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use proto::host::chain;
 use proto::host::tasks::Tasks;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tracing::{debug, warn};
 
-use crate::admin::Insight;
+use crate::admin::admin_state::AdminState;
+use crate::admin::http1;
 
 /// Connections at a time; more wait in the listener's queue.
 const CONNECTIONS: usize = 64;
-/// How long a request's headers may take.
-const HEADERS: Duration = Duration::from_secs(10);
 /// OpenMetrics, as Prometheus asks for it.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How csi-cloud is.
+/// The health of csi-cloud.
 #[derive(Default)]
 pub struct Health {
-    begun: OnceLock<Arc<Insight>>,
+    ready: OnceLock<Arc<AdminState>>,
     stopping: AtomicBool,
 }
 
 impl Health {
     /// The store is open and the fronts listen.
-    pub fn ready(&self, insight: Arc<Insight>) {
+    pub fn ready(&self, state: Arc<AdminState>) {
         // It becomes ready once.
-        let _ = self.begun.set(insight);
+        let _ = self.ready.set(state);
     }
 
-    /// It was told to stop.
+    /// The stop signal came.
     pub fn stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
     /// Why it is not ready, if it is not.
     fn not_ready(&self) -> Option<&'static str> {
-        match self.begun.get() {
+        match self.ready.get() {
             _ if self.stopping.load(Ordering::Relaxed) => Some("csi-cloud is stopping"),
             None => Some("the store is being opened"),
-            Some(insight) if !insight.store.is_open() => Some("the store takes no more changes"),
+            Some(state) if !state.store.is_open() => Some("the store takes no more changes"),
             Some(_) => None,
         }
     }
@@ -61,13 +54,14 @@ impl Health {
         if method != Method::GET && method != Method::HEAD {
             return text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
         }
-        match (path, self.not_ready(), self.begun.get()) {
+        match (path, self.not_ready(), self.ready.get()) {
             ("/livez", ..) => text(StatusCode::OK, "ok"),
             ("/readyz", None, _) => text(StatusCode::OK, "ready"),
-            ("/readyz", Some(why), _) => text(StatusCode::SERVICE_UNAVAILABLE, why),
-            ("/metrics", _, Some(insight)) => {
-                let mut response = Response::new(Full::from(insight.metrics()));
-                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(METRICS));
+            ("/readyz", Some(reason), _) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
+            ("/metrics", _, Some(state)) => {
+                let mut response = Response::new(Full::from(state.metrics()));
+                let content_type = HeaderValue::from_static(METRICS);
+                response.headers_mut().insert(header::CONTENT_TYPE, content_type);
                 response
             }
             ("/metrics", ..) => text(StatusCode::SERVICE_UNAVAILABLE, "the store is being opened"),
@@ -79,92 +73,52 @@ impl Health {
 fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(format!("{text}\n")));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
 }
 
-/// Serves how csi-cloud is, until told to stop.
+/// Serves the health until the tasks are stopped.
 pub async fn serve(listener: TcpListener, health: Arc<Health>, tasks: Tasks) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // The semaphore is never closed.
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = tasks.stopped() => return,
-            place = room.clone().acquire_owned() => place.ok(),
+            permit = connections.clone().acquire_owned() => permit.ok(),
         };
         let accepted = tokio::select! {
             biased;
             () = tasks.stopped() => return,
             accepted = listener.accept() => accepted,
         };
-        let Some(stream) = taken(accepted.map(|(stream, _)| stream)).await else { continue };
+        let stream = http1::accepted(accepted.map(|(stream, _)| stream)).await;
+        let Some(stream) = stream else { continue };
         let health = health.clone();
-        let service = move |request: Request<Incoming>| {
-            let response = health.answer(request.method(), request.uri().path());
-            async move { response }
-        };
         let ended = tasks.clone();
         tasks.spawn("http connection", async move {
-            connection(stream, service, ended.stopped()).await;
-            drop(place);
+            let service = move |request: Request<Incoming>| {
+                let response = health.answer(request.method(), request.uri().path());
+                async move { response }
+            };
+            http1::serve(stream, service, ended.stopped()).await;
+            drop(permit);
         });
-    }
-}
-
-/// What was accepted; waits a little if nothing could be.
-pub(crate) async fn taken<S>(accepted: std::io::Result<S>) -> Option<S> {
-    match accepted {
-        Ok(stream) => Some(stream),
-        Err(error) => {
-            // Out of file descriptors, say: what is connected goes on.
-            warn!(%error, "cannot accept a connection");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            None
-        }
-    }
-}
-
-/// Answers requests that come in over `io` until it closes, or, told to stop, until the one in hand is answered.
-pub(crate) async fn connection<I, F, R>(io: I, service: F, stop: impl Future<Output = ()>)
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-    F: Fn(Request<Incoming>) -> R,
-    R: Future<Output = Response<Full<Bytes>>>,
-{
-    let service = hyper::service::service_fn(move |request| {
-        let response = service(request);
-        async move { Ok::<_, Infallible>(response.await) }
-    });
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        () = stop => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        debug!(error = %chain(&error), "a connection broke");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::tests::{insight, insight_into};
+    use crate::admin::tests::{admin_state, admin_state_into};
     use crate::state::record::{Change, Node};
     use crate::state::store::backend::{Backend, StoreError};
 
     /// A disk that is full.
-    struct Full;
+    struct FullDisk;
 
-    impl Backend for Full {
+    impl Backend for FullDisk {
         fn load(&mut self, _: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
             Ok(())
         }
@@ -185,7 +139,7 @@ mod tests {
         assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(status(&health, "/metrics"), StatusCode::SERVICE_UNAVAILABLE);
         let tasks = Tasks::default();
-        health.ready(Arc::new(insight(&tasks)));
+        health.ready(Arc::new(admin_state(&tasks)));
         assert_eq!(status(&health, "/readyz"), StatusCode::OK);
         assert_eq!(status(&health, "/metrics"), StatusCode::OK);
         health.stopping();
@@ -195,12 +149,13 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_not_ready_once_nothing_can_be_made_durable() {
-        let (health, tasks) = (Health::default(), Tasks::default());
-        let insight = Arc::new(insight_into(Box::new(Full), &tasks));
-        health.ready(insight.clone());
+        let health = Health::default();
+        let tasks = Tasks::default();
+        let state = Arc::new(admin_state_into(Box::new(FullDisk), &tasks));
+        health.ready(state.clone());
         assert_eq!(status(&health, "/readyz"), StatusCode::OK);
         let node = "n1".parse().unwrap();
-        let written = insight.store.write(move |txn| txn.set_node(&node, Some(Node::default())));
+        let written = state.store.write(move |txn| txn.set_node(&node, Some(Node::default())));
         assert!(written.await.is_err());
         // The store says so before its task has ended.
         tasks.ended().await;

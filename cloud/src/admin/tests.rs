@@ -1,26 +1,47 @@
 //! What operators are shown and may change, over a store in memory.
 
-use proto::csi::Id;
-use proto::names::NodeName;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::admin::shown::*;
-use crate::admin::*;
+use proto::csi::{Id, Key, Method};
+use proto::host::tasks::Tasks;
+use proto::names::{DriverName, NodeName};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::forget_volume::ForgetVolume;
+use crate::admin::intents::IntentsQuery;
+use crate::admin::lease_holder::LeaseHolder;
+use crate::admin::leases::LeasesQuery;
+use crate::admin::node_removal::{AdmitNode, RemoveNode};
+use crate::admin::nodes::NodesQuery;
+use crate::admin::page::Cursor;
+use crate::admin::rebuild_homes::{GivenHome, RebuildHomes};
+use crate::admin::release_volume::ReleaseVolume;
+use crate::admin::resolve_intent::ResolveIntent;
+use crate::admin::server;
+use crate::admin::volumes::VolumesQuery;
+use crate::lease::answer;
+use crate::lease::decide::Step;
+use crate::lease::step;
+use crate::nodes::links::Links;
 use crate::state::policy::Policy;
 use crate::state::record::{At, Home, Intent, Node};
 use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
+use crate::state::store::writer::Store;
+use crate::state::txn::Txn;
 
-/// An insight with one driver, over an empty store.
-pub(crate) fn insight(tasks: &Tasks) -> Insight {
-    insight_into(Box::new(Memory::default()), tasks)
+/// The state of one driver, over an empty store.
+pub(crate) fn admin_state(tasks: &Tasks) -> AdminState {
+    admin_state_into(Box::new(Memory::default()), tasks)
 }
 
-/// An insight with one driver.
-pub(crate) fn insight_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Insight {
+/// The state of one driver.
+pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> AdminState {
     let store = Store::open(backend, tasks).unwrap();
-    let links = Arc::new(Links::new(store.clone(), tasks.clone(), crate::lease::answer::answer));
+    let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
-    Insight { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new(), kubernetes: None }
+    AdminState { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new(), kubernetes: None }
 }
 
 fn driver() -> DriverName {
@@ -36,17 +57,17 @@ fn volume(id: &str) -> Id {
 }
 
 fn name(name: &str) -> Id {
-    Id::Name(proto::csi::Method::CreateVolume, name.into())
+    Id::Name(Method::CreateVolume, name.into())
 }
 
-fn place(id: &str) -> Option<Place> {
-    Some(Place { driver: driver(), kind: "volume".into(), id: id.into() })
+fn cursor(id: &str) -> Option<Cursor> {
+    Some(Cursor { driver: driver(), kind: "volume".into(), id: id.into() })
 }
 
 /// Two nodes, n1 with the volumes v0000… and n2 with w.
-async fn filled(tasks: &Tasks, volumes: usize) -> Insight {
-    let insight = insight(tasks);
-    let written = insight.store.write(move |txn| {
+async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
+    let admin = admin_state(tasks);
+    let written = admin.store.write(move |txn| {
         for at in ["n1", "n2"].map(node) {
             txn.set_node(&at, Some(Node { since: 1, removed: None }));
             txn.set_at(&driver(), &at, Some(At::default()));
@@ -61,15 +82,15 @@ async fn filled(tasks: &Tasks, volumes: usize) -> Insight {
         txn.set_intent(&driver(), &name("made"), Some(Intent { made: Some("w".into()), ..intent }));
     });
     written.await.unwrap();
-    insight
+    admin
 }
 
 fn remove(yes: bool) -> RemoveNode {
     RemoveNode { node: node("n1"), yes }
 }
 
-fn states(insight: &Insight) -> Vec<(String, String)> {
-    let page = insight.volumes(&AskVolumes::default());
+fn states(admin: &AdminState) -> Vec<(String, String)> {
+    let page = admin.volumes(&VolumesQuery::default());
     page.items.into_iter().map(|volume| (volume.id, volume.state)).collect()
 }
 
@@ -80,10 +101,10 @@ fn state(id: &str, state: &str) -> (String, String) {
 #[tokio::test]
 async fn a_list_of_any_length_comes_in_pages_that_neither_miss_nor_repeat() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 2500).await;
-    let (mut ids, mut ask, mut pages) = (Vec::new(), AskVolumes { all: true, ..AskVolumes::default() }, 0);
+    let admin = filled(&tasks, 2500).await;
+    let (mut ids, mut ask, mut pages) = (Vec::new(), VolumesQuery { all: true, ..VolumesQuery::default() }, 0);
     loop {
-        let page = insight.volumes(&ask);
+        let page = admin.volumes(&ask);
         assert!(page.items.len() <= 1000);
         ids.extend(page.items.into_iter().map(|volume| volume.id));
         pages += 1;
@@ -101,52 +122,52 @@ async fn a_list_of_any_length_comes_in_pages_that_neither_miss_nor_repeat() {
 #[tokio::test]
 async fn a_page_goes_on_where_the_last_one_ended_though_that_is_gone() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 3).await;
-    let page = insight.volumes(&AskVolumes { after: place("v0000x"), ..AskVolumes::default() });
+    let admin = filled(&tasks, 3).await;
+    let page = admin.volumes(&VolumesQuery { after: cursor("v0000x"), ..VolumesQuery::default() });
     let ids: Vec<_> = page.items.iter().map(|volume| volume.id.as_str()).collect();
     assert_eq!(ids, ["v0001", "v0002", "w"]);
     let of_node = |at: &str, after| {
-        let page = insight.volumes(&AskVolumes { node: Some(node(at)), after, ..AskVolumes::default() });
+        let page = admin.volumes(&VolumesQuery { node: Some(node(at)), after, ..VolumesQuery::default() });
         page.items.into_iter().map(|volume| volume.id).collect::<Vec<_>>()
     };
     assert_eq!(of_node("n2", None), ["w"]);
-    assert_eq!(of_node("n1", place("v0000")), ["v0001", "v0002"]);
-    let other = AskVolumes { driver: "other.example".parse().ok(), ..AskVolumes::default() };
-    assert!(insight.volumes(&other).items.is_empty());
+    assert_eq!(of_node("n1", cursor("v0000")), ["v0001", "v0002"]);
+    let other = VolumesQuery { driver: "other.example".parse().ok(), ..VolumesQuery::default() };
+    assert!(admin.volumes(&other).items.is_empty());
 }
 
 #[tokio::test]
 async fn nodes_and_drivers_say_how_many_volumes_they_have() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 3).await;
-    let nodes = insight.nodes(&AskNodes::default()).items;
+    let admin = filled(&tasks, 3).await;
+    let nodes = admin.nodes(&NodesQuery::default()).items;
     let shown: Vec<_> =
         nodes.iter().map(|node| (node.name.as_str(), node.state.as_str(), node.volumes)).collect();
     assert_eq!(shown, [("n1", "away", 4), ("n2", "away", 1)], "an open create counts");
-    let drivers = insight.drivers();
+    let drivers = admin.drivers();
     assert_eq!((drivers[0].nodes, drivers[0].homes, drivers[0].intents_open), (2, 5, 1));
     assert_eq!((drivers[0].scope.as_str(), drivers[0].scope_inferred), ("node", true));
-    let top = insight.top();
+    let top = admin.top();
     assert_eq!((top.nodes, top.nodes_linked, top.drivers[0].homes), (2, 0, 5));
-    assert!(insight.metrics().contains("edge_csi_intents_open{driver=\"d.example\"} 1"));
+    assert!(admin.metrics().contains("edge_csi_intents_open{driver=\"d.example\"} 1"));
 }
 
 #[tokio::test]
 async fn a_node_is_removed_only_when_that_is_meant_and_can_come_back() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 1).await;
-    let said = insight.remove_node(remove(false)).await.unwrap();
+    let admin = filled(&tasks, 1).await;
+    let said = admin.remove_node(remove(false)).await.unwrap();
     assert!(!said.done && said.text.contains("--yes"), "{}", said.text);
-    assert_eq!(states(&insight), [state("v0000", "ok"), state("w", "ok")]);
+    assert_eq!(states(&admin), [state("v0000", "ok"), state("w", "ok")]);
 
-    assert!(insight.remove_node(remove(true)).await.unwrap().done);
-    assert!(insight.store.read(|state| state.is_removed(&node("n1"))));
-    assert_eq!(states(&insight), [state("v0000", "lost"), state("w", "ok")]);
-    assert_eq!(insight.nodes(&AskNodes::default()).items[0].state, "removed");
+    assert!(admin.remove_node(remove(true)).await.unwrap().done);
+    assert!(admin.store.read(|state| state.is_removed(&node("n1"))));
+    assert_eq!(states(&admin), [state("v0000", "lost"), state("w", "ok")]);
+    assert_eq!(admin.nodes(&NodesQuery::default()).items[0].state, "removed");
 
-    assert!(insight.admit_node(AdmitNode { node: node("n1") }).await.unwrap().done);
-    assert_eq!(states(&insight), [state("v0000", "ok"), state("w", "ok")]);
-    let unknown = insight.remove_node(RemoveNode { node: node("n9"), yes: true }).await.unwrap_err();
+    assert!(admin.admit_node(AdmitNode { node: node("n1") }).await.unwrap().done);
+    assert_eq!(states(&admin), [state("v0000", "ok"), state("w", "ok")]);
+    let unknown = admin.remove_node(RemoveNode { node: node("n9"), yes: true }).await.unwrap_err();
     assert_eq!(unknown.status, 404);
 }
 
@@ -158,47 +179,47 @@ fn resolve(name: &str, made: Option<&str>) -> ResolveIntent {
 #[tokio::test]
 async fn a_create_is_resolved_either_way_and_only_while_it_is_open() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 1).await;
-    assert_eq!(insight.intents(&AskIntents::default()).items.len(), 1);
-    assert_eq!(insight.intents(&AskIntents { all: true, ..AskIntents::default() }).items.len(), 2);
+    let admin = filled(&tasks, 1).await;
+    assert_eq!(admin.intents(&IntentsQuery::default()).items.len(), 1);
+    assert_eq!(admin.intents(&IntentsQuery { all: true, ..IntentsQuery::default() }).items.len(), 2);
     for (name, made, status) in [("made", None, 409), ("none", None, 404), ("open", Some("w"), 409)] {
-        let refused = insight.resolve_intent(resolve(name, made)).await.unwrap_err();
+        let refused = admin.resolve_intent(resolve(name, made)).await.unwrap_err();
         assert_eq!(refused.status, status, "{name}: {}", refused.text);
     }
-    assert!(insight.resolve_intent(resolve("open", Some("new"))).await.unwrap().done);
-    let home = insight.store.read(|state| state.driver(&driver())?.home(&volume("new")).cloned()).unwrap();
+    assert!(admin.resolve_intent(resolve("open", Some("new"))).await.unwrap().done);
+    let home = admin.store.read(|state| state.driver(&driver())?.home(&volume("new")).cloned()).unwrap();
     assert_eq!((home.node, home.name.as_deref()), (node("n1"), Some("open")));
-    assert!(insight.intents(&AskIntents::default()).items.is_empty());
+    assert!(admin.intents(&IntentsQuery::default()).items.is_empty());
 
-    let insight = filled(&tasks, 0).await;
-    assert!(insight.resolve_intent(resolve("open", None)).await.unwrap().done);
-    assert!(insight.store.read(|state| state.driver(&driver())?.intent(&name("open")).cloned()).is_none());
+    let admin = filled(&tasks, 0).await;
+    assert!(admin.resolve_intent(resolve("open", None)).await.unwrap().done);
+    assert!(admin.store.read(|state| state.driver(&driver())?.intent(&name("open")).cloned()).is_none());
 }
 
 #[tokio::test]
 async fn a_create_that_is_in_flight_is_not_resolved() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 1).await;
-    let ongoing = insight.calls.clone().begin("CreateVolume", &driver());
+    let admin = filled(&tasks, 1).await;
+    let ongoing = admin.calls.clone().begin("CreateVolume", &driver());
     let (name, source) = ("open".into(), None);
-    ongoing.running().is_about(&proto::csi::Key::Create { name, source, topology: Vec::new() });
-    assert_eq!(insight.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
+    ongoing.running().is_about(&Key::Create { name, source, topology: Vec::new() });
+    assert_eq!(admin.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
     drop(ongoing);
-    assert!(insight.resolve_intent(resolve("open", None)).await.unwrap().done);
+    assert!(admin.resolve_intent(resolve("open", None)).await.unwrap().done);
 }
 
 #[tokio::test]
 async fn only_what_is_lost_is_forgotten_without_force() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 1).await;
+    let admin = filled(&tasks, 1).await;
     let forget =
         |id: &str, force| ForgetVolume { driver: driver(), kind: "volume".into(), id: id.into(), force };
-    assert_eq!(insight.forget_volume(forget("v0000", false)).await.unwrap_err().status, 409);
-    assert!(insight.forget_volume(forget("w", true)).await.unwrap().done);
-    insight.remove_node(remove(true)).await.unwrap();
-    assert!(insight.forget_volume(forget("v0000", false)).await.unwrap().done);
-    assert!(states(&insight).is_empty());
-    assert_eq!(insight.forget_volume(forget("v0000", false)).await.unwrap_err().status, 404);
+    assert_eq!(admin.forget_volume(forget("v0000", false)).await.unwrap_err().status, 409);
+    assert!(admin.forget_volume(forget("w", true)).await.unwrap().done);
+    admin.remove_node(remove(true)).await.unwrap();
+    assert!(admin.forget_volume(forget("v0000", false)).await.unwrap().done);
+    assert!(states(&admin).is_empty());
+    assert_eq!(admin.forget_volume(forget("v0000", false)).await.unwrap_err().status, 404);
 }
 
 fn release(id: &str, at: &str, yes: bool) -> ReleaseVolume {
@@ -208,71 +229,71 @@ fn release(id: &str, at: &str, yes: bool) -> ReleaseVolume {
 #[tokio::test]
 async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_is_meant() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 1).await;
+    let admin = filled(&tasks, 1).await;
     let own = |id: &'static str, held: Option<&'static str>| {
-        let step = move |txn: &mut crate::state::txn::Txn<'_>| {
-            let owner = crate::lease::decide::Step::Attach("id-n1");
-            crate::lease::step::step(txn, &driver(), &volume(id), &node("n1"), owner);
+        let step = move |txn: &mut Txn<'_>| {
+            let owner = Step::Attach("id-n1");
+            step::step(txn, &driver(), &volume(id), &node("n1"), owner);
             if let Some(pod) = held {
-                let ask = crate::lease::decide::Step::Ask(pod);
-                crate::lease::step::step(txn, &driver(), &volume(id), &node("n1"), ask);
+                let ask = Step::Ask(pod);
+                step::step(txn, &driver(), &volume(id), &node("n1"), ask);
             }
         };
-        insight.store.write(step)
+        admin.store.write(step)
     };
     own("v0000", Some("p")).await.unwrap();
     own("by-hand", None).await.unwrap();
-    let owners = |ask| insight.owners(&ask).items;
-    let shown = owners(AskOwners::default());
+    let owners = |ask| admin.leases(&ask).items;
+    let shown = owners(LeasesQuery::default());
     assert_eq!(shown.iter().map(|owner| &*owner.id).collect::<Vec<_>>(), ["by-hand", "v0000"]);
     let holder = &shown[1].holder;
     assert_eq!((holder.holder_node.clone(), holder.holder_pod.as_deref()), (Some(node("n1")), Some("p")));
     assert_eq!((shown[0].holder.holder_pod.as_deref(), shown[0].linked), (None, Some(false)));
-    assert!(owners(AskOwners { node: Some(node("n2")), ..AskOwners::default() }).is_empty());
-    let volumes = insight.volumes(&AskVolumes::default()).items;
+    assert!(owners(LeasesQuery { node: Some(node("n2")), ..LeasesQuery::default() }).is_empty());
+    let volumes = admin.volumes(&VolumesQuery::default()).items;
     assert_eq!(volumes[0].holder, *holder);
-    assert_eq!(volumes[1].holder, Holder::default());
+    assert_eq!(volumes[1].holder, LeaseHolder::default());
 
     for (id, at, status) in [("v0000", "n2", 409), ("w", "n1", 404), ("none", "n1", 404)] {
         for yes in [false, true] {
-            let refused = insight.release_volume(release(id, at, yes)).await.unwrap_err();
+            let refused = admin.release_volume(release(id, at, yes)).await.unwrap_err();
             assert_eq!(refused.status, status, "{id} {}", refused.text);
         }
     }
-    let said = insight.remove_node(remove(false)).await.unwrap();
+    let said = admin.remove_node(remove(false)).await.unwrap();
     assert!(said.text.contains("1 volumes that one guest owns stay its own"), "{}", said.text);
     assert!(said.text.contains("1 direct volumes stay attached"), "{}", said.text);
-    let said = insight.release_volume(release("v0000", "n1", false)).await.unwrap();
+    let said = admin.release_volume(release("v0000", "n1", false)).await.unwrap();
     assert!(!said.done && said.text.contains("pod p has it") && said.text.contains("--yes"), "{}", said.text);
-    assert_eq!(owners(AskOwners::default()), shown);
-    assert!(insight.release_volume(release("v0000", "n1", true)).await.unwrap().done);
-    assert!(insight.release_volume(release("by-hand", "n1", true)).await.unwrap().done);
-    let broken = owners(AskOwners::default());
+    assert_eq!(owners(LeasesQuery::default()), shown);
+    assert!(admin.release_volume(release("v0000", "n1", true)).await.unwrap().done);
+    assert!(admin.release_volume(release("by-hand", "n1", true)).await.unwrap().done);
+    let broken = owners(LeasesQuery::default());
     assert!(
-        broken.iter().all(|owner| owner.broken > holder.holder_epoch && owner.holder == Holder::default())
+        broken.iter().all(|owner| owner.broken > holder.holder_epoch && owner.holder == LeaseHolder::default())
     );
-    assert_eq!(insight.release_volume(release("v0000", "n1", true)).await.unwrap_err().status, 404);
+    assert_eq!(admin.release_volume(release("v0000", "n1", true)).await.unwrap_err().status, 404);
 }
 
 #[tokio::test]
 async fn homes_that_are_given_are_learned_and_the_first_one_stays() {
     let tasks = Tasks::default();
-    let insight = filled(&tasks, 1).await;
+    let admin = filled(&tasks, 1).await;
     let given = |at: &str, id: &str| GivenHome { driver: driver(), node: node(at), id: id.into() };
     let homes = Some(vec![given("n2", "of-before"), given("n3", "far away"), given("n1", "w")]);
-    let said = insight.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
+    let said = admin.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
     assert!(said.text.contains("3 homes") && said.text.contains("n3"), "{}", said.text);
     let expected =
         [state("far away", "ok"), state("of-before", "ok"), state("v0000", "ok"), state("w", "claimed")];
-    assert_eq!(states(&insight), expected);
+    assert_eq!(states(&admin), expected);
 }
 
 #[tokio::test]
 async fn what_is_no_command_is_refused_and_says_so() {
     let tasks = Tasks::default();
-    let insight = insight(&tasks);
-    assert_eq!(insight.answer("/nodes/remove", b"").await.unwrap_err().status, 404);
-    assert_eq!(insight.answer("/node/remove", b"").await.unwrap_err().status, 400);
-    assert_eq!(insight.answer("/volumes", b"[1").await.unwrap_err().status, 400);
-    assert!(insight.answer("/volumes", b"").await.is_ok());
+    let admin = admin_state(&tasks);
+    assert_eq!(server::answer(&admin, "/nodes/remove", b"").await.unwrap_err().status, 404);
+    assert_eq!(server::answer(&admin, "/node/remove", b"").await.unwrap_err().status, 400);
+    assert_eq!(server::answer(&admin, "/volumes", b"[1").await.unwrap_err().status, 400);
+    assert!(server::answer(&admin, "/volumes", b"").await.is_ok());
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::admin::shown::Refusal;
+use crate::admin::refused::Refusal;
 
 /// How long a command waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(600);

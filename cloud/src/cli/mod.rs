@@ -1,8 +1,19 @@
-//! The commands of csi-cloud that ask a running one, or look after its store, and what they print.
+//! The commands of csi-cloud beside `serve`, and what they print: tables for people, JSON for scripts.
 //!
-//! Tables for people, JSON for programs. May use: all rooms.
+//! Each command is one file, and one arm in `run`. May use: all rooms below.
 
+pub mod ca;
+pub mod calls;
+pub mod cells;
 pub mod client;
-pub mod show;
+pub mod drivers;
+pub mod homes;
+pub mod intents;
+pub mod leases;
+pub mod nodes;
+pub mod output;
+pub mod run;
+pub mod store;
 pub mod table;
 pub mod top;
+pub mod volumes;

@@ -1,4 +1,4 @@
-//! `csi-cloud top`: everything at a glance, drawn again and again as plain text.
+//! `csi-cloud top`: everything at a glance, printed again and again as plain text.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,34 +8,47 @@ use std::time::Duration;
 use proto::names::DriverName;
 use tokio::time::Instant;
 
-use crate::admin::shown::{TopDriver, TopShown};
+use crate::admin::top::{PATH, TopDriver, TopView};
+use crate::cli::calls;
 use crate::cli::client::Client;
-use crate::cli::show::{CALLS, call};
+use crate::cli::output::no_parameters;
 use crate::cli::table::Table;
-use crate::config::admin_arguments::{Output, Show};
+use crate::config::admin_arguments::Show;
+use crate::config::output::Output;
 
 /// Cursor to the corner, and nothing below it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 const DRIVERS: &[&str] =
     &["DRIVER", "NODES", "LINKED", "HOMES", "OPEN", "IN FLIGHT", "CALLS/S", "FAILED/S", "MEAN MS"];
 
-/// What was answered before, and when.
-type Before = (Instant, HashMap<DriverName, (u64, u64, u64)>);
+/// The totals of a driver's calls since csi-cloud began.
+#[derive(Clone, Copy)]
+struct Totals {
+    answered: u64,
+    failed: u64,
+    ms: u64,
+}
 
-/// Shows it every `interval`, `count` times or until ctrl-c.
-pub(super) async fn run(show: &Show, interval: Duration, count: Option<u64>) -> anyhow::Result<()> {
+/// The totals of the answer before, and when it came.
+struct Before {
+    at: Instant,
+    totals: HashMap<DriverName, Totals>,
+}
+
+/// Shows it every `interval` seconds, `count` times or until ctrl-c.
+pub(super) async fn run(show: &Show, interval: u64, count: Option<u64>) -> anyhow::Result<()> {
     let mut client = Client::connect(&show.reach.socket()).await?;
     let mut before: Option<Before> = None;
-    let mut ticks = tokio::time::interval(interval);
+    let mut ticks = tokio::time::interval(Duration::from_secs(interval));
     let mut shown = 0;
     while count.is_none_or(|count| shown < count) {
-        // It ends well: there is nothing to undo on the terminal.
+        // ctrl-c is a success: there is nothing to undo on the terminal.
         tokio::select! {
             biased;
             _ = proto::host::tasks::signal() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        let top: TopShown = client.ask("/top", &serde_json::Map::new()).await?;
+        let top: TopView = client.ask(PATH, &no_parameters()).await?;
         let now = Instant::now();
         let mut out = io::stdout().lock();
         match show.output {
@@ -43,15 +56,24 @@ pub(super) async fn run(show: &Show, interval: Duration, count: Option<u64>) -> 
             Output::Table => draw(&mut out, &top, before.as_ref(), now)?,
         }
         out.flush()?;
-        let answered = |driver: &TopDriver| (driver.calls_answered, driver.calls_failed, driver.calls_ms);
-        let answered = top.drivers.iter().map(|driver| (driver.name.clone(), answered(driver)));
-        before = Some((now, answered.collect()));
+        let totals = top.drivers.iter().map(|driver| (driver.name.clone(), Totals::of(driver)));
+        before = Some(Before { at: now, totals: totals.collect() });
         shown += 1;
     }
     Ok(())
 }
 
-fn draw(out: &mut impl Write, top: &TopShown, before: Option<&Before>, now: Instant) -> io::Result<()> {
+impl Totals {
+    fn of(driver: &TopDriver) -> Self {
+        Self {
+            answered: driver.calls_answered,
+            failed: driver.calls_failed,
+            ms: driver.calls_ms,
+        }
+    }
+}
+
+fn draw(out: &mut impl Write, top: &TopView, before: Option<&Before>, now: Instant) -> io::Result<()> {
     if io::stdout().is_terminal() {
         write!(out, "{CLEAR}")?;
     }
@@ -63,23 +85,28 @@ fn draw(out: &mut impl Write, top: &TopShown, before: Option<&Before>, now: Inst
     let rows: Vec<_> = top.drivers.iter().map(|driver| row(driver, before, now)).collect();
     Table::new(DRIVERS).rows(out, &rows)?;
     writeln!(out)?;
-    Table::new(CALLS).rows(out, &top.calls.iter().map(call).collect::<Vec<_>>())
+    Table::new(calls::HEADERS).rows(out, &top.calls.iter().map(calls::row).collect::<Vec<_>>())
 }
 
 fn row(driver: &TopDriver, before: Option<&Before>, now: Instant) -> Vec<String> {
-    let mut row: Vec<_> =
-        [driver.nodes, driver.nodes_linked, driver.homes, driver.intents_open, driver.calls_in_flight]
-            .map(|count| count.to_string())
-            .into();
-    row.insert(0, driver.name.to_string());
-    let then = before.and_then(|(at, totals)| Some((now - *at, totals.get(&driver.name)?)));
-    let Some((time, (calls, failed, ms))) = then else {
-        return [row, vec![String::new(); 3]].concat();
+    let mut row = vec![
+        driver.name.to_string(),
+        driver.nodes.to_string(),
+        driver.nodes_linked.to_string(),
+        driver.homes.to_string(),
+        driver.intents_open.to_string(),
+        driver.calls_in_flight.to_string(),
+    ];
+    let known = before.and_then(|before| Some((before.at, before.totals.get(&driver.name)?)));
+    let Some((at, last)) = known else {
+        row.extend(vec![String::new(); 3]);
+        return row;
     };
-    let answered = driver.calls_answered.saturating_sub(*calls);
+    let time = now - at;
+    let answered = driver.calls_answered.saturating_sub(last.answered);
     row.push(rate(answered, time));
-    row.push(rate(driver.calls_failed.saturating_sub(*failed), time));
-    let mean = driver.calls_ms.saturating_sub(*ms).checked_div(answered);
+    row.push(rate(driver.calls_failed.saturating_sub(last.failed), time));
+    let mean = driver.calls_ms.saturating_sub(last.ms).checked_div(answered);
     row.push(mean.map(|ms| ms.to_string()).unwrap_or_default());
     row
 }
@@ -108,7 +135,9 @@ mod tests {
             calls_ms: 1000,
         };
         assert_eq!(row(&driver, None, then).concat(), "d.example32714");
-        let before = (then, HashMap::from([(driver.name.clone(), (10, 5, 900))]));
+        let totals = Totals { answered: 10, failed: 5, ms: 900 };
+        let totals = HashMap::from([(driver.name.clone(), totals)]);
+        let before = Before { at: then, totals };
         let row = row(&driver, Some(&before), then + Duration::from_secs(10));
         assert_eq!(row[6..], ["2.0", "0.0", "5"]);
     }

@@ -1,17 +1,20 @@
-//! The command line of the commands that show and change what a running csi-cloud knows.
+//! The command line of the commands that ask a running csi-cloud.
 
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use proto::config::Reader;
 use proto::csi::{Kind, Method};
 use proto::names::{DriverName, NodeName};
 
-/// Where the admin socket is if nothing is said: what `--fronts /run/edge-csi` makes it.
+use crate::admin::server::SOCKET_NAME;
+use crate::config::output::Output;
+
+/// The default admin socket, which `--fronts /run/edge-csi` gives.
 const ADMIN: &str = "/run/edge-csi/_admin.sock";
 
-/// The commands that ask a csi-cloud that runs.
+/// The commands that ask a running csi-cloud.
 #[derive(Debug, Subcommand)]
 pub enum Ask {
     /// Show the nodes.
@@ -52,7 +55,8 @@ pub enum Ask {
     /// Show everything at a glance, again and again; ends on ctrl-c.
     Top {
         /// How often, in seconds
-        #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        #[arg(long, value_name = "SECONDS", default_value_t = 2)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
         /// End after showing it so often
         #[arg(long, value_name = "N")]
@@ -63,19 +67,19 @@ pub enum Ask {
     },
     /// Take a node for gone for good, or let it in again.
     #[command(subcommand)]
-    Node(ChangeNode),
+    Node(NodeCommand),
     /// Show creates whose outcome nobody knows, or say what came of one.
     #[command(subcommand)]
-    Intent(ChangeIntent),
+    Intent(IntentCommand),
     /// Forget where a volume lives, or take one from a node that is off for good.
     #[command(subcommand)]
-    Volume(ChangeVolume),
+    Volume(VolumeCommand),
     /// Learn what lives where.
     #[command(subcommand)]
-    Homes(ChangeHomes),
+    Homes(HomesCommand),
 }
 
-/// How something is shown.
+/// The flags of every command that shows something.
 #[derive(Debug, Args)]
 pub struct Show {
     /// Where it is asked for
@@ -86,16 +90,7 @@ pub struct Show {
     pub output: Output,
 }
 
-/// A form of what is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Table,
-    /// For scripts.
-    Json,
-}
-
-/// Which csi-cloud is asked.
+/// The flags that say which csi-cloud is asked.
 #[derive(Debug, Args)]
 pub struct Reach {
     /// The admin socket [default: what --config says, else /run/edge-csi/_admin.sock]
@@ -109,17 +104,19 @@ pub struct Reach {
 impl Reach {
     /// The admin socket.
     pub fn socket(&self) -> PathBuf {
-        let configured = |file: &Path| {
-            let mut file = Reader::open(Some(file));
-            let fronts = file.path("fronts").map(|fronts| fronts.join(crate::admin::SOCKET_NAME));
-            file.path("admin").or(fronts)
-        };
-        let configured = || self.config.as_deref().and_then(configured);
+        let configured = || self.config.as_deref().and_then(configured_socket);
         self.admin.clone().or_else(configured).unwrap_or_else(|| ADMIN.into())
     }
 }
 
-/// What `intents` takes.
+/// The admin socket of this configuration. Other keys, and mistakes in them, do not matter.
+fn configured_socket(file: &Path) -> Option<PathBuf> {
+    let mut file = Reader::open(Some(file));
+    let fronts = file.path("fronts").map(|fronts| fronts.join(SOCKET_NAME));
+    file.path("admin").or(fronts)
+}
+
+/// The flags of `intents`.
 #[derive(Debug, Args)]
 pub struct Intents {
     /// Of this driver only
@@ -133,9 +130,9 @@ pub struct Intents {
     pub show: Show,
 }
 
-/// Changes of nodes.
+/// The commands about one node.
 #[derive(Debug, Subcommand)]
-pub enum ChangeNode {
+pub enum NodeCommand {
     /// The node is gone for good: its link is refused, its volumes are lost, unpublishing them is OK.
     Remove {
         /// Its name
@@ -157,9 +154,9 @@ pub enum ChangeNode {
     },
 }
 
-/// Changes of creates.
+/// The commands about one create.
 #[derive(Debug, Subcommand)]
-pub enum ChangeIntent {
+pub enum IntentCommand {
     /// Show creates whose outcome nobody knows.
     List(Intents),
     /// Say what came of a create, after a look at its node.
@@ -171,7 +168,7 @@ pub enum ChangeIntent {
         name: String,
         /// Its RPC
         #[arg(long, value_name = "RPC", default_value = Method::creating(Kind::Volume).name())]
-        #[arg(value_parser = PossibleValuesParser::new(Kind::ALL.map(|kind| Method::creating(kind).name())))]
+        #[arg(value_parser = creating_methods())]
         method: String,
         /// It made nothing, so the name may be made at another node
         #[arg(long, group = "outcome")]
@@ -185,9 +182,9 @@ pub enum ChangeIntent {
     },
 }
 
-/// Changes of volumes.
+/// The commands about one volume.
 #[derive(Debug, Subcommand)]
-pub enum ChangeVolume {
+pub enum VolumeCommand {
     /// Forget where a volume lives that is lost or absent. Nothing is deleted.
     Forget {
         /// Its driver
@@ -228,9 +225,9 @@ pub enum ChangeVolume {
     },
 }
 
-/// Changes of homes.
+/// The commands about homes.
 #[derive(Debug, Subcommand)]
-pub enum ChangeHomes {
+pub enum HomesCommand {
     /// Learn what lives where: from the nodes, or from a file.
     Rebuild {
         /// Of this driver only
@@ -243,6 +240,11 @@ pub enum ChangeHomes {
         #[command(flatten)]
         reach: Reach,
     },
+}
+
+/// The names of the methods that create something.
+fn creating_methods() -> PossibleValuesParser {
+    PossibleValuesParser::new(Kind::ALL.map(|kind| Method::creating(kind).name()))
 }
 
 #[cfg(test)]

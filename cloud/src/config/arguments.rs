@@ -1,16 +1,15 @@
 //! The command line of csi-cloud.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use proto::config::Flags;
-use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
 use proto::names::{DriverName, FrontName, NodeName};
 
-use crate::kubernetes::settings::{Publish, Where};
+use crate::config::admin_arguments::Ask;
+use crate::config::output::Output;
+use crate::config::serve_arguments::Serve;
 use crate::relay;
 use crate::relay::address::Address;
 use crate::state::store::url::StoreAt;
@@ -43,62 +42,28 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug
 pub enum Command {
     /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
     Serve(Box<Serve>),
+    /// All others.
+    #[command(flatten)]
+    Tool(Tool),
+}
+
+/// The commands beside `serve`.
+#[derive(Debug, Subcommand)]
+pub enum Tool {
     /// Hold the sidecars' sockets and their calls while the csi-cloud that serves is started again.
     Front(Front),
     /// Make the certificates of both ends.
     #[command(subcommand)]
-    Ca(Ca),
+    Ca(CaCommand),
     /// Look after the store while no csi-cloud has it open.
     #[command(subcommand)]
-    Store(Keep),
-    /// Those that ask a csi-cloud that runs.
+    Store(StoreCommand),
+    /// The commands that ask a running csi-cloud.
     #[command(flatten)]
-    Ask(super::admin_arguments::Ask),
+    Ask(Ask),
 }
 
-/// What `serve` takes. A flag overrides the file.
-#[derive(Debug, Args)]
-pub struct Serve {
-    /// What both programs have
-    #[command(flatten)]
-    pub common: Flags,
-    /// Where to listen for edges: wss://HOST:PORT or quic://HOST:PORT; may be given several times
-    #[arg(long, value_name = "URL")]
-    pub listen: Vec<Endpoint>,
-    /// A driver to serve a CSI socket for; give it once for each
-    #[arg(long = "driver", value_name = "NAME")]
-    pub drivers: Vec<DriverName>,
-    /// The directory of the CSI sockets, one NAME.sock for each driver
-    #[arg(long, value_name = "DIR")]
-    pub fronts: Option<PathBuf>,
-    /// The node for calls that name none [default: the only node known, if there is just one]
-    #[arg(long, value_name = "NODE")]
-    pub default_node: Option<NodeName>,
-    /// Where it is kept what lives where: file:PATH, or memory: to forget it at the end
-    #[arg(long, value_name = "URL")]
-    pub store: Option<StoreAt>,
-    /// The socket of `csi-cloud nodes`, `volumes` and so on [default: FRONTS/_admin.sock]
-    #[arg(long, value_name = "PATH")]
-    pub admin: Option<PathBuf>,
-    /// Where /livez, /readyz and /metrics are served, for example 127.0.0.1:9808 [default: nowhere]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub http: Option<SocketAddr>,
-    /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
-    #[arg(long, value_name = "WHERE")]
-    pub kubernetes: Option<Where>,
-    /// Publish CSINode entries and labels of nodes: on, off, or auto for nodes whose kubelet does not [default: auto]
-    #[arg(long, value_name = "WHEN")]
-    pub publish_csinode: Option<Publish>,
-    /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
-    #[arg(long)]
-    pub node_fronts: bool,
-    /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given several times.
-    /// Then --fronts may be left out, and --admin says where the admin socket is
-    #[arg(long = "holders", value_name = "PLACE")]
-    pub holders: Vec<Address>,
-}
-
-/// What `front` takes.
+/// The flags of `front`.
 #[derive(Debug, Args)]
 pub struct Front {
     /// The directory of the CSI sockets, one NAME.sock for each driver
@@ -107,8 +72,8 @@ pub struct Front {
     /// A driver to hold a CSI socket for; give it once for each
     #[arg(long = "driver", value_name = "NAME", required = true)]
     pub drivers: Vec<DriverName>,
-    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several the first that is
-    /// there
+    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several the first that
+    /// answers
     #[arg(long, value_name = "PLACE", required = true)]
     pub to: Vec<Address>,
     /// For https: the CA that both ends trust, PEM
@@ -121,7 +86,8 @@ pub struct Front {
     #[arg(long, value_name = "FILE", requires = "ca")]
     pub key: Option<PathBuf>,
     /// How long calls in flight may still take when told to stop
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub grace: u16,
 }
 
@@ -137,17 +103,19 @@ impl From<Front> for relay::run::Settings {
 
 /// The commands that make certificates.
 #[derive(Debug, Subcommand)]
-pub enum Ca {
+pub enum CaCommand {
     /// Make a CA and the cloud's certificate: ca.crt, ca.key, cloud.crt and cloud.key.
     Init {
-        /// Where the files go; it is made if it is not there
+        /// Where the files go; the directory is made if it is not there
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
         /// A host name or address by which edges dial the cloud; may be given several times
-        #[arg(long = "host", value_name = "HOST", default_values = ["localhost", "127.0.0.1", "::1"])]
+        #[arg(long = "host", value_name = "HOST")]
+        #[arg(default_values = ["localhost", "127.0.0.1", "::1"])]
         hosts: Vec<String>,
         /// How long the cloud's certificate is valid, in days; the CA is valid ten times as long
-        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+        #[arg(long, value_name = "N", default_value_t = 365)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=3650))]
         days: u16,
     },
     /// Make the certificate of a node, NODE.crt and NODE.key, or of a front.
@@ -162,22 +130,23 @@ pub enum Ca {
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
         /// How long the certificate is valid, in days
-        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
+        #[arg(long, value_name = "N", default_value_t = 365)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=3650))]
         days: u16,
     },
 }
 
 /// The commands that look after the store.
 #[derive(Debug, Subcommand)]
-pub enum Keep {
-    /// Look whether the store is whole and its records agree; exit code 1 if not.
+pub enum StoreCommand {
+    /// Check that the store is whole and its records agree; exit code 1 if not.
     Check {
         /// Where it is: file:PATH
         #[arg(long, value_name = "URL")]
         store: StoreAt,
         /// How to say what is wrong
-        #[arg(short, long, value_enum, default_value_t = Form::Table)]
-        output: Form,
+        #[arg(short, long, value_enum, default_value_t = Output::Table)]
+        output: Output,
     },
     /// Write all records to stdout, one line of JSON each.
     Export {
@@ -185,7 +154,7 @@ pub enum Keep {
         #[arg(long, value_name = "URL")]
         store: StoreAt,
     },
-    /// Make a store of what was exported. It must not be there yet, or be empty.
+    /// Make a store of an export. It must not be there yet, or be empty.
     Import {
         /// Where it goes: file:PATH
         #[arg(long, value_name = "URL")]
@@ -194,13 +163,4 @@ pub enum Keep {
         #[arg(default_value = "-")]
         file: PathBuf,
     },
-}
-
-/// How a command says what it found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Form {
-    /// For people
-    Table,
-    /// For programs
-    Json,
 }

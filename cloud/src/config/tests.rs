@@ -1,13 +1,19 @@
 //! Configurations as operators write them, and what is said of those that cannot be used.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
+use proto::config::Problems;
+use proto::names::{DriverName, NodeName};
 
+use crate::admin::server::SOCKET_NAME;
+use crate::config::Config;
 use crate::config::arguments::{Cli, Command};
-use crate::config::*;
-use crate::kubernetes::settings::{ApiAt, Publish};
-use crate::state::policy::{Placement, Scope};
+use crate::kubernetes::csidriver::CsiDriverSettings;
+use crate::kubernetes::settings::{ApiAt, Kubernetes, Publish};
+use crate::state::policy::{Placement, Policy, Scope};
+use crate::state::store::url::StoreAt;
 
 fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let dir = tempfile::tempdir().unwrap();
@@ -18,7 +24,7 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
         Command::Serve(flags) => Config::load(*flags),
-        Command::Front(_) | Command::Ca(_) | Command::Store(_) | Command::Ask(_) => unreachable!(),
+        Command::Tool(_) => unreachable!(),
     }
 }
 
@@ -35,7 +41,7 @@ fn policy(file: &str, driver: &str) -> Policy {
 }
 
 fn object(file: &str, driver: &str) -> CsiDriverSettings {
-    load(file, &[]).unwrap().objects.remove(&driver.parse().unwrap()).unwrap()
+    load(file, &[]).unwrap().csidrivers.remove(&driver.parse().unwrap()).unwrap()
 }
 
 fn pinned(node: &str) -> Placement {
@@ -119,8 +125,8 @@ fn what_is_not_said_has_a_default() {
 /// A driver's socket and a node's directory are in the same place as the default admin socket.
 #[test]
 fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
-    assert!(crate::admin::SOCKET_NAME.trim_end_matches(".sock").parse::<DriverName>().is_err());
-    assert!(crate::admin::SOCKET_NAME.parse::<NodeName>().is_err());
+    assert!(SOCKET_NAME.trim_end_matches(".sock").parse::<DriverName>().is_err());
+    assert!(SOCKET_NAME.parse::<NodeName>().is_err());
 }
 
 #[test]

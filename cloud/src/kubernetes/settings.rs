@@ -1,4 +1,4 @@
-//! Whether there is a Kubernetes, where its API is, and what is published there. Without it everything else works.
+//! The settings of Kubernetes: where its API is, and what is published there.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -7,43 +7,44 @@ use std::time::Duration;
 
 use proto::config::{HOUR, Reader};
 
-/// For how long a node's own kubelet may publish a driver before we do, if nothing is said, in seconds.
+/// The default grace, in seconds.
 const GRACE: u16 = 60;
 
-/// What is done with Kubernetes.
+/// The settings of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubernetes {
     /// Where its API is.
     pub api: ApiAt,
     /// Whether CSINode entries, node labels and node ids are published.
     pub publish: Publish,
-    /// For how long a node's own kubelet may publish a driver before we do, and for how long a driver may be gone
-    /// from its node before what we published is withdrawn. One second to one hour.
+    /// How long a node's kubelet may take to publish a driver before we do. One second to one hour.
+    ///
+    /// A driver that is gone from its node is withdrawn after the same time.
     pub grace: Duration,
 }
 
 /// Where the API is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiAt {
-    /// As a pod is told.
+    /// Where a pod's environment says.
     InCluster,
-    /// As a kubeconfig says.
+    /// Where a kubeconfig says.
     Kubeconfig(PathBuf),
 }
 
-/// The API, or that there is none.
+/// Whether there is Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Where {
-    /// There is no Kubernetes.
+pub enum ApiChoice {
+    /// There is none.
     Off,
-    /// There is one.
+    /// Its API is here.
     At(ApiAt),
 }
 
-/// Whether what a node has is published in its CSINode and its labels.
+/// Whether CSINode entries and labels of nodes are published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Publish {
-    /// At once, unless it is there.
+    /// At once, unless they are there.
     On,
     /// Never; what was published is withdrawn.
     Off,
@@ -52,12 +53,12 @@ pub enum Publish {
     Auto,
 }
 
-/// Why a text is none of the three.
+/// A text is none of the three.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is none of \"on\", \"off\" and \"auto\"")]
-pub struct NoPublish(String);
+pub struct InvalidPublish(String);
 
-impl FromStr for Where {
+impl FromStr for ApiChoice {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -70,20 +71,20 @@ impl FromStr for Where {
 }
 
 impl FromStr for Publish {
-    type Err = NoPublish;
+    type Err = InvalidPublish;
 
-    fn from_str(text: &str) -> Result<Self, NoPublish> {
+    fn from_str(text: &str) -> Result<Self, InvalidPublish> {
         match text {
             "on" => Ok(Self::On),
             "off" => Ok(Self::Off),
             "auto" => Ok(Self::Auto),
-            other => Err(NoPublish(other.into())),
+            other => Err(InvalidPublish(other.into())),
         }
     }
 }
 
-impl Where {
-    /// A relative path of the file is below the file's directory.
+impl ApiChoice {
+    /// A relative path in the file is relative to the file's directory.
     fn below(self, directory: Option<&Path>) -> Self {
         match (self, directory) {
             (Self::At(ApiAt::Kubeconfig(path)), Some(directory)) => {
@@ -95,20 +96,24 @@ impl Where {
 }
 
 impl Kubernetes {
-    /// Takes the section `[kubernetes]`, over which flags go. None without either, and with `off`.
+    /// Reads the section `[kubernetes]` and puts the flags over it. None without either, and with `off`.
     pub(crate) fn read(
         file: &mut Reader,
         directory: Option<&Path>,
-        flags: (Option<Where>, Option<Publish>),
+        api_flag: Option<ApiChoice>,
+        publish_flag: Option<Publish>,
     ) -> Option<Self> {
         let section = file.section("kubernetes", |section| {
-            let api = section.parsed("api", str::parse::<Where>).map(|api| api.below(directory));
+            let api = section.parsed("api", str::parse::<ApiChoice>);
+            let api = api.map(|api| api.below(directory));
             let publish = section.parsed("publish_csinode", str::parse::<Publish>);
-            (api.unwrap_or(Where::At(ApiAt::InCluster)), publish, section.number("grace_s", HOUR))
+            let grace = section.number("grace_s", HOUR);
+            (api.unwrap_or(ApiChoice::At(ApiAt::InCluster)), publish, grace)
         });
-        let (api, publish, grace) = section.unwrap_or((Where::Off, None, None));
-        let Where::At(api) = flags.0.unwrap_or(api) else { return None };
-        let publish = flags.1.or(publish).unwrap_or_default();
-        Some(Self { api, publish, grace: Duration::from_secs(grace.unwrap_or(GRACE).into()) })
+        let (api, publish, grace) = section.unwrap_or((ApiChoice::Off, None, None));
+        let ApiChoice::At(api) = api_flag.unwrap_or(api) else { return None };
+        let publish = publish_flag.or(publish).unwrap_or_default();
+        let grace = Duration::from_secs(grace.unwrap_or(GRACE).into());
+        Some(Self { api, publish, grace })
     }
 }

@@ -12,13 +12,13 @@ use crate::state::record::{Home, Intent, Ownership};
 
 /// Something that is wrong.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Wrong {
+pub struct Wrong {
     /// Which driver's record it is in; empty if it is about more than one driver.
-    pub(super) driver: String,
+    pub driver: String,
     /// Which record it is, for example `volume vol-1`.
-    pub(super) what: String,
+    pub what: String,
     /// What is wrong with it.
-    pub(super) why: String,
+    pub why: String,
 }
 
 /// All that does not agree, in order of drivers and records.

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::config::arguments::Form;
 use crate::state::check::{Wrong, disagreements};
 use crate::state::known::State;
 use crate::state::line::{FORMAT, Line};
@@ -20,28 +19,14 @@ use crate::state::store::url::StoreAt;
 /// Changes that an import makes durable at once.
 const BATCH: usize = 10_000;
 
-/// Looks whether the store is whole and its records agree, and says what is wrong.
+/// What is wrong in the store, and how many records it has.
 ///
 /// # Errors
-/// Something is wrong; or the store is none, is in use, or the output fails.
-pub fn check(at: &StoreAt, form: Form, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (wrong, records) = examine(file_of(at)?)?;
-    match form {
-        Form::Json => {
-            serde_json::to_writer_pretty(&mut *out, &wrong)?;
-            writeln!(out)?;
-        }
-        Form::Table if wrong.is_empty() => writeln!(out, "{records} records, and nothing is wrong")?,
-        Form::Table => table(&wrong, out)?,
-    }
-    match wrong.len() {
-        0 => Ok(()),
-        1 => bail!("one thing is wrong in the store {at}"),
-        several => bail!("{several} things are wrong in the store {at}"),
-    }
+/// There is no store, or it is in use.
+pub fn check(at: &StoreAt) -> anyhow::Result<(Vec<Wrong>, u64)> {
+    Ok(examine(file_of(at)?)?)
 }
 
-/// What is wrong, and how many records there are.
 fn examine(path: &Path) -> Result<(Vec<Wrong>, u64), StoreError> {
     let (mut state, mut records) = (State::default(), 0);
     // That it is in use, or not there, says nothing about it.
@@ -56,18 +41,6 @@ fn examine(path: &Path) -> Result<(Vec<Wrong>, u64), StoreError> {
         wrong.push(Wrong { driver: String::new(), what: "the file".into(), why });
     }
     Ok((wrong, records))
-}
-
-fn table(wrong: &[Wrong], out: &mut dyn Write) -> io::Result<()> {
-    let width = |text: fn(&Wrong) -> &str, least: usize| {
-        wrong.iter().map(|wrong| text(wrong).chars().count()).max().unwrap_or(0).clamp(least, 60)
-    };
-    let (driver, what) = (width(|wrong| &wrong.driver, 6), width(|wrong| &wrong.what, 6));
-    writeln!(out, "{:driver$}  {:what$}  PROBLEM", "DRIVER", "RECORD")?;
-    for Wrong { driver: of, what: record, why } in wrong {
-        writeln!(out, "{of:driver$}  {record:what$}  {why}")?;
-    }
-    Ok(())
 }
 
 /// Writes all records as lines of JSON.

@@ -5,7 +5,8 @@ use std::path::Path;
 use prost::Message;
 use proto::csi;
 
-use crate::config::arguments::Form;
+use crate::cli::store::check;
+use crate::config::output::Output;
 use crate::state::store::tests::*;
 use crate::state::store::transfer;
 use crate::state::store::url::StoreAt;
@@ -16,9 +17,9 @@ fn exported(path: &Path) -> String {
     String::from_utf8(out).unwrap()
 }
 
-fn checked(path: &Path, form: Form) -> (anyhow::Result<()>, String) {
+fn checked(path: &Path, output: Output) -> (anyhow::Result<()>, String) {
     let mut out = Vec::new();
-    let outcome = transfer::check(&StoreAt::File(path.into()), form, &mut out);
+    let outcome = check(&StoreAt::File(path.into()), output, &mut out);
     (outcome, String::from_utf8(out).unwrap())
 }
 
@@ -109,7 +110,7 @@ fn a_line_can_be_read_by_people() {
 fn a_store_that_is_not_there_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let (outcome, _) = checked(&path, Form::Table);
+    let (outcome, _) = checked(&path, Output::Table);
     assert!(format!("{:#}", outcome.unwrap_err()).contains("cannot be opened"));
     assert!(!path.exists());
     assert!(transfer::export(&StoreAt::Memory, &mut Vec::new()).is_err());
@@ -165,10 +166,10 @@ fn what_does_not_agree_is_said() {
         let mut all = vec![linked("n1"), linked("n2")];
         all.extend(changes);
         File::open(&path).unwrap().commit(&all).unwrap();
-        let (outcome, table) = checked(&path, Form::Table);
+        let (outcome, table) = checked(&path, Output::Table);
         assert_eq!(outcome.is_err(), said.is_some(), "{table}");
         assert!(table.contains(said.unwrap_or("nothing is wrong")), "{table}");
-        let (_, json) = checked(&path, Form::Json);
+        let (_, json) = checked(&path, Output::Json);
         let json: Vec<BTreeMap<String, String>> = serde_json::from_str(&json).unwrap();
         assert_eq!(json.len(), usize::from(said.is_some()));
     }

@@ -1,0 +1,55 @@
+//! What the admin commands work on.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use proto::names::{DriverName, NodeName};
+
+use crate::csi::front::Front;
+use crate::kubernetes::published::Published;
+use crate::nodes::links::Links;
+use crate::state::known::OfDriver;
+use crate::state::policy::Policy;
+use crate::state::store::writer::Store;
+use crate::telemetry::calls::{Calls, Stage};
+
+/// What the admin commands show and change.
+pub struct AdminState {
+    /// What is durable.
+    pub store: Store,
+    /// All links.
+    pub links: Arc<Links>,
+    /// The calls in flight, and the metrics.
+    pub calls: Arc<Calls>,
+    /// The policies of the drivers that have a front.
+    pub policies: BTreeMap<DriverName, Policy>,
+    /// Their fronts.
+    pub fronts: BTreeMap<DriverName, Arc<Front>>,
+    /// The state of the CSIDriver objects; none without Kubernetes.
+    pub kubernetes: Option<Arc<Published>>,
+}
+
+/// Numbers of calls in flight by stage, for each driver that has any.
+pub(super) type InFlight = HashMap<DriverName, BTreeMap<Stage, usize>>;
+
+impl AdminState {
+    /// The nodes that have a link.
+    pub(super) fn linked(&self) -> HashSet<NodeName> {
+        self.links.linked().into_iter().collect()
+    }
+
+    /// Counts the calls in flight.
+    pub(super) fn in_flight(&self) -> InFlight {
+        let mut in_flight = InFlight::new();
+        for (_, call) in self.calls.running() {
+            let stages = in_flight.entry(call.driver.clone()).or_default();
+            *stages.entry(call.progress().stage).or_default() += 1;
+        }
+        in_flight
+    }
+}
+
+/// How many nodes of a driver are among the linked ones.
+pub(super) fn count_linked(of: &OfDriver, linked: &HashSet<NodeName>) -> usize {
+    of.nodes().keys().filter(|node| linked.contains(*node)).count()
+}

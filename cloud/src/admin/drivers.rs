@@ -1,0 +1,124 @@
+//! `csi-cloud drivers`: scope, placement, capabilities and mismatches of each driver.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use proto::csi::{Capabilities, Local, Method};
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::{AdminState, InFlight, count_linked};
+use crate::state::capabilities;
+use crate::state::known::{OfDriver, State};
+use crate::state::policy::{Placement, Policy, Scope};
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/drivers";
+
+/// A driver.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverView {
+    /// Its name.
+    pub name: DriverName,
+    /// Whether it has a front here.
+    pub front: bool,
+    /// `node` or `shared`.
+    pub scope: String,
+    /// Whether the scope was inferred from the driver's answers, not set by the operator.
+    pub scope_inferred: bool,
+    /// `spread`, or `pinned NODE`; empty for a shared driver.
+    pub placement: String,
+    /// The node that carries out the calls of a shared driver.
+    pub elected: Option<NodeName>,
+    /// How many nodes have it.
+    pub nodes: usize,
+    /// How many of them have a link.
+    pub nodes_linked: usize,
+    /// How many volumes, snapshots and groups are known.
+    pub homes: usize,
+    /// How many creates have an unknown outcome.
+    pub intents_open: usize,
+    /// How many calls are in flight.
+    pub calls: usize,
+    /// Its capabilities, by RPC; none before any node has reported them.
+    pub capabilities: Option<BTreeMap<String, Vec<String>>>,
+    /// Capabilities that some nodes have and others do not.
+    #[serde(rename = "odd")]
+    pub mismatches: Vec<String>,
+    /// The state of its CSIDriver object: `ours`, `not yet`, or why it is left as it is. None without Kubernetes.
+    #[serde(default)]
+    pub csidriver: Option<String>,
+}
+
+impl AdminState {
+    /// All drivers that have a front or that a node ever had.
+    pub(super) fn drivers(&self) -> Vec<DriverView> {
+        let linked = self.linked();
+        let in_flight = self.in_flight();
+        let known: Vec<_> =
+            self.store.read(|state| state.drivers().keys().map(|name| (*name).clone()).collect());
+        let names: BTreeSet<_> = self.policies.keys().cloned().chain(known).collect();
+        let views = names.into_iter().map(|name| self.driver(name, &linked, &in_flight));
+        views.collect()
+    }
+
+    fn driver(
+        &self,
+        name: DriverName,
+        linked: &HashSet<NodeName>,
+        in_flight: &InFlight,
+    ) -> DriverView {
+        let mut view = self.store.read(|state| self.view(state, name, linked));
+        view.calls = in_flight.get(&view.name).map_or(0, |stages| stages.values().sum());
+        let published = self.kubernetes.as_ref();
+        view.csidriver = published.and_then(|published| published.csidriver(&view.name));
+        view
+    }
+
+    fn view(&self, state: &State, name: DriverName, linked: &HashSet<NodeName>) -> DriverView {
+        let of = state.driver(&name);
+        let policy = self.policies.get(&name);
+        let configured = policy.and_then(|policy| policy.scope);
+        let inferred = of.map(|of| of.said().scope());
+        let scope = configured.or(inferred).unwrap_or(Scope::Node);
+        let shared = of.filter(|_| scope == Scope::Shared);
+        let mismatches = of.iter().flat_map(|of| of.said().odd());
+        DriverView {
+            front: policy.is_some(),
+            scope: if scope == Scope::Node { "node" } else { "shared" }.into(),
+            scope_inferred: configured.is_none(),
+            placement: placement(policy, scope),
+            elected: shared.and_then(OfDriver::elected).cloned(),
+            nodes: of.map_or(0, |of| of.nodes().len()),
+            nodes_linked: of.map_or(0, |of| count_linked(of, linked)),
+            homes: of.map_or(0, |of| of.homes().len()),
+            intents_open: of.map_or(0, OfDriver::open_intents),
+            calls: 0,
+            capabilities: of.and_then(|of| reported(of, scope)),
+            csidriver: None,
+            mismatches: mismatches.map(ToString::to_string).collect(),
+            name,
+        }
+    }
+}
+
+fn placement(policy: Option<&Policy>, scope: Scope) -> String {
+    match policy.map(|policy| &policy.placement) {
+        _ if scope == Scope::Shared => String::new(),
+        Some(Placement::Pinned(node)) => format!("pinned {node}"),
+        Some(Placement::Spread) | None => "spread".into(),
+    }
+}
+
+/// The capabilities that the front reports. RPCs that it does not implement are left out.
+fn reported(of: &OfDriver, scope: Scope) -> Option<BTreeMap<String, Vec<String>>> {
+    let our_topology = scope == Scope::Node && of.has_our_topology();
+    let mut reported = BTreeMap::new();
+    for kind in Capabilities::ALL {
+        let local = Local::Capabilities(kind);
+        if let Some(answer) = of.said().answer(local, our_topology).ok()? {
+            let method = Method::answering(local).name().to_owned();
+            reported.insert(method, capabilities::words(kind, &answer));
+        }
+    }
+    Some(reported)
+}

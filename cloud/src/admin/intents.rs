@@ -1,0 +1,81 @@
+//! `csi-cloud intents`: creates that were sent to a node.
+
+use proto::csi::Id;
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
+use crate::state::record::Intent;
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/intents";
+
+/// Asks for creates.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IntentsQuery {
+    /// Of this driver only.
+    pub driver: Option<DriverName>,
+    /// Creates with a known outcome as well.
+    pub all: bool,
+    /// The end of the page before.
+    pub after: Option<Cursor>,
+}
+
+/// A create that was sent to a node.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntentView {
+    /// Its RPC method.
+    pub method: String,
+    /// The name.
+    pub name: String,
+    /// The driver.
+    pub driver: DriverName,
+    /// Where it was sent.
+    pub node: NodeName,
+    /// The claim's namespace, if the provisioner sent it.
+    pub claim_namespace: Option<String>,
+    /// The claim's name.
+    pub claim_name: Option<String>,
+    /// When it was first sent, in ms since 1970.
+    pub since_ms: u64,
+    /// The id of what it created; none while the outcome is unknown.
+    pub made: Option<String>,
+}
+
+impl AdminState {
+    /// Creates by driver, method and name; those with a known outcome only if the query wants them.
+    pub(super) fn intents(&self, query: &IntentsQuery) -> Page<IntentView, Cursor> {
+        let walk = Walk { driver: query.driver.as_ref(), after: query.after.as_ref() };
+        let mut items = Vec::new();
+        let next = self.store.read(|state| {
+            walk.visit(
+                state,
+                |of, after| -> Records<'_, Intent> {
+                    Box::new(of.intents().range(ids_after(after)))
+                },
+                |driver, name, intent| {
+                    if query.all || intent.made.is_none() {
+                        items.push(view(driver, name, intent));
+                    }
+                },
+            )
+        });
+        Page { items, next }
+    }
+}
+
+fn view(driver: &DriverName, name: &Id, intent: &Intent) -> IntentView {
+    let claim = intent.claim.as_ref();
+    IntentView {
+        method: kind(name).into(),
+        name: name.text().into(),
+        driver: driver.clone(),
+        node: intent.node.clone(),
+        claim_namespace: claim.and_then(|claim| not_empty(&claim.namespace)),
+        claim_name: claim.and_then(|claim| not_empty(&claim.name)),
+        since_ms: intent.since,
+        made: intent.made.as_deref().map(str::to_owned),
+    }
+}

@@ -1,0 +1,64 @@
+//! The figures that Prometheus reads, and `csi-cloud top` with them.
+
+use std::collections::HashSet;
+
+use proto::link::endpoint::Transport;
+use proto::names::{DriverName, NodeName};
+
+use crate::admin::admin_state::{AdminState, InFlight, count_linked};
+use crate::csi::dispatch::MAX_CALLS;
+use crate::state::known::{OfDriver, State};
+use crate::telemetry::calls::Stage;
+use crate::telemetry::metrics::{DriverNow, Now};
+
+impl AdminState {
+    /// All metrics as text.
+    pub(super) fn metrics(&self) -> String {
+        self.calls.metrics.text(&self.figures())
+    }
+
+    /// The figures of this moment.
+    pub(super) fn figures(&self) -> Now {
+        let linked = self.linked();
+        let in_flight = self.in_flight();
+        let links = self.links.by_transport();
+        let count = |transport: Transport| {
+            let scheme = transport.scheme();
+            (scheme, links.get(scheme).copied().unwrap_or(0))
+        };
+        let drivers = self.policies.keys();
+        Now {
+            nodes: self.store.read(|state| (state.nodes().len(), count_removed(state))),
+            links: Transport::ALL.map(count).into(),
+            link_ups: self.links.made(),
+            queue: self.store.queued(),
+            drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),
+        }
+    }
+
+    fn driver_now(
+        &self,
+        driver: &DriverName,
+        linked: &HashSet<NodeName>,
+        in_flight: &InFlight,
+    ) -> DriverNow {
+        let stages = in_flight.get(driver);
+        let calls = |stage| stages.and_then(|stages| stages.get(&stage)).copied().unwrap_or(0);
+        let in_flight = Stage::ALL.map(|stage| (stage.name(), calls(stage) as u64));
+        self.store.read(|state| {
+            let of = state.driver(driver);
+            DriverNow {
+                driver: driver.clone(),
+                nodes: of.map_or((0, 0), |of| (of.nodes().len(), count_linked(of, linked))),
+                homes: of.map_or(0, |of| of.homes().len()),
+                intents: of.map_or(0, OfDriver::open_intents),
+                in_flight: in_flight.into(),
+                limit: MAX_CALLS,
+            }
+        })
+    }
+}
+
+fn count_removed(state: &State) -> usize {
+    state.nodes().values().filter(|node| node.removed.is_some()).count()
+}

@@ -1,0 +1,156 @@
+//! `csi-cloud node remove` and `csi-cloud node admit`: a node is gone for good, or comes back after all.
+
+use proto::csi::Id;
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::done::{Done, done};
+use crate::admin::lease_holder::{Hold, hold};
+use crate::admin::refused::Refused;
+use crate::state::clock::now;
+use crate::state::known::State;
+use crate::state::record::{Home, Intent, Node};
+use crate::state::txn::Txn;
+
+/// The path of `node remove`.
+pub(crate) const REMOVE: &str = "/node/remove";
+/// The path of `node admit`.
+pub(crate) const ADMIT: &str = "/node/admit";
+
+/// Removes a node for good.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveNode {
+    /// Its name.
+    pub node: NodeName,
+    /// Do it, and not only say what it would do.
+    #[serde(default)]
+    pub yes: bool,
+}
+
+/// Admits a node again that was removed.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdmitNode {
+    /// Its name.
+    pub node: NodeName,
+}
+
+impl AdminState {
+    /// Removes a node: its link ends, it may not link again, and its volumes are lost.
+    pub(super) async fn remove_node(&self, request: RemoveNode) -> Result<Done, Refused> {
+        let RemoveNode { node, yes } = request;
+        let known = self.known_node(&node)?;
+        if known.removed.is_some() {
+            return Ok(Done { done: true, text: format!("{node} was removed before") });
+        }
+        let homes = self.store.read(|state| homes_at(state, &node).len());
+        let open = self.store.read(|state| open_intents_at(state, &node));
+        let held = self.store.read(|state| still_held(state, &node));
+        if !yes {
+            let text = format!(
+                "{node} would be removed: its link ends and it is let in no more, {homes} volumes and \
+                 snapshots are marked lost, and unpublishing them is OK from then on; {open} creates there \
+                 stay open{held}. Give --yes to do it; `csi-cloud node admit {node}` undoes it"
+            );
+            return Ok(Done { done: false, text });
+        }
+        let at = node.clone();
+        let written = self.store.write(move |txn| {
+            let removed = Some(now());
+            txn.set_node(&at, Some(Node { removed, ..known }));
+            mark(txn, &at, true)
+        });
+        let lost = written.await?;
+        self.links.end(&node);
+        // Homes that were recorded during that write. None follow, since the link is gone.
+        let at = node.clone();
+        let late = self.store.write(move |txn| mark(txn, &at, true)).await?;
+        Ok(done(format!(
+            "{node} is removed; {} volumes and snapshots are marked lost, {open} creates there stay open \
+             (`csi-cloud intents`){held}",
+            lost + late
+        )))
+    }
+
+    /// Admits a node again that was removed.
+    pub(super) async fn admit_node(&self, request: AdmitNode) -> Result<Done, Refused> {
+        let AdmitNode { node } = request;
+        let known = self.known_node(&node)?;
+        if known.removed.is_none() {
+            return Ok(Done { done: true, text: format!("{node} is not removed") });
+        }
+        let at = node.clone();
+        let written = self.store.write(move |txn| {
+            txn.set_node(&at, Some(Node { removed: None, ..known }));
+            mark(txn, &at, false)
+        });
+        let found = written.await?;
+        Ok(done(format!(
+            "{node} is let in again; {found} volumes and snapshots are no longer lost"
+        )))
+    }
+
+    fn known_node(&self, node: &NodeName) -> Result<Node, Refused> {
+        let known = self.store.read(|state| state.node(node).cloned());
+        known.ok_or_else(|| {
+            Refused::unknown(format!("{node} never linked; `csi-cloud nodes` shows those that did"))
+        })
+    }
+}
+
+/// The homes at a node.
+fn homes_at(state: &State, node: &NodeName) -> Vec<(DriverName, Id)> {
+    let mut homes = Vec::new();
+    for (driver, of) in state.drivers() {
+        homes.extend(of.homes_of(node).map(|(id, _)| (driver.clone(), id.clone())));
+    }
+    homes
+}
+
+fn open_intents_at(state: &State, node: &NodeName) -> usize {
+    let is_open = |intent: &&Intent| intent.made.is_none() && intent.node == *node;
+    state.drivers().values().map(|of| of.intents().values().filter(is_open).count()).sum()
+}
+
+/// Marks the homes at a node as lost or not lost; returns how many changed.
+fn mark(txn: &mut Txn<'_>, node: &NodeName, lost: bool) -> usize {
+    let mut marked = 0;
+    for (driver, id) in homes_at(txn.state(), node) {
+        // The same commit may have changed it.
+        let home = txn.home(&driver, &id).filter(|home| home.node == *node && home.lost != lost);
+        if let Some(home) = home.cloned() {
+            txn.set_home(&driver, &id, Some(Home { lost, ..home }));
+            marked += 1;
+        }
+    }
+    marked
+}
+
+/// Says which direct volumes a node keeps though it is removed; empty if none.
+fn still_held(state: &State, node: &NodeName) -> String {
+    let mut held = 0;
+    let mut attached = 0;
+    let leases = state.drivers().into_values().flat_map(|of| of.owners().values());
+    for hold in leases.filter_map(|lease| hold(lease, node)) {
+        match hold {
+            Hold::Pod(_) => held += 1,
+            Hold::Attached => attached += 1,
+        }
+    }
+    let mut text = String::new();
+    if held > 0 {
+        text = format!(
+            ", and {held} volumes that one guest owns stay its own, since a guest may write to them, and it \
+             is not told when they are taken from it: `csi-cloud owners --node {node}`, \
+             `csi-cloud volume release`"
+        );
+    }
+    if attached > 0 {
+        text += &format!(
+            ", and {attached} direct volumes stay attached to it until they are detached"
+        );
+    }
+    text
+}

@@ -1,0 +1,99 @@
+//! `csi-cloud nodes`: all nodes that ever linked.
+
+use std::ops::Bound;
+
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::page::{PAGE, Page};
+use crate::state::known::{OfDriver, State};
+use crate::state::record::Node;
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/nodes";
+
+/// Asks for nodes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodesQuery {
+    /// The last node of the page before.
+    pub after: Option<NodeName>,
+}
+
+/// A node.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its name.
+    pub name: NodeName,
+    /// `linked`, `away` or `removed`.
+    pub state: String,
+    /// How long it has been linked, in s.
+    pub linked_s: Option<u64>,
+    /// How long it has been away, in s; at most as long as csi-cloud runs.
+    pub away_s: Option<u64>,
+    /// `wss` or `quic`.
+    pub transport: Option<String>,
+    /// From where it dialed.
+    pub address: Option<String>,
+    /// The version of csi-edge.
+    pub version: Option<String>,
+    /// The drivers that it has.
+    pub drivers: Vec<DriverName>,
+    /// Volumes that live or are being created there, without lost ones.
+    pub volumes: u64,
+    /// When it first linked, in ms since 1970.
+    pub since_ms: u64,
+    /// When it was removed, in ms since 1970.
+    pub removed_ms: Option<u64>,
+}
+
+impl AdminState {
+    /// Nodes by name.
+    pub(super) fn nodes(&self, query: &NodesQuery) -> Page<NodeView, String> {
+        let from = query.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut items: Vec<_> = self.store.read(|state| {
+            let nodes = state.nodes().range((from, Bound::Unbounded)).take(PAGE);
+            nodes.map(|(name, node)| unlinked(state, name, node)).collect()
+        });
+        for node in &mut items {
+            self.add_link(node);
+        }
+        let next = items.last().filter(|_| items.len() == PAGE).map(|node| node.name.to_string());
+        Page { items, next }
+    }
+
+    fn add_link(&self, node: &mut NodeView) {
+        let Some(link) = self.links.now(&node.name) else {
+            node.away_s = self.links.away(&node.name).map(|away| away.as_secs());
+            return;
+        };
+        if node.state == "away" {
+            node.state = "linked".into();
+        }
+        node.linked_s = Some(link.begun.elapsed().as_secs());
+        node.transport = Some(link.peer.transport).filter(|name| !name.is_empty()).map(Into::into);
+        node.address = link.peer.address.map(|address| address.to_string());
+        node.version = Some(link.peer.version.to_string());
+    }
+}
+
+/// A node as the store knows it.
+fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
+    let drivers = state.drivers();
+    let has = |of: &OfDriver| of.at(name).is_some_and(|at| at.gone.is_none());
+    let here = drivers.iter().filter(|(_, of)| has(of));
+    NodeView {
+        name: name.clone(),
+        state: if node.removed.is_some() { "removed" } else { "away" }.into(),
+        linked_s: None,
+        away_s: None,
+        transport: None,
+        address: None,
+        version: None,
+        drivers: here.map(|(driver, _)| (*driver).clone()).collect(),
+        volumes: drivers.values().map(|of| of.load(name)).sum(),
+        since_ms: node.since,
+        removed_ms: node.removed,
+    }
+}

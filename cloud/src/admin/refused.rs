@@ -1,0 +1,50 @@
+//! Why the admin socket refuses a command.
+
+use proto::host::chain;
+use serde::{Deserialize, Serialize};
+
+use crate::state::store::backend::StoreError;
+
+/// The body of an answer that refuses a command.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For an operator.
+    pub error: String,
+}
+
+/// Why nothing was shown or changed.
+#[derive(Debug)]
+pub(super) struct Refused {
+    /// The HTTP status code.
+    pub(super) status: u16,
+    /// For an operator.
+    pub(super) text: String,
+}
+
+impl Refused {
+    /// The command is wrong.
+    pub(super) fn bad(text: impl Into<String>) -> Self {
+        Self { status: 400, text: text.into() }
+    }
+
+    /// There is no such thing.
+    pub(super) fn unknown(text: impl Into<String>) -> Self {
+        Self { status: 404, text: text.into() }
+    }
+
+    /// The change would be wrong in the present state.
+    pub(super) fn conflict(text: impl Into<String>) -> Self {
+        Self { status: 409, text: text.into() }
+    }
+
+    /// csi-cloud itself failed.
+    pub(super) fn failed(text: impl Into<String>) -> Self {
+        Self { status: 500, text: text.into() }
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Self::failed(chain(&error))
+    }
+}

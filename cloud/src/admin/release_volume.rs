@@ -1,0 +1,199 @@
+//! `csi-cloud volume release`: takes a direct volume from a node that does not release it.
+
+use proto::csi::Id;
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::done::{Done, done};
+use crate::admin::lease_holder::{Hold, LeaseHolder, hold};
+use crate::admin::refused::Refused;
+use crate::lease::decide::{Step, Verdict};
+use crate::lease::standing::Standing;
+use crate::lease::step;
+use crate::state::record::Ownership;
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/volume/release";
+
+/// Takes a volume from a node that is away for good.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseVolume {
+    /// Its driver.
+    pub driver: DriverName,
+    /// Its id.
+    pub id: String,
+    /// The node that has it.
+    pub node: NodeName,
+    /// Do it, and not only say what it would do.
+    #[serde(default)]
+    pub yes: bool,
+}
+
+impl AdminState {
+    /// Takes a volume from a node that does not release it.
+    pub(super) async fn release_volume(&self, request: ReleaseVolume) -> Result<Done, Refused> {
+        if !request.yes {
+            return self.preview_release(&request);
+        }
+        let ReleaseVolume { driver, id, node, .. } = request;
+        let key = Id::Volume(id.clone());
+        let links = self.links.clone();
+        let of = driver.clone();
+        let from = node.clone();
+        let written = self.store.write(move |txn| {
+            // Ordered with the store's changes: a node that links later learns of this one, and a node that linked
+            // before is seen here.
+            let removed = txn.node(&from).is_some_and(|node| node.removed.is_some());
+            let standing = Standing::of(&from, removed, &links);
+            let hold = check_release(txn.owner(&of, &key), &from, &standing)?;
+            match step::step(txn, &of, &key, &from, Step::Break) {
+                Verdict::Done => Ok((hold, standing)),
+                _ => Err(Refused::failed("it has become another's")),
+            }
+        });
+        let (hold, standing) = written.await??;
+        let before = description(&hold);
+        let after = remaining_duty(&hold, &node, &standing);
+        Ok(done(format!(
+            "{id} of {driver} is taken from {node}{before}; any node can have it{after}"
+        )))
+    }
+
+    /// Says what the release would do.
+    fn preview_release(&self, request: &ReleaseVolume) -> Result<Done, Refused> {
+        let ReleaseVolume { driver, id, node, .. } = request;
+        let removed = self.store.read(|state| state.is_removed(node));
+        let standing = Standing::of(node, removed, &self.links);
+        let key = Id::Volume(id.clone());
+        let hold = self.store.read(|state| {
+            let lease = state.driver(driver).and_then(|driver| driver.owner(&key));
+            check_release(lease, node, &standing)
+        })?;
+        let text = format!(
+            "{id} of {driver} would be taken from {node}{}, and any node could have it. {} \
+             Give --yes to do it",
+            description(&hold),
+            precondition(&hold, node, &standing)
+        );
+        Ok(Done { done: false, text })
+    }
+}
+
+/// What the named node has of the volume, if the operator may take it.
+fn check_release(
+    lease: Option<&Ownership>,
+    node: &NodeName,
+    standing: &Standing,
+) -> Result<Hold, Refused> {
+    let nobody =
+        || Refused::unknown("nobody has it that is known; `csi-cloud owners` shows what is had");
+    let lease = lease.ok_or_else(nobody)?;
+    let Some(hold) = hold(lease, node) else {
+        let other = LeaseHolder::from(lease).holder_node.ok_or_else(nobody)?;
+        return Err(Refused::conflict(format!("{other} has it, and not {node}")));
+    };
+    // No guest has a volume that is only attached.
+    if *standing == Standing::Linked && hold != Hold::Attached {
+        return Err(Refused::conflict(format!(
+            "{node} is linked: delete the pod there, and it lets go when the volume is unpublished. If \
+             `csi-edge direct list` there does not have the volume, it does not know that it has it, \
+             since its state directory was lost or this csi-cloud's store is an older copy: stop csi-edge \
+             there, give this again, and start it"
+        )));
+    }
+    Ok(hold)
+}
+
+fn description(hold: &Hold) -> String {
+    match hold {
+        Hold::Attached => ", where it is attached and not published".into(),
+        Hold::Pod(pod) if pod.is_empty() => ", where a pod has it".into(),
+        Hold::Pod(pod) => format!(", where pod {pod} has it"),
+    }
+}
+
+/// What the operator has to see to before the release, and whether the node is told.
+fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
+    if *hold == Hold::Attached {
+        return format!(
+            "Nothing is detached by this: it only forgets that it is attached to {node}, so see with the \
+             driver that it is not."
+        );
+    }
+    let promise = format!(
+        "That guest must have ended, and no other may begin at {node}: if one still writes while another \
+         does, the volume's data is destroyed."
+    );
+    let told = match standing {
+        Standing::Removed => format!(
+            "{node} was removed, so it is NOT told: its csi-edge goes on handing the volume to pods there. \
+             Power the machine off for good, or unpublish the volume there and see that no pod gets it \
+             again; before `csi-cloud node admit`, too."
+        ),
+        Standing::Mute(version) => format!(
+            "The csi-edge at {node}, {version}, does not say what it has, and is NOT told: look there that \
+             the volume is unpublished, and see that no pod gets it again."
+        ),
+        Standing::Away | Standing::Linked => "Power the machine off, or end the guest and cut the machine \
+             from the storage. It must stay off the storage until it has linked again, and \
+             `csi-edge direct list` there says that the volume is fenced, or does not have it."
+            .into(),
+    };
+    format!("{promise} {told}")
+}
+
+/// What the operator has to see to after the release.
+fn remaining_duty(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
+    match (hold, standing) {
+        (Hold::Attached, _) => String::new(),
+        (Hold::Pod(_), Standing::Removed | Standing::Mute(_)) => {
+            format!("; {node} is not told, so see to it that no pod there has it again")
+        }
+        (Hold::Pod(_), Standing::Away | Standing::Linked) => format!(
+            "; keep {node} off its storage until it has linked, and `csi-edge direct list` there says that \
+             it is fenced, or does not have it"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::record::{Attached, Owner};
+
+    fn node(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    fn attached(lease: Ownership, at: &str) -> Ownership {
+        let attached = Attached { node: node(at), id: "i".into(), since: 1 };
+        Ownership { attached: Some(attached), ..lease }
+    }
+
+    #[test]
+    fn only_who_cannot_let_go_by_itself_is_taken_from_and_what_is_promised_is_said() {
+        let owner = Owner { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+        let held = Ownership { owner: Some(owner), ..Ownership::default() };
+        let refused = check_release(Some(&held), &node("n1"), &Standing::Linked).unwrap_err();
+        assert!(refused.text.contains("n1 is linked") && refused.text.contains("stop csi-edge"));
+        let mute = Standing::Mute("0.1.0".into());
+        for (standing, told) in [
+            (Standing::Away, "direct list` there says that the volume is fenced"),
+            (Standing::Removed, "n1 was removed, so it is NOT told"),
+            (mute, "csi-edge at n1, 0.1.0, does not say what it has, and is NOT told"),
+        ] {
+            let hold = check_release(Some(&held), &node("n1"), &standing).unwrap();
+            let text = precondition(&hold, &node("n1"), &standing);
+            assert!(text.contains(told) && text.contains("data is destroyed"), "{text}");
+            assert!(check_release(Some(&held), &node("n2"), &standing).is_err());
+        }
+        // What is only attached can be taken from a linked node, and from another than its owner.
+        for lease in [attached(Ownership::default(), "n2"), attached(held, "n2")] {
+            let hold = check_release(Some(&lease), &node("n2"), &Standing::Linked).unwrap();
+            let text = precondition(&hold, &node("n2"), &Standing::Linked);
+            assert!(text.contains("Nothing is detached"), "{text}");
+        }
+    }
+}

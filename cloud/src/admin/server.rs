@@ -1,0 +1,120 @@
+//! Serves the admin socket: HTTP/1 with JSON, on a unix socket that only its owner may use.
+//!
+//! A request is a POST of the command's parameters to its path. The table of paths is `answer`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use proto::host::socket::Socket;
+use proto::host::tasks::Tasks;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::refused::{Refusal, Refused};
+use crate::admin::{
+    calls, drivers, forget_volume, http1, intents, leases, node_removal, nodes, rebuild_homes,
+    release_volume, resolve_intent, top, volumes,
+};
+
+/// The admin socket's name in the fronts' directory.
+///
+/// No driver and no node has a name with an underscore, so it collides with no `DRIVER.sock` and no `NODE/`.
+pub(crate) const SOCKET_NAME: &str = "_admin.sock";
+/// The mode of the socket: only its owner may connect, and may do everything.
+pub const MODE: u32 = 0o600;
+/// Connections at a time.
+const CONNECTIONS: usize = 16;
+/// The largest request, in bytes: a thousand homes with ids of 4,096 bytes fit.
+const MAX_REQUEST: usize = 16 * 1024 * 1024;
+
+/// Serves the admin socket until the tasks are stopped.
+pub async fn serve(state: Arc<AdminState>, socket: Socket, tasks: Tasks) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let permit = tokio::select! {
+            biased;
+            () = tasks.stopped() => return,
+            permit = connections.clone().acquire_owned() => permit.ok(),
+        };
+        let accepted = tokio::select! {
+            biased;
+            () = tasks.stopped() => return,
+            accepted = socket.listener.accept() => accepted,
+        };
+        let stream = http1::accepted(accepted.map(|(stream, _)| stream)).await;
+        let Some(stream) = stream else { continue };
+        let state = state.clone();
+        let ended = tasks.clone();
+        tasks.spawn("admin connection", async move {
+            let service = move |request| handle(state.clone(), request);
+            http1::serve(stream, service, ended.stopped()).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn handle(state: Arc<AdminState>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.method() != Method::POST {
+        return refusal(&Refused::bad("a request is a POST of its parameters, as JSON"));
+    }
+    let path = request.uri().path().to_owned();
+    let answered = match Limited::new(request.into_body(), MAX_REQUEST).collect().await {
+        Ok(body) => answer(&state, &path, &body.to_bytes()).await,
+        Err(_) => Err(Refused::bad("the request broke off or is larger than 16 MiB")),
+    };
+    answered.unwrap_or_else(|refused| refusal(&refused))
+}
+
+/// The commands by path: a new command is one line here.
+pub(super) async fn answer(
+    state: &AdminState,
+    path: &str,
+    body: &[u8],
+) -> Result<Response<Full<Bytes>>, Refused> {
+    match path {
+        nodes::PATH => json(&state.nodes(&read(body)?)),
+        drivers::PATH => json(&state.drivers()),
+        volumes::PATH => json(&state.volumes(&read(body)?)),
+        leases::PATH => json(&state.leases(&read(body)?)),
+        intents::PATH => json(&state.intents(&read(body)?)),
+        calls::PATH => json(&state.calls()),
+        top::PATH => json(&state.top()),
+        node_removal::REMOVE => json(&state.remove_node(read(body)?).await?),
+        node_removal::ADMIT => json(&state.admit_node(read(body)?).await?),
+        resolve_intent::PATH => json(&state.resolve_intent(read(body)?).await?),
+        forget_volume::PATH => json(&state.forget_volume(read(body)?).await?),
+        release_volume::PATH => json(&state.release_volume(read(body)?).await?),
+        rebuild_homes::PATH => json(&state.rebuild_homes(read(body)?).await?),
+        _ => Err(Refused::unknown(format!(
+            "{path} is no command of this csi-cloud; are both of one version?"
+        ))),
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Refused::bad(format!("the parameters cannot be read: {error}")))
+}
+
+fn json(value: &impl Serialize) -> Result<Response<Full<Bytes>>, Refused> {
+    let text = serde_json::to_vec(value).map_err(|error| Refused::failed(error.to_string()))?;
+    let mut response = Response::new(Full::from(text));
+    let content_type = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    Ok(response)
+}
+
+fn refusal(refused: &Refused) -> Response<Full<Bytes>> {
+    let refusal = Refusal { error: refused.text.clone() };
+    let mut response = json(&refusal).unwrap_or_default();
+    let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
+    *response.status_mut() = status;
+    response
+}

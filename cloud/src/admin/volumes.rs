@@ -1,0 +1,164 @@
+//! `csi-cloud volumes`: where volumes, snapshots and groups live.
+
+use prost::Message;
+use proto::csi;
+use proto::csi::Id;
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::lease_holder::LeaseHolder;
+use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
+use crate::state::known::{OfDriver, State};
+use crate::state::record::Home;
+
+/// The path of the command.
+pub(crate) const PATH: &str = "/volumes";
+
+/// Asks for volumes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VolumesQuery {
+    /// Of this driver only.
+    pub driver: Option<DriverName>,
+    /// At this node only.
+    pub node: Option<NodeName>,
+    /// Snapshots and groups as well.
+    pub all: bool,
+    /// The end of the page before.
+    pub after: Option<Cursor>,
+}
+
+/// A volume, snapshot or group.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// `volume`, `snapshot` or `group`.
+    pub kind: String,
+    /// Its id.
+    pub id: String,
+    /// Its driver.
+    pub driver: DriverName,
+    /// Its home node.
+    pub node: NodeName,
+    /// The name under which it was created.
+    pub name: Option<String>,
+    /// Its last known size, in bytes.
+    pub capacity_bytes: Option<i64>,
+    /// The driver's ids of the nodes to which it is published.
+    pub published: Vec<String>,
+    /// The claim's namespace, if the provisioner sent it.
+    pub claim_namespace: Option<String>,
+    /// The claim's name.
+    pub claim_name: Option<String>,
+    /// The PersistentVolume's name.
+    pub persistent_volume: Option<String>,
+    /// When csi-cloud learned of it, in ms since 1970.
+    pub since_ms: u64,
+    /// `ok`, `absent`, `lost` or `claimed`.
+    ///
+    /// Absent: its node's last list did not have it. Lost: its node was removed. Claimed: another node reports it too.
+    pub state: String,
+    /// The other nodes that report it.
+    pub claimed_by: Vec<NodeName>,
+    /// Who has its exclusive lease, if it is a direct volume.
+    #[serde(flatten)]
+    pub holder: LeaseHolder,
+}
+
+impl AdminState {
+    /// Volumes by driver and id; with snapshots and groups if the query wants them.
+    pub(super) fn volumes(&self, query: &VolumesQuery) -> Page<VolumeView, Cursor> {
+        let walk = Walk { driver: query.driver.as_ref(), after: query.after.as_ref() };
+        let mut items = Vec::new();
+        let next = self.store.read(|state| {
+            walk.visit(
+                state,
+                |of, after| records(of, query.node.as_ref(), after),
+                |driver, id, home| {
+                    if query.all || matches!(id, Id::Volume(_)) {
+                        items.push(view(state, driver, id, home));
+                    }
+                },
+            )
+        });
+        Page { items, next }
+    }
+}
+
+/// The homes of a driver after an id, at one node or at all.
+fn records<'s>(
+    of: &'s OfDriver,
+    node: Option<&NodeName>,
+    after: Option<Id>,
+) -> Records<'s, Home> {
+    let Some(node) = node else {
+        return Box::new(of.homes().range(ids_after(after)).map(|(id, home)| (id, &**home)));
+    };
+    let ids: Vec<_> = of.homes_of(node).map(|(id, _)| id).collect();
+    let is_before = move |id: &&Id| after.as_ref().is_some_and(|after| *id <= after);
+    let ids = ids.into_iter().skip_while(is_before);
+    Box::new(ids.filter_map(|id| Some((id, of.home(id)?))))
+}
+
+fn view(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeView {
+    let (capacity_bytes, published) = size_and_nodes(id, home);
+    let claim = home.claim.as_ref();
+    let lease = state.driver(driver).and_then(|of| of.owner(id));
+    VolumeView {
+        kind: kind(id).into(),
+        id: id.text().into(),
+        driver: driver.clone(),
+        node: home.node.clone(),
+        name: home.name.as_deref().map(str::to_owned),
+        capacity_bytes,
+        published,
+        claim_namespace: claim.and_then(|claim| not_empty(&claim.namespace)),
+        claim_name: claim.and_then(|claim| not_empty(&claim.name)),
+        persistent_volume: claim.and_then(|claim| not_empty(&claim.volume)),
+        since_ms: home.since,
+        state: condition(state, home).into(),
+        claimed_by: home.rivals.clone(),
+        holder: lease.map(LeaseHolder::from).unwrap_or_default(),
+    }
+}
+
+fn condition(state: &State, home: &Home) -> &'static str {
+    if home.lost || state.is_removed(&home.node) {
+        "lost"
+    } else if !home.rivals.is_empty() {
+        "claimed"
+    } else if home.absent {
+        "absent"
+    } else {
+        "ok"
+    }
+}
+
+/// The size and the nodes to which it is published, of its entry in the driver's list.
+fn size_and_nodes(id: &Id, home: &Home) -> (Option<i64>, Vec<String>) {
+    let size = |bytes: i64| Some(bytes).filter(|bytes| *bytes > 0);
+    let entry = home.entry.clone();
+    match id {
+        Id::Volume(_) => {
+            let entry = csi::list_volumes_response::Entry::decode(entry).unwrap_or_default();
+            let nodes = entry.status.map(|status| status.published_node_ids).unwrap_or_default();
+            (entry.volume.and_then(|volume| size(volume.capacity_bytes)), nodes)
+        }
+        Id::Snapshot(_) => {
+            let entry = csi::list_snapshots_response::Entry::decode(entry).unwrap_or_default();
+            (entry.snapshot.and_then(|snapshot| size(snapshot.size_bytes)), Vec::new())
+        }
+        Id::Group(_) | Id::Name(..) => (None, Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_key_is_refused_and_not_overlooked() {
+        assert!(serde_json::from_str::<VolumesQuery>(r#"{"drver": "d"}"#).is_err());
+        assert!(serde_json::from_str::<VolumesQuery>("{}").is_ok());
+    }
+}

@@ -1,0 +1,19 @@
+//! `csi-cloud ca`.
+
+use crate::config::arguments::CaCommand;
+use crate::pki::ca;
+
+/// Makes certificates.
+pub(super) fn run(command: CaCommand) -> anyhow::Result<()> {
+    match command {
+        CaCommand::Init { dir, hosts, days } => ca::init(&dir, &hosts, days),
+        CaCommand::Issue { front: Some(front), dir, days, .. } => {
+            ca::issue_front(&dir, &front, days)
+        }
+        CaCommand::Issue { node: Some(node), front: None, dir, days } => {
+            ca::issue(&dir, &node, days)
+        }
+        // clap requires one of them.
+        CaCommand::Issue { node: None, front: None, .. } => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! `csi-cloud drivers`. The capabilities stand below the table, since a column cannot hold them.
+
+use std::io;
+use std::io::Write;
+
+use crate::admin::drivers::{DriverView, PATH};
+use crate::cli::output::whole;
+use crate::config::admin_arguments::Show;
+use crate::config::output::Output;
+
+const HEADERS: &[&str] = &[
+    "NAME",
+    "FRONT",
+    "SCOPE",
+    "PLACEMENT",
+    "NODES",
+    "LINKED",
+    "HOMES",
+    "OPEN",
+    "CALLS",
+    "CSIDRIVER",
+    "NODES DIFFER",
+];
+/// Capabilities on a line.
+const ON_A_LINE: usize = 4;
+
+/// Prints the drivers.
+pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
+    let drivers = whole(show, PATH, HEADERS, row).await?;
+    if show.output == Output::Table {
+        let mut out = io::stdout().lock();
+        for driver in drivers {
+            capabilities(&mut out, driver)?;
+        }
+    }
+    Ok(())
+}
+
+fn capabilities(out: &mut impl Write, driver: DriverView) -> io::Result<()> {
+    writeln!(out, "\n{} says that it can:", driver.name)?;
+    for (rpc, words) in driver.capabilities.into_iter().flatten() {
+        if words.is_empty() {
+            continue;
+        }
+        writeln!(out, "  {rpc}")?;
+        for line in words.chunks(ON_A_LINE) {
+            writeln!(out, "    {}", line.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+fn row(driver: &DriverView) -> Vec<String> {
+    let inferred = if driver.scope_inferred { " (inferred)" } else { "" };
+    let elected = driver.elected.as_ref().map(|node| format!("elected {node}"));
+    vec![
+        driver.name.to_string(),
+        if driver.front { "yes" } else { "no" }.into(),
+        format!("{}{inferred}", driver.scope),
+        elected.unwrap_or_else(|| driver.placement.clone()),
+        driver.nodes.to_string(),
+        driver.nodes_linked.to_string(),
+        driver.homes.to_string(),
+        driver.intents_open.to_string(),
+        driver.calls.to_string(),
+        driver.csidriver.clone().unwrap_or_default(),
+        driver.mismatches.join("; "),
+    ]
+}

@@ -1,0 +1,34 @@
+//! `csi-cloud nodes`.
+
+use tokio::time::Duration;
+
+use crate::admin::nodes::{NodeView, NodesQuery, PATH};
+use crate::cli::cells::{age, joined, optional, since};
+use crate::cli::output::pages;
+use crate::config::admin_arguments::Show;
+
+const HEADERS: &[&str] =
+    &["NAME", "STATE", "FOR", "TRANSPORT", "ADDRESS", "VERSION", "VOLUMES", "DRIVERS", "AGE"];
+
+/// Prints the nodes.
+pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
+    pages(show, PATH, &NodesQuery::default(), HEADERS, row).await
+}
+
+fn row(node: &NodeView) -> Vec<String> {
+    let in_state = match node.removed_ms {
+        Some(removed) => Some(since(removed)),
+        None => node.linked_s.or(node.away_s).map(|s| age(Duration::from_secs(s))),
+    };
+    vec![
+        node.name.to_string(),
+        node.state.clone(),
+        in_state.unwrap_or_default(),
+        optional(node.transport.as_ref()),
+        optional(node.address.as_ref()),
+        optional(node.version.as_ref()),
+        node.volumes.to_string(),
+        joined(&node.drivers),
+        since(node.since_ms),
+    ]
+}

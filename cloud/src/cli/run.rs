@@ -1,0 +1,74 @@
+//! Runs a command.
+
+use std::io;
+
+use proto::host::program::runtime;
+
+use crate::admin::forget_volume::ForgetVolume;
+use crate::admin::node_removal::{AdmitNode, RemoveNode};
+use crate::admin::release_volume::ReleaseVolume;
+use crate::admin::resolve_intent::ResolveIntent;
+use crate::admin::{forget_volume, node_removal, release_volume, resolve_intent};
+use crate::cli::output::change;
+use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, top, volumes};
+use crate::config::admin_arguments::{
+    Ask, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,
+};
+use crate::config::arguments::Tool;
+use crate::relay;
+
+/// Runs a command.
+///
+/// # Errors
+/// The command fails; the text says why and what to do.
+pub fn run(tool: Tool) -> anyhow::Result<()> {
+    match tool {
+        Tool::Front(front) => runtime(1)?.block_on(relay::run::run(front.into())),
+        Tool::Ca(command) => ca::run(command),
+        Tool::Store(command) => store::run(command),
+        Tool::Ask(command) => match runtime(1)?.block_on(ask(command)) {
+            // A reader of the output that has gone, `head` say, is no error.
+            Err(error) if is_broken_pipe(&error) => Ok(()),
+            result => result,
+        },
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Asks a running csi-cloud over its admin socket, and prints the answer.
+async fn ask(command: Ask) -> anyhow::Result<()> {
+    match command {
+        Ask::Nodes(show) => nodes::run(&show).await,
+        Ask::Drivers(show) => drivers::run(&show).await,
+        Ask::Volumes { driver, node, all, show } => volumes::run(driver, node, all, &show).await,
+        Ask::Owners { driver, node, show } => leases::run(driver, node, &show).await,
+        Ask::Intents(list) | Ask::Intent(IntentCommand::List(list)) => intents::run(list).await,
+        Ask::Calls(show) => calls::run(&show).await,
+        Ask::Top { interval, count, show } => top::run(&show, interval, count).await,
+        Ask::Node(NodeCommand::Remove { node, yes, reach }) => {
+            change(&reach, node_removal::REMOVE, &RemoveNode { node, yes }).await
+        }
+        Ask::Node(NodeCommand::Admit { node, reach }) => {
+            change(&reach, node_removal::ADMIT, &AdmitNode { node }).await
+        }
+        Ask::Intent(IntentCommand::Resolve { driver, name, method, made, reach, .. }) => {
+            let request = ResolveIntent { driver, method, name, made };
+            change(&reach, resolve_intent::PATH, &request).await
+        }
+        Ask::Volume(VolumeCommand::Forget { driver, id, kind, force, reach }) => {
+            let request = ForgetVolume { driver, kind, id, force };
+            change(&reach, forget_volume::PATH, &request).await
+        }
+        Ask::Volume(VolumeCommand::Release { driver, id, node, yes, reach }) => {
+            let request = ReleaseVolume { driver, id, node, yes };
+            change(&reach, release_volume::PATH, &request).await
+        }
+        Ask::Homes(HomesCommand::Rebuild { driver, from, reach }) => {
+            homes::rebuild(driver, from.as_deref(), &reach).await
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `csi-cloud store`: prints what the checks found, and connects export and import to the standard streams.
+
+use std::io;
+use std::io::Write;
+
+use anyhow::bail;
+
+use crate::config::arguments::StoreCommand;
+use crate::config::output::Output;
+use crate::state::check::Wrong;
+use crate::state::store::transfer;
+use crate::state::store::url::StoreAt;
+
+/// The widest column of a table, in characters.
+const WIDEST: usize = 60;
+
+/// Runs a command of the store.
+pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
+    match command {
+        StoreCommand::Check { store, output } => check(&store, output, &mut io::stdout().lock()),
+        StoreCommand::Export { store } => transfer::export(&store, &mut io::stdout().lock()),
+        StoreCommand::Import { store, file } => transfer::import(&store, &file),
+    }
+}
+
+/// Checks the store, and prints what is wrong.
+///
+/// # Errors
+/// Something is wrong; or the store cannot be read, is in use, or the output fails.
+pub(crate) fn check(at: &StoreAt, output: Output, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (wrong, records) = transfer::check(at)?;
+    match output {
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, &wrong)?;
+            writeln!(out)?;
+        }
+        Output::Table if wrong.is_empty() => {
+            writeln!(out, "{records} records, and nothing is wrong")?;
+        }
+        Output::Table => table(&wrong, out)?,
+    }
+    match wrong.len() {
+        0 => Ok(()),
+        1 => bail!("one thing is wrong in the store {at}"),
+        several => bail!("{several} things are wrong in the store {at}"),
+    }
+}
+
+fn table(wrong: &[Wrong], out: &mut dyn Write) -> io::Result<()> {
+    const DRIVER: &str = "DRIVER";
+    const RECORD: &str = "RECORD";
+    let driver_width = width(DRIVER, wrong.iter().map(|wrong| wrong.driver.as_str()));
+    let record_width = width(RECORD, wrong.iter().map(|wrong| wrong.what.as_str()));
+    writeln!(out, "{DRIVER:driver_width$}  {RECORD:record_width$}  PROBLEM")?;
+    for Wrong { driver, what, why } in wrong {
+        writeln!(out, "{driver:driver_width$}  {what:record_width$}  {why}")?;
+    }
+    Ok(())
+}
+
+fn width<'a>(header: &str, cells: impl Iterator<Item = &'a str>) -> usize {
+    let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+    widest.clamp(header.len(), WIDEST)
+}

@@ -1,0 +1,216 @@
+//! The configuration of `csi-cloud serve`: a TOML file, and flags that override it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use proto::config::{Common, HOUR, Problems, Reader};
+use proto::link::endpoint::Endpoint;
+use proto::link::tls::Files;
+use proto::names::{DriverName, NodeName};
+
+use crate::admin::server::SOCKET_NAME;
+use crate::config::serve_arguments::Serve;
+use crate::kubernetes::csidriver::CsiDriverSettings;
+use crate::kubernetes::settings::Kubernetes;
+use crate::nodes::admission::Limits;
+use crate::relay::address::Address;
+use crate::state::policy::Policy;
+use crate::state::store::url::StoreAt;
+
+/// The whole configuration of csi-cloud.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where edges dial; at least one.
+    pub listen: Vec<Endpoint>,
+    /// The drivers that have a front, each once; at least one.
+    pub drivers: Vec<DriverName>,
+    /// The directory of the fronts' sockets; none if all callers come by socket relays.
+    pub fronts: Option<PathBuf>,
+    /// Where socket relays bring their calls.
+    pub holders: Vec<Address>,
+    /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
+    pub node_fronts: bool,
+    /// The node for calls that name none.
+    pub default_node: Option<NodeName>,
+    /// One policy for each of `drivers`.
+    pub policies: BTreeMap<DriverName, Policy>,
+    /// The settings of the CSIDriver object of each of `drivers`.
+    pub csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
+    /// Where all records are kept.
+    pub store: StoreAt,
+    /// The admin socket.
+    pub admin: PathBuf,
+    /// Where `/livez`, `/readyz` and `/metrics` are served, if anywhere.
+    pub http: Option<SocketAddr>,
+    /// The settings of Kubernetes, if there is one.
+    pub kubernetes: Option<Kubernetes>,
+    /// Certificates.
+    pub tls: Files,
+    /// The limits of one remote address.
+    pub limits: Limits,
+    /// The settings that csi-edge has too.
+    pub common: Common,
+}
+
+impl Config {
+    /// Reads the file that the flags name, and puts the flags over it.
+    ///
+    /// # Errors
+    /// All mistakes in the file and the flags.
+    pub fn load(flags: Serve) -> Result<Self, Problems> {
+        let path = flags.common.config.clone();
+        let directory = path.as_deref().and_then(Path::parent);
+        let mut file = Reader::open(path.as_deref());
+        let listen = over(flags.listen, file.list("listen", str::parse::<Endpoint>));
+        let drivers = drivers(flags.drivers, &mut file);
+        let default_node = file.parsed("default_node", str::parse::<NodeName>);
+        let default_node = flags.default_node.or(default_node);
+        let (policies, csidrivers) = sections(&mut file, &drivers, default_node.as_ref());
+        let fronts = file.path("fronts");
+        let fronts = flags.fronts.or(fronts);
+        let holders = over(flags.holders, file.list("holders", str::parse::<Address>));
+        if holders.is_empty() {
+            file.required("fronts (--fronts)", fronts.as_ref());
+        }
+        let store = store(flags.store, &mut file, directory);
+        let admin = admin(flags.admin, &mut file, fronts.as_deref(), &drivers);
+        let http = file.parsed("http", str::parse::<SocketAddr>);
+        let kubernetes =
+            Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
+        let node_fronts = node_fronts(flags.node_fronts, &mut file, fronts.as_deref());
+        let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
+        let (tls, common) = file.common(flags.common, dead_after);
+        let limits = file.section("limits", limits).unwrap_or_default();
+        file.required("listen (--listen)", listen.first());
+        file.required("drivers (--driver)", drivers.first());
+        file.finish()?;
+        // A missing one is a problem above, so this is only for the compiler.
+        let (Some(admin), Some(store), Some(tls)) = (admin, store, tls) else {
+            return Err(Problems(Vec::new()));
+        };
+        Ok(Self {
+            listen,
+            drivers,
+            fronts,
+            holders,
+            node_fronts,
+            default_node,
+            policies,
+            csidrivers,
+            store,
+            admin,
+            http: flags.http.or(http),
+            kubernetes,
+            tls,
+            limits,
+            common,
+        })
+    }
+}
+
+fn drivers(flags: Vec<DriverName>, file: &mut Reader) -> Vec<DriverName> {
+    let mut drivers = over(flags, file.list("drivers", str::parse::<DriverName>));
+    drivers.sort();
+    drivers.dedup();
+    drivers
+}
+
+/// The store. A relative path in the file is relative to the file's directory.
+fn store(flag: Option<StoreAt>, file: &mut Reader, directory: Option<&Path>) -> Option<StoreAt> {
+    let store = file.parsed("store", str::parse::<StoreAt>);
+    let store = store.map(|store| store.below(directory.unwrap_or_else(|| Path::new(""))));
+    let missing = "store (--store), where csi-cloud keeps which volume lives where,";
+    file.required(missing, flag.or(store))
+}
+
+/// The admin socket's path, which must not be a front's.
+fn admin(
+    flag: Option<PathBuf>,
+    file: &mut Reader,
+    fronts: Option<&Path>,
+    drivers: &[DriverName],
+) -> Option<PathBuf> {
+    let named = file.path("admin");
+    let default = || fronts.map(|fronts| fronts.join(SOCKET_NAME));
+    let admin = flag.or(named).or_else(default);
+    if let Some((admin, fronts)) = admin.as_deref().zip(fronts)
+        && let Some(driver) = front_at(admin, fronts, drivers)
+    {
+        file.problem(format!(
+            "admin (--admin) is the front of the driver {driver}; it needs a place of its own"
+        ));
+    }
+    if admin.is_none() {
+        file.problem(
+            "admin (--admin) is missing; without fronts (--fronts) the admin socket has no other place",
+        );
+    }
+    admin
+}
+
+/// The driver whose front is at the path, if there is one.
+fn front_at<'a>(
+    path: &Path,
+    fronts: &Path,
+    drivers: &'a [DriverName],
+) -> Option<&'a DriverName> {
+    drivers.iter().find(|driver| fronts.join(format!("{driver}.sock")) == path)
+}
+
+fn node_fronts(flag: bool, file: &mut Reader, fronts: Option<&Path>) -> bool {
+    let configured = file.yes_no("node_fronts");
+    let node_fronts = flag || configured.unwrap_or(false);
+    if node_fronts && fronts.is_none() {
+        file.problem(
+            "node_fronts (--node-fronts) are below fronts (--fronts), which is missing",
+        );
+    }
+    node_fronts
+}
+
+type Policies = BTreeMap<DriverName, Policy>;
+type CsiDrivers = BTreeMap<DriverName, CsiDriverSettings>;
+
+/// The sections `[driver."NAME"]`, with defaults for drivers that have none.
+fn sections(
+    file: &mut Reader,
+    drivers: &[DriverName],
+    default_node: Option<&NodeName>,
+) -> (Policies, CsiDrivers) {
+    let mut policies = Policies::new();
+    let mut csidrivers = CsiDrivers::new();
+    for driver in drivers {
+        policies.insert(driver.clone(), Policy::new(default_node));
+        csidrivers.insert(driver.clone(), CsiDriverSettings::default());
+    }
+    file.named_sections("driver", |name, section| {
+        let policy = Policy::read(name, section, default_node);
+        let csidriver = CsiDriverSettings::read(name, section);
+        match drivers.iter().find(|driver| driver.as_str() == name) {
+            Some(driver) => {
+                policies.insert(driver.clone(), policy);
+                csidrivers.insert(driver.clone(), csidriver);
+            }
+            None => section.problem(format!(
+                "[driver.{name:?}] is not among the drivers (drivers, --driver)"
+            )),
+        }
+    });
+    (policies, csidrivers)
+}
+
+fn limits(section: &mut Reader) -> Limits {
+    let mut limits = Limits::default();
+    if let Some(handshakes) = section.number("handshakes_per_address", u16::MAX) {
+        limits.handshakes = handshakes.into();
+    }
+    if let Some(connections) = section.number("connections_per_address", u16::MAX) {
+        limits.connections = connections.into();
+    }
+    limits
+}
+
+fn over<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
+    if flags.is_empty() { file } else { flags }
+}
