@@ -8,6 +8,7 @@ use anyhow::bail;
 use crate::config::arguments::StoreCommand;
 use crate::config::output::Output;
 use crate::state::check::Wrong;
+use crate::state::store::examine::examine;
 use crate::state::store::transfer;
 use crate::state::store::url::StoreAt;
 
@@ -28,7 +29,7 @@ pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
 /// # Errors
 /// Something is wrong; or the store cannot be read, is in use, or the output fails.
 pub(crate) fn check(at: &StoreAt, output: Output, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (wrong, records) = transfer::check(at)?;
+    let (wrong, records) = examine(at)?;
     match output {
         Output::Json => {
             serde_json::to_writer_pretty(&mut *out, &wrong)?;

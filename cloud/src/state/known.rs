@@ -313,17 +313,3 @@ impl OfDriver {
         self.at.insert(node, at);
     }
 }
-
-impl Home {
-    /// The node where it counts as a volume.
-    pub(super) fn counted(&self, id: &Id) -> Option<&NodeName> {
-        (matches!(id, Id::Volume(_)) && !self.lost).then_some(&self.node)
-    }
-}
-
-impl Intent {
-    /// The node where it counts as a volume: that which is made counts by its home.
-    pub(super) fn counted(&self) -> Option<&NodeName> {
-        self.made.is_none().then_some(&self.node)
-    }
-}

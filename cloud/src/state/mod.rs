@@ -10,6 +10,7 @@ pub mod create_journal;
 pub mod driver_info;
 pub mod election;
 pub mod ingest;
+mod json;
 pub mod known;
 pub mod line;
 pub mod list_entry;

@@ -8,7 +8,7 @@ use proto::csi::{Capabilities, Id, Local, Method, Segments, topology};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
-use crate::state::line;
+use crate::state::json;
 
 /// Where a volume, snapshot or group snapshot lives, and what was last known of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,14 +20,14 @@ pub struct Home {
     pub name: Option<Box<str>>,
     /// Its entry in a list, as protobuf: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry` or
     /// `VolumeGroupSnapshot`. Empty if it was never seen.
-    #[serde(with = "line::base64")]
+    #[serde(with = "json::base64")]
     pub entry: Bytes,
     /// Whose it is in Kubernetes, if the provisioner said so.
     pub claim: Option<Box<Claim>>,
     /// What of its class's parameters is ours (`edge-csi.io/…`).
     pub parameters: Option<Box<BTreeMap<String, String>>>,
     /// What its content was taken of, or what it is a snapshot of.
-    #[serde(with = "line::source")]
+    #[serde(with = "json::source")]
     pub source: Option<Box<Id>>,
     /// When we learned of it, in ms since 1970.
     pub since: u64,
@@ -75,10 +75,10 @@ pub type Segment = Arc<(String, String)>;
 #[serde(deny_unknown_fields)]
 pub struct At {
     /// What it answers, by RPC method, as unframed messages; nodes that answer alike share it.
-    #[serde(with = "line::answers")]
+    #[serde(with = "json::answers")]
     pub alike: Arc<BTreeMap<String, Bytes>>,
     /// What it answers to NodeGetInfo, the one answer that every node gives otherwise.
-    #[serde(with = "line::answer")]
+    #[serde(with = "json::answer")]
     pub info: Option<Bytes>,
     /// Its segments: its own topology, else ours.
     pub place: Box<[Segment]>,
@@ -171,6 +171,18 @@ impl Home {
     pub fn at(node: NodeName, since: u64) -> Self {
         let (name, entry, claim, parameters, source, rivals) = Default::default();
         Self { node, name, entry, claim, parameters, source, since, absent: false, lost: false, rivals }
+    }
+
+    /// The node where it counts as a volume.
+    pub(super) fn counted(&self, id: &Id) -> Option<&NodeName> {
+        (matches!(id, Id::Volume(_)) && !self.lost).then_some(&self.node)
+    }
+}
+
+impl Intent {
+    /// The node where it counts as a volume: that which is made counts by its home.
+    pub(super) fn counted(&self) -> Option<&NodeName> {
+        self.made.is_none().then_some(&self.node)
     }
 }
 

@@ -20,8 +20,8 @@ use uuid::Uuid;
 use crate::state::record::Change;
 use crate::state::store::backend::{Backend, StoreError};
 use crate::state::store::codec;
-use crate::state::store::codec::{Decoder, Table};
-use crate::state::store::url::StoreAt;
+use crate::state::store::codec::Decoder;
+use crate::state::store::table::Table;
 
 /// What of the file redb may keep in memory, in bytes. All records are in memory anyway.
 const CACHE: usize = 8 << 20;
@@ -141,7 +141,7 @@ impl File {
         let mut writing = self.database.begin_write()?;
         writing.set_durability(Durability::Immediate)?;
         for table in Table::ALL {
-            let mut changes = changes.iter().filter(|change| codec::table(change) == table).peekable();
+            let mut changes = changes.iter().filter(|change| Table::of(change) == table).peekable();
             if changes.peek().is_none() {
                 continue;
             }
@@ -170,8 +170,13 @@ impl Backend for File {
     }
 }
 
+/// The URL of the store in this file.
+pub(super) fn url(path: &Path) -> String {
+    format!("file:{}", path.display())
+}
+
 fn failed(path: &Path, why: FileError) -> StoreError {
-    StoreError::Open { store: StoreAt::File(path.into()).to_string(), why: Arc::new(why) }
+    StoreError::Open { store: url(path), why: Arc::new(why) }
 }
 
 enum Unread {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::state::record::Change;
 use crate::state::store::backend::{Backend, StoreError};
 use crate::state::store::codec;
-use crate::state::store::codec::{Decoder, Table};
+use crate::state::store::codec::Decoder;
+use crate::state::store::table::Table;
 
 /// Keeps changes in memory. Clones are the same store, so that a csi-cloud that is started again in the same
 /// process finds what it left.

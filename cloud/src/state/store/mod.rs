@@ -4,12 +4,16 @@
 //! routing never waits.
 
 pub mod backend;
-pub mod codec;
+mod codec;
+pub(crate) mod examine;
 pub mod file;
+mod key;
 pub mod measured;
 pub mod memory;
+mod table;
 pub mod transfer;
 pub mod url;
+mod value;
 pub mod writer;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{At, Attached, Broken, Change, Claim, Home, Intent, Node, Owner, Ownership};
 use crate::state::store::codec;
+use crate::state::store::table::Table;
 use std::sync::Arc;
 
 use proto::host::tasks::Tasks;
@@ -37,7 +38,7 @@ pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
 }
 
 /// What a backend keeps, by table and key.
-pub(super) type Kept = BTreeMap<(codec::Table, Vec<u8>), Change>;
+pub(super) type Kept = BTreeMap<(Table, Vec<u8>), Change>;
 
 /// What a backend keeps.
 pub(super) fn loaded(backend: &mut dyn Backend) -> Result<Kept, StoreError> {

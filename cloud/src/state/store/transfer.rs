@@ -1,5 +1,6 @@
-//! `csi-cloud store check|export|import`: looks after a store that no csi-cloud has open. An import is there whole
-//! or not at all, and an export that was cut off is found out by its last line.
+//! Exports and imports a store that no csi-cloud has open.
+//!
+//! An import is there whole or not at all. The last line of an export proves that it is complete.
 
 use std::fs;
 use std::io;
@@ -8,47 +9,21 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::state::check::{Wrong, disagreements};
-use crate::state::known::State;
 use crate::state::line::{FORMAT, Line};
 use crate::state::record::Change;
-use crate::state::store::backend::{Backend, StoreError};
+use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
 use crate::state::store::url::StoreAt;
 
 /// Changes that an import makes durable at once.
 const BATCH: usize = 10_000;
 
-/// What is wrong in the store, and how many records it has.
-///
-/// # Errors
-/// There is no store, or it is in use.
-pub fn check(at: &StoreAt) -> anyhow::Result<(Vec<Wrong>, u64)> {
-    Ok(examine(file_of(at)?)?)
-}
-
-fn examine(path: &Path) -> Result<(Vec<Wrong>, u64), StoreError> {
-    let (mut state, mut records) = (State::default(), 0);
-    // That it is in use, or not there, says nothing about it.
-    let mut file = File::existing(path)?;
-    let loaded = file.load(&mut |change| {
-        records += 1;
-        state.apply(change);
-    });
-    let mut wrong = disagreements(&state);
-    if let Err(error) = loaded {
-        let why = proto::host::chain(&error);
-        wrong.push(Wrong { driver: String::new(), what: "the file".into(), why });
-    }
-    Ok((wrong, records))
-}
-
 /// Writes all records as lines of JSON.
 ///
 /// # Errors
 /// The store is none, is in use, or cannot be trusted; or the output fails.
 pub fn export(at: &StoreAt, out: &mut dyn Write) -> anyhow::Result<()> {
-    let mut file = File::existing(file_of(at)?)?;
+    let mut file = File::existing(at.file()?)?;
     let mut out = BufWriter::new(out);
     let (mut records, mut written) = (0, line(&mut out, &Line::Begin { format: FORMAT }));
     file.load(&mut |change| {
@@ -75,7 +50,7 @@ fn line(out: &mut impl Write, line: &Line) -> io::Result<()> {
 /// There is a store with records already; the lines are no whole export, or of a newer csi-cloud; or files cannot
 /// be read or written.
 pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
-    let path = file_of(at)?;
+    let path = at.file()?;
     if file == Path::new("-") {
         return import_from(path, &mut io::stdin().lock());
     }
@@ -120,13 +95,4 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
         }
         Ok(store.commit(&batch)?)
     })
-}
-
-fn file_of(at: &StoreAt) -> anyhow::Result<&Path> {
-    match at {
-        StoreAt::File(path) => Ok(path),
-        StoreAt::Memory => {
-            bail!("memory: ends with its csi-cloud, so there is nothing to look after; give file:PATH")
-        }
-    }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::backend::{Backend, StoreError};
+use super::file;
 use super::file::File;
 use super::memory::Memory;
 
@@ -49,6 +50,19 @@ impl StoreAt {
         })
     }
 
+    /// The file of a store that can be looked after.
+    ///
+    /// # Errors
+    /// The store is none of a file.
+    pub(super) fn file(&self) -> anyhow::Result<&Path> {
+        match self {
+            Self::File(path) => Ok(path),
+            Self::Memory => {
+                anyhow::bail!("memory: ends with its csi-cloud, so there is nothing to look after; give file:PATH")
+            }
+        }
+    }
+
     /// A relative path is below this directory.
     #[must_use]
     pub(crate) fn below(self, directory: &Path) -> Self {
@@ -79,7 +93,7 @@ impl FromStr for StoreAt {
 impl fmt::Display for StoreAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::File(path) => f.write_str(&file::url(path)),
             Self::Memory => f.write_str("memory:"),
         }
     }

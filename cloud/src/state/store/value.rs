@@ -8,7 +8,7 @@ use prost::Message;
 use proto::csi::Id;
 
 use crate::state::record::{At, Claim, Home, Intent, Ownership, Segment};
-use crate::state::store::codec::parts;
+use crate::state::store::key::parts;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct HomeValue {
