@@ -18,7 +18,7 @@ use crate::admin::health::{self, Health};
 use crate::config::Config;
 use crate::csi::front::Front;
 use crate::csi::node_fronts::NodeFronts;
-use crate::nodes::accept::Door;
+use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::relay::listen::RelayListener;
 use crate::state::policy::Policy;
@@ -71,9 +71,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     if workers == 1 {
         keeping.spawn_until_stop("awake", calls.awake.clone().run());
     }
-    let door = Door::new(links.clone(), config.limits, keep_alive, edges.clone());
+    let acceptor = Acceptor::new(links.clone(), config.limits, keep_alive, edges.clone());
     for endpoint in &config.listen {
-        door.listen(endpoint, &credentials).await?;
+        acceptor.listen(endpoint, &credentials).await?;
     }
     let mut by_driver = BTreeMap::new();
     for (driver, socket) in sockets {

@@ -25,7 +25,7 @@ use crate::lease::decide::Step;
 use crate::lease::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Policy;
-use crate::state::record::{At, Home, Intent, Node};
+use crate::state::record::{Home, Intent, Node, NodeDriver};
 use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
@@ -70,7 +70,7 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
     let written = admin.store.write(move |txn| {
         for at in ["n1", "n2"].map(node) {
             txn.set_node(&at, Some(Node { since: 1, removed: None }));
-            txn.set_at(&driver(), &at, Some(At::default()));
+            txn.set_at(&driver(), &at, Some(NodeDriver::default()));
         }
         for number in 0..volumes {
             txn.set_home(&driver(), &volume(&format!("v{number:04}")), Some(Home::at(node("n1"), 1)));

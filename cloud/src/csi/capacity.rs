@@ -25,8 +25,8 @@ use tracing::debug;
 
 use super::questions::{Answer as Pending, Questions, end, wait};
 use super::request::IncomingCall;
-use crate::nodes::node_call::Passage;
-use crate::nodes::query::Asker;
+use crate::nodes::node_call::NodeCall;
+use crate::nodes::query::NodeQueries;
 use crate::rewrite::message;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
@@ -43,7 +43,7 @@ type Asked = (NodeName, u64);
 
 /// The capacity of one driver's nodes.
 pub struct Capacities {
-    asker: Asker,
+    asker: NodeQueries,
     store: Store,
     grace: Duration,
     questions: Questions<Asked, Said>,
@@ -71,7 +71,7 @@ struct Sum {
 
 impl Capacities {
     /// Asks nodes by tasks of this group. `grace` is how long a node may be away until it counts as full.
-    pub fn new(asker: Asker, store: Store, grace: Duration, tasks: Tasks) -> Self {
+    pub fn new(asker: NodeQueries, store: Store, grace: Duration, tasks: Tasks) -> Self {
         let (last, hasher) = Default::default();
         Self { asker, store, grace, questions: Questions::new(tasks), last, hasher }
     }
@@ -178,10 +178,10 @@ impl Capacities {
     }
 }
 
-async fn one(asker: &Asker, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
+async fn one(asker: &NodeQueries, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
     let (links, driver, authority) = (&**asker.links(), &asker.driver, asker.authority());
-    let passage = Passage { links, driver, authority, node, method, deadline, call: None };
+    let passage = NodeCall { links, driver, authority, node, method, deadline, call: None };
     until(deadline, std::pin::pin!(passage.unary(&mut call))).await
 }
 

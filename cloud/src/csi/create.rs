@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::nodes::node_call::HOLD;
 use crate::rewrite::{created, message};
 use crate::state::clock;
-use crate::state::create_journal::{Asked, Creates};
+use crate::state::create_journal::{CreateFacts, CreateJournal};
 use crate::state::policy::Scope;
 
 /// To which node a create goes.
@@ -32,7 +32,7 @@ pub(crate) enum Target {
 /// It was not sent, or its outcome is not known, or could not be made durable.
 pub(crate) async fn create(
     sender: &Sender<'_>,
-    journal: &Creates,
+    journal: &CreateJournal,
     name: &Id,
     target: Target,
     call: &mut IncomingCall,
@@ -80,10 +80,10 @@ pub(crate) async fn create(
 }
 
 /// What is kept of a create's request.
-fn facts(call: &IncomingCall) -> Asked {
+fn facts(call: &IncomingCall) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     let parameters = &call.extracted.parameters;
-    Asked {
+    CreateFacts {
         until: clock::after(left),
         claim: call.extracted.claim.clone(),
         parameters: (!parameters.is_empty()).then(|| Box::new(parameters.clone())),

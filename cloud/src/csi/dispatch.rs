@@ -16,10 +16,10 @@ use super::route::Plan;
 use super::volume_call::{Sender, message_of};
 use crate::error::Error;
 use crate::lease::step;
-use crate::nodes::discover::Finder;
-use crate::nodes::in_doubt::Unsettled;
-use crate::nodes::query::Asker;
-use crate::state::create_journal::Creates;
+use crate::nodes::discover::Discovery;
+use crate::nodes::in_doubt::InDoubt;
+use crate::nodes::query::NodeQueries;
+use crate::state::create_journal::CreateJournal;
 use crate::state::store::writer::Store;
 use std::sync::Arc;
 
@@ -30,11 +30,11 @@ pub(crate) const MAX_CALLS: usize = 1024;
 pub(crate) struct Dispatcher {
     pub(crate) planner: Planner,
     pub(crate) store: Store,
-    pub(crate) asker: Asker,
-    pub(crate) journal: Arc<Creates>,
+    pub(crate) asker: NodeQueries,
+    pub(crate) journal: Arc<CreateJournal>,
     pub(crate) lists: Lists,
     pub(crate) capacities: Capacities,
-    pub(crate) in_doubt: Unsettled,
+    pub(crate) in_doubt: InDoubt,
     pub(crate) room: Semaphore,
 }
 
@@ -105,10 +105,10 @@ impl Dispatcher {
 
     /// Asks the nodes for things without a home, and keeps where they live.
     async fn discover(&self, ids: &[Id], call: &IncomingCall) -> Result<Found, Error> {
-        let finder = Finder { asker: &self.asker, store: &self.store, deadline: call.deadline };
+        let discovery = Discovery { queries: &self.asker, store: &self.store, deadline: call.deadline };
         let _room = self.room()?;
         for id in ids {
-            match finder.find(id).await {
+            match discovery.discover(id).await {
                 Ok(()) => {}
                 // CSI: a list of a snapshot that is not there is empty.
                 Err(Error::NoSuchThing { .. }) if call.method.bulk() => return Ok(Found::EmptyList),

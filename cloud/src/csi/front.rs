@@ -25,10 +25,10 @@ use super::lists::merged::Lists;
 use super::plan::Planner;
 use super::request::{Arrived, IncomingCall, bad, prepare};
 use crate::error::Error;
-use crate::nodes::in_doubt::Unsettled;
+use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::links::Links;
-use crate::nodes::query::Asker;
-use crate::state::create_journal::Creates;
+use crate::nodes::query::NodeQueries;
+use crate::state::create_journal::CreateJournal;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{self, Calls, Running, UNKNOWN};
@@ -64,13 +64,13 @@ impl Front {
         calls: Arc<Calls>,
     ) -> Self {
         let tasks = links.tasks().child();
-        let asker = Asker::new(driver.clone(), links);
+        let asker = NodeQueries::new(driver.clone(), links);
         let elected = store.read(|state| state.driver(&driver)?.elected().cloned());
         let dispatcher = Dispatcher {
-            journal: Arc::new(Creates::new(driver.clone(), store.clone())),
+            journal: Arc::new(CreateJournal::new(driver.clone(), store.clone())),
             lists: Lists::new(asker.clone(), store.clone(), tasks.clone()),
             capacities: Capacities::new(asker.clone(), store.clone(), policy.grace, tasks),
-            in_doubt: Unsettled::after(elected),
+            in_doubt: InDoubt::after(elected),
             room: Semaphore::new(MAX_CALLS),
             planner: Planner { driver, only: None, policy },
             store,
@@ -88,7 +88,7 @@ impl Front {
         front.dispatcher.planner.only = Some(node);
         // A name is one create, whichever front it comes in by. Nothing goes to an elected node.
         front.dispatcher.journal = journal.clone();
-        front.dispatcher.in_doubt = Unsettled::default();
+        front.dispatcher.in_doubt = InDoubt::default();
         front
     }
 

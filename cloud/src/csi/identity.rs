@@ -17,7 +17,7 @@ use super::plan::Planner;
 use crate::error::Error;
 use crate::rewrite::message;
 use crate::state::driver_info::Unknown;
-use crate::state::known::OfDriver;
+use crate::state::known::DriverState;
 use crate::state::policy::{Placement, Scope};
 use crate::state::store::writer::Store;
 
@@ -47,8 +47,8 @@ impl<'a> Identity<'a> {
                 // It differs at each node, so none of them is the front's.
                 Local::NodeInfo => self.node_info(known),
                 Local::Info | Local::Probe | Local::Capabilities(_) => {
-                    let info = known.said();
-                    for mismatch in info.news() {
+                    let info = known.info();
+                    for mismatch in info.unreported() {
                         warn!(%driver, odd = %mismatch, "its nodes differ; the front says only what all can do");
                     }
                     info.answer(local, self.scope == Scope::Node && known.has_our_topology())
@@ -59,7 +59,7 @@ impl<'a> Identity<'a> {
     }
 
     /// What the node says to which calls go that name none: the pinned one, else the only one there is.
-    fn node_info(&self, driver: &OfDriver) -> Result<Option<Bytes>, Unknown> {
+    fn node_info(&self, driver: &DriverState) -> Result<Option<Bytes>, Unknown> {
         let nodes = driver.nodes();
         let node = match (&self.planner.only, &self.planner.policy.placement) {
             (Some(node), _) | (None, Placement::Pinned(node)) => node,

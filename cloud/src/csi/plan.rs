@@ -9,11 +9,11 @@ use tracing::info;
 use super::request::IncomingCall;
 use super::route::{Facts, Plan, Unclear, route};
 use crate::error::Error;
-use crate::nodes::in_doubt::Unsettled;
+use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::links::Links;
 use crate::state::clock::now;
 use crate::state::election::elect;
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 use crate::state::node_names::names;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
@@ -29,7 +29,7 @@ pub(crate) struct Planner {
 impl Planner {
     /// How far the driver's volumes reach: the operator's word, else what the driver says.
     pub(crate) fn scope(&self, store: &Store) -> Scope {
-        let inferred = || store.read(|state| state.driver(&self.driver).map(|driver| driver.said().scope()));
+        let inferred = || store.read(|state| state.driver(&self.driver).map(|driver| driver.info().scope()));
         self.policy.scope.or_else(inferred).unwrap_or(Scope::Node)
     }
 
@@ -42,7 +42,7 @@ impl Planner {
         call: &IncomingCall,
         store: &Store,
         links: &Links,
-        in_doubt: &Unsettled,
+        in_doubt: &InDoubt,
     ) -> Result<Plan, Error> {
         let scope = self.scope(store);
         if scope == Scope::Shared && self.only.is_none() && !matches!(call.key, Key::Local | Key::Node(_)) {
@@ -80,7 +80,7 @@ impl Planner {
     }
 
     /// Elects another node if the one of now has been away for too long.
-    async fn elect(&self, store: &Store, links: &Links, in_doubt: &Unsettled) -> Result<(), Error> {
+    async fn elect(&self, store: &Store, links: &Links, in_doubt: &InDoubt) -> Result<(), Error> {
         in_doubt.forget(|node| store.read(|state| state.is_removed(node)));
         let Some(next) = store.read(|state| self.candidate(state, links)) else { return Ok(()) };
         info!(driver = %self.driver, node = %next, "elected for a shared driver");
@@ -90,7 +90,7 @@ impl Planner {
     }
 
     fn candidate(&self, state: &State, links: &Links) -> Option<NodeName> {
-        let driver: &OfDriver = state.driver(&self.driver)?;
+        let driver: &DriverState = state.driver(&self.driver)?;
         let away = |node: &NodeName| {
             if state.is_removed(node) { Some(Duration::MAX) } else { links.away(node) }
         };

@@ -7,8 +7,8 @@
 use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
-use crate::state::known::OfDriver;
-use crate::state::node_names::some;
+use crate::state::known::DriverState;
+use crate::state::node_names::first_few;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
 
@@ -61,7 +61,7 @@ pub enum Unclear {
 /// What is known of one driver.
 pub struct Facts<'a> {
     /// What the store keeps; none if no node ever had the driver.
-    pub driver: Option<&'a OfDriver>,
+    pub driver: Option<&'a DriverState>,
     /// Whether a node has a link.
     pub linked: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
@@ -289,8 +289,8 @@ impl Facts<'_> {
     fn no_such_topology(&self, asked: &[Segments]) -> String {
         let asked: Vec<_> = asked.iter().map(|segments| written(segments.iter())).collect();
         let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
-        let known = some(nodes.map(|(node, at)| {
-            format!("{node} {}", written(at.place.iter().map(|segment| (&segment.0, &segment.1))))
+        let known = first_few(nodes.map(|(node, at)| {
+            format!("{node} {}", written(at.segments.iter().map(|segment| (&segment.0, &segment.1))))
         }));
         format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
     }
@@ -300,10 +300,10 @@ fn never() -> Unclear {
     Unclear::Yet("no node with this driver has ever linked; is csi-edge running there?".into())
 }
 
-fn none_linked(driver: &OfDriver) -> Unclear {
+fn none_linked(driver: &DriverState) -> Unclear {
     Unclear::Yet(format!(
         "none of the nodes {} has a link",
-        some(driver.nodes().keys().map(ToString::to_string))
+        first_few(driver.nodes().keys().map(ToString::to_string))
     ))
 }
 

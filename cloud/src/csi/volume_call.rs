@@ -13,13 +13,13 @@ use tracing::warn;
 use super::request::IncomingCall;
 use crate::error::Error;
 use crate::lease::step;
-use crate::nodes::discover::Finder;
-use crate::nodes::in_doubt::Unsettled;
-use crate::nodes::node_call::Passage;
-use crate::nodes::query::Asker;
+use crate::nodes::discover::Discovery;
+use crate::nodes::in_doubt::InDoubt;
+use crate::nodes::node_call::NodeCall;
+use crate::nodes::query::NodeQueries;
 use crate::rewrite::direct;
 use crate::state::policy::Scope;
-use crate::state::record::At;
+use crate::state::record::NodeDriver;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::{ingest, list_entry};
@@ -27,9 +27,9 @@ use crate::state::{ingest, list_entry};
 /// Sends a front's calls to nodes.
 pub(crate) struct Sender<'a> {
     pub(crate) driver: &'a DriverName,
-    pub(crate) asker: &'a Asker,
+    pub(crate) asker: &'a NodeQueries,
     pub(crate) store: &'a Store,
-    pub(crate) in_doubt: &'a Unsettled,
+    pub(crate) in_doubt: &'a InDoubt,
     pub(crate) scope: Scope,
 }
 
@@ -76,8 +76,8 @@ impl Sender<'_> {
         self.node_call(node, call).stream(&call.call).await
     }
 
-    pub(crate) fn node_call<'a>(&'a self, node: &'a NodeName, call: &IncomingCall) -> Passage<'a> {
-        Passage {
+    pub(crate) fn node_call<'a>(&'a self, node: &'a NodeName, call: &IncomingCall) -> NodeCall<'a> {
+        NodeCall {
             links: self.asker.links(),
             driver: self.driver,
             authority: self.asker.authority(),
@@ -89,7 +89,7 @@ impl Sender<'_> {
     }
 
     /// What is known of the driver at a node.
-    pub(crate) fn node_driver(&self, node: &NodeName) -> Option<At> {
+    pub(crate) fn node_driver(&self, node: &NodeName) -> Option<NodeDriver> {
         self.store.read(|state| state.driver(self.driver)?.at(node).cloned())
     }
 
@@ -120,8 +120,8 @@ impl Sender<'_> {
     /// # Errors
     /// Not every node said that it is gone; or it could not be made durable.
     pub(crate) async fn everywhere(&self, id: &Id, call: &IncomingCall) -> Result<Response<Body>, Error> {
-        let finder = Finder { asker: self.asker, store: self.store, deadline: call.deadline };
-        let answer = finder.end(call.method, id, &call.call).await?;
+        let discovery = Discovery { queries: self.asker, store: self.store, deadline: call.deadline };
+        let answer = discovery.delete(call.method, id, &call.call).await?;
         self.record(call, &answer).await?;
         Ok(answer.response())
     }
@@ -151,16 +151,14 @@ impl Sender<'_> {
                 Ok(())
             }
             Learn::Attached(_) => {
-                ingest::changed(store, driver, id, move |old| list_entry::attach(old, &node_id)).await
+                ingest::update(store, driver, id, move |old| list_entry::attach(old, &node_id)).await
             }
             Learn::Detached(_) => {
                 step::detached(store, driver, id, node_id.clone()).await.map_err(not_durable)?;
-                ingest::changed(store, driver, id, move |old| list_entry::detach(old, &node_id)).await
+                ingest::update(store, driver, id, move |old| list_entry::detach(old, &node_id)).await
             }
             Learn::Resized(read) => match read(&answer) {
-                Ok(size) => {
-                    ingest::changed(store, driver, id, move |old| list_entry::resize(old, size)).await
-                }
+                Ok(size) => ingest::update(store, driver, id, move |old| list_entry::resize(old, size)).await,
                 Err(_) => Ok(()),
             },
         };
@@ -169,7 +167,7 @@ impl Sender<'_> {
 
     /// A home that stays costs no more than another delete, so a failure is only logged.
     async fn record_gone(&self, id: &Id) {
-        if let Err(error) = ingest::gone(self.store, self.driver, id).await {
+        if let Err(error) = ingest::deleted(self.store, self.driver, id).await {
             let driver = self.driver;
             warn!(%driver, error = chain(&error), "what is gone is not forgotten");
         }

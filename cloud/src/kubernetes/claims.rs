@@ -78,7 +78,7 @@ pub(super) fn reason(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::record::{At, Change, Intent, Node};
+    use crate::state::record::{Change, Intent, Node, NodeDriver};
 
     fn metadata(annotations: &[(&str, &str)]) -> ObjectMeta {
         let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_reason_is_the_node_that_it_was_sent_to_or_that_was_selected() {
         let driver: DriverName = "d.example".parse().unwrap();
-        let at = |name: &str| Change::At(driver.clone(), node(name), Some(At::default()));
+        let at = |name: &str| Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()));
         let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
         let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None };
         let sent = Change::Intent(

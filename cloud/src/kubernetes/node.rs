@@ -16,7 +16,7 @@ use crate::kubernetes::labels;
 use crate::kubernetes::mirror::{KnownCsiNode, KnownNode};
 use crate::rewrite::message;
 use crate::state::policy::Scope;
-use crate::state::record::At;
+use crate::state::record::NodeDriver;
 
 /// A driver at a node, as its kubelet would publish it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(super) struct Plan {
 }
 
 /// What is to be published of a driver at a node; none if it says no id of the node.
-pub(super) fn wanted(driver: &DriverName, node: &NodeName, at: &At, scope: Scope) -> Option<Wanted> {
+pub(super) fn wanted(driver: &DriverName, node: &NodeName, at: &NodeDriver, scope: Scope) -> Option<Wanted> {
     let info = at.info.as_ref()?;
     // As the node's own front shows it to a kubelet.
     let shown =

@@ -44,7 +44,7 @@ mod tests {
     use crate::lease::standing::Standing;
     use crate::nodes::lease_queue::LeaseQueue;
     use crate::nodes::links::Peer;
-    use crate::state::record::At;
+    use crate::state::record::NodeDriver;
     use crate::state::store::memory::Memory;
     use crate::state::store::writer::Store;
 
@@ -62,7 +62,7 @@ mod tests {
             let node: NodeName = "n1".parse().unwrap();
             let at = node.clone();
             let known = move |txn: &mut crate::state::txn::Txn<'_>| {
-                txn.set_at(&"d.example".parse().unwrap(), &at, Some(At::default()));
+                txn.set_at(&"d.example".parse().unwrap(), &at, Some(NodeDriver::default()));
             };
             store.write(known).await.unwrap();
             Self { links, tasks, node }
@@ -76,7 +76,7 @@ mod tests {
 
         fn is_held(&self) -> bool {
             let (driver, id) = ("d.example".parse().unwrap(), Id::Volume("v".into()));
-            self.links.store().read(|state| state.driver(&driver)?.owner(&id)?.owner.clone()).is_some()
+            self.links.store().read(|state| state.driver(&driver)?.lease(&id)?.holder.clone()).is_some()
         }
     }
 
@@ -147,9 +147,9 @@ mod tests {
         let fill = world.links.store().write(move |txn| {
             for number in 0..hear::MOST {
                 let owner =
-                    crate::state::record::Owner { node: node.clone(), epoch: 1, pod: "".into(), since: 1 };
-                let own = crate::state::record::Ownership { owner: Some(owner), ..Default::default() };
-                txn.set_owner(&"d.example".parse().unwrap(), &Id::Volume(number.to_string()), Some(own));
+                    crate::state::record::Holder { node: node.clone(), epoch: 1, pod: "".into(), since: 1 };
+                let own = crate::state::record::LeaseRecord { holder: Some(owner), ..Default::default() };
+                txn.set_lease(&"d.example".parse().unwrap(), &Id::Volume(number.to_string()), Some(own));
             }
         });
         fill.await.unwrap();

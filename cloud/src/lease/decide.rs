@@ -5,7 +5,7 @@
 
 use proto::names::NodeName;
 
-use crate::state::record::{Attached, Broken, Owner, Ownership};
+use crate::state::record::{Attached, Broken, Holder, LeaseRecord};
 
 /// What is done to a volume, or said of it, at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +41,15 @@ pub enum Verdict {
     /// It is so.
     Done,
     /// It is another's, so nothing has changed.
-    Anothers(Ownership),
+    HeldElsewhere(LeaseRecord),
     /// It was taken from the node; it is whose it is said to be, or nobody's.
-    Fenced(Option<Owner>),
+    Fenced(Option<Holder>),
 }
 
 /// Decides.
-pub fn decide(mut own: Ownership, node: &NodeName, step: Step<'_>, at: Moment) -> (Ownership, Verdict) {
+pub fn decide(mut own: LeaseRecord, node: &NodeName, step: Step<'_>, at: Moment) -> (LeaseRecord, Verdict) {
     let verdict = match step {
-        Step::Attach(_) | Step::Ask(_) if is_anothers(&own, node) => Verdict::Anothers(own.clone()),
+        Step::Attach(_) | Step::Ask(_) if is_anothers(&own, node) => Verdict::HeldElsewhere(own.clone()),
         Step::Attach(id) => {
             let before = own.attached.take().filter(|before| *before.id == *id);
             let since = before.map_or(at.now, |before| before.since);
@@ -63,7 +63,7 @@ pub fn decide(mut own: Ownership, node: &NodeName, step: Step<'_>, at: Moment) -
         Step::Ask(pod) => give(&mut own, node, pod, at.epoch, at.now),
         Step::Hold(epoch, pod) => hold(&mut own, node, (epoch, pod), at),
         Step::Release => {
-            own.owner.take_if(|owner| owner.node == *node);
+            own.holder.take_if(|owner| owner.node == *node);
             Verdict::Done
         }
         Step::Break => take(&mut own, node, at.epoch),
@@ -72,30 +72,30 @@ pub fn decide(mut own: Ownership, node: &NodeName, step: Step<'_>, at: Moment) -
 }
 
 /// Whether another node has it, or is about to.
-fn is_anothers(own: &Ownership, node: &NodeName) -> bool {
-    let owner = own.owner.as_ref().map(|owner| &owner.node);
+fn is_anothers(own: &LeaseRecord, node: &NodeName) -> bool {
+    let owner = own.holder.as_ref().map(|owner| &owner.node);
     let attached = own.attached.as_ref().map(|attached| &attached.node);
     // Who has it counts more than where an older copy of the store says that it is attached.
     owner.or(attached).is_some_and(|other| other != node)
 }
 
 /// Makes it the node's.
-fn give(own: &mut Ownership, node: &NodeName, pod: &str, epoch: u64, now: u64) -> Verdict {
-    let before = own.owner.take().filter(|owner| owner.node == *node);
+fn give(own: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, now: u64) -> Verdict {
+    let before = own.holder.take().filter(|owner| owner.node == *node);
     let same = before.filter(|before| pod.is_empty() || *before.pod == *pod);
     let (pod, since) = same.map_or_else(|| (pod.into(), now), |same| (same.pod, same.since));
-    own.owner = Some(Owner { node: node.clone(), epoch, pod, since });
+    own.holder = Some(Holder { node: node.clone(), epoch, pod, since });
     own.broken.retain(|broken| broken.node != *node);
     Verdict::Held(epoch)
 }
 
 /// A node says that it has it. Of two that say so, who was given it later is right: it was given only after the other
 /// had let go, or an operator had said so, though the store may be a copy of before that.
-fn hold(own: &mut Ownership, node: &NodeName, (said, pod): (u64, &str), at: Moment) -> Verdict {
+fn hold(own: &mut LeaseRecord, node: &NodeName, (said, pod): (u64, &str), at: Moment) -> Verdict {
     // Of another node's it says nothing: whoever had it in between, and is not owner now, has let go.
     let broken = own.broken.iter().any(|broken| broken.node == *node && said <= broken.epoch);
-    let mine = own.owner.as_ref().filter(|owner| owner.node == *node).map(|owner| owner.epoch);
-    let others = own.owner.as_ref().filter(|owner| owner.node != *node);
+    let mine = own.holder.as_ref().filter(|owner| owner.node == *node).map(|owner| owner.epoch);
+    let others = own.holder.as_ref().filter(|owner| owner.node != *node);
     if broken || others.is_some_and(|others| said <= others.epoch) {
         return Verdict::Fenced(others.cloned());
     }
@@ -105,15 +105,15 @@ fn hold(own: &mut Ownership, node: &NodeName, (said, pod): (u64, &str), at: Mome
 }
 
 /// Takes it from a node, whatever that says from now on.
-fn take(own: &mut Ownership, node: &NodeName, epoch: u64) -> Verdict {
+fn take(own: &mut LeaseRecord, node: &NodeName, epoch: u64) -> Verdict {
     let before = own.clone();
     let attached = own.attached.take_if(|attached| attached.node == *node).is_some();
-    if own.owner.as_ref().is_some_and(|owner| owner.node != *node) {
+    if own.holder.as_ref().is_some_and(|owner| owner.node != *node) {
         // What its owner was given goes on.
-        return if attached { Verdict::Done } else { Verdict::Anothers(before) };
+        return if attached { Verdict::Done } else { Verdict::HeldElsewhere(before) };
     }
-    if own.owner.take().is_none() && own.attached.is_some() {
-        return Verdict::Anothers(before);
+    if own.holder.take().is_none() && own.attached.is_some() {
+        return Verdict::HeldElsewhere(before);
     }
     own.broken.retain(|broken| broken.node != *node);
     own.broken.push(Broken { node: node.clone(), epoch });

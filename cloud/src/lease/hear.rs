@@ -13,7 +13,7 @@ use crate::lease::standing::whose;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Scope;
-use crate::state::record::{At, Home, Ownership};
+use crate::state::record::{Home, LeaseRecord, NodeDriver};
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
@@ -64,10 +64,10 @@ pub(crate) async fn said(
             Said::Hold { epoch, pod } => Step::Hold(*epoch, pod),
             Said::Release => Step::Release,
         };
-        let before = txn.owner(&of, &volume).cloned();
+        let before = txn.lease(&of, &volume).cloned();
         let verdict = step(txn, &of, &volume, &at, said);
-        let news = txn.owner(&of, &volume) != before.as_ref();
-        Ok((verdict, before.and_then(|before| before.owner).filter(|_| news), news))
+        let news = txn.lease(&of, &volume) != before.as_ref();
+        Ok((verdict, before.and_then(|before| before.holder).filter(|_| news), news))
     });
     let heard = match written.await {
         Ok(heard) => heard,
@@ -119,7 +119,7 @@ fn may_be(
         return never(format!("{epoch} was never given to anybody"));
     }
     // What was given to it stays so, whatever has been learned since; and who has it is told to whoever asks.
-    let owner = txn.owner(driver, id).and_then(|own| own.owner.as_ref());
+    let owner = txn.lease(driver, id).and_then(|own| own.holder.as_ref());
     if owner.is_some_and(|owner| owner.node == *node || matches!(said, Said::Ask { .. })) {
         return Ok(());
     }
@@ -140,11 +140,11 @@ fn may_be(
             ));
         }
     }
-    if txn.state().owned_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }
+    if txn.state().held_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }
 }
 
 /// Whether a driver says that a volume can be had at a node which is not its home: in the same zone, for example.
-fn reaches(home: &Home, at: &At) -> bool {
+fn reaches(home: &Home, at: &NodeDriver) -> bool {
     let entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
     let places = entry.volume.unwrap_or_default().accessible_topology;
     let places = places.into_iter().map(|place| place.segments.into_iter().collect::<Segments>());
@@ -158,7 +158,7 @@ fn answer(
     verdict: Verdict,
     news: bool,
 ) -> Outcome {
-    let whose = |own: &Ownership| whose(driver, id, own, store, links);
+    let whose = |own: &LeaseRecord| whose(driver, id, own, store, links);
     match verdict {
         Verdict::Held(epoch) => {
             if news {
@@ -167,13 +167,13 @@ fn answer(
             Outcome::Held { epoch }
         }
         Verdict::Done => Outcome::Released,
-        Verdict::Anothers(own) => Outcome::HeldElsewhere { why: whose(&own) },
+        Verdict::HeldElsewhere(own) => Outcome::HeldElsewhere { why: whose(&own) },
         Verdict::Fenced(owner) => {
             warn!(%node, %driver, volume = id.text(), "a node says that it has what was taken from it");
             let why = match owner {
                 None => "it was taken from this node, and is nobody's now".into(),
                 owner => {
-                    let own = Ownership { owner, ..Ownership::default() };
+                    let own = LeaseRecord { holder: owner, ..LeaseRecord::default() };
                     format!("it was taken from this node; now {}", whose(&own))
                 }
             };

@@ -5,7 +5,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::nodes::links::Links;
-use crate::state::record::{Attached, Owner, Ownership};
+use crate::state::record::{Attached, Holder, LeaseRecord};
 use crate::state::store::writer::Store;
 
 /// How a node stands that has a volume, as far as letting go of it is concerned.
@@ -35,10 +35,10 @@ impl Standing {
 }
 
 /// Who is said to have a volume, and what to do about it.
-pub(crate) fn whose(driver: &DriverName, id: &Id, own: &Ownership, store: &Store, links: &Links) -> String {
+pub(crate) fn whose(driver: &DriverName, id: &Id, own: &LeaseRecord, store: &Store, links: &Links) -> String {
     let volume = id.text();
     let release = |node: &NodeName| format!("`csi-cloud volume release {driver} {volume} --node {node}`");
-    match (&own.owner, &own.attached) {
+    match (&own.holder, &own.attached) {
         (Some(owner), _) => {
             let removed = store.read(|state| state.is_removed(&owner.node));
             let standing = Standing::of(&owner.node, removed, links);
@@ -54,8 +54,8 @@ pub(crate) fn whose(driver: &DriverName, id: &Id, own: &Ownership, store: &Store
     }
 }
 
-fn has(owner: &Owner) -> String {
-    let Owner { node, pod, since, .. } = owner;
+fn has(owner: &Holder) -> String {
+    let Holder { node, pod, since, .. } = owner;
     match &**pod {
         "" => format!("node {node} has it for a pod{}", date(*since)),
         pod => format!("node {node} has it for pod {pod}{}", date(*since)),

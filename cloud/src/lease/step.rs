@@ -13,7 +13,7 @@ use proto::names::{DriverName, NodeName};
 use crate::nodes::links::Links;
 use crate::state::clock::now;
 use crate::state::known::State;
-use crate::state::record::Ownership;
+use crate::state::record::LeaseRecord;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -34,16 +34,16 @@ pub(crate) fn step(
     // Larger than all that were given, also by a store of which this is an older copy.
     let epoch = now.max(txn.epoch().saturating_add(1)).max(said.saturating_add(1));
     let at = Moment { epoch, now };
-    let before = txn.owner(driver, id).cloned().unwrap_or_default();
+    let before = txn.lease(driver, id).cloned().unwrap_or_default();
     let (after, verdict) = decide::decide(before.clone(), node, step, at);
     if after != before {
         txn.set_epoch(at.epoch);
-        txn.set_owner(driver, id, Some(after).filter(|after| *after != Ownership::default()));
+        txn.set_lease(driver, id, Some(after).filter(|after| *after != LeaseRecord::default()));
     }
     verdict
 }
 
-fn anothers(store: &Store, links: &Links, driver: &DriverName, id: &Id, own: &Ownership) -> Error {
+fn anothers(store: &Store, links: &Links, driver: &DriverName, id: &Id, own: &LeaseRecord) -> Error {
     Error::Owned { volume: id.text().into(), why: whose(driver, id, own, store, links) }
 }
 
@@ -102,9 +102,9 @@ pub(crate) async fn attaching(
     let called = called(store, driver, node_id);
     let (of, volume, node_id) = (driver.clone(), id.clone(), node_id.to_owned());
     let written = store.write(move |txn| {
-        let own = txn.owner(&of, &volume).cloned().unwrap_or_default();
+        let own = txn.lease(&of, &volume).cloned().unwrap_or_default();
         let attached = own.attached.as_ref();
-        let had = own.owner.as_ref().map(|owner| &owner.node);
+        let had = own.holder.as_ref().map(|owner| &owner.node);
         let had = had.or_else(|| attached.map(|attached| &attached.node));
         let again = attached.filter(|attached| *attached.id == *node_id).map(|attached| &attached.node);
         match (called.nodes.as_slice(), had) {
@@ -113,14 +113,14 @@ pub(crate) async fn attaching(
             // Its name was known when it was attached first.
             ([], Some(had)) if again == Some(had) => Verdict::Done,
             (nodes, Some(had)) if !nodes.contains(had) && !called.unknown.contains(had) => {
-                Verdict::Anothers(own)
+                Verdict::HeldElsewhere(own)
             }
             // A node that is not ours, or several with one id: which of them is not known before it asks.
             _ => Verdict::Done,
         }
     });
     match written.await.map_err(not_durable)? {
-        Verdict::Anothers(own) => Err(anothers(store, links, driver, id, &own)),
+        Verdict::HeldElsewhere(own) => Err(anothers(store, links, driver, id, &own)),
         _ => Ok(()),
     }
 }
@@ -136,13 +136,13 @@ pub(crate) async fn detached(
     id: &Id,
     node_id: String,
 ) -> Result<(), StoreError> {
-    let attached = store.read(|state| state.driver(driver)?.owner(id)?.attached.clone());
+    let attached = store.read(|state| state.driver(driver)?.lease(id)?.attached.clone());
     let Some(attached) = attached else { return Ok(()) };
     let by_name = node_id.is_empty() || *attached.id == *node_id;
     let called = if by_name { Called::default() } else { called(store, driver, &node_id) };
     let (driver, id) = (driver.clone(), id.clone());
     let written = store.write(move |txn| {
-        let attached = txn.owner(&driver, &id).and_then(|own| own.attached.clone());
+        let attached = txn.lease(&driver, &id).and_then(|own| own.attached.clone());
         let Some(attached) = attached else { return };
         let name = if called.nodes.contains(&attached.node) { &*attached.id } else { &*node_id };
         step(txn, &driver, &id, &attached.node, Step::Detach(name));
@@ -152,8 +152,8 @@ pub(crate) async fn detached(
 
 /// Whether a volume is somebody's.
 pub(crate) fn is_had(store: &Store, driver: &DriverName, id: &Id) -> bool {
-    let had = |own: &Ownership| own.owner.is_some() || own.attached.is_some();
-    store.read(|state| state.driver(driver).and_then(|driver| driver.owner(id)).is_some_and(had))
+    let had = |own: &LeaseRecord| own.holder.is_some() || own.attached.is_some();
+    store.read(|state| state.driver(driver).and_then(|driver| driver.lease(id)).is_some_and(had))
 }
 
 /// Refuses to delete what a guest may have.
@@ -166,8 +166,8 @@ pub(crate) fn may_be_deleted(
     driver: &DriverName,
     id: &Id,
 ) -> Result<(), Error> {
-    let own = store.read(|state| state.driver(driver)?.owner(id).cloned());
-    let own = own.filter(|own| own.owner.is_some());
+    let own = store.read(|state| state.driver(driver)?.lease(id).cloned());
+    let own = own.filter(|own| own.holder.is_some());
     own.map_or(Ok(()), |own| Err(anothers(store, links, driver, id, &own)))
 }
 

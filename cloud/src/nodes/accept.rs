@@ -17,7 +17,7 @@ use proto::names::NodeName;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tracing::warn;
 
-use super::admission::{Limits, Room};
+use super::admission::{Admission, Limits};
 use crate::nodes::links::Links;
 
 /// Edges that may wait to be taken, if the system's own limit (`net.core.somaxconn`) lets them. All of a fleet come at once when
@@ -26,17 +26,17 @@ const WAITING: u32 = 65_535;
 
 /// Where links come in: what all listeners share.
 #[derive(Clone)]
-pub struct Door {
+pub struct Acceptor {
     links: Arc<Links>,
-    room: Room,
+    admission: Admission,
     keep_alive: KeepAlive,
     tasks: Tasks,
 }
 
-impl Door {
+impl Acceptor {
     /// A door to these links, which live in `tasks`.
     pub fn new(links: Arc<Links>, limits: Limits, keep_alive: KeepAlive, tasks: Tasks) -> Self {
-        Self { links, room: Room::new(limits), keep_alive, tasks }
+        Self { links, admission: Admission::new(limits), keep_alive, tasks }
     }
 
     /// Listens on an endpoint, prints where, and takes links until the links are drained or told to stop.
@@ -110,19 +110,19 @@ impl Door {
             return incoming.refuse();
         }
         // A datagram can show any address.
-        if self.room.is_busy() && incoming.may_retry() {
+        if self.admission.is_busy() && incoming.may_retry() {
             let _ = incoming.retry();
             return;
         }
         self.take(incoming.remote_address(), quic_link(incoming)).await;
     }
 
-    /// Waits for room, and authenticates and runs a link in a task of its own.
+    /// Waits for admission, and authenticates and runs a link in a task of its own.
     async fn take<F>(&self, from: SocketAddr, authenticate: F)
     where
         F: Future<Output = Authenticated> + Send + 'static,
     {
-        let waiting = match self.room.enter(from.ip()).await {
+        let waiting = match self.admission.enter(from.ip()).await {
             Ok(waiting) => waiting,
             Err(full) => return warn!(%from, error = %full, "refused a connection"),
         };
@@ -157,7 +157,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 
 async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
     ws::tune(&tcp);
-    // Boxed, as the other: what waits for its turn does not take the room of a handshake.
+    // Boxed, as the other: what waits for its turn does not take the admission of a handshake.
     let link = Box::pin(acceptor.accept(Box::new(tcp))).await?;
     Ok(link.map(|(node, link)| (node, link.into())))
 }

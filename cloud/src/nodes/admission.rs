@@ -31,9 +31,9 @@ impl Default for Limits {
     }
 }
 
-/// The room of all listeners. Clones are the same room.
+/// The admission of all listeners. Clones are the same admission.
 #[derive(Clone)]
-pub(crate) struct Room(Arc<Inner>);
+pub(crate) struct Admission(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
@@ -57,21 +57,21 @@ pub(crate) enum Full {
     Waiting(usize),
 }
 
-/// A connection's place; free again when dropped.
-pub(crate) struct Place {
-    room: Room,
+/// A connection's slot; free again when dropped.
+pub(crate) struct Slot {
+    admission: Admission,
     address: IpAddr,
     handshakes: Arc<Semaphore>,
 }
 
 /// A connection that is not a link yet.
-pub(crate) struct Waiting {
+pub(crate) struct Pending {
     /// Here until it is a link.
-    place: Option<Place>,
+    slot: Option<Slot>,
     _one_of_all: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl Admission {
     pub(crate) fn new(limits: Limits) -> Self {
         let (waiting, handshakes) = (Arc::new(Semaphore::new(WAITING)), Semaphore::new(HANDSHAKES));
         Self(Arc::new(Inner { limits, waiting, handshakes, addresses: Mutex::default() }))
@@ -86,11 +86,11 @@ impl Room {
         self.0.waiting.available_permits() < WAITING - HANDSHAKES
     }
 
-    /// Takes a connection, when there is room for one more of anybody's.
+    /// Takes a connection, when there is admission for one more of anybody's.
     ///
     /// # Errors
     /// Its own address has all that it may have.
-    pub(crate) async fn enter(&self, from: IpAddr) -> Result<Waiting, Full> {
+    pub(crate) async fn enter(&self, from: IpAddr) -> Result<Pending, Full> {
         // The semaphore is never closed.
         let permit = self.0.waiting.clone().acquire_owned().await.ok();
         let (limits, address) = (self.0.limits, whose(from));
@@ -108,8 +108,8 @@ impl Room {
         }
         entry.connections += 1;
         entry.waiting += 1;
-        let place = Place { room: self.clone(), address, handshakes: entry.handshakes.clone() };
-        Ok(Waiting { place: Some(place), _one_of_all: permit })
+        let slot = Slot { admission: self.clone(), address, handshakes: entry.handshakes.clone() };
+        Ok(Pending { slot: Some(slot), _one_of_all: permit })
     }
 
     fn count(&self, address: IpAddr, count: impl FnOnce(&mut Address)) {
@@ -123,38 +123,38 @@ impl Room {
     }
 }
 
-impl Waiting {
-    /// Waits for its turn and lets `handshake` be done; gives the place of the link that it becomes.
-    pub(crate) async fn pass<T>(mut self, handshake: impl Future<Output = T>) -> (T, Option<Place>) {
-        let done = match &self.place {
-            Some(place) => {
-                let _own_turn = place.handshakes.acquire().await;
-                let _turn = place.room.0.handshakes.acquire().await;
+impl Pending {
+    /// Waits for its turn and lets `handshake` be done; gives the slot of the link that it becomes.
+    pub(crate) async fn pass<T>(mut self, handshake: impl Future<Output = T>) -> (T, Option<Slot>) {
+        let done = match &self.slot {
+            Some(slot) => {
+                let _own_turn = slot.handshakes.acquire().await;
+                let _turn = slot.admission.0.handshakes.acquire().await;
                 handshake.await
             }
             // It is there until here.
             None => handshake.await,
         };
         self.waited();
-        (done, self.place.take())
+        (done, self.slot.take())
     }
 
     fn waited(&self) {
-        if let Some(place) = &self.place {
-            place.room.count(place.address, |entry| entry.waiting = entry.waiting.saturating_sub(1));
+        if let Some(slot) = &self.slot {
+            slot.admission.count(slot.address, |entry| entry.waiting = entry.waiting.saturating_sub(1));
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Pending {
     fn drop(&mut self) {
         self.waited();
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.room.count(self.address, |entry| entry.connections = entry.connections.saturating_sub(1));
+        self.admission.count(self.address, |entry| entry.connections = entry.connections.saturating_sub(1));
     }
 }
 
@@ -175,48 +175,49 @@ mod tests {
     const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
-    fn room(handshakes: usize, connections: usize) -> Room {
-        Room::new(Limits { handshakes, connections })
+    fn admission(handshakes: usize, connections: usize) -> Admission {
+        Admission::new(Limits { handshakes, connections })
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_handshakes_of_one_address_do_not_keep_another_out() {
-        let room = room(2, 1000);
-        let slow =
-            async |room: &Room| room.enter(ONE).await.unwrap().pass(std::future::pending::<()>()).await.0;
-        let three = async { tokio::join!(slow(&room), slow(&room), slow(&room)) };
+        let admission = admission(2, 1000);
+        let slow = async |admission: &Admission| {
+            admission.enter(ONE).await.unwrap().pass(std::future::pending::<()>()).await.0
+        };
+        let three = async { tokio::join!(slow(&admission), slow(&admission), slow(&admission)) };
         let mut three = std::pin::pin!(three);
         assert!(timeout(Duration::from_secs(1), three.as_mut()).await.is_err());
         // Its fourth waits.
-        let fourth = room.enter(ONE).await.unwrap();
+        let fourth = admission.enter(ONE).await.unwrap();
         assert!(timeout(Duration::from_secs(1), fourth.pass(async {})).await.is_err());
-        let waiting = room.enter(OTHER).await.unwrap();
+        let waiting = admission.enter(OTHER).await.unwrap();
         assert!(timeout(Duration::from_secs(1), waiting.pass(async {})).await.is_ok());
     }
 
     #[tokio::test]
     async fn connections_are_counted_while_they_are_there() {
-        let room = room(8, 2);
-        let (_, first) = room.enter(ONE).await.unwrap().pass(async {}).await;
-        let second = room.enter(ONE).await.unwrap();
-        assert_eq!(room.enter(ONE).await.err(), Some(Full::Connections(2)));
-        assert!(room.enter(OTHER).await.is_ok());
+        let admission = admission(8, 2);
+        let (_, first) = admission.enter(ONE).await.unwrap().pass(async {}).await;
+        let second = admission.enter(ONE).await.unwrap();
+        assert_eq!(admission.enter(ONE).await.err(), Some(Full::Connections(2)));
+        assert!(admission.enter(OTHER).await.is_ok());
         drop(second);
-        let (_, third) = room.enter(ONE).await.unwrap().pass(async {}).await;
+        let (_, third) = admission.enter(ONE).await.unwrap().pass(async {}).await;
         drop((first, third));
-        assert!(room.addresses().is_empty(), "nothing is kept of who is gone");
+        assert!(admission.addresses().is_empty(), "nothing is kept of who is gone");
     }
 
     #[tokio::test]
     async fn what_waits_is_bounded_and_counted_down_when_it_gives_up() {
-        let room = room(1, 1000);
+        let admission = admission(1, 1000);
         let mut waiting = Vec::new();
         for _ in 0..WAITING_EACH {
-            waiting.push(room.enter(ONE).await.unwrap());
+            waiting.push(admission.enter(ONE).await.unwrap());
         }
-        assert_eq!(room.enter(ONE).await.err(), Some(Full::Waiting(WAITING_EACH)));
+        assert_eq!(admission.enter(ONE).await.err(), Some(Full::Waiting(WAITING_EACH)));
         waiting.pop();
-        assert!(room.enter(ONE).await.is_ok());
+        assert!(admission.enter(ONE).await.is_ok());
     }
 
     #[test]

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::warn;
 
-use crate::nodes::node_call::Passage;
-use crate::nodes::query::{AskError, Asker};
+use crate::nodes::node_call::NodeCall;
+use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::ingest;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
@@ -32,9 +32,9 @@ const AT_ONCE: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the nodes of a driver.
-pub struct Finder<'a> {
+pub struct Discovery<'a> {
     /// How they are asked.
-    pub asker: &'a Asker,
+    pub queries: &'a NodeQueries,
     /// What is known of them.
     pub store: &'a Store,
     /// Until when the caller waits.
@@ -47,12 +47,12 @@ enum Has {
     NotSaid,
 }
 
-impl Finder<'_> {
+impl Discovery<'_> {
     /// Asks all nodes for something, and keeps where it lives.
     ///
     /// # Errors
     /// No node has it, or some could not be asked; or it could not be kept.
-    pub async fn find(&self, id: &Id) -> Result<(), Error> {
+    pub async fn discover(&self, id: &Id) -> Result<(), Error> {
         if id.text().is_empty() {
             return Err(self.nowhere(id));
         }
@@ -65,7 +65,7 @@ impl Finder<'_> {
         for (has, node) in said {
             match has {
                 Has::It(entry) => {
-                    let kept = ingest::found(self.store, &self.asker.driver, id, &node, entry).await;
+                    let kept = ingest::discovered(self.store, &self.queries.driver, id, &node, entry).await;
                     kept.map_err(|source| Error::NotDurable { source: source.into() })?;
                     found = true;
                 }
@@ -85,9 +85,9 @@ impl Finder<'_> {
     ///
     /// # Errors
     /// A node could not be told, or what came of it there is not known, and it may have it.
-    pub async fn end(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
+    pub async fn delete(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
-            self.nodes().into_iter().partition(|node| self.asker.links().now(node).is_some());
+            self.nodes().into_iter().partition(|node| self.queries.links().now(node).is_some());
         silent.retain(|node| !self.is_not_there(node, id));
         let told: Vec<_> = stream::iter(nodes)
             .map(|node| async { (self.tell(&node, method, call.clone()).await, node) })
@@ -118,7 +118,7 @@ impl Finder<'_> {
 
     fn nodes(&self) -> Vec<NodeName> {
         self.store.read(|state| {
-            let nodes = state.driver(&self.asker.driver).map(|driver| driver.nodes().keys());
+            let nodes = state.driver(&self.queries.driver).map(|driver| driver.nodes().keys());
             nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
         })
     }
@@ -127,14 +127,15 @@ impl Finder<'_> {
     /// has a home.
     fn is_not_there(&self, node: &NodeName, id: &Id) -> bool {
         let listed = |state: &crate::state::known::State| {
-            state.driver(&self.asker.driver)?.at(node).map(|at| at.listed)
+            state.driver(&self.queries.driver)?.at(node).map(|at| at.listed)
         };
         matches!(id, Id::Volume(_)) && self.store.read(listed).is_some_and(|listed| listed > 0)
     }
 
     async fn tell(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
-        let (links, driver, authority) = (self.asker.links(), &self.asker.driver, self.asker.authority());
-        Passage { links, driver, authority, node, method, deadline: self.deadline, call: None }
+        let (links, driver, authority) =
+            (self.queries.links(), &self.queries.driver, self.queries.authority());
+        NodeCall { links, driver, authority, node, method, deadline: self.deadline, call: None }
             .unary(&mut call)
             .await
     }
@@ -150,7 +151,7 @@ impl Finder<'_> {
                     group_snapshot_id: id.clone(),
                     ..Default::default()
                 };
-                self.asker.ask(node, Method::GetVolumeGroupSnapshot, &request, deadline).await
+                self.queries.ask(node, Method::GetVolumeGroupSnapshot, &request, deadline).await
             }
             // A name is no thing.
             Id::Name(..) => return Has::NotIt,
@@ -158,20 +159,20 @@ impl Finder<'_> {
         match asked {
             Ok(entry) => Has::It(entry),
             Err(error) if error.code() == Code::NotFound => Has::NotIt,
-            Err(AskError::Driver { status, .. })
+            Err(QueryError::Driver { status, .. })
                 if status.code() == Code::Unimplemented && !matches!(id, Id::Volume(_)) =>
             {
                 Has::NotIt
             }
             Err(error) => {
-                warn!(%node, driver = %self.asker.driver, error = chain(&error), "a node does not say what it has");
+                warn!(%node, driver = %self.queries.driver, error = chain(&error), "a node does not say what it has");
                 Has::NotSaid
             }
         }
     }
 
     /// The one question about a volume that every driver answers and that changes nothing.
-    async fn validate(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, AskError> {
+    async fn validate(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, QueryError> {
         let capability = csi::VolumeCapability {
             access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
             access_type: Some(AccessType::Mount(MountVolume::default())),
@@ -183,30 +184,30 @@ impl Finder<'_> {
         };
         let method = Method::ValidateVolumeCapabilities;
         // It does not tell what the volume is like.
-        self.asker.ask(node, method, &request, deadline).await.map(|_| Bytes::new())
+        self.queries.ask(node, method, &request, deadline).await.map(|_| Bytes::new())
     }
 
-    async fn listed(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, AskError> {
+    async fn listed(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, QueryError> {
         let method = Method::listing(List::Snapshots);
         let request = csi::ListSnapshotsRequest { snapshot_id: id.into(), ..Default::default() };
-        let answer = self.asker.ask(node, method, &request, deadline).await?;
-        let unreadable = || AskError::Unreadable { node: node.clone(), method: method.name() };
+        let answer = self.queries.ask(node, method, &request, deadline).await?;
+        let unreadable = || QueryError::Unreadable { node: node.clone(), method: method.name() };
         let list = csi::ListSnapshotsResponse::decode(answer).map_err(|_| unreadable())?;
         let entry = list
             .entries
             .into_iter()
             .find(|entry| entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id));
-        let gone = || AskError::Passage(self.nowhere(&Id::Snapshot(id.into())));
+        let gone = || QueryError::Call(self.nowhere(&Id::Snapshot(id.into())));
         entry.map(|entry| entry.encode_to_vec().into()).ok_or_else(gone)
     }
 
     fn nowhere(&self, id: &Id) -> Error {
-        Error::NoSuchThing { driver: self.asker.driver.clone(), id: id.text().into() }
+        Error::NoSuchThing { driver: self.queries.driver.clone(), id: id.text().into() }
     }
 
     fn not_asked(&self, id: &Id, mut nodes: Vec<NodeName>) -> Error {
         nodes.sort();
-        Error::NotAsked { driver: self.asker.driver.clone(), id: id.text().into(), nodes: names(&nodes) }
+        Error::NotAsked { driver: self.queries.driver.clone(), id: id.text().into(), nodes: names(&nodes) }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::nodes::node_call::HOLD;
 
 /// Where something may still be done with what calls are about, and until when.
 #[derive(Default)]
-pub(crate) struct Unsettled {
+pub(crate) struct InDoubt {
     sent: Mutex<HashMap<Id, (NodeName, Instant)>>,
     /// Where a csi-cloud that is gone may have sent anything, and until when that may begin.
     before: Mutex<Option<(NodeName, Instant)>>,
@@ -24,13 +24,13 @@ pub(crate) struct Unsettled {
 
 /// A call on its way. What it is about is unsettled if it ends without an answer.
 pub(crate) struct Sent<'a> {
-    unsettled: &'a Unsettled,
+    unsettled: &'a InDoubt,
     about: Vec<Id>,
     node: NodeName,
     until: Instant,
 }
 
-impl Unsettled {
+impl InDoubt {
     /// Of a csi-cloud that begins now; this node was elected when the one before it ended.
     pub(crate) fn after(elected: Option<NodeName>) -> Self {
         let before = elected.map(|node| (node, Instant::now() + HOLD));
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_not_answered_stays_where_it_was_until_its_deadline() {
-        let unsettled = Unsettled::default();
+        let unsettled = InDoubt::default();
         let (volume, other) = (vec![Id::Volume("v".into())], vec![Id::Volume("w".into())]);
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -120,7 +120,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
-        let unsettled = Unsettled::after(Some(n1.clone()));
+        let unsettled = InDoubt::after(Some(n1.clone()));
         let (volume, name) = ([Id::Volume("v".into())], Id::Name(Method::CreateVolume, "pvc".into()));
         assert_eq!(unsettled.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
         let both = [volume[0].clone(), name.clone()];
@@ -132,7 +132,7 @@ mod tests {
         assert!(unsettled.elsewhere(&volume, &n2).is_some());
         unsettled.forget(|node| *node == n1);
         assert_eq!(unsettled.elsewhere(&volume, &n2), None);
-        let unsettled = Unsettled::after(Some(n1));
+        let unsettled = InDoubt::after(Some(n1));
         tokio::time::advance(HOLD).await;
         assert_eq!(unsettled.elsewhere(&volume, &n2), None);
     }

@@ -29,7 +29,7 @@ pub const HOLD: Duration = Duration::from_secs(120);
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Where a call goes, and until when.
-pub struct Passage<'a> {
+pub struct NodeCall<'a> {
     /// All links.
     pub links: &'a Links,
     /// The driver that the call is for.
@@ -54,7 +54,7 @@ enum Failed {
     Final(Error),
 }
 
-impl Passage<'_> {
+impl NodeCall<'_> {
     /// Sends a call that has one answer, and sends it again on the next link whenever one is lost. It has an id then.
     ///
     /// # Errors

@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::nodes::links::Links;
-use crate::nodes::node_call::Passage;
+use crate::nodes::node_call::NodeCall;
 
 /// Asks the nodes of one driver. Clones ask the same.
 #[derive(Clone)]
-pub struct Asker {
+pub struct NodeQueries {
     /// The driver.
     pub driver: DriverName,
     authority: Authority,
@@ -29,7 +29,7 @@ pub struct Asker {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum QueryError {
     /// The driver's own word.
     #[error("the driver at {node} answered {:?}: {}", .status.code(), .status.message())]
     Driver {
@@ -40,7 +40,7 @@ pub enum AskError {
     },
     /// It was not reached, or its answer did not come back.
     #[error(transparent)]
-    Passage(#[from] Error),
+    Call(#[from] Error),
     /// It answered what cannot be read.
     #[error("the driver at {node} answered {method} with what is not its message")]
     Unreadable {
@@ -51,18 +51,18 @@ pub enum AskError {
     },
 }
 
-impl AskError {
+impl QueryError {
     /// The code that it would be answered with.
     pub fn code(&self) -> Code {
         match self {
             Self::Driver { status, .. } => status.code(),
-            Self::Passage(error) => error.code(),
+            Self::Call(error) => error.code(),
             Self::Unreadable { .. } => Code::Unavailable,
         }
     }
 }
 
-impl Asker {
+impl NodeQueries {
     /// Asks nodes that have this driver.
     pub fn new(driver: DriverName, links: Arc<Links>) -> Self {
         // A driver's name is made of the characters of a host name.
@@ -84,14 +84,14 @@ impl Asker {
     /// not waited for.
     ///
     /// # Errors
-    /// See [`AskError`]. The deadline is kept by the far end only; who asks waits no longer than it wants.
+    /// See [`QueryError`]. The deadline is kept by the far end only; who asks waits no longer than it wants.
     pub async fn ask(
         &self,
         node: &NodeName,
         method: Method,
         request: &impl Message,
         deadline: Instant,
-    ) -> Result<Bytes, AskError> {
+    ) -> Result<Bytes, QueryError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -99,12 +99,12 @@ impl Asker {
         let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
         let Self { driver, authority, links } = self;
         let passage =
-            Passage { links, driver, authority, node, method, deadline: Some(deadline), call: None };
+            NodeCall { links, driver, authority, node, method, deadline: Some(deadline), call: None };
         let answer = proto::http2::forward::until(Some(deadline), passage.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
-            return Err(AskError::Driver { node: node.clone(), status });
+            return Err(QueryError::Driver { node: node.clone(), status });
         }
-        let unreadable = || AskError::Unreadable { node: node.clone(), method: method.name() };
+        let unreadable = || QueryError::Unreadable { node: node.clone(), method: method.name() };
         answer.ok().and_then(|body| frame::message(body).ok()).ok_or_else(unreadable)
     }
 }

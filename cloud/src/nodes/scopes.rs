@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use proto::names::{DriverName, NodeName};
 
-use crate::state::known::OfDriver;
+use crate::state::known::DriverState;
 use crate::state::policy::{Policy, Scope};
-use crate::state::record::At;
+use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 
 /// The scopes of all drivers.
@@ -39,7 +39,7 @@ impl Scopes {
         self.among(store, |_| true)
     }
 
-    fn among(&self, store: &Store, wanted: impl Fn(&OfDriver) -> bool) -> BTreeMap<DriverName, Scope> {
+    fn among(&self, store: &Store, wanted: impl Fn(&DriverState) -> bool) -> BTreeMap<DriverName, Scope> {
         store.read(|state| {
             let drivers = state.drivers().into_iter().filter(|(_, driver)| wanted(driver));
             drivers.filter_map(|(name, driver)| Some((name.clone(), self.scope(name, driver)?))).collect()
@@ -47,8 +47,8 @@ impl Scopes {
     }
 
     /// None if the operator said nothing, and no node's driver has either.
-    fn scope(&self, name: &DriverName, driver: &OfDriver) -> Option<Scope> {
-        let inferred = || driver.nodes().values().any(At::has_spoken).then(|| driver.said().scope());
+    fn scope(&self, name: &DriverName, driver: &DriverState) -> Option<Scope> {
+        let inferred = || driver.nodes().values().any(NodeDriver::has_spoken).then(|| driver.info().scope());
         self.words.get(name).copied().or_else(inferred)
     }
 }

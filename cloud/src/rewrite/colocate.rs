@@ -11,7 +11,7 @@ use proto::csi::TopologyRequirement;
 use proto::csi::wire;
 use proto::csi::wire::{Edit, Malformed};
 
-use crate::state::record::At;
+use crate::state::record::NodeDriver;
 use proto::csi::topology::NODE_SEGMENT;
 
 // Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
@@ -25,7 +25,7 @@ const SEGMENTS: u32 = 1;
 ///
 /// # Errors
 /// The request is malformed.
-pub(crate) fn with_source(create_volume: &Bytes, at: &At) -> Result<Bytes, Malformed> {
+pub(crate) fn with_source(create_volume: &Bytes, at: &NodeDriver) -> Result<Bytes, Malformed> {
     let mut has_source = false;
     for field in wire::fields(create_volume) {
         has_source |= field?.number == SOURCE;
@@ -46,9 +46,9 @@ pub(crate) fn with_source(create_volume: &Bytes, at: &At) -> Result<Bytes, Malfo
 }
 
 /// A requirement for where the driver says that its node is; it does not know our segment, which every node has too.
-fn place(at: &At) -> Vec<u8> {
+fn place(at: &NodeDriver) -> Vec<u8> {
     let mut topology = Vec::new();
-    for segment in at.place.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
+    for segment in at.segments.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
         wire::append(&mut topology, &[SEGMENTS], &wire::entry(&segment.0, &segment.1));
     }
     let mut requirement = Vec::new();
@@ -66,11 +66,11 @@ mod tests {
 
     use super::*;
 
-    fn at(node: &str) -> At {
+    fn at(node: &str) -> NodeDriver {
         let place = [(NODE_SEGMENT, "ours"), ("zone", "a"), ("node", node)];
-        At {
-            place: place.map(|(key, value)| Arc::new((key.to_owned(), value.to_owned()))).into(),
-            ..At::default()
+        NodeDriver {
+            segments: place.map(|(key, value)| Arc::new((key.to_owned(), value.to_owned()))).into(),
+            ..NodeDriver::default()
         }
     }
 

@@ -11,7 +11,7 @@ use proto::csi::{List, Method, Rewrite};
 use proto::names::NodeName;
 
 use super::{colocate, direct, parameters};
-use crate::state::record::{At, Claim};
+use crate::state::record::{Claim, NodeDriver};
 
 /// What a request holds besides what is for the driver.
 #[derive(Clone, Default)]
@@ -52,7 +52,11 @@ pub(crate) fn extract(method: Method, request: &Bytes) -> Result<(Bytes, Extract
 ///
 /// # Errors
 /// The request is malformed.
-pub(crate) fn for_node(rewrite: Rewrite, request: &Bytes, at: Option<&At>) -> Result<Bytes, Malformed> {
+pub(crate) fn for_node(
+    rewrite: Rewrite,
+    request: &Bytes,
+    at: Option<&NodeDriver>,
+) -> Result<Bytes, Malformed> {
     let Some(at) = at else { return Ok(request.clone()) };
     if !at.has_own_topology() {
         return topology::out_of_request(rewrite, request);
@@ -68,7 +72,7 @@ pub(crate) fn into_answer(
     rewrite: Rewrite,
     answer: &Bytes,
     node: &NodeName,
-    at: Option<&At>,
+    at: Option<&NodeDriver>,
 ) -> Result<Bytes, Malformed> {
     match at.filter(|at| !at.has_own_topology()) {
         Some(_) => topology::into_answer(rewrite, answer, node),
@@ -84,7 +88,7 @@ pub(crate) fn into_entry(
     list: List,
     entry: &Bytes,
     node: &NodeName,
-    at: Option<&At>,
+    at: Option<&NodeDriver>,
 ) -> Result<Bytes, Malformed> {
     match (list, at.filter(|at| !at.has_own_topology())) {
         (List::Volumes, Some(_)) => topology::into_created_volume(entry, node),

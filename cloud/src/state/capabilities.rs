@@ -28,12 +28,12 @@ pub struct Agreed {
     /// The answer of the front; none if no node implements the method.
     pub answer: Option<Bytes>,
     /// What some nodes can and others cannot, for a warning: the first 20. Empty if they all say the same.
-    pub odd: Vec<Odd>,
+    pub mismatches: Vec<Mismatch>,
 }
 
 /// Something that some nodes say and others do not.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Odd {
+pub struct Mismatch {
     /// What, by its name in CSI, or as bytes if it is newer than we are.
     pub what: String,
     /// Whether the nodes named are those that have it; they are those of the two sides that are fewer.
@@ -44,7 +44,7 @@ pub struct Odd {
     pub count: usize,
 }
 
-impl fmt::Display for Odd {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.nodes.iter().map(NodeName::as_str).collect();
         let side = if self.have { "only at" } else { "everywhere but at" };
@@ -76,7 +76,7 @@ pub fn agree<'a>(
         }
     }
     if let [only] = groups.as_slice() {
-        return Agreed { answer: only.answer.cloned(), odd: Vec::new() };
+        return Agreed { answer: only.answer.cloned(), mismatches: Vec::new() };
     }
     intersected(capabilities, &groups)
 }
@@ -88,12 +88,12 @@ struct Group<'a> {
 }
 
 fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
-    let (mut odd, mut read) = (Vec::new(), Vec::new());
+    let (mut mismatches, mut read) = (Vec::new(), Vec::new());
     for group in groups {
         match raw_fields(group.answer) {
             Ok(fields) => read.push((group, fields)),
             Err(_) => {
-                odd.push(Odd::of(
+                mismatches.push(Mismatch::of(
                     format!("an answer to {} that is no protobuf", name_of(capabilities)),
                     true,
                     &group.nodes,
@@ -111,10 +111,10 @@ fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
         }
     }
     for (field, nodes) in having.iter().filter(|(_, nodes)| nodes.len() < total) {
-        if odd.len() == MANY {
+        if mismatches.len() == MANY {
             break;
         }
-        odd.push(one_side(name(capabilities, field), nodes, total, &read));
+        mismatches.push(one_side(name(capabilities, field), nodes, total, &read));
     }
     let mut answer = Vec::new();
     let first = read.first().map(|(_, fields)| fields.as_slice()).unwrap_or_default();
@@ -122,7 +122,7 @@ fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
         answer.extend_from_slice(field);
     }
     let nobody = read.iter().all(|(group, _)| group.answer.is_none());
-    Agreed { answer: (!nobody).then(|| answer.into()), odd }
+    Agreed { answer: (!nobody).then(|| answer.into()), mismatches }
 }
 
 fn raw_fields(answer: Option<&Bytes>) -> Result<Vec<&[u8]>, Malformed> {
@@ -130,17 +130,17 @@ fn raw_fields(answer: Option<&Bytes>) -> Result<Vec<&[u8]>, Malformed> {
 }
 
 /// Names those who have something or those who do not, whichever are fewer.
-fn one_side(what: String, having: &[&NodeName], total: usize, read: &[(&Group<'_>, Vec<&[u8]>)]) -> Odd {
+fn one_side(what: String, having: &[&NodeName], total: usize, read: &[(&Group<'_>, Vec<&[u8]>)]) -> Mismatch {
     if having.len() <= total / 2 {
-        return Odd::of(what, true, having);
+        return Mismatch::of(what, true, having);
     }
     let having: HashSet<_> = having.iter().collect();
     let all = read.iter().flat_map(|(group, _)| &group.nodes);
     let lacking: Vec<_> = all.filter(|node| !having.contains(node)).copied().collect();
-    Odd::of(what, false, &lacking)
+    Mismatch::of(what, false, &lacking)
 }
 
-impl Odd {
+impl Mismatch {
     fn of(what: String, have: bool, nodes: &[&NodeName]) -> Self {
         let mut sorted = nodes.to_vec();
         sorted.sort_unstable();
@@ -150,7 +150,7 @@ impl Odd {
 }
 
 /// What an answer says that a driver can do, as an operator calls it. An answer that is no protobuf says nothing.
-pub(crate) fn words(capabilities: Capabilities, answer: &Bytes) -> Vec<String> {
+pub(crate) fn capability_names(capabilities: Capabilities, answer: &Bytes) -> Vec<String> {
     let fields = raw_fields(Some(answer)).unwrap_or_default();
     fields.into_iter().map(|field| name(capabilities, field)).collect()
 }

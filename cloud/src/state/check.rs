@@ -7,8 +7,8 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::Serialize;
 
-use crate::state::known::{OfDriver, State};
-use crate::state::record::{Home, Intent, Ownership};
+use crate::state::known::{DriverState, State};
+use crate::state::record::{Home, Intent, LeaseRecord};
 
 /// Something that is wrong.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -35,7 +35,7 @@ pub(super) fn disagreements(state: &State) -> Vec<Wrong> {
         for (name, intent) in of.intents() {
             say(named(name), about_intent(state, of, name, intent));
         }
-        for (id, own) in of.owners() {
+        for (id, own) in of.leases() {
             say(format!("owner of the {}", named(id)), about_owner(state, own));
         }
         for node in of.nodes().keys() {
@@ -103,7 +103,7 @@ fn about_entry(id: &Id, home: &Home) -> Option<String> {
     }
 }
 
-fn about_intent(state: &State, of: &OfDriver, name: &Id, intent: &Intent) -> Vec<String> {
+fn about_intent(state: &State, of: &DriverState, name: &Id, intent: &Intent) -> Vec<String> {
     let mut why: Vec<_> = unknown(state, &intent.node).into_iter().collect();
     let Some(made) = &intent.made else { return why };
     let made = match name {
@@ -120,13 +120,13 @@ fn about_intent(state: &State, of: &OfDriver, name: &Id, intent: &Intent) -> Vec
     why
 }
 
-fn about_owner(state: &State, own: &Ownership) -> Vec<String> {
-    let holder = own.owner.iter().map(|owner| &owner.node);
+fn about_owner(state: &State, own: &LeaseRecord) -> Vec<String> {
+    let holder = own.holder.iter().map(|owner| &owner.node);
     let nodes = holder.chain(own.attached.iter().map(|attached| &attached.node));
     let mut why: Vec<_> = nodes.filter_map(|node| unknown(state, node)).collect();
     why.dedup();
     let broken = own.broken.iter().map(|broken| broken.epoch).max();
-    let epoch = own.owner.as_ref().map(|owner| owner.epoch).max(broken).unwrap_or_default();
+    let epoch = own.holder.as_ref().map(|owner| owner.epoch).max(broken).unwrap_or_default();
     if epoch > state.epoch() {
         why.push(format!(
             "its epoch {epoch} may be given out again: the last one is said to be {}",
@@ -136,7 +136,7 @@ fn about_owner(state: &State, own: &Ownership) -> Vec<String> {
     why
 }
 
-fn about_election(driver: &DriverName, of: &OfDriver, node: &NodeName) -> Option<String> {
+fn about_election(driver: &DriverName, of: &DriverState, node: &NodeName) -> Option<String> {
     of.at(node).is_none().then(|| format!("{node} is to carry out the calls, and never had {driver}"))
 }
 

@@ -19,7 +19,7 @@ use crate::state::txn::Txn;
 
 /// What is kept of a create's request.
 #[derive(Clone, Default)]
-pub struct Asked {
+pub struct CreateFacts {
     /// Whose it is in Kubernetes.
     pub claim: Option<Box<Claim>>,
     /// What of the parameters is ours.
@@ -29,7 +29,7 @@ pub struct Asked {
 }
 
 /// The creates of one driver.
-pub struct Creates {
+pub struct CreateJournal {
     driver: DriverName,
     store: Store,
     /// How many calls are on their way for each name.
@@ -37,21 +37,21 @@ pub struct Creates {
 }
 
 /// One create on its way.
-pub struct Create<'a> {
-    creates: &'a Creates,
+pub struct PendingCreate<'a> {
+    creates: &'a CreateJournal,
     name: &'a Id,
 }
 
-impl Creates {
+impl CreateJournal {
     /// The creates of a driver, kept in this store.
     pub fn new(driver: DriverName, store: Store) -> Self {
         Self { driver, store, running: Mutex::default() }
     }
 
     /// Begins a call that makes something of this name.
-    pub fn begin<'a>(&'a self, name: &'a Id) -> Create<'a> {
+    pub fn begin<'a>(&'a self, name: &'a Id) -> PendingCreate<'a> {
         *self.running().entry(name.clone()).or_default() += 1;
-        Create { creates: self, name }
+        PendingCreate { creates: self, name }
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
@@ -59,7 +59,7 @@ impl Creates {
     }
 }
 
-impl Drop for Create<'_> {
+impl Drop for PendingCreate<'_> {
     fn drop(&mut self) {
         let mut running = self.creates.running();
         let left = running.get(self.name).map_or(0, |calls| calls - 1);
@@ -71,7 +71,7 @@ impl Drop for Create<'_> {
     }
 }
 
-impl Create<'_> {
+impl PendingCreate<'_> {
     /// Writes down that this is sent to one of these nodes, the one with the fewest volumes. Gives back where it
     /// goes: where it was sent before, if it was and may still begin there.
     ///
@@ -80,7 +80,7 @@ impl Create<'_> {
     pub async fn intend(
         &self,
         nodes: Vec<NodeName>,
-        asked: &Asked,
+        asked: &CreateFacts,
         elsewhere: bool,
     ) -> Result<NodeName, Error> {
         let (driver, name) = (self.creates.driver.clone(), self.name.clone());
@@ -115,7 +115,7 @@ impl Create<'_> {
         &self,
         node: &NodeName,
         made: Vec<Made>,
-        asked: Asked,
+        asked: CreateFacts,
         elsewhere: bool,
     ) -> Result<(), Error> {
         let (driver, name, at) = (self.creates.driver.clone(), self.name.clone(), node.clone());
@@ -165,7 +165,7 @@ fn keep(
     txn: &mut Txn<'_>,
     (driver, node): (&DriverName, &NodeName),
     made: Made,
-    asked: Option<(Id, Asked)>,
+    asked: Option<(Id, CreateFacts)>,
 ) -> NodeName {
     let Made { id, entry, source } = made;
     let is_new = txn.home(driver, &id).is_none();
@@ -242,13 +242,13 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let (driver, id) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), Id::Volume("v".into()));
         let (creates, name) =
-            (Creates::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
+            (CreateJournal::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
         let create = creates.begin(&name);
         let mut answered = true;
         for node in ["n1", "n2"] {
             let made = vec![Made { id: id.clone(), entry: Bytes::new(), source: None }];
             let node = node.parse().unwrap();
-            answered = create.made(&node, made, Asked::default(), elsewhere).await.is_ok();
+            answered = create.made(&node, made, CreateFacts::default(), elsewhere).await.is_ok();
         }
         let home = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.node.clone()));
         (answered, home.unwrap())
@@ -259,12 +259,12 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let (driver, node) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), "n1".parse().unwrap());
         let (creates, name) =
-            (Creates::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
+            (CreateJournal::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
         let read = Bytes::from(vec![0; 64 * 1024]);
         let made = vec![Made { id: Id::Volume("v".into()), entry: read.slice(..8), source: None }];
-        creates.begin(&name).made(&node, made, Asked::default(), false).await.unwrap();
+        creates.begin(&name).made(&node, made, CreateFacts::default(), false).await.unwrap();
         let found = Id::Volume("found".into());
-        crate::state::ingest::found(&store, &driver, &found, &node, read.slice(8..16)).await.unwrap();
+        crate::state::ingest::discovered(&store, &driver, &found, &node, read.slice(8..16)).await.unwrap();
         for id in [Id::Volume("v".into()), found] {
             let kept = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.len()));
             assert_eq!(kept, Some(8));

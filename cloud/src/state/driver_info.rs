@@ -8,18 +8,18 @@ use bytes::Bytes;
 use proto::csi::{Capabilities, Local, Method, topology};
 use proto::names::NodeName;
 
-use crate::state::capabilities::{Agreed, Odd, agree, scope};
+use crate::state::capabilities::{Agreed, Mismatch, agree, scope};
 use crate::state::policy::Scope;
-use crate::state::record::At;
+use crate::state::record::NodeDriver;
 
 const PLUGIN: Local = Local::Capabilities(Capabilities::Plugin);
 
 /// What a front says of itself.
-pub struct Said {
+pub struct DriverInfo {
     /// By method; none before any node has said anything.
     answers: Option<BTreeMap<String, Bytes>>,
     inferred: Scope,
-    odd: Vec<Odd>,
+    mismatches: Vec<Mismatch>,
     told: AtomicBool,
 }
 
@@ -27,18 +27,18 @@ pub struct Said {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unknown;
 
-impl Said {
+impl DriverInfo {
     /// Made of what the driver says at its nodes; those that have not said anything yet do not count.
-    pub fn of(nodes: &BTreeMap<NodeName, At>) -> Self {
+    pub fn of(nodes: &BTreeMap<NodeName, NodeDriver>) -> Self {
         let spoken = || nodes.iter().filter(|(_, at)| at.has_spoken());
-        let mut answers: Option<BTreeMap<_, _>> = spoken().next().map(|(_, at)| (*at.alike).clone());
-        let mut odd = Vec::new();
+        let mut answers: Option<BTreeMap<_, _>> = spoken().next().map(|(_, at)| (*at.answers).clone());
+        let mut mismatches = Vec::new();
         for capabilities in Capabilities::ALL {
             let Some(answers) = &mut answers else { continue };
             let local = Local::Capabilities(capabilities);
             let said = spoken().map(|(node, at)| (node, at.answer(local)));
-            let Agreed { answer, odd: here } = agree(capabilities, said);
-            odd.extend(here);
+            let Agreed { answer, mismatches: here } = agree(capabilities, said);
+            mismatches.extend(here);
             let method = Method::answering(local).name();
             match answer {
                 Some(answer) => answers.insert(method.into(), answer),
@@ -48,7 +48,7 @@ impl Said {
         Self {
             answers,
             inferred: scope(None, spoken().filter_map(|(_, at)| at.answer(PLUGIN))),
-            odd,
+            mismatches,
             told: AtomicBool::new(false),
         }
     }
@@ -75,12 +75,16 @@ impl Said {
     }
 
     /// What some nodes can and others cannot.
-    pub fn odd(&self) -> &[Odd] {
-        &self.odd
+    pub fn mismatches(&self) -> &[Mismatch] {
+        &self.mismatches
     }
 
     /// The same, the first time that it is asked for.
-    pub fn news(&self) -> &[Odd] {
-        if self.odd.is_empty() || self.told.swap(true, Ordering::Relaxed) { &[] } else { &self.odd }
+    pub fn unreported(&self) -> &[Mismatch] {
+        if self.mismatches.is_empty() || self.told.swap(true, Ordering::Relaxed) {
+            &[]
+        } else {
+            &self.mismatches
+        }
     }
 }

@@ -13,8 +13,8 @@ use proto::names::{DriverName, NodeName};
 use tracing::info;
 
 use crate::state::clock::now;
-use crate::state::known::OfDriver;
-use crate::state::record::{At, Home, Node};
+use crate::state::known::DriverState;
+use crate::state::record::{Home, Node, NodeDriver};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -37,7 +37,7 @@ pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Re
         news.filter(|(_, at, before)| before.as_ref() != Some(at)).collect()
     });
     let gone: Vec<DriverName> = store.read(|state| {
-        let gone = |(driver, of): &(&DriverName, &OfDriver)| {
+        let gone = |(driver, of): &(&DriverName, &DriverState)| {
             !named.contains(*driver) && of.at(node).is_some_and(|at| at.gone.is_none())
         };
         state.drivers().into_iter().filter(gone).map(|(driver, _)| driver.clone()).collect()
@@ -58,28 +58,28 @@ pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Re
         }
         for (driver, at, _) in news {
             let listed = txn.at(&driver, &node).map_or(0, |before| before.listed);
-            txn.set_at(&driver, &node, Some(At { listed, ..at }));
+            txn.set_at(&driver, &node, Some(NodeDriver { listed, ..at }));
         }
         for driver in gone {
             if let Some(at) = txn.at(&driver, &node).cloned() {
-                txn.set_at(&driver, &node, Some(At { gone: Some(now()), ..at }));
+                txn.set_at(&driver, &node, Some(NodeDriver { gone: Some(now()), ..at }));
             }
         }
     });
     write.await
 }
 
-fn learned(node: &NodeName, driver: &Driver, before: Option<&At>) -> At {
-    let mut at = At { gone: None, ..before.cloned().unwrap_or_default() };
+fn learned(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> NodeDriver {
+    let mut at = NodeDriver { gone: None, ..before.cloned().unwrap_or_default() };
     if !driver.answers.is_empty() {
         let mut answers: std::collections::BTreeMap<_, _> =
             driver.answers.iter().map(|(method, answer)| (method.clone(), answer.0.clone())).collect();
         at.info = answers.remove(Method::answering(Local::NodeInfo).name());
-        at.alike = answers.into();
+        at.answers = answers.into();
     }
     let mut segments = Segments::from([(NODE_SEGMENT.to_owned(), node.to_string())]);
     segments.extend(at.info.as_ref().map(segments_of).unwrap_or_default());
-    at.place = segments.into_iter().map(Arc::new).collect();
+    at.segments = segments.into_iter().map(Arc::new).collect();
     at
 }
 
@@ -92,11 +92,11 @@ fn segments_of(info: &Bytes) -> Segments {
 ///
 /// # Errors
 /// It could not be made durable.
-pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
+pub async fn deleted(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
         ended(txn, &driver, &id);
-        forget(txn, &driver, &id);
+        remove(txn, &driver, &id);
     });
     write.await
 }
@@ -105,12 +105,12 @@ pub async fn gone(store: &Store, driver: &DriverName, id: &Id) -> Result<(), Sto
 ///
 /// # Errors
 /// It could not be made durable.
-pub async fn forgotten(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
+pub async fn forget(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
     let (driver, id) = (driver.clone(), id.clone());
-    store.write(move |txn| forget(txn, &driver, &id)).await
+    store.write(move |txn| remove(txn, &driver, &id)).await
 }
 
-fn forget(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
+fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
     let Some(home) = txn.home(driver, id).cloned() else {
         // A list that was read before may still tell of it.
         return txn.set_home(driver, id, None);
@@ -134,7 +134,7 @@ fn forget(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
 ///
 /// # Errors
 /// It could not be made durable.
-pub async fn changed(
+pub async fn update(
     store: &Store,
     driver: &DriverName,
     id: &Id,
@@ -143,7 +143,7 @@ pub async fn changed(
     let (driver, id) = (driver.clone(), id.clone());
     let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else {
-            return txn.changed_without(&driver, &id);
+            return txn.set_stale(&driver, &id);
         };
         // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
         let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };
@@ -157,8 +157,8 @@ pub async fn changed(
 
 /// A volume is deleted, and with it whose it was; unless a node says that it has it still.
 fn ended(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
-    if txn.owner(driver, id).is_some_and(|own| own.owner.is_none()) {
-        txn.set_owner(driver, id, None);
+    if txn.lease(driver, id).is_some_and(|own| own.holder.is_none()) {
+        txn.set_lease(driver, id, None);
     }
 }
 
@@ -172,7 +172,7 @@ fn bare(id: &Id) -> Bytes {
 ///
 /// # Errors
 /// It could not be made durable.
-pub async fn found(
+pub async fn discovered(
     store: &Store,
     driver: &DriverName,
     id: &Id,
@@ -230,8 +230,8 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let (driver, node) = ("test.edge-csi.io".parse().unwrap(), "n1".parse().unwrap());
         let id = Id::Volume("v".into());
-        found(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
-        changed(&store, &driver, &id, |entry| crate::state::list_entry::attach(entry, "n1")).await.unwrap();
+        discovered(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
+        update(&store, &driver, &id, |entry| crate::state::list_entry::attach(entry, "n1")).await.unwrap();
         let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
         let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
         assert_eq!(entry.volume.unwrap().volume_id, "v");

@@ -6,14 +6,15 @@ use std::sync::OnceLock;
 use proto::csi::{Id, Segments};
 use proto::names::{DriverName, NodeName};
 
-use crate::state::places::Places;
-use crate::state::recent::{Recent, Without};
-use crate::state::record::{At, Change, Home, Intent, Node, Ownership};
+use crate::state::driver_info::DriverInfo;
+use crate::state::recent::{RecentChanges, Stale};
+use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
+use crate::state::segment_index::SegmentIndex;
 
 /// Everything that the store keeps.
 #[derive(Default)]
 pub struct State {
-    drivers: HashMap<DriverName, OfDriver>,
+    drivers: HashMap<DriverName, DriverState>,
     nodes: BTreeMap<NodeName, Node>,
     /// Those of them that were removed; asked for at each decision, and seldom any.
     removed: HashSet<NodeName>,
@@ -23,14 +24,14 @@ pub struct State {
 
 /// What the store keeps of one driver.
 #[derive(Default)]
-pub struct OfDriver {
+pub struct DriverState {
     /// Boxed, since a map's nodes are half empty when they were filled in order, as by a start.
     homes: BTreeMap<Id, Box<Home>>,
     intents: BTreeMap<Id, Intent>,
-    at: BTreeMap<NodeName, At>,
+    at: BTreeMap<NodeName, NodeDriver>,
     elected: Option<NodeName>,
     /// Of the volumes that one guest owns.
-    owners: BTreeMap<Id, Ownership>,
+    leases: BTreeMap<Id, LeaseRecord>,
     /// How many of them each node has.
     had: HashMap<NodeName, usize>,
     /// How many of the intents are of creates whose outcome nobody knows.
@@ -40,13 +41,13 @@ pub struct OfDriver {
     /// The nodes that have the driver, those with the fewest volumes first.
     by_load: BTreeSet<(u64, NodeName)>,
     /// The nodes at each segment.
-    places: Places,
+    segments: SegmentIndex,
     /// How many nodes have no topology of their own.
     given: usize,
     /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
-    said: OnceLock<crate::state::driver_info::Said>,
+    info: OnceLock<DriverInfo>,
     /// The homes by node, and when they changed.
-    recent: Recent,
+    recent: RecentChanges,
 }
 
 impl State {
@@ -58,12 +59,12 @@ impl State {
     }
 
     /// What is kept of a driver; none if no node ever had it.
-    pub fn driver(&self, driver: &DriverName) -> Option<&OfDriver> {
+    pub fn driver(&self, driver: &DriverName) -> Option<&DriverState> {
         self.drivers.get(driver)
     }
 
     /// All drivers that any node ever had, by name.
-    pub fn drivers(&self) -> BTreeMap<&DriverName, &OfDriver> {
+    pub fn drivers(&self) -> BTreeMap<&DriverName, &DriverState> {
         self.drivers.iter().collect()
     }
 
@@ -88,7 +89,7 @@ impl State {
     }
 
     /// How many of the volumes that one guest owns a node has.
-    pub fn owned_by(&self, node: &NodeName) -> usize {
+    pub fn held_by(&self, node: &NodeName) -> usize {
         self.drivers.values().filter_map(|driver| driver.had.get(node)).sum()
     }
 
@@ -99,18 +100,18 @@ impl State {
             Change::Intent(driver, name, intent) => {
                 self.drivers.entry(driver).or_default().set_intent(name, intent);
             }
-            Change::At(driver, node, at) => self.drivers.entry(driver).or_default().set_at(node, at),
+            Change::NodeDriver(driver, node, at) => self.drivers.entry(driver).or_default().set_at(node, at),
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
             Change::Node(name, node) => self.set_node(name, node),
-            Change::Owner(driver, id, own) => self.drivers.entry(driver).or_default().set_owner(id, own),
+            Change::Lease(driver, id, own) => self.drivers.entry(driver).or_default().set_lease(id, own),
             Change::Epoch(last) => self.epoch = last,
         }
     }
 
     /// A call changed something of a driver that has no home.
-    pub(super) fn changed_without(&mut self, driver: &DriverName, id: Id) {
+    pub(super) fn set_stale(&mut self, driver: &DriverName, id: Id) {
         if let Some(driver) = self.drivers.get_mut(driver) {
-            driver.recent.changed_without(id);
+            driver.recent.set_stale(id);
         }
     }
 
@@ -126,7 +127,7 @@ impl State {
     }
 }
 
-impl OfDriver {
+impl DriverState {
     /// Where something lives.
     pub fn home(&self, id: &Id) -> Option<&Home> {
         self.homes.get(id).map(|home| &**home)
@@ -154,8 +155,8 @@ impl OfDriver {
 
     /// What was forgotten after this change, or changed without having a home; none if that is so long ago that it is
     /// not known any more.
-    pub fn without_since(&self, since: u64) -> Option<HashMap<&Id, Without>> {
-        self.recent.without_since(since)
+    pub fn stale_since(&self, since: u64) -> Option<HashMap<&Id, Stale>> {
+        self.recent.stale_since(since)
     }
 
     /// To which node a create was sent.
@@ -174,12 +175,12 @@ impl OfDriver {
     }
 
     /// The driver at a node.
-    pub fn at(&self, node: &NodeName) -> Option<&At> {
+    pub fn at(&self, node: &NodeName) -> Option<&NodeDriver> {
         self.at.get(node)
     }
 
     /// All nodes that ever had the driver.
-    pub fn nodes(&self) -> &BTreeMap<NodeName, At> {
+    pub fn nodes(&self) -> &BTreeMap<NodeName, NodeDriver> {
         &self.at
     }
 
@@ -189,13 +190,13 @@ impl OfDriver {
     }
 
     /// Whose a volume is; none if it is nobody's, and was taken from nobody.
-    pub fn owner(&self, id: &Id) -> Option<&Ownership> {
-        self.owners.get(id)
+    pub fn lease(&self, id: &Id) -> Option<&LeaseRecord> {
+        self.leases.get(id)
     }
 
     /// Whose the volumes are that one guest owns.
-    pub fn owners(&self) -> &BTreeMap<Id, Ownership> {
-        &self.owners
+    pub fn leases(&self) -> &BTreeMap<Id, LeaseRecord> {
+        &self.leases
     }
 
     /// Volumes at a node, with creates on their way.
@@ -210,7 +211,7 @@ impl OfDriver {
 
     /// The nodes whose segments hold all that a topology asks for, by name.
     pub fn located<'a>(&'a self, asked: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
-        let of = |(key, value): (&'a String, &String)| self.places.of(key, value);
+        let of = |(key, value): (&'a String, &String)| self.segments.of(key, value);
         // Looked through is what the rarest segment leaves.
         let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_default();
         let has_others = |node: &NodeName| self.at.get(node).is_some_and(|at| at.is_at(asked));
@@ -224,8 +225,8 @@ impl OfDriver {
     }
 
     /// What the front says of itself.
-    pub fn said(&self) -> &crate::state::driver_info::Said {
-        self.said.get_or_init(|| crate::state::driver_info::Said::of(&self.at))
+    pub fn info(&self) -> &DriverInfo {
+        self.info.get_or_init(|| DriverInfo::of(&self.at))
     }
 
     fn set_home(&mut self, id: Id, home: Option<Home>) {
@@ -239,12 +240,12 @@ impl OfDriver {
         self.count(before.and_then(|home| home.counted(&id).cloned()), after);
     }
 
-    fn set_owner(&mut self, id: Id, own: Option<Ownership>) {
-        let owner = |own: &Ownership| own.owner.as_ref().map(|owner| owner.node.clone());
+    fn set_lease(&mut self, id: Id, own: Option<LeaseRecord>) {
+        let owner = |own: &LeaseRecord| own.holder.as_ref().map(|owner| owner.node.clone());
         let after = own.as_ref().and_then(owner);
         let before = match own {
-            Some(own) => self.owners.insert(id, own),
-            None => self.owners.remove(&id),
+            Some(own) => self.leases.insert(id, own),
+            None => self.leases.remove(&id),
         };
         if let Some(node) = before.as_ref().and_then(owner)
             && let Some(had) = self.had.get_mut(&node)
@@ -286,29 +287,29 @@ impl OfDriver {
         }
     }
 
-    fn set_at(&mut self, node: NodeName, at: Option<At>) {
+    fn set_at(&mut self, node: NodeName, at: Option<NodeDriver>) {
         let load = self.load(&node);
         let before = self.at.remove(&node);
         if let Some(before) = &before {
-            self.places.remove(&before.place, &node);
+            self.segments.remove(&before.segments, &node);
         }
         self.by_load.remove(&(load, node.clone()));
-        let given = |at: &At| usize::from(at.has_spoken() && !at.has_own_topology());
+        let given = |at: &NodeDriver| usize::from(at.has_spoken() && !at.has_own_topology());
         self.given -= before.as_ref().map_or(0, given);
         let Some(mut at) = at else {
-            self.said = OnceLock::new();
+            self.info = OnceLock::new();
             return;
         };
         self.given += given(&at);
         // There may be thousands of nodes that all say the same.
-        let same = self.at.values().next_back().filter(|other| other.alike == at.alike);
+        let same = self.at.values().next_back().filter(|other| other.answers == at.answers);
         if let Some(same) = same {
-            at.alike = same.alike.clone();
+            at.answers = same.answers.clone();
         }
-        if same.is_none() || before.is_some_and(|before| before.alike != at.alike) {
-            self.said = OnceLock::new();
+        if same.is_none() || before.is_some_and(|before| before.answers != at.answers) {
+            self.info = OnceLock::new();
         }
-        self.places.add(&mut at.place, &node);
+        self.segments.add(&mut at.segments, &node);
         self.by_load.insert((load, node.clone()));
         self.at.insert(node, at);
     }

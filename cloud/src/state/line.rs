@@ -6,7 +6,7 @@ use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::state::json;
-use crate::state::record::{At, Change, Home, Intent, Node, Ownership};
+use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
 
 /// How lines are written. It grows when a csi-cloud of today could misread them.
 pub(super) const FORMAT: u64 = 1;
@@ -23,7 +23,8 @@ pub(super) enum Line {
     /// A node.
     Node { name: NodeName, node: Node },
     /// A driver at a node.
-    At { driver: DriverName, node: NodeName, at: At },
+    #[serde(rename = "at")]
+    NodeDriver { driver: DriverName, node: NodeName, at: NodeDriver },
     /// The node that carries out the calls of a shared driver.
     Elected { driver: DriverName, node: NodeName },
     /// Where something lives.
@@ -41,11 +42,13 @@ pub(super) enum Line {
         intent: Intent,
     },
     /// Whose a volume is that one guest owns.
-    Owner {
+    #[serde(rename = "owner")]
+    Lease {
         driver: DriverName,
         #[serde(with = "json::id")]
         id: Id,
-        own: Ownership,
+        #[serde(rename = "own")]
+        record: LeaseRecord,
     },
     /// The epoch that was given last.
     Epoch { last: u64 },
@@ -61,10 +64,10 @@ impl TryFrom<Change> for Line {
         Ok(match change {
             Change::Home(driver, id, Some(home)) => Self::Home { driver, id, home },
             Change::Intent(driver, id, Some(intent)) => Self::Intent { driver, id, intent },
-            Change::At(driver, node, Some(at)) => Self::At { driver, node, at },
+            Change::NodeDriver(driver, node, Some(at)) => Self::NodeDriver { driver, node, at },
             Change::Node(name, Some(node)) => Self::Node { name, node },
             Change::Elected(driver, Some(node)) => Self::Elected { driver, node },
-            Change::Owner(driver, id, Some(own)) => Self::Owner { driver, id, own },
+            Change::Lease(driver, id, Some(record)) => Self::Lease { driver, id, record },
             Change::Epoch(last) => Self::Epoch { last },
             _ => return Err(NoRecord),
         })
@@ -78,10 +81,10 @@ impl TryFrom<Line> for Change {
         Ok(match line {
             Line::Home { driver, id, home } => Self::Home(driver, id, Some(home)),
             Line::Intent { driver, id, intent } => Self::Intent(driver, id, Some(intent)),
-            Line::At { driver, node, at } => Self::At(driver, node, Some(at)),
+            Line::NodeDriver { driver, node, at } => Self::NodeDriver(driver, node, Some(at)),
             Line::Node { name, node } => Self::Node(name, Some(node)),
             Line::Elected { driver, node } => Self::Elected(driver, Some(node)),
-            Line::Owner { driver, id, own } => Self::Owner(driver, id, Some(own)),
+            Line::Lease { driver, id, record } => Self::Lease(driver, id, Some(record)),
             Line::Epoch { last } => Self::Epoch(last),
             Line::Begin { .. } | Line::End { .. } => return Err(NoRecord),
         })

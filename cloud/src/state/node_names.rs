@@ -4,11 +4,11 @@ use proto::names::NodeName;
 
 /// The nodes' names, for an operator.
 pub fn names(nodes: &[NodeName]) -> String {
-    some(nodes.iter().map(ToString::to_string))
+    first_few(nodes.iter().map(ToString::to_string))
 }
 
 /// The first few, and how many more: a status message has to fit in a caller's header list.
-pub fn some(all: impl ExactSizeIterator<Item = String>) -> String {
+pub fn first_few(all: impl ExactSizeIterator<Item = String>) -> String {
     const FEW: usize = 10;
     let more = all.len().saturating_sub(FEW);
     let first = all.take(FEW).collect::<Vec<_>>().join(", ");

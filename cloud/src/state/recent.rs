@@ -13,26 +13,26 @@ const REMEMBERED: usize = 4096;
 
 /// Why an older list may be wrong about something that has no home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Without {
+pub enum Stale {
     /// Its home was forgotten.
-    Gone,
+    Forgotten,
     /// A call changed it.
     Changed,
 }
 
 /// The changes of one driver's homes.
 #[derive(Default)]
-pub(super) struct Recent {
+pub(super) struct RecentChanges {
     changes: u64,
     /// What each node has, with the number of its last change.
     at: HashMap<NodeName, BTreeMap<Id, u64>>,
     /// What was forgotten, or changed without having a home, oldest first.
-    without: VecDeque<(u64, Id, Without)>,
+    without: VecDeque<(u64, Id, Stale)>,
     /// The number of the last change that is no longer in `without`.
     dropped: u64,
 }
 
-impl Recent {
+impl RecentChanges {
     /// A home that was at `before` is now at `after`, or is changed there.
     pub(super) fn changed(&mut self, id: &Id, before: Option<&NodeName>, after: Option<&NodeName>) {
         self.changes += 1;
@@ -46,17 +46,17 @@ impl Recent {
         }
         match after {
             Some(node) => drop(self.at.entry(node.clone()).or_default().insert(id.clone(), self.changes)),
-            None => self.remember(id.clone(), Without::Gone),
+            None => self.remember(id.clone(), Stale::Forgotten),
         }
     }
 
     /// A call changed what has no home.
-    pub(super) fn changed_without(&mut self, id: Id) {
+    pub(super) fn set_stale(&mut self, id: Id) {
         self.changes += 1;
-        self.remember(id, Without::Changed);
+        self.remember(id, Stale::Changed);
     }
 
-    fn remember(&mut self, id: Id, why: Without) {
+    fn remember(&mut self, id: Id, why: Stale) {
         self.without.push_back((self.changes, id, why));
         if self.without.len() > REMEMBERED {
             self.dropped = self.without.pop_front().map_or(self.dropped, |(change, ..)| change);
@@ -75,13 +75,13 @@ impl Recent {
         self.at.get(node)?.get(id).copied()
     }
 
-    pub(super) fn without_since(&self, since: u64) -> Option<HashMap<&Id, Without>> {
+    pub(super) fn stale_since(&self, since: u64) -> Option<HashMap<&Id, Stale>> {
         if since < self.dropped {
             return None;
         }
         let mut ids = HashMap::new();
         for (_, id, why) in self.without.iter().rev().take_while(|(change, ..)| *change > since) {
-            ids.entry(id).and_modify(|known: &mut Without| *known = *why.max(known)).or_insert(*why);
+            ids.entry(id).and_modify(|known: &mut Stale| *known = *why.max(known)).or_insert(*why);
         }
         Some(ids)
     }
@@ -97,32 +97,32 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_is_remembered_for_so_long() {
-        let (mut recent, node) = (Recent::default(), "n1".parse::<NodeName>().unwrap());
+        let (mut recent, node) = (RecentChanges::default(), "n1".parse::<NodeName>().unwrap());
         recent.changed(&volume(0), None, Some(&node));
         let since = recent.changes();
         recent.changed(&volume(0), Some(&node), None);
-        assert_eq!(recent.without_since(since).unwrap(), HashMap::from([(&volume(0), Without::Gone)]));
-        assert!(recent.without_since(recent.changes()).unwrap().is_empty());
+        assert_eq!(recent.stale_since(since).unwrap(), HashMap::from([(&volume(0), Stale::Forgotten)]));
+        assert!(recent.stale_since(recent.changes()).unwrap().is_empty());
         for number in 0..=REMEMBERED {
             recent.changed(&volume(number), None, None);
         }
-        assert_eq!(recent.without_since(since), None, "it is not known any more");
+        assert_eq!(recent.stale_since(since), None, "it is not known any more");
         assert_eq!(recent.of(&node).count(), 0);
     }
 
     #[test]
     fn what_was_both_forgotten_and_changed_was_changed() {
-        let mut recent = Recent::default();
-        recent.changed_without(volume(0));
+        let mut recent = RecentChanges::default();
+        recent.set_stale(volume(0));
         recent.changed(&volume(0), None, None);
-        assert_eq!(recent.without_since(0).unwrap(), HashMap::from([(&volume(0), Without::Changed)]));
-        assert_eq!(recent.without_since(1).unwrap(), HashMap::from([(&volume(0), Without::Gone)]));
+        assert_eq!(recent.stale_since(0).unwrap(), HashMap::from([(&volume(0), Stale::Changed)]));
+        assert_eq!(recent.stale_since(1).unwrap(), HashMap::from([(&volume(0), Stale::Forgotten)]));
     }
 
     #[test]
     fn a_home_that_moves_is_at_one_node() {
         let [one, two] = ["n1", "n2"].map(|node| node.parse::<NodeName>().unwrap());
-        let mut recent = Recent::default();
+        let mut recent = RecentChanges::default();
         recent.changed(&volume(0), None, Some(&one));
         recent.changed(&volume(0), Some(&one), Some(&two));
         assert_eq!((recent.of(&one).count(), recent.last_change(&two, &volume(0))), (0, Some(2)));

@@ -73,15 +73,16 @@ pub type Segment = Arc<(String, String)>;
 /// A driver at a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct At {
+pub struct NodeDriver {
     /// What it answers, by RPC method, as unframed messages; nodes that answer alike share it.
-    #[serde(with = "json::answers")]
-    pub alike: Arc<BTreeMap<String, Bytes>>,
+    #[serde(rename = "alike", with = "json::answers")]
+    pub answers: Arc<BTreeMap<String, Bytes>>,
     /// What it answers to NodeGetInfo, the one answer that every node gives otherwise.
     #[serde(with = "json::answer")]
     pub info: Option<Bytes>,
     /// Its segments: its own topology, else ours.
-    pub place: Box<[Segment]>,
+    #[serde(rename = "place")]
+    pub segments: Box<[Segment]>,
     /// When it first gave a whole list of its volumes, in ms since 1970; zero if never.
     pub listed: u64,
     /// Since when its node says nothing of it any more, in ms since 1970. What it said counts on: it may come back.
@@ -102,7 +103,7 @@ pub struct Node {
 /// Who has a volume that one guest owns: a pod of that node has it, or may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Owner {
+pub struct Holder {
     /// The node.
     pub node: NodeName,
     /// Grows with each time that any volume is given to anybody.
@@ -138,9 +139,10 @@ pub struct Broken {
 /// Whose a volume is that one guest owns. What says nothing is not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ownership {
+pub struct LeaseRecord {
     /// Who has it, if anybody.
-    pub owner: Option<Owner>,
+    #[serde(rename = "owner")]
+    pub holder: Option<Holder>,
     /// Where it is attached; another node than its owner's only in a store that was put back from an older copy.
     pub attached: Option<Attached>,
     /// From whom it was taken, the last one last; each node once.
@@ -155,13 +157,13 @@ pub enum Change {
     /// Of an intent; the id is a name.
     Intent(DriverName, Id, Option<Intent>),
     /// Of a driver at a node.
-    At(DriverName, NodeName, Option<At>),
+    NodeDriver(DriverName, NodeName, Option<NodeDriver>),
     /// Of a node.
     Node(NodeName, Option<Node>),
     /// Of the node that carries out the calls of a shared driver.
     Elected(DriverName, Option<NodeName>),
     /// Of whose a volume is.
-    Owner(DriverName, Id, Option<Ownership>),
+    Lease(DriverName, Id, Option<LeaseRecord>),
     /// Of the epoch that was given last; it only grows.
     Epoch(u64),
 }
@@ -186,20 +188,20 @@ impl Intent {
     }
 }
 
-impl At {
+impl NodeDriver {
     /// What it answers to a method; none if it does not implement it.
     pub fn answer(&self, local: Local) -> Option<&Bytes> {
         match local {
             Local::NodeInfo => self.info.as_ref(),
             Local::Info | Local::Probe | Local::Capabilities(_) => {
-                self.alike.get(Method::answering(local).name())
+                self.answers.get(Method::answering(local).name())
             }
         }
     }
 
     /// Whether it has ever said what it can do.
     pub fn has_spoken(&self) -> bool {
-        !self.alike.is_empty()
+        !self.answers.is_empty()
     }
 
     /// Whether it has topology of its own; else the front gives it ours.
@@ -211,7 +213,7 @@ impl At {
 
     /// Whether it is at a topology: whether its segments hold all that this asks for.
     pub fn is_at(&self, asked: &Segments) -> bool {
-        let is_at = |key, value| self.place.iter().any(|segment| (&segment.0, &segment.1) == (key, value));
+        let is_at = |key, value| self.segments.iter().any(|segment| (&segment.0, &segment.1) == (key, value));
         asked.iter().all(|(key, value)| is_at(key, value))
     }
 }

@@ -7,7 +7,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
-use crate::state::record::{At, Change, Home, Intent, Node, Ownership};
+use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
 
 /// What was learned by key, over what was there before.
 type Over<K, V> = HashMap<K, Option<V>>;
@@ -17,10 +17,10 @@ pub struct Txn<'a> {
     state: &'a State,
     homes: Over<(DriverName, Id), Home>,
     intents: Over<(DriverName, Id), Intent>,
-    at: Over<(DriverName, NodeName), At>,
+    at: Over<(DriverName, NodeName), NodeDriver>,
     nodes: Over<NodeName, Node>,
     elected: Over<DriverName, NodeName>,
-    owners: Over<(DriverName, Id), Ownership>,
+    leases: Over<(DriverName, Id), LeaseRecord>,
     epoch: Option<u64>,
     /// What has no home and was changed.
     without: HashSet<(DriverName, Id)>,
@@ -30,8 +30,8 @@ pub struct Txn<'a> {
 
 impl<'a> Txn<'a> {
     pub(super) fn new(state: &'a State) -> Self {
-        let (homes, intents, at, nodes, elected, owners, without, load) = Default::default();
-        Self { state, homes, intents, at, nodes, elected, owners, epoch: None, without, load }
+        let (homes, intents, at, nodes, elected, leases, without, load) = Default::default();
+        Self { state, homes, intents, at, nodes, elected, leases, epoch: None, without, load }
     }
 
     /// What is durable, without these changes.
@@ -59,12 +59,12 @@ impl<'a> Txn<'a> {
 
     /// Notes that a call changed something that has no home: what a list says of it that was read before is old. That
     /// is known until csi-cloud ends, as the list is.
-    pub fn changed_without(&mut self, driver: &DriverName, id: &Id) {
+    pub fn set_stale(&mut self, driver: &DriverName, id: &Id) {
         self.without.insert((driver.clone(), id.clone()));
     }
 
     /// Whether these changes note that.
-    pub fn is_changed_without(&self, driver: &DriverName, id: &Id) -> bool {
+    pub fn is_stale(&self, driver: &DriverName, id: &Id) -> bool {
         self.without.contains(&(driver.clone(), id.clone()))
     }
 
@@ -82,12 +82,12 @@ impl<'a> Txn<'a> {
     }
 
     /// A driver at a node.
-    pub fn at(&self, driver: &DriverName, node: &NodeName) -> Option<&At> {
+    pub fn at(&self, driver: &DriverName, node: &NodeName) -> Option<&NodeDriver> {
         over(&self.at, &(driver.clone(), node.clone()), || self.state.driver(driver)?.at(node))
     }
 
     /// Sets a driver at a node, or forgets it.
-    pub fn set_at(&mut self, driver: &DriverName, node: &NodeName, at: Option<At>) {
+    pub fn set_at(&mut self, driver: &DriverName, node: &NodeName, at: Option<NodeDriver>) {
         self.at.insert((driver.clone(), node.clone()), at);
     }
 
@@ -112,13 +112,13 @@ impl<'a> Txn<'a> {
     }
 
     /// Whose a volume is.
-    pub fn owner(&self, driver: &DriverName, id: &Id) -> Option<&Ownership> {
-        over(&self.owners, &(driver.clone(), id.clone()), || self.state.driver(driver)?.owner(id))
+    pub fn lease(&self, driver: &DriverName, id: &Id) -> Option<&LeaseRecord> {
+        over(&self.leases, &(driver.clone(), id.clone()), || self.state.driver(driver)?.lease(id))
     }
 
     /// Sets whose a volume is, or forgets it.
-    pub fn set_owner(&mut self, driver: &DriverName, id: &Id, own: Option<Ownership>) {
-        self.owners.insert((driver.clone(), id.clone()), own);
+    pub fn set_lease(&mut self, driver: &DriverName, id: &Id, own: Option<LeaseRecord>) {
+        self.leases.insert((driver.clone(), id.clone()), own);
     }
 
     /// The epoch that was given last.
@@ -150,12 +150,12 @@ impl<'a> Txn<'a> {
         let homes = self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));
         let intents =
             self.intents.into_iter().map(|((driver, id), intent)| Change::Intent(driver, id, intent));
-        let at = self.at.into_iter().map(|((driver, node), at)| Change::At(driver, node, at));
+        let at = self.at.into_iter().map(|((driver, node), at)| Change::NodeDriver(driver, node, at));
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
-        let owners = self.owners.into_iter().map(|((driver, id), own)| Change::Owner(driver, id, own));
+        let leases = self.leases.into_iter().map(|((driver, id), own)| Change::Lease(driver, id, own));
         let epoch = self.epoch.map(Change::Epoch);
-        let changes = homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(owners).chain(epoch);
+        let changes = homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(leases).chain(epoch);
         (changes.collect(), self.without)
     }
 }

@@ -6,7 +6,7 @@ use proto::csi::status::BadRequest;
 use tonic::Code;
 
 use crate::error::Error;
-use crate::nodes::query::AskError;
+use crate::nodes::query::QueryError;
 
 pub(super) fn unreadable(method: Method, source: DecodeError) -> Error {
     Error::BadRequest { method: method.name(), source: BadRequest::Protobuf(source) }
@@ -18,6 +18,6 @@ pub(super) fn negative(method: Method) -> Error {
 }
 
 /// Whether the driver itself refused the token that it was given. CSI: that is ABORTED.
-pub(super) fn is_bad_token(error: &AskError) -> bool {
-    matches!(error, AskError::Driver { status, .. } if status.code() == Code::Aborted)
+pub(super) fn is_bad_token(error: &QueryError) -> bool {
+    matches!(error, QueryError::Driver { status, .. } if status.code() == Code::Aborted)
 }

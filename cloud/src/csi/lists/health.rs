@@ -22,7 +22,7 @@ use super::kind::{ENTRIES, NEXT_TOKEN, Page};
 use super::token;
 use crate::csi::questions::{AT_ONCE, PATIENCE};
 use crate::csi::request::IncomingCall;
-use crate::nodes::query::{AskError, Asker};
+use crate::nodes::query::{NodeQueries, QueryError};
 
 /// Tells these tokens from others.
 const LETTER: u8 = b'h';
@@ -59,7 +59,7 @@ struct Merged {
 
 /// Asks the linked nodes of a driver for the health of their volumes.
 pub(super) struct HealthList<'a> {
-    pub(super) asker: &'a Asker,
+    pub(super) asker: &'a NodeQueries,
     /// The nodes that have the driver, by name.
     pub(super) nodes: Vec<NodeName>,
 }
@@ -114,14 +114,14 @@ impl HealthList<'_> {
         &self,
         node: &NodeName,
         request: csi::ControllerListVolumeHealthRequest,
-    ) -> Result<Page, AskError> {
+    ) -> Result<Page, QueryError> {
         let answer = self.asker.ask(node, method(), &request, Instant::now() + PATIENCE).await?;
         Page::read(&answer)
-            .ok_or_else(|| AskError::Unreadable { node: node.clone(), method: method().name() })
+            .ok_or_else(|| QueryError::Unreadable { node: node.clone(), method: method().name() })
     }
 
     /// A node's page; an empty one of a node that does not answer.
-    fn read(&self, page: Result<Page, AskError>, node: &NodeName, continued: bool) -> Result<Page, Error> {
+    fn read(&self, page: Result<Page, QueryError>, node: &NodeName, continued: bool) -> Result<Page, Error> {
         let driver = &self.asker.driver;
         match page {
             Ok(page) => Ok(page),

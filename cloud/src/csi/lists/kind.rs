@@ -13,8 +13,8 @@ use proto::csi::{Capabilities, Id, Learn, List, Local, Made, Method};
 use proto::names::NodeName;
 use tokio::time::Instant;
 
-use crate::nodes::query::{AskError, Asker};
-use crate::state::record::At;
+use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::record::NodeDriver;
 
 /// The number of the entries in both answers.
 pub(super) const ENTRIES: u32 = 1;
@@ -108,7 +108,7 @@ impl Kind {
     }
 
     /// Whether the driver says at a node that it lists this.
-    pub(super) fn is_listed(self, at: &At) -> bool {
+    pub(super) fn is_listed(self, at: &NodeDriver) -> bool {
         let lists = match self {
             Self::Volumes => rpc::Type::ListVolumes,
             Self::Snapshots => rpc::Type::ListSnapshots,
@@ -152,15 +152,15 @@ impl Kind {
     /// Asks a node for a page.
     ///
     /// # Errors
-    /// See [`Asker::ask`].
+    /// See [`NodeQueries::ask`].
     pub(super) async fn page(
         self,
-        asker: &Asker,
+        asker: &NodeQueries,
         node: &NodeName,
         secrets: &Secrets,
         token: String,
         deadline: Instant,
-    ) -> Result<Page, AskError> {
+    ) -> Result<Page, QueryError> {
         let answer = match self {
             Self::Volumes => {
                 let request = csi::ListVolumesRequest { max_entries: PAGE, starting_token: token };
@@ -177,7 +177,7 @@ impl Kind {
             }
         };
         Page::read(&answer)
-            .ok_or_else(|| AskError::Unreadable { node: node.clone(), method: self.method().name() })
+            .ok_or_else(|| QueryError::Unreadable { node: node.clone(), method: self.method().name() })
     }
 }
 

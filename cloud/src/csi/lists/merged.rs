@@ -23,7 +23,7 @@ use super::whole::Whole;
 use super::{page, token};
 use crate::csi::questions::{Answer as Pending, Questions, end, wait};
 use crate::csi::request::IncomingCall;
-use crate::nodes::query::Asker;
+use crate::nodes::query::NodeQueries;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
 
@@ -42,7 +42,7 @@ pub(crate) struct Only {
 
 impl Lists {
     /// The lists of the driver that this asks. Nodes are asked by tasks of this group.
-    pub fn new(asker: Asker, store: Store, tasks: Tasks) -> Self {
+    pub fn new(asker: NodeQueries, store: Store, tasks: Tasks) -> Self {
         Self { refresher: Refresher::new(asker, store), questions: Questions::new(tasks) }
     }
 

@@ -14,8 +14,8 @@ use tracing::{debug, warn};
 
 use super::kind::{Kind, Page, Secrets};
 use super::whole::{Whole, missing};
-use crate::nodes::query::{AskError, Asker};
-use crate::state::record::At;
+use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 
 /// The pages that a node's list may have.
@@ -24,7 +24,7 @@ const PAGES: usize = 2000;
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 /// What came of it: how much the node has.
-pub(super) type Outcome = Result<usize, Arc<AskError>>;
+pub(super) type Outcome = Result<usize, Arc<QueryError>>;
 
 /// Which node is asked, for what.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -37,14 +37,14 @@ pub(super) struct Asked {
 /// Asks nodes. Clones keep what they learn together.
 #[derive(Clone)]
 pub(super) struct Refresher {
-    pub(super) asker: Asker,
+    pub(super) asker: NodeQueries,
     pub(super) store: Store,
     /// What was listed since csi-cloud started.
     had: Arc<Mutex<HashSet<(NodeName, Kind)>>>,
 }
 
 impl Refresher {
-    pub(super) fn new(asker: Asker, store: Store) -> Self {
+    pub(super) fn new(asker: NodeQueries, store: Store) -> Self {
         Self { asker, store, had: Arc::default() }
     }
 
@@ -53,7 +53,7 @@ impl Refresher {
     }
 
     /// Whether what is known of a node was once all that it had. Its first list is of both kinds.
-    pub(super) fn is_known(&self, node: &NodeName, kind: Kind, at: &At) -> bool {
+    pub(super) fn is_known(&self, node: &NodeName, kind: Kind, at: &NodeDriver) -> bool {
         at.listed > 0 || self.had().contains(&(node.clone(), kind))
     }
 
@@ -76,9 +76,9 @@ impl Refresher {
         self.within(&asked).await.map_err(Arc::new)
     }
 
-    async fn within(&self, asked: &Asked) -> Result<usize, AskError> {
+    async fn within(&self, asked: &Asked) -> Result<usize, QueryError> {
         let Asked { node, kind, .. } = asked;
-        let late = || AskError::Passage(DeadlinePassed("while a node was listed").into());
+        let late = || QueryError::Call(DeadlinePassed("while a node was listed").into());
         let listed = tokio::time::timeout(LONGEST, self.list(asked)).await.unwrap_or_else(|_| Err(late()));
         let driver = &self.asker.driver;
         let method = kind.method().name();
@@ -89,7 +89,7 @@ impl Refresher {
         listed
     }
 
-    async fn list(&self, asked: &Asked) -> Result<usize, AskError> {
+    async fn list(&self, asked: &Asked) -> Result<usize, QueryError> {
         loop {
             let whole = self.whole(asked).await?;
             let things = whole.things.len();
@@ -99,7 +99,7 @@ impl Refresher {
         }
     }
 
-    async fn whole(&self, asked: &Asked) -> Result<Whole, AskError> {
+    async fn whole(&self, asked: &Asked) -> Result<Whole, QueryError> {
         let mut whole = self.pages(asked).await?;
         let Asked { node, kind, .. } = asked;
         let missing = |whole: &Whole| {
@@ -121,7 +121,7 @@ impl Refresher {
     ///
     /// # Errors
     /// It could not be made durable.
-    pub(super) async fn keep(&self, node: &NodeName, whole: Whole) -> Result<bool, AskError> {
+    pub(super) async fn keep(&self, node: &NodeName, whole: Whole) -> Result<bool, QueryError> {
         let (driver, at, kind) = (self.asker.driver.clone(), node.clone(), whole.kind);
         let kept = self.store.write(move |txn| whole.learn(txn, &driver, &at)).await;
         let whole = kept.map_err(|source| Error::NotDurable { source: source.into() })?;
@@ -131,7 +131,7 @@ impl Refresher {
         Ok(whole)
     }
 
-    async fn pages(&self, asked: &Asked) -> Result<Paged, AskError> {
+    async fn pages(&self, asked: &Asked) -> Result<Paged, QueryError> {
         let Asked { node, kind, secrets } = asked;
         let (since, deadline) = (self.changes(), Instant::now() + LONGEST);
         let (mut things, mut token) = (Vec::new(), String::new());
@@ -151,7 +151,7 @@ impl Refresher {
     }
 
     /// Reads the entries of a page. One without an id is about nothing.
-    pub(super) fn things(&self, node: &NodeName, kind: Kind, page: &Page) -> Result<Vec<Made>, AskError> {
+    pub(super) fn things(&self, node: &NodeName, kind: Kind, page: &Page) -> Result<Vec<Made>, QueryError> {
         let read = |entry| kind.read(entry).map_err(|_| self.bad(node, kind, "with an entry that is none"));
         let things: Result<Vec<_>, _> = page.entries.iter().map(read).collect();
         Ok(things?.into_iter().flatten().collect())

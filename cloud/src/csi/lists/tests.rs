@@ -17,7 +17,7 @@ use super::kind::Kind;
 use super::whole::Whole;
 use super::{page, token};
 use crate::state::known::State;
-use crate::state::record::{At, Home, Node};
+use crate::state::record::{Home, Node, NodeDriver};
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
 
@@ -154,7 +154,7 @@ impl World {
         self.ours.remove(&id);
         let volume = Id::Volume(id.clone());
         if self.homes().contains(&id) {
-            crate::state::ingest::gone(&self.store, &driver(), &volume).await.unwrap();
+            crate::state::ingest::deleted(&self.store, &driver(), &volume).await.unwrap();
             self.deleted.insert(id);
         }
     }
@@ -208,7 +208,7 @@ async fn world(tasks: &Tasks) -> World {
     let known = |txn: &mut crate::state::txn::Txn<'_>| {
         for node in 0..NODES {
             txn.set_node(&name(node), Some(Node { since: 1, removed: None }));
-            txn.set_at(&driver(), &name(node), Some(At::default()));
+            txn.set_at(&driver(), &name(node), Some(NodeDriver::default()));
         }
     };
     store.write(known).await.unwrap();
@@ -371,7 +371,7 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
         Ok(entry)
     };
     let volume = Id::Volume("v".into());
-    crate::state::ingest::changed(&world.store, &driver(), &volume, attach).await.unwrap();
+    crate::state::ingest::update(&world.store, &driver(), &volume, attach).await.unwrap();
     world.learn(0).await;
     let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
     assert_eq!(attached_to(&page), 1, "the list undid it");
@@ -385,12 +385,12 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
 #[tokio::test]
 async fn a_list_older_than_a_call_about_what_has_no_home_is_asked_for_again() {
     let mut world = world(&Tasks::default()).await;
-    let first = At::default();
+    let first = NodeDriver::default();
     world.store.write(move |txn| txn.set_at(&driver(), &name(0), Some(first))).await.unwrap();
     world.step(Op::Appear(0, 1)).await;
     let (id, older) = (World::id(0, 1), world.list(0));
     let attach = |entry: &[u8]| crate::state::list_entry::attach(entry, "n9");
-    crate::state::ingest::changed(&world.store, &driver(), &Id::Volume(id), attach).await.unwrap();
+    crate::state::ingest::update(&world.store, &driver(), &Id::Volume(id), attach).await.unwrap();
     let listed = |world: &World| {
         world.store.read(|state| state.driver(&driver()).unwrap().at(&name(0)).unwrap().listed > 0)
     };
@@ -415,7 +415,7 @@ async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
     list.things[0].entry = entry.into();
     world.begun[0] = Some(list);
     let detach = |entry: &[u8]| crate::state::list_entry::detach(entry, "n9");
-    crate::state::ingest::changed(&world.store, &driver(), &Id::Volume("v".into()), detach).await.unwrap();
+    crate::state::ingest::update(&world.store, &driver(), &Id::Volume("v".into()), detach).await.unwrap();
     world.learn(0).await;
     let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
     assert_eq!(attached_to(&page), 0, "the list undid it");

@@ -13,8 +13,8 @@ use tracing::warn;
 use super::kind::Kind;
 use crate::state::clock::now;
 use crate::state::known::State;
-use crate::state::recent::Without;
-use crate::state::record::{At, Home};
+use crate::state::recent::Stale;
+use crate::state::record::{Home, NodeDriver};
 use crate::state::txn::Txn;
 
 /// All that a node has of a kind.
@@ -32,11 +32,11 @@ impl Whole {
         let Self { kind, since, things } = self;
         let state = txn.state();
         let missing = missing(state, driver, node, kind, since, &things);
-        let without = state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.without_since(since));
+        let without = state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.stale_since(since));
         // What is not remembered any more may have been changed.
         let why = |txn: &Txn<'_>, id: &Id| match &without {
-            Some(without) if !txn.is_changed_without(driver, id) => without.get(id).copied(),
-            _ => Some(Without::Changed),
+            Some(without) if !txn.is_stale(driver, id) => without.get(id).copied(),
+            _ => Some(Stale::Changed),
         };
         let mut whole = true;
         for Made { id, entry, source } in things {
@@ -58,8 +58,8 @@ impl Whole {
                         txn.set_home(driver, &id, Some(home));
                     }
                     // It was deleted, and the list is older.
-                    Some(Without::Gone) => {}
-                    Some(Without::Changed) => whole = false,
+                    Some(Stale::Forgotten) => {}
+                    Some(Stale::Changed) => whole = false,
                 },
             }
         }
@@ -69,7 +69,7 @@ impl Whole {
             }
         }
         if let Some(at) = txn.at(driver, node).filter(|at| whole && kind == Kind::Volumes && at.listed == 0) {
-            let at = At { listed: now(), ..at.clone() };
+            let at = NodeDriver { listed: now(), ..at.clone() };
             txn.set_at(driver, node, Some(at));
         }
         whole

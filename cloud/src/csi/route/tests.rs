@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::csi::route::*;
 use crate::state::known::State;
-use crate::state::record::{At, Change, Home};
+use crate::state::record::{Change, Home, NodeDriver};
 
 fn node(name: &str) -> NodeName {
     name.parse().unwrap()
@@ -25,7 +25,11 @@ fn driver() -> proto::names::DriverName {
 fn at(name: &str, zone: &str) -> Change {
     let place =
         [("node", name), ("zone", zone)].map(|(k, v)| std::sync::Arc::new((k.to_owned(), v.to_owned())));
-    Change::At(driver(), node(name), Some(At { place: place.into(), ..At::default() }))
+    Change::NodeDriver(
+        driver(),
+        node(name),
+        Some(NodeDriver { segments: place.into(), ..NodeDriver::default() }),
+    )
 }
 
 fn home(id: &Id, at: &str) -> Change {

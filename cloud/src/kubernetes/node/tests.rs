@@ -176,17 +176,20 @@ fn a_driver_is_published_as_its_nodes_front_shows_it() {
         max_volumes_per_node: i64::MAX,
         accessible_topology: None,
     };
-    let at = At { info: Some(info.encode_to_vec().into()), ..At::default() };
+    let at = NodeDriver { info: Some(info.encode_to_vec().into()), ..NodeDriver::default() };
     let (driver, node) = ("a.example".parse().unwrap(), "n1".parse().unwrap());
-    let of = |at: &At, scope| wanted(&driver, &node, at, scope);
+    let of = |at: &NodeDriver, scope| wanted(&driver, &node, at, scope);
     let one = of(&at, Scope::Node).unwrap();
     assert_eq!((one.id.as_str(), one.most), ("id-1", Some(i32::MAX)));
     assert_eq!(one.segments, [(KEY.to_owned(), "n1".to_owned())].into());
     assert!(of(&at, Scope::Shared).unwrap().segments.is_empty());
     let nobody = csi::NodeGetInfoResponse::default().encode_to_vec();
-    assert_eq!(of(&At { info: Some(nobody.into()), ..At::default() }, Scope::Node), None);
-    assert_eq!(of(&At::default(), Scope::Node), None);
-    assert_eq!(of(&At { info: Some(b"\xff".as_slice().into()), ..At::default() }, Scope::Node), None);
+    assert_eq!(of(&NodeDriver { info: Some(nobody.into()), ..NodeDriver::default() }, Scope::Node), None);
+    assert_eq!(of(&NodeDriver::default(), Scope::Node), None);
+    assert_eq!(
+        of(&NodeDriver { info: Some(b"\xff".as_slice().into()), ..NodeDriver::default() }, Scope::Node),
+        None
+    );
 }
 
 #[test]

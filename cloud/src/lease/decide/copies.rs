@@ -14,7 +14,7 @@ enum Lease {
     None,
     Held(u64),
     LetGo(u64),
-    Unsettled,
+    InDoubt,
     Fenced,
 }
 
@@ -78,9 +78,9 @@ impl Node {
 #[derive(Default)]
 struct World {
     nodes: [Node; NODES],
-    own: Ownership,
+    own: LeaseRecord,
     epoch: u64,
-    copy: (Ownership, u64),
+    copy: (LeaseRecord, u64),
     /// Whether the clock goes on when a copy is put back; if not, nothing but what nodes say keeps epochs apart.
     clock: bool,
     now: u64,
@@ -107,12 +107,12 @@ impl World {
     fn publish(&mut self, at: usize, way: Way) {
         match self.nodes[at].lease {
             Lease::LetGo(epoch) => self.nodes[at].lease = Lease::Held(epoch),
-            Lease::None | Lease::Unsettled if self.nodes[at].linked => {
+            Lease::None | Lease::InDoubt if self.nodes[at].linked => {
                 // Pods are kept from starting until all have been heard, after a copy was put back.
                 if self.nodes.iter().any(|node| node.unheard) {
                     return;
                 }
-                self.nodes[at].lease = Lease::Unsettled;
+                self.nodes[at].lease = Lease::InDoubt;
                 if way == Way::Lost {
                     return;
                 }
@@ -128,7 +128,7 @@ impl World {
     fn unpublish(&mut self, at: usize, way: Way) {
         match self.nodes[at].lease {
             Lease::Held(epoch) => self.nodes[at].lease = Lease::LetGo(epoch),
-            Lease::Fenced => self.nodes[at].lease = Lease::Unsettled,
+            Lease::Fenced => self.nodes[at].lease = Lease::InDoubt,
             _ => {}
         }
         self.state(at, way);
@@ -152,8 +152,8 @@ impl World {
                     _ => Lease::Held(epoch),
                 };
             }
-            Lease::LetGo(_) | Lease::Unsettled => {
-                self.nodes[at].lease = Lease::Unsettled;
+            Lease::LetGo(_) | Lease::InDoubt => {
+                self.nodes[at].lease = Lease::InDoubt;
                 if way != Way::Lost {
                     self.step(at, Step::Release);
                 }
@@ -178,7 +178,7 @@ impl World {
             Event::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
             // Of a node that is away, and never before all have linked: the volume might be taken from the wrong one.
             Event::Break(at) if !self.nodes[at].linked => {
-                let has = self.own.owner.as_ref().is_some_and(|owner| owner.node == name(at));
+                let has = self.own.holder.as_ref().is_some_and(|owner| owner.node == name(at));
                 if has && self.step(at, Step::Break) == Verdict::Done {
                     self.nodes[at].excused = self.nodes[at].has();
                 }
@@ -236,7 +236,7 @@ fn the_later_owner_has_it_whoever_is_heard_first() {
             all.iter().chain(moved).chain(&links).for_each(|event| world.happens(*event));
             assert!(matches!(world.nodes[1].lease, Lease::Held(_)), "{:?}", world.nodes);
             assert_eq!(world.nodes[0].lease, second);
-            assert_eq!(world.own.owner.as_ref().map(|owner| owner.node.clone()), Some(name(1)));
+            assert_eq!(world.own.holder.as_ref().map(|owner| owner.node.clone()), Some(name(1)));
         }
     }
 }

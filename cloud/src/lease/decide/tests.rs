@@ -13,32 +13,38 @@ fn at(epoch: u64) -> Moment {
     Moment { epoch, now: 1 }
 }
 
-fn held(name: &str, pod: &str) -> Ownership {
-    let owner = Owner { node: node(name), epoch: 5, pod: pod.into(), since: 1 };
-    Ownership { owner: Some(owner), ..Ownership::default() }
+fn held(name: &str, pod: &str) -> LeaseRecord {
+    let owner = Holder { node: node(name), epoch: 5, pod: pod.into(), since: 1 };
+    LeaseRecord { holder: Some(owner), ..LeaseRecord::default() }
 }
 
-fn attached(own: Ownership, name: &str) -> Ownership {
+fn attached(own: LeaseRecord, name: &str) -> LeaseRecord {
     let attached = Attached { node: node(name), id: format!("id-{name}").into(), since: 1 };
-    Ownership { attached: Some(attached), ..own }
+    LeaseRecord { attached: Some(attached), ..own }
 }
 
-fn nobodys() -> Ownership {
-    Ownership::default()
+fn nobodys() -> LeaseRecord {
+    LeaseRecord::default()
 }
 
-fn step(before: Ownership, step: Step<'_>) -> (Ownership, Verdict) {
+fn step(before: LeaseRecord, step: Step<'_>) -> (LeaseRecord, Verdict) {
     decide(before, &node("n1"), step, AT)
 }
 
 #[test]
 fn what_is_nobodys_is_given_and_what_is_anothers_is_not() {
     let to = Some(Attached { node: node("n1"), id: "i".into(), since: 99 });
-    assert_eq!(step(nobodys(), Step::Attach("i")), (Ownership { attached: to, ..nobodys() }, Verdict::Done));
-    let owner = Some(Owner { node: node("n1"), epoch: 10, pod: "p".into(), since: 99 });
-    assert_eq!(step(nobodys(), Step::Ask("p")), (Ownership { owner, ..nobodys() }, Verdict::Held(10)));
+    assert_eq!(
+        step(nobodys(), Step::Attach("i")),
+        (LeaseRecord { attached: to, ..nobodys() }, Verdict::Done)
+    );
+    let owner = Some(Holder { node: node("n1"), epoch: 10, pod: "p".into(), since: 99 });
+    assert_eq!(
+        step(nobodys(), Step::Ask("p")),
+        (LeaseRecord { holder: owner, ..nobodys() }, Verdict::Held(10))
+    );
     for others in [attached(nobodys(), "n2"), held("n2", ""), attached(held("n2", "p"), "n2")] {
-        let refused = (others.clone(), Verdict::Anothers(others.clone()));
+        let refused = (others.clone(), Verdict::HeldElsewhere(others.clone()));
         for asked in [Step::Attach("i"), Step::Ask("p"), Step::Break] {
             assert_eq!(step(others.clone(), asked), refused, "{asked:?}");
         }
@@ -74,7 +80,7 @@ fn each_time_it_is_asked_for_it_has_a_new_epoch() {
     for (pod, since) in [("p", 1), ("", 1), ("q", 99)] {
         let (after, verdict) = step(attached(held("n1", "p"), "n1"), Step::Ask(pod));
         assert_eq!(verdict, Verdict::Held(10));
-        let owner = after.owner.unwrap();
+        let owner = after.holder.unwrap();
         let kept = if pod.is_empty() { "p" } else { pod };
         assert_eq!((owner.epoch, &*owner.pod, owner.since), (10, kept, since), "{pod}");
         assert!(after.attached.is_some());
@@ -86,7 +92,7 @@ fn who_has_it_keeps_it_though_the_store_has_forgotten() {
     for before in [nobodys(), attached(nobodys(), "n2"), attached(nobodys(), "n1")] {
         let (after, verdict) = step(before.clone(), Step::Hold(3, "p"));
         assert_eq!(verdict, Verdict::Held(3), "{before:?}");
-        let owner = after.owner.as_ref().unwrap();
+        let owner = after.holder.as_ref().unwrap();
         assert_eq!((&owner.node, &*owner.pod), (&node("n1"), "p"));
         assert_eq!(after.attached, before.attached, "who is attached stays so");
         assert_eq!(step(after, Step::Release).0, before);
@@ -94,14 +100,14 @@ fn who_has_it_keeps_it_though_the_store_has_forgotten() {
     let mine = held("n1", "p");
     assert_eq!(step(mine.clone(), Step::Hold(3, "p")), (mine, Verdict::Held(5)), "and is told its epoch");
     let (after, verdict) = step(held("n1", "p"), Step::Hold(5, "q"));
-    assert_eq!((verdict, &*after.owner.unwrap().pod), (Verdict::Held(5), "q"));
+    assert_eq!((verdict, &*after.holder.unwrap().pod), (Verdict::Held(5), "q"));
 }
 
 #[test]
 fn of_two_that_say_that_they_have_it_who_was_given_it_later_is_right() {
     let others = held("n2", "p");
     for said in [0, 4, 5] {
-        let fenced = Verdict::Fenced(others.owner.clone());
+        let fenced = Verdict::Fenced(others.holder.clone());
         assert_eq!(step(others.clone(), Step::Hold(said, "q")), (others.clone(), fenced), "{said}");
     }
     let (after, verdict) = step(attached(others, "n2"), Step::Hold(6, "q"));
@@ -110,7 +116,7 @@ fn of_two_that_say_that_they_have_it_who_was_given_it_later_is_right() {
     assert_eq!(after.attached.clone().map(|attached| attached.node), Some(node("n2")));
     assert_eq!(
         decide(after, &node("n2"), Step::Hold(5, "p"), at(11)).1,
-        Verdict::Fenced(Some(Owner { node: node("n1"), epoch: 6, pod: "q".into(), since: 99 }))
+        Verdict::Fenced(Some(Holder { node: node("n1"), epoch: 6, pod: "q".into(), since: 99 }))
     );
     // Of one's own record too: it is an older copy's.
     assert_eq!(step(held("n1", "p"), Step::Hold(6, "p")).1, Verdict::Held(6));
@@ -120,12 +126,12 @@ fn of_two_that_say_that_they_have_it_who_was_given_it_later_is_right() {
 fn what_an_operator_took_stays_taken_from_who_had_it_then() {
     let (broken, verdict) = step(attached(held("n1", "p"), "n1"), Step::Break);
     let taken = vec![Broken { node: node("n1"), epoch: 10 }];
-    assert_eq!((&broken, verdict), (&Ownership { broken: taken, ..nobodys() }, Verdict::Done));
+    assert_eq!((&broken, verdict), (&LeaseRecord { broken: taken, ..nobodys() }, Verdict::Done));
     // Also when the next owner has come and gone, or it was taken from that one, too.
     let given = decide(broken.clone(), &node("n2"), Step::Ask("q"), at(11)).0;
     for said in [0, 5, 10] {
-        let fenced = |own: &Ownership| step(own.clone(), Step::Hold(said, "p")).1;
-        assert_eq!(fenced(&given), Verdict::Fenced(given.owner.clone()), "{said}");
+        let fenced = |own: &LeaseRecord| step(own.clone(), Step::Hold(said, "p")).1;
+        assert_eq!(fenced(&given), Verdict::Fenced(given.holder.clone()), "{said}");
         let gone = decide(given.clone(), &node("n2"), Step::Release, AT).0;
         assert_eq!(gone, broken);
         assert_eq!(fenced(&gone), Verdict::Fenced(None), "{said}");
@@ -146,5 +152,5 @@ fn what_is_attached_to_one_and_had_by_another_is_taken_from_each_alone() {
     let before = attached(held("n2", "p"), "n1");
     assert_eq!(step(before.clone(), Step::Break), (held("n2", "p"), Verdict::Done));
     let taken = decide(before, &node("n2"), Step::Break, AT).0;
-    assert_eq!((taken.owner.is_none(), taken.attached.is_some(), taken.broken.len()), (true, true, 1));
+    assert_eq!((taken.holder.is_none(), taken.attached.is_some(), taken.broken.len()), (true, true, 1));
 }

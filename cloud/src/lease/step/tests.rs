@@ -11,7 +11,7 @@ use tonic::Code;
 use crate::lease::hear::{LAST, MOST, said};
 use crate::lease::step::*;
 use crate::state::policy::{Policy, Scope};
-use crate::state::record::{At, Broken, Home, Node, Owner};
+use crate::state::record::{Broken, Holder, Home, Node, NodeDriver};
 use crate::state::store::memory::{Crash, Memory};
 
 fn driver() -> DriverName {
@@ -57,7 +57,7 @@ impl World {
         let info = node_id.map(|node_id| csi::NodeGetInfoResponse { node_id, ..Default::default() });
         let info = info.map(|info| info.encode_to_vec().into());
         self.store
-            .write(move |txn| txn.set_at(&driver(), &at, Some(At { info, ..At::default() })))
+            .write(move |txn| txn.set_at(&driver(), &at, Some(NodeDriver { info, ..NodeDriver::default() })))
             .await
             .unwrap();
     }
@@ -104,12 +104,12 @@ impl World {
         self.store.write(move |txn| step(txn, &driver(), &volume(), &node(at), Step::Break)).await.unwrap();
     }
 
-    fn own(&self) -> Option<Ownership> {
-        self.store.read(|state| state.driver(&driver())?.owner(&volume()).cloned())
+    fn own(&self) -> Option<LeaseRecord> {
+        self.store.read(|state| state.driver(&driver())?.lease(&volume()).cloned())
     }
 
     fn holder(&self) -> Option<String> {
-        Some(self.own()?.owner?.node.to_string())
+        Some(self.own()?.holder?.node.to_string())
     }
 
     fn attached(&self) -> Option<String> {
@@ -213,13 +213,13 @@ async fn what_is_held_is_not_deleted_and_is_forgotten_with_the_volume() {
     let refused = may_be_deleted(&world.store, &world.links, &driver(), &volume()).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.chain().contains("node n1 has it for pod p"), "{}", refused.chain());
-    crate::state::ingest::gone(&world.store, &driver(), &volume()).await.unwrap();
+    crate::state::ingest::deleted(&world.store, &driver(), &volume()).await.unwrap();
     assert_eq!(world.holder().as_deref(), Some("n1"), "the node says that it has it");
     world.take_from("n1").await;
-    crate::state::ingest::forgotten(&world.store, &driver(), &volume()).await.unwrap();
+    crate::state::ingest::forget(&world.store, &driver(), &volume()).await.unwrap();
     assert!(matches!(world.hold("n1", 0).await, Outcome::Fenced { .. }), "nothing was deleted");
-    crate::state::ingest::gone(&world.store, &driver(), &volume()).await.unwrap();
-    assert_eq!(world.store.read(|state| state.driver(&driver()).unwrap().owners().len()), 0);
+    crate::state::ingest::deleted(&world.store, &driver(), &volume()).await.unwrap();
+    assert_eq!(world.store.read(|state| state.driver(&driver()).unwrap().leases().len()), 0);
 }
 
 #[tokio::test]
@@ -323,8 +323,10 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         let volume_of = csi::Volume { accessible_topology: vec![topology], ..Default::default() };
         let entry = csi::list_volumes_response::Entry { volume: Some(volume_of), ..Default::default() };
         let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(node("n1"), 1) };
-        let at =
-            At { place: [std::sync::Arc::new(("zone".to_owned(), zone.to_owned()))].into(), ..At::default() };
+        let at = NodeDriver {
+            segments: [std::sync::Arc::new(("zone".to_owned(), zone.to_owned()))].into(),
+            ..NodeDriver::default()
+        };
         let known = world.store.write(|txn| {
             txn.set_home(&driver(), &volume(), Some(home));
             txn.set_at(&driver(), &node("n2"), Some(at));
@@ -353,9 +355,9 @@ async fn a_node_has_only_so_many_volumes() {
     let world = World::new(Memory::default()).await;
     let fill = world.store.write(|txn| {
         for number in 0..MOST {
-            let owner = Owner { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
-            let own = Ownership { owner: Some(owner), ..Ownership::default() };
-            txn.set_owner(&driver(), &Id::Volume(number.to_string()), Some(own));
+            let owner = Holder { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+            let own = LeaseRecord { holder: Some(owner), ..LeaseRecord::default() };
+            txn.set_lease(&driver(), &Id::Volume(number.to_string()), Some(own));
         }
     });
     fill.await.unwrap();
@@ -374,15 +376,18 @@ async fn a_node_has_only_so_many_volumes() {
     assert_eq!(world.say_of("n1", "7", Said::Release).await, Outcome::Released);
     assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
     assert!(matches!(world.say_of("n2", "8", Said::Release).await, Outcome::Released));
-    assert_eq!(world.store.read(|state| state.owned_by(&node("n1"))), MOST);
+    assert_eq!(world.store.read(|state| state.held_by(&node("n1"))), MOST);
 }
 
 #[tokio::test]
 async fn an_operator_is_told_what_to_do_about_each_kind_of_owner() {
     let world = World::new(Memory::default()).await;
-    let owner = Owner { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
-    let own =
-        Ownership { owner: Some(owner), broken: vec![Broken { node: node("n2"), epoch: 1 }], attached: None };
+    let owner = Holder { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+    let own = LeaseRecord {
+        holder: Some(owner),
+        broken: vec![Broken { node: node("n2"), epoch: 1 }],
+        attached: None,
+    };
     let text = || whose(&driver(), &volume(), &own, &world.store, &world.links);
     assert!(text().contains("has no link: it lets go when it has linked"), "{}", text());
     let removed = Node { since: 1, removed: Some(1) };

@@ -26,7 +26,7 @@ fn of(said: &[Option<Bytes>]) -> Agreed {
 }
 
 fn told(agreed: &Agreed) -> Vec<String> {
-    agreed.odd.iter().map(ToString::to_string).collect()
+    agreed.mismatches.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -34,12 +34,12 @@ fn nodes_that_say_the_same_are_quoted() {
     let answer = Bytes::from([&says(&[CreateDeleteVolume]), NEW].concat());
     for nodes in [1, 3000] {
         let agreed = of(&vec![Some(answer.clone()); nodes]);
-        assert_eq!((agreed.answer.as_ref(), agreed.odd.len()), (Some(&answer), 0));
+        assert_eq!((agreed.answer.as_ref(), agreed.mismatches.len()), (Some(&answer), 0));
     }
     // What cannot be read is passed on too, if it is all there is.
     assert_eq!(of(&[Some(Bytes::from_static(b"\xff"))]).answer.as_deref(), Some(b"\xff".as_slice()));
-    assert_eq!(of(&[None, None]), Agreed { answer: None, odd: Vec::new() });
-    assert_eq!(of(&[]), Agreed { answer: None, odd: Vec::new() });
+    assert_eq!(of(&[None, None]), Agreed { answer: None, mismatches: Vec::new() });
+    assert_eq!(of(&[]), Agreed { answer: None, mismatches: Vec::new() });
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn of_thousands_a_few_are_named_and_the_rest_counted() {
     assert_eq!(told(&agreed), ["LIST_VOLUMES only at n0000, n0050, n0100, n0150, n0200 and 95 more"]);
     // Every node with something of its own: told are some of it only.
     let own = |i: u32| [0x12, 4].into_iter().chain(i.to_le_bytes()).collect::<Bytes>();
-    assert_eq!(of(&(0..5000).map(|i| Some(own(i))).collect::<Vec<_>>()).odd.len(), MANY);
+    assert_eq!(of(&(0..5000).map(|i| Some(own(i))).collect::<Vec<_>>()).mismatches.len(), MANY);
 }
 
 #[test]
@@ -136,7 +136,7 @@ proptest! {
         let agreed = of(&said);
         prop_assert_eq!(agreed.answer, Some(says(&types(&common))));
         let union: std::collections::BTreeSet<_> = nodes.iter().flatten().collect();
-        prop_assert_eq!(agreed.odd.len(), union.len() - common.len());
+        prop_assert_eq!(agreed.mismatches.len(), union.len() - common.len());
     }
 
     #[test]

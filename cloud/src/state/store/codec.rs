@@ -11,15 +11,15 @@ use std::sync::Arc;
 use prost::Message;
 use proto::names::{DriverName, IdentityError, NodeName};
 
-use crate::state::store::value::{
-    AtValue, AttachedValue, BrokenValue, ElectedValue, EpochValue, HomeValue, IntentValue, NodeValue,
-    OwnerValue, OwnershipValue,
-};
-use crate::state::record::{Attached, Broken, Change, Home, Intent, Node, Owner, Ownership};
+use crate::state::record::{Attached, Broken, Change, Holder, Home, Intent, LeaseRecord, Node};
 use crate::state::store::backend::StoreError;
 use crate::state::store::key;
 use crate::state::store::key::KeyError;
 use crate::state::store::table::Table;
+use crate::state::store::value::{
+    AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue, LeaseValue,
+    NodeDriverValue, NodeValue,
+};
 
 /// A change as bytes; without a value the record is to be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub(super) fn encode(change: &Change) -> Row {
         Change::Intent(driver, id, intent) => {
             (key::of_id(driver, id), intent.as_ref().map(|intent| IntentValue::from(intent).encode_to_vec()))
         }
-        Change::At(driver, node, at) => {
-            (key::of_node(driver, node), at.as_ref().map(|at| AtValue::from(at).encode_to_vec()))
+        Change::NodeDriver(driver, node, at) => {
+            (key::of_node(driver, node), at.as_ref().map(|at| NodeDriverValue::from(at).encode_to_vec()))
         }
         Change::Node(name, node) => {
             let value = node.as_ref().map(|node| NodeValue { since: node.since, removed: node.removed });
@@ -60,8 +60,8 @@ pub(super) fn encode(change: &Change) -> Row {
             let value = node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
             (driver.as_str().into(), value)
         }
-        Change::Owner(driver, id, own) => {
-            (key::of_id(driver, id), own.as_ref().map(|own| OwnershipValue::from(own).encode_to_vec()))
+        Change::Lease(driver, id, own) => {
+            (key::of_id(driver, id), own.as_ref().map(|own| LeaseValue::from(own).encode_to_vec()))
         }
         Change::Epoch(last) => (LAST.into(), Some(EpochValue { last: *last }.encode_to_vec())),
     };
@@ -98,10 +98,10 @@ impl Decoder {
                 let (driver, rest) = self.driver(key)?;
                 Change::Intent(driver, key::id(rest)?, Some(self.intent(IntentValue::decode(value)?)?))
             }
-            Table::At => {
+            Table::NodeDrivers => {
                 let (driver, rest) = self.driver(key)?;
                 let node = self.node(key::text(rest)?)?;
-                Change::At(driver, node, Some(AtValue::decode(value)?.into()))
+                Change::NodeDriver(driver, node, Some(NodeDriverValue::decode(value)?.into()))
             }
             Table::Nodes => {
                 let NodeValue { since, removed } = NodeValue::decode(value)?;
@@ -111,9 +111,9 @@ impl Decoder {
                 let driver = named(&mut self.drivers, key::text(key)?)?;
                 Change::Elected(driver, Some(self.node(&ElectedValue::decode(value)?.node)?))
             }
-            Table::Owners => {
+            Table::Leases => {
                 let (driver, rest) = self.driver(key)?;
-                Change::Owner(driver, key::id(rest)?, Some(self.ownership(OwnershipValue::decode(value)?)?))
+                Change::Lease(driver, key::id(rest)?, Some(self.lease(LeaseValue::decode(value)?)?))
             }
             Table::Epochs if key == LAST => Change::Epoch(EpochValue::decode(value)?.last),
             Table::Epochs => return Err(KeyError::Key.into()),
@@ -130,7 +130,8 @@ impl Decoder {
     }
 
     fn home(&mut self, value: HomeValue) -> Result<Home, CodecError> {
-        let source = value.source.map(|source| key::id_of(source.kind, &source.method, source.text)).transpose()?;
+        let source =
+            value.source.map(|source| key::id_of(source.kind, &source.method, source.text)).transpose()?;
         Ok(Home {
             node: self.node(&value.node)?,
             name: value.name.map(Into::into),
@@ -145,10 +146,10 @@ impl Decoder {
         })
     }
 
-    fn ownership(&mut self, value: OwnershipValue) -> Result<Ownership, CodecError> {
-        let mut own = Ownership::default();
-        if let Some(OwnerValue { node, epoch, pod, since }) = value.owner {
-            own.owner = Some(Owner { node: self.node(&node)?, epoch, pod: pod.into(), since });
+    fn lease(&mut self, value: LeaseValue) -> Result<LeaseRecord, CodecError> {
+        let mut own = LeaseRecord::default();
+        if let Some(HolderValue { node, epoch, pod, since }) = value.holder {
+            own.holder = Some(Holder { node: self.node(&node)?, epoch, pod: pod.into(), since });
         }
         if let Some(AttachedValue { node, id, since }) = value.attached {
             own.attached = Some(Attached { node: self.node(&node)?, id: id.into(), since });

@@ -11,19 +11,26 @@ pub(super) enum Table {
     Elected,
     Homes,
     Intents,
-    At,
-    Owners,
+    NodeDrivers,
+    Leases,
     Epochs,
 }
 
 impl Table {
     /// In the order in which a store is loaded: a node is sorted in by its load once, after its volumes were counted.
-    pub(super) const ALL: [Self; 7] =
-        [Self::Nodes, Self::Elected, Self::Homes, Self::Intents, Self::At, Self::Owners, Self::Epochs];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Nodes,
+        Self::Elected,
+        Self::Homes,
+        Self::Intents,
+        Self::NodeDrivers,
+        Self::Leases,
+        Self::Epochs,
+    ];
 
     /// Whether stores of the format of now may be without it: those that a csi-cloud made which did not know it.
     pub(super) fn may_be_missing(self) -> bool {
-        matches!(self, Self::Owners | Self::Epochs)
+        matches!(self, Self::Leases | Self::Epochs)
     }
 
     /// The table of a change.
@@ -31,10 +38,10 @@ impl Table {
         match change {
             Change::Home(..) => Self::Homes,
             Change::Intent(..) => Self::Intents,
-            Change::At(..) => Self::At,
+            Change::NodeDriver(..) => Self::NodeDrivers,
             Change::Node(..) => Self::Nodes,
             Change::Elected(..) => Self::Elected,
-            Change::Owner(..) => Self::Owners,
+            Change::Lease(..) => Self::Leases,
             Change::Epoch(_) => Self::Epochs,
         }
     }
@@ -44,10 +51,10 @@ impl Table {
         match self {
             Self::Homes => "homes",
             Self::Intents => "intents",
-            Self::At => "at",
+            Self::NodeDrivers => "at",
             Self::Nodes => "nodes",
             Self::Elected => "elected",
-            Self::Owners => "owners",
+            Self::Leases => "owners",
             Self::Epochs => "epochs",
         }
     }

@@ -58,7 +58,9 @@ impl StoreAt {
         match self {
             Self::File(path) => Ok(path),
             Self::Memory => {
-                anyhow::bail!("memory: ends with its csi-cloud, so there is nothing to look after; give file:PATH")
+                anyhow::bail!(
+                    "memory: ends with its csi-cloud, so there is nothing to look after; give file:PATH"
+                )
             }
         }
     }

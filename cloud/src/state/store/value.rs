@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi::Id;
 
-use crate::state::record::{At, Claim, Home, Intent, Ownership, Segment};
+use crate::state::record::{Claim, Home, Intent, LeaseRecord, NodeDriver, Segment};
 use crate::state::store::key::parts;
 
 #[derive(Clone, PartialEq, Message)]
@@ -75,13 +75,13 @@ pub(super) struct IntentValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AtValue {
+pub(super) struct NodeDriverValue {
     #[prost(btree_map = "string, bytes", tag = "1")]
-    pub(super) alike: BTreeMap<String, Bytes>,
+    pub(super) answers: BTreeMap<String, Bytes>,
     #[prost(bytes = "bytes", optional, tag = "2")]
     pub(super) info: Option<Bytes>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) place: Vec<SegmentValue>,
+    pub(super) segments: Vec<SegmentValue>,
     #[prost(uint64, tag = "4")]
     pub(super) listed: u64,
     #[prost(uint64, optional, tag = "5")]
@@ -111,9 +111,9 @@ pub(super) struct ElectedValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OwnershipValue {
+pub(super) struct LeaseValue {
     #[prost(message, optional, tag = "1")]
-    pub(super) owner: Option<OwnerValue>,
+    pub(super) holder: Option<HolderValue>,
     #[prost(message, optional, tag = "2")]
     pub(super) attached: Option<AttachedValue>,
     #[prost(message, repeated, tag = "3")]
@@ -121,7 +121,7 @@ pub(super) struct OwnershipValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OwnerValue {
+pub(super) struct HolderValue {
     #[prost(string, tag = "1")]
     pub(super) node: String,
     #[prost(uint64, tag = "2")]
@@ -156,9 +156,9 @@ pub(super) struct EpochValue {
     pub(super) last: u64,
 }
 
-impl From<&Ownership> for OwnershipValue {
-    fn from(own: &Ownership) -> Self {
-        let owner = own.owner.as_ref().map(|owner| OwnerValue {
+impl From<&LeaseRecord> for LeaseValue {
+    fn from(own: &LeaseRecord) -> Self {
+        let holder = own.holder.as_ref().map(|owner| HolderValue {
             node: owner.node.to_string(),
             epoch: owner.epoch,
             pod: owner.pod.to_string(),
@@ -171,7 +171,7 @@ impl From<&Ownership> for OwnershipValue {
         });
         let broken = own.broken.iter();
         let broken = broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
-        Self { owner, attached, broken: broken.collect() }
+        Self { holder, attached, broken: broken.collect() }
     }
 }
 
@@ -221,25 +221,25 @@ impl From<ClaimValue> for Claim {
     }
 }
 
-impl From<&At> for AtValue {
-    fn from(at: &At) -> Self {
+impl From<&NodeDriver> for NodeDriverValue {
+    fn from(at: &NodeDriver) -> Self {
         let segment = |of: &Segment| SegmentValue { key: of.0.clone(), value: of.1.clone() };
         Self {
-            alike: (*at.alike).clone(),
+            answers: (*at.answers).clone(),
             info: at.info.clone(),
-            place: at.place.iter().map(segment).collect(),
+            segments: at.segments.iter().map(segment).collect(),
             listed: at.listed,
             gone: at.gone,
         }
     }
 }
 
-impl From<AtValue> for At {
-    fn from(at: AtValue) -> Self {
+impl From<NodeDriverValue> for NodeDriver {
+    fn from(at: NodeDriverValue) -> Self {
         Self {
-            alike: Arc::new(at.alike),
+            answers: Arc::new(at.answers),
             info: at.info,
-            place: at.place.into_iter().map(|segment| Arc::new((segment.key, segment.value))).collect(),
+            segments: at.segments.into_iter().map(|segment| Arc::new((segment.key, segment.value))).collect(),
             listed: at.listed,
             gone: at.gone,
         }

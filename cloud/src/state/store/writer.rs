@@ -112,7 +112,7 @@ async fn run(
         if outcome.is_ok() {
             let mut state = state.write().unwrap_or_else(PoisonError::into_inner);
             changes.into_iter().for_each(|change| state.apply(change));
-            without.into_iter().for_each(|(driver, id)| state.changed_without(&driver, id));
+            without.into_iter().for_each(|(driver, id)| state.set_stale(&driver, id));
         }
         for settle in settle {
             settle(outcome.clone());

@@ -68,7 +68,8 @@ fn a_store_of_before_it_knew_of_owners_is_read_and_takes_them() {
     writing.commit().unwrap();
     drop(database);
     assert_eq!(loaded(&mut File::open(&path).unwrap()).unwrap(), expected(std::slice::from_ref(&before)));
-    let own = Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(Ownership::default()));
+    let own =
+        Change::Lease("d.example".parse().unwrap(), Id::Volume("v".into()), Some(LeaseRecord::default()));
     let more = [own, Change::Epoch(7)];
     File::open(&path).unwrap().commit(&more).unwrap();
     let all = [&[before], more.as_slice()].concat();

@@ -154,10 +154,10 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
     match change.clone() {
         Change::Home(driver, id, home) => txn.set_home(&driver, &id, home),
         Change::Intent(driver, name, intent) => txn.set_intent(&driver, &name, intent),
-        Change::At(driver, node, at) => txn.set_at(&driver, &node, at),
+        Change::NodeDriver(driver, node, at) => txn.set_at(&driver, &node, at),
         Change::Node(name, node) => txn.set_node(&name, node),
         Change::Elected(driver, node) => txn.elect(&driver, node),
-        Change::Owner(driver, id, own) => txn.set_owner(&driver, &id, own),
+        Change::Lease(driver, id, own) => txn.set_lease(&driver, &id, own),
         Change::Epoch(last) => txn.set_epoch(last),
     }
 }

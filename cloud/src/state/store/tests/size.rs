@@ -16,14 +16,14 @@ fn grown(path: &Path) {
     file.commit(&(0..NODES).map(nodes).collect::<Vec<_>>()).unwrap();
     let alike: BTreeMap<_, _> = (0..4).map(|n| (format!("Method{n}"), vec![n; 40].into())).collect();
     let at = |n: usize| {
-        let at = At {
-            alike: Arc::new(alike.clone()),
+        let at = NodeDriver {
+            answers: Arc::new(alike.clone()),
             info: Some(vec![1; 60].into()),
-            place: [Arc::new(("topology.edge-csi.io/node".to_owned(), format!("node-{n}")))].into(),
+            segments: [Arc::new(("topology.edge-csi.io/node".to_owned(), format!("node-{n}")))].into(),
             listed: 1,
             gone: None,
         };
-        Change::At("d.example".parse().unwrap(), format!("node-{n}").parse().unwrap(), Some(at))
+        Change::NodeDriver("d.example".parse().unwrap(), format!("node-{n}").parse().unwrap(), Some(at))
     };
     file.commit(&(0..NODES).map(at).collect::<Vec<_>>()).unwrap();
     for begin in (0..HOMES).step_by(100_000) {

@@ -128,9 +128,9 @@ fn intent(method: Method, made: &str) -> Change {
 
 fn owner(node: &str, epoch: u64) -> Change {
     let node = node.parse().unwrap();
-    let owner = Some(Owner { node, epoch, pod: "".into(), since: 1 });
-    let own = Ownership { owner, ..Ownership::default() };
-    Change::Owner("d.example".parse().unwrap(), Id::Volume("v".into()), Some(own))
+    let owner = Some(Holder { node, epoch, pod: "".into(), since: 1 });
+    let own = LeaseRecord { holder: owner, ..LeaseRecord::default() };
+    Change::Lease("d.example".parse().unwrap(), Id::Volume("v".into()), Some(own))
 }
 
 fn listed(id: &str) -> Home {

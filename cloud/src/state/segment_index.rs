@@ -8,17 +8,17 @@ use crate::state::record::Segment;
 
 /// The nodes at each segment, by name.
 #[derive(Default)]
-pub(super) struct Places(HashMap<Segment, Vec<NodeName>>);
+pub(super) struct SegmentIndex(HashMap<Segment, Vec<NodeName>>);
 
-impl Places {
+impl SegmentIndex {
     /// The nodes at this segment.
     pub(super) fn of(&self, key: &str, value: &str) -> &[NodeName] {
         self.0.get(&(key.to_owned(), value.to_owned())).map_or(&[], |nodes| nodes)
     }
 
     /// A node is at these segments; those that are known are shared from now on.
-    pub(super) fn add(&mut self, place: &mut [Segment], node: &NodeName) {
-        for segment in place {
+    pub(super) fn add(&mut self, segments: &mut [Segment], node: &NodeName) {
+        for segment in segments {
             if let Some((known, _)) = self.0.get_key_value(&*segment) {
                 *segment = known.clone();
             }
@@ -30,8 +30,8 @@ impl Places {
     }
 
     /// A node is not at these segments any more.
-    pub(super) fn remove(&mut self, place: &[Segment], node: &NodeName) {
-        for segment in place {
+    pub(super) fn remove(&mut self, segments: &[Segment], node: &NodeName) {
+        for segment in segments {
             let Some(nodes) = self.0.get_mut(segment) else { continue };
             if let Ok(at) = nodes.binary_search(node) {
                 nodes.remove(at);
@@ -55,15 +55,15 @@ mod tests {
 
     #[test]
     fn a_segment_has_its_nodes_by_name_and_is_there_once() {
-        let mut places = Places::default();
+        let mut index = SegmentIndex::default();
         let [one, two] = ["n1", "n2"].map(|node| node.parse::<NodeName>().unwrap());
         let (mut first, mut second) = ([zone("a")], [zone("a"), zone("b")]);
-        places.add(&mut first, &two);
-        places.add(&mut second, &one);
+        index.add(&mut first, &two);
+        index.add(&mut second, &one);
         assert!(Arc::ptr_eq(&first[0], &second[0]));
-        assert_eq!(places.of("zone", "a"), [one.clone(), two.clone()]);
-        places.remove(&second, &one);
-        assert_eq!((places.of("zone", "a"), places.of("zone", "b")), (&[two][..], &[][..]));
-        assert_eq!(places.0.len(), 1, "what has no nodes is not kept");
+        assert_eq!(index.of("zone", "a"), [one.clone(), two.clone()]);
+        index.remove(&second, &one);
+        assert_eq!((index.of("zone", "a"), index.of("zone", "b")), (&[two][..], &[][..]));
+        assert_eq!(index.0.len(), 1, "what has no nodes is not kept");
     }
 }
