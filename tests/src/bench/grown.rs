@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cloud::state::record::{At, Change, Home, Intent, Node};
+use cloud::state::record::{NodeDriver, Change, Home, Intent, Node};
 use cloud::state::store::backend::Backend;
 use cloud::state::store::file::File;
 use prost::Message;
@@ -80,8 +80,8 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
             ..Default::default()
         };
         let (info, place) = (Some(info.encode_to_vec().into()), segments(number).map(Arc::new).into());
-        let at = At { alike: alike.clone(), info, place, listed: SINCE, gone: None };
-        changes.push(Change::At(driver.clone(), node(number)?, Some(at)));
+        let at = NodeDriver { answers: alike.clone(), info, segments: place, listed: SINCE, gone: None };
+        changes.push(Change::NodeDriver(driver.clone(), node(number)?, Some(at)));
         flush(&mut file, &mut changes, BATCH)?;
     }
     for number in 0..size.homes {

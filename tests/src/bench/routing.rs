@@ -117,7 +117,7 @@ fn decided(
             driver: of,
             linked: &is_linked,
             removed: &|node| state.is_removed(node),
-            scope: of.map_or(Scope::Node, |of| of.said().scope()),
+            scope: of.map_or(Scope::Node, |of| of.info().scope()),
             policy: &policy,
             only: None,
             // Only a shared driver's intents end.

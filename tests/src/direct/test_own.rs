@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use cloud::lease::decide::{Moment, Step, Verdict, decide};
-use cloud::state::record::Ownership;
+use cloud::state::record::LeaseRecord;
 use edge::direct::own::lease;
 use edge::direct::own::lease::{Lease, Wish};
 use proptest::prelude::*;
@@ -154,7 +154,7 @@ impl Node {
 #[derive(Default)]
 struct World {
     nodes: [Node; NODES],
-    own: Ownership,
+    own: LeaseRecord,
     epoch: u64,
 }
 
@@ -178,7 +178,7 @@ impl World {
         let answer = match verdict {
             Verdict::Held(epoch) => Answer::Held { epoch },
             Verdict::Done => Answer::Released,
-            Verdict::Anothers(_) => Answer::Anothers { why },
+            Verdict::HeldElsewhere(_) => Answer::Anothers { why },
             Verdict::Fenced(_) => Answer::Fenced { why },
         };
         self.nodes[at].down.push_back((number, answer));
