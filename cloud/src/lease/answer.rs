@@ -21,7 +21,12 @@ pub fn answer<'a>(
     answered(links, node, handle, own).boxed()
 }
 
-async fn answered(links: &Links, node: &NodeName, handle: &Arc<Handle>, own: Request) -> Option<Reply> {
+async fn answered(
+    links: &Links,
+    node: &NodeName,
+    handle: &Arc<Handle>,
+    own: Request,
+) -> Option<Reply> {
     let (id, link) = (own.id, handle.clone());
     let counts = move || link.is_in_use();
     let full = || {
@@ -69,14 +74,18 @@ mod tests {
         }
 
         fn link(&self) -> Arc<Handle> {
-            let handle = Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, self.tasks.child()));
+            let handle =
+                Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, self.tasks.child()));
             self.links.enter(&self.node, &handle);
             handle
         }
 
         fn is_held(&self) -> bool {
             let (driver, id) = ("d.example".parse().unwrap(), Id::Volume("v".into()));
-            self.links.store().read(|state| state.driver(&driver)?.lease(&id)?.holder.clone()).is_some()
+            self.links
+                .store()
+                .read(|state| state.driver(&driver)?.lease(&id)?.holder.clone())
+                .is_some()
         }
     }
 
@@ -132,7 +141,9 @@ mod tests {
         let world = World::new().await;
         let of = |removed| Standing::of(&world.node, removed, &world.links);
         assert_eq!((of(false), of(true)), (Standing::Away, Standing::Removed));
-        for (owners, standing) in [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)] {
+        for (owners, standing) in
+            [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)]
+        {
             let peer = Peer { version: "0.1.0".into(), leases: owners, ..Peer::default() };
             let handle = Handle::new(peer, mpsc::channel(1).0, world.tasks.child());
             world.links.enter(&world.node, &Arc::new(handle));
@@ -146,10 +157,19 @@ mod tests {
         let node = world.node.clone();
         let fill = world.links.store().write(move |txn| {
             for number in 0..hear::MOST {
-                let owner =
-                    crate::state::record::Holder { node: node.clone(), epoch: 1, pod: "".into(), since: 1 };
-                let own = crate::state::record::LeaseRecord { holder: Some(owner), ..Default::default() };
-                txn.set_lease(&"d.example".parse().unwrap(), &Id::Volume(number.to_string()), Some(own));
+                let owner = crate::state::record::Holder {
+                    node: node.clone(),
+                    epoch: 1,
+                    pod: "".into(),
+                    since: 1,
+                };
+                let own =
+                    crate::state::record::LeaseRecord { holder: Some(owner), ..Default::default() };
+                txn.set_lease(
+                    &"d.example".parse().unwrap(),
+                    &Id::Volume(number.to_string()),
+                    Some(own),
+                );
             }
         });
         fill.await.unwrap();

@@ -47,9 +47,16 @@ pub enum Verdict {
 }
 
 /// Decides.
-pub fn decide(mut own: LeaseRecord, node: &NodeName, step: Step<'_>, at: Moment) -> (LeaseRecord, Verdict) {
+pub fn decide(
+    mut own: LeaseRecord,
+    node: &NodeName,
+    step: Step<'_>,
+    at: Moment,
+) -> (LeaseRecord, Verdict) {
     let verdict = match step {
-        Step::Attach(_) | Step::Ask(_) if is_anothers(&own, node) => Verdict::HeldElsewhere(own.clone()),
+        Step::Attach(_) | Step::Ask(_) if is_anothers(&own, node) => {
+            Verdict::HeldElsewhere(own.clone())
+        }
         Step::Attach(id) => {
             let before = own.attached.take().filter(|before| *before.id == *id);
             let since = before.map_or(at.now, |before| before.since);

@@ -48,7 +48,9 @@ pub(crate) async fn said(
 ) -> Option<Outcome> {
     let (driver, id, said) = (own.driver, Id::Volume(own.volume), own.step);
     if id.text().is_empty() || id.text().len() > MAX_ID {
-        return Some(Outcome::NotNow { why: format!("the id of a volume has 1 to {MAX_ID} bytes") });
+        return Some(Outcome::NotNow {
+            why: format!("the id of a volume has 1 to {MAX_ID} bytes"),
+        });
     }
     let scope = links.scope(&driver);
     let (at, volume, of, what) = (node.clone(), id.clone(), driver.clone(), said.clone());
@@ -131,7 +133,8 @@ fn may_be(
                 home.node
             )));
         }
-        let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
+        let direct =
+            home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
         // At home it may be made direct by its PersistentVolume's attributes: nobody else could want it.
         if home.name.is_some() && !direct && scope != Some(Scope::Node) {
             return never(format!(

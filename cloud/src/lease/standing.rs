@@ -35,9 +35,16 @@ impl Standing {
 }
 
 /// Who is said to have a volume, and what to do about it.
-pub(crate) fn whose(driver: &DriverName, id: &Id, own: &LeaseRecord, store: &Store, links: &Links) -> String {
+pub(crate) fn whose(
+    driver: &DriverName,
+    id: &Id,
+    own: &LeaseRecord,
+    store: &Store,
+    links: &Links,
+) -> String {
     let volume = id.text();
-    let release = |node: &NodeName| format!("`csi-cloud volume release {driver} {volume} --node {node}`");
+    let release =
+        |node: &NodeName| format!("`csi-cloud volume release {driver} {volume} --node {node}`");
     match (&own.holder, &own.attached) {
         (Some(owner), _) => {
             let removed = store.read(|state| state.is_removed(&owner.node));

@@ -43,7 +43,13 @@ pub(crate) fn step(
     verdict
 }
 
-fn anothers(store: &Store, links: &Links, driver: &DriverName, id: &Id, own: &LeaseRecord) -> Error {
+fn anothers(
+    store: &Store,
+    links: &Links,
+    driver: &DriverName,
+    id: &Id,
+    own: &LeaseRecord,
+) -> Error {
     Error::Owned { volume: id.text().into(), why: whose(driver, id, own, store, links) }
 }
 
@@ -106,7 +112,8 @@ pub(crate) async fn attaching(
         let attached = own.attached.as_ref();
         let had = own.holder.as_ref().map(|owner| &owner.node);
         let had = had.or_else(|| attached.map(|attached| &attached.node));
-        let again = attached.filter(|attached| *attached.id == *node_id).map(|attached| &attached.node);
+        let again =
+            attached.filter(|attached| *attached.id == *node_id).map(|attached| &attached.node);
         match (called.nodes.as_slice(), had) {
             (_, None) if !direct => Verdict::Done,
             ([node], _) => step(txn, &of, &volume, node, Step::Attach(&node_id)),

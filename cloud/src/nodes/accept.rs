@@ -43,7 +43,11 @@ impl Acceptor {
     ///
     /// # Errors
     /// The address cannot be listened on.
-    pub async fn listen(&self, endpoint: &Endpoint, credentials: &Credentials) -> anyhow::Result<()> {
+    pub async fn listen(
+        &self,
+        endpoint: &Endpoint,
+        credentials: &Credentials,
+    ) -> anyhow::Result<()> {
         let cannot = || format!("cannot listen on {endpoint}");
         let addr = format!("{}:{}", endpoint.host, endpoint.port);
         let addr = lookup_host(&addr).await.with_context(cannot)?.next().with_context(cannot)?;
@@ -57,7 +61,8 @@ impl Acceptor {
     }
 
     fn ws(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
-        let acceptor = ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, self.keep_alive);
+        let acceptor =
+            ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, self.keep_alive);
         let listener = listen(addr)?;
         let addr = listener.local_addr()?;
         self.tasks.clone().spawn_until_stop("accept", async move {

@@ -141,7 +141,8 @@ impl Pending {
 
     fn waited(&self) {
         if let Some(slot) = &self.slot {
-            slot.admission.count(slot.address, |entry| entry.waiting = entry.waiting.saturating_sub(1));
+            slot.admission
+                .count(slot.address, |entry| entry.waiting = entry.waiting.saturating_sub(1));
         }
     }
 }
@@ -154,7 +155,8 @@ impl Drop for Pending {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.admission.count(self.address, |entry| entry.connections = entry.connections.saturating_sub(1));
+        self.admission
+            .count(self.address, |entry| entry.connections = entry.connections.saturating_sub(1));
     }
 }
 

@@ -65,7 +65,9 @@ impl Discovery<'_> {
         for (has, node) in said {
             match has {
                 Has::It(entry) => {
-                    let kept = ingest::discovered(self.store, &self.queries.driver, id, &node, entry).await;
+                    let kept =
+                        ingest::discovered(self.store, &self.queries.driver, id, &node, entry)
+                            .await;
                     kept.map_err(|source| Error::NotDurable { source: source.into() })?;
                     found = true;
                 }
@@ -105,7 +107,9 @@ impl Discovery<'_> {
                 }
             }
         }
-        if let Some(status) = refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure) {
+        if let Some(status) =
+            refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure)
+        {
             warn!(rpc = method.name(), id = id.text(), %status, "a driver refuses, and other nodes could not be told");
         }
         match refused.or(ended) {
@@ -172,7 +176,12 @@ impl Discovery<'_> {
     }
 
     /// The one question about a volume that every driver answers and that changes nothing.
-    async fn validate(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, QueryError> {
+    async fn validate(
+        &self,
+        node: &NodeName,
+        id: &str,
+        deadline: Instant,
+    ) -> Result<Bytes, QueryError> {
         let capability = csi::VolumeCapability {
             access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
             access_type: Some(AccessType::Mount(MountVolume::default())),
@@ -187,16 +196,20 @@ impl Discovery<'_> {
         self.queries.ask(node, method, &request, deadline).await.map(|_| Bytes::new())
     }
 
-    async fn listed(&self, node: &NodeName, id: &str, deadline: Instant) -> Result<Bytes, QueryError> {
+    async fn listed(
+        &self,
+        node: &NodeName,
+        id: &str,
+        deadline: Instant,
+    ) -> Result<Bytes, QueryError> {
         let method = Method::listing(List::Snapshots);
         let request = csi::ListSnapshotsRequest { snapshot_id: id.into(), ..Default::default() };
         let answer = self.queries.ask(node, method, &request, deadline).await?;
         let unreadable = || QueryError::Unreadable { node: node.clone(), method: method.name() };
         let list = csi::ListSnapshotsResponse::decode(answer).map_err(|_| unreadable())?;
-        let entry = list
-            .entries
-            .into_iter()
-            .find(|entry| entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id));
+        let entry = list.entries.into_iter().find(|entry| {
+            entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id)
+        });
         let gone = || QueryError::Call(self.nowhere(&Id::Snapshot(id.into())));
         entry.map(|entry| entry.encode_to_vec().into()).ok_or_else(gone)
     }
@@ -207,12 +220,19 @@ impl Discovery<'_> {
 
     fn not_asked(&self, id: &Id, mut nodes: Vec<NodeName>) -> Error {
         nodes.sort();
-        Error::NotAsked { driver: self.queries.driver.clone(), id: id.text().into(), nodes: names(&nodes) }
+        Error::NotAsked {
+            driver: self.queries.driver.clone(),
+            id: id.text().into(),
+            nodes: names(&nodes),
+        }
     }
 }
 
 /// Whether a refusal leaves open what came of the call, for every sidecar.
 fn is_open(refused: &Answer) -> bool {
     let code = refused.failure().map(|status| status.code());
-    matches!(code, Some(Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable))
+    matches!(
+        code,
+        Some(Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable)
+    )
 }

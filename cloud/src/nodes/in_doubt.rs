@@ -70,7 +70,12 @@ impl InDoubt {
     }
 
     /// A call about these is sent to a node, where it may begin until its deadline.
-    pub(crate) fn send(&self, about: Vec<Id>, node: NodeName, deadline: Option<Instant>) -> Sent<'_> {
+    pub(crate) fn send(
+        &self,
+        about: Vec<Id>,
+        node: NodeName,
+        deadline: Option<Instant>,
+    ) -> Sent<'_> {
         let until = deadline.unwrap_or_else(|| Instant::now() + HOLD);
         Sent { unsettled: self, about, node, until }
     }
@@ -121,7 +126,8 @@ mod tests {
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
         let unsettled = InDoubt::after(Some(n1.clone()));
-        let (volume, name) = ([Id::Volume("v".into())], Id::Name(Method::CreateVolume, "pvc".into()));
+        let (volume, name) =
+            ([Id::Volume("v".into())], Id::Name(Method::CreateVolume, "pvc".into()));
         assert_eq!(unsettled.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
         let both = [volume[0].clone(), name.clone()];
         assert_eq!(unsettled.elsewhere(&both, &n2), Some((n1.clone(), HOLD)));

@@ -46,7 +46,8 @@ impl<'a> LeaseQueue<'a> {
             if self.running.is_none()
                 && let Some(own) = self.waiting.pop_front()
             {
-                self.running = Some((self.links.answer_lease)(self.links, self.node, self.handle, own));
+                self.running =
+                    Some((self.links.answer_lease)(self.links, self.node, self.handle, own));
             }
             let Some(running) = &mut self.running else { return std::future::pending().await };
             let answer = running.await;

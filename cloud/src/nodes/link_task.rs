@@ -37,7 +37,9 @@ impl Links {
     /// Runs a link whose other end is proved to be `node`, and was seen at `from`, until it ends.
     pub async fn run(&self, node: NodeName, link: Link, from: Option<SocketAddr>) {
         // Boxed, as all that is seldom: what idle links wait in has no room for it.
-        let Some((link, handle, asked)) = Box::pin(self.begin(&node, link, from)).await else { return };
+        let Some((link, handle, asked)) = Box::pin(self.begin(&node, link, from)).await else {
+            return;
+        };
         self.drive(&node, link, &handle, asked).await;
         handle.tasks.stop();
         self.remove(&node, &handle);
@@ -209,9 +211,9 @@ impl Links {
                 info!(%node, "the edge lets this link go; no call is begun on it any more");
                 Heard::Leaving
             }
-            Event::Message(_) | Event::Opened(..) => {
-                Heard::Broken("an edge may only tell of its drivers and volumes, and that it leaves".into())
-            }
+            Event::Message(_) | Event::Opened(..) => Heard::Broken(
+                "an edge may only tell of its drivers and volumes, and that it leaves".into(),
+            ),
             Event::Closed(LinkError::Message(error)) => Heard::Broken(chain(&error)),
             Event::Closed(error) => Heard::Closed(error),
         }
@@ -257,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_larger_fleet_takes_longer_to_come_back() {
-        for (linked, seconds) in [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
+        for (linked, seconds) in
+            [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
         {
             assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
         }
@@ -284,8 +287,8 @@ mod tests {
         let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
         let links = Links::new(store, tasks.clone(), |_, _, _, _| Box::pin(async { None }));
         let node: NodeName = "n1".parse().unwrap();
-        let [older, newer] =
-            [(); 2].map(|()| Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child())));
+        let [older, newer] = [(); 2]
+            .map(|()| Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child())));
         links.enter(&node, &older);
         links.enter(&node, &newer);
         assert!(!older.is_up() && newer.is_up());

@@ -105,7 +105,8 @@ pub struct Peer {
 impl Links {
     /// No links yet. Their tasks are part of `tasks`.
     pub fn new(store: Store, tasks: Tasks, answer_lease: AnswerLease) -> Self {
-        let told = watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() });
+        let told =
+            watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() });
         let (by_node, waiting, lost, draining, linking) = Default::default();
         let (begun, made) = (Instant::now(), AtomicU64::new(0));
         let scopes = Scopes::default();
@@ -156,7 +157,9 @@ impl Links {
         self.linking.subscribe()
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
+    fn waiting(
+        &self,
+    ) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -320,7 +323,11 @@ impl Handle {
         Box::pin(self.begin(kind, slot)).await
     }
 
-    async fn begin(&self, kind: Kind, slot: &Mutex<Option<Upstream>>) -> Result<Upstream, LinkError> {
+    async fn begin(
+        &self,
+        kind: Kind,
+        slot: &Mutex<Option<Upstream>>,
+    ) -> Result<Upstream, LinkError> {
         let mut slot = slot.lock().await;
         if let Some(sender) = open(&slot) {
             return Ok(sender);

@@ -66,7 +66,8 @@ impl NodeQueries {
     /// Asks nodes that have this driver.
     pub fn new(driver: DriverName, links: Arc<Links>) -> Self {
         // A driver's name is made of the characters of a host name.
-        let authority = driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
+        let authority =
+            driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
         Self { driver, authority, links }
     }
 
@@ -98,8 +99,15 @@ impl NodeQueries {
         let body = frame::frame(&request.encode_to_vec());
         let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
         let Self { driver, authority, links } = self;
-        let passage =
-            NodeCall { links, driver, authority, node, method, deadline: Some(deadline), call: None };
+        let passage = NodeCall {
+            links,
+            driver,
+            authority,
+            node,
+            method,
+            deadline: Some(deadline),
+            call: None,
+        };
         let answer = proto::http2::forward::until(Some(deadline), passage.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
             return Err(QueryError::Driver { node: node.clone(), status });

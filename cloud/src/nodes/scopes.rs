@@ -39,16 +39,23 @@ impl Scopes {
         self.among(store, |_| true)
     }
 
-    fn among(&self, store: &Store, wanted: impl Fn(&DriverState) -> bool) -> BTreeMap<DriverName, Scope> {
+    fn among(
+        &self,
+        store: &Store,
+        wanted: impl Fn(&DriverState) -> bool,
+    ) -> BTreeMap<DriverName, Scope> {
         store.read(|state| {
             let drivers = state.drivers().into_iter().filter(|(_, driver)| wanted(driver));
-            drivers.filter_map(|(name, driver)| Some((name.clone(), self.scope(name, driver)?))).collect()
+            drivers
+                .filter_map(|(name, driver)| Some((name.clone(), self.scope(name, driver)?)))
+                .collect()
         })
     }
 
     /// None if the operator said nothing, and no node's driver has either.
     fn scope(&self, name: &DriverName, driver: &DriverState) -> Option<Scope> {
-        let inferred = || driver.nodes().values().any(NodeDriver::has_spoken).then(|| driver.info().scope());
+        let inferred =
+            || driver.nodes().values().any(NodeDriver::has_spoken).then(|| driver.info().scope());
         self.words.get(name).copied().or_else(inferred)
     }
 }
@@ -71,8 +78,10 @@ mod tests {
             answer = csi::topology::into_plugin_capabilities(&answer).unwrap();
         }
         let info = csi::GetPluginInfoResponse { name: name.into(), ..Default::default() };
-        let answers = [("GetPluginInfo", info.encode_to_vec().into()), ("GetPluginCapabilities", answer)];
-        let answers = answers.into_iter().map(|(method, answer)| (method.to_owned(), Protobuf(answer)));
+        let answers =
+            [("GetPluginInfo", info.encode_to_vec().into()), ("GetPluginCapabilities", answer)];
+        let answers =
+            answers.into_iter().map(|(method, answer)| (method.to_owned(), Protobuf(answer)));
         Driver { name: name.parse().unwrap(), answers: answers.collect() }
     }
 
@@ -88,7 +97,9 @@ mod tests {
         let (scopes, mut told) = (&links.scopes, links.told.subscribe());
         let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
         let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
-        ingest::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")]).await.unwrap();
+        ingest::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")])
+            .await
+            .unwrap();
         assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
         ingest::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
         links.look();
@@ -96,7 +107,10 @@ mod tests {
         told.mark_unchanged();
         let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
         assert_eq!(scopes.at(&n1, &store), expected.into());
-        assert!(scopes.at(&n2, &store).is_empty(), "another node's drivers are none of its business");
+        assert!(
+            scopes.at(&n2, &store).is_empty(),
+            "another node's drivers are none of its business"
+        );
         // What one node's driver says holds at all.
         ingest::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
         links.look();

@@ -10,8 +10,8 @@ use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::{FRONT_URI, FrontName, NODE_URI, NodeName};
 use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
 const NAME: &str = "Edge CSI CA";
@@ -35,7 +35,8 @@ pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
             );
         }
     }
-    let mut cloud = CertificateParams::new(hosts.to_vec()).context("a --host is no name and no address")?;
+    let mut cloud =
+        CertificateParams::new(hosts.to_vec()).context("a --host is no name and no address")?;
     cloud.distinguished_name.push(DnType::CommonName, "csi-cloud");
     cloud.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     let (ca_params, ca_key) = (ca(days.saturating_mul(10)), KeyPair::generate()?);
@@ -57,8 +58,12 @@ impl Authority {
     /// The key cannot be read.
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join("ca.key");
-        let reading =
-            || format!("the CA's key {} cannot be read; make a CA with `csi-cloud ca init`", path.display());
+        let reading = || {
+            format!(
+                "the CA's key {} cannot be read; make a CA with `csi-cloud ca init`",
+                path.display()
+            )
+        };
         let pem = std::fs::read_to_string(&path).with_context(reading)?;
         Ok(Self(Issuer::new(ca(1), KeyPair::from_pem(&pem).with_context(reading)?)))
     }
@@ -104,9 +109,16 @@ pub fn issue_front(dir: &Path, front: &FrontName, days: u16) -> anyhow::Result<(
     keep_issued(dir, front.as_str(), &made, Role::Front)
 }
 
-fn keep_issued(dir: &Path, name: &str, made: &(Certificate, KeyPair), role: Role) -> anyhow::Result<()> {
+fn keep_issued(
+    dir: &Path,
+    name: &str,
+    made: &(Certificate, KeyPair),
+    role: Role,
+) -> anyhow::Result<()> {
     if ["ca", "cloud"].contains(&name) {
-        bail!("the files of one named {name} would be the {name}'s own; give its certificate another --dir");
+        bail!(
+            "the files of one named {name} would be the {name}'s own; give its certificate another --dir"
+        );
     }
     let (certificate, key) = made;
     keep(dir, name, &certificate.pem(), key)?;
@@ -133,8 +145,9 @@ fn valid(mut params: CertificateParams, days: u16) -> CertificateParams {
 /// Writes NAME.key and NAME.crt, or neither.
 fn keep(dir: &Path, name: &str, certificate: &str, key: &KeyPair) -> anyhow::Result<()> {
     let Files { cert: path, key: key_path, .. } = Files::of(dir, name);
-    let writing =
-        |path: &Path| format!("{} cannot be written; files that are there are left alone", path.display());
+    let writing = |path: &Path| {
+        format!("{} cannot be written; files that are there are left alone", path.display())
+    };
     publish(&key_path, key.serialize_pem().as_bytes(), 0o600, Existing::Keep)
         .with_context(|| writing(&key_path))?;
     if let Err(error) = publish(&path, certificate.as_bytes(), 0o644, Existing::Keep) {
@@ -167,10 +180,12 @@ mod tests {
         }
         let node = Credentials::load(&Files::of(dir.path(), "n1"), Role::Node).unwrap();
         assert_eq!(node.node().unwrap().as_str(), "n1");
-        let mode = std::fs::metadata(dir.path().join("n1.key")).unwrap().permissions().mode() & 0o777;
+        let mode =
+            std::fs::metadata(dir.path().join("n1.key")).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         for (name, role) in [("n1", Role::Cloud), ("cloud", Role::Node)] {
-            let error = Credentials::load(&Files::of(dir.path(), name), role).err().unwrap().to_string();
+            let error =
+                Credentials::load(&Files::of(dir.path(), name), role).err().unwrap().to_string();
             assert!(error.contains("not made for this end"), "{error}");
         }
     }
@@ -200,7 +215,10 @@ mod tests {
         let mut mixed = Files::of(one.path(), "n1");
         mixed.ca = two.path().join("ca.crt");
         let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
-        assert!(error.contains("was not issued by the CA in") && error.contains("n1.crt"), "{error}");
+        assert!(
+            error.contains("was not issued by the CA in") && error.contains("n1.crt"),
+            "{error}"
+        );
         let mut mixed = Files::of(one.path(), "n1");
         mixed.key = two.path().join("n1.key");
         let error = Credentials::load(&mixed, Role::Node).err().unwrap().to_string();
@@ -214,7 +232,9 @@ mod tests {
     fn an_expired_certificate_is_named_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path(), &["localhost".into()], 1).unwrap();
-        let ca_key = KeyPair::from_pem(&std::fs::read_to_string(dir.path().join("ca.key")).unwrap()).unwrap();
+        let ca_key =
+            KeyPair::from_pem(&std::fs::read_to_string(dir.path().join("ca.key")).unwrap())
+                .unwrap();
         let mut params = CertificateParams::default();
         params.not_before = rcgen::date_time_ymd(2020, 1, 1);
         params.not_after = rcgen::date_time_ymd(2020, 1, 2);
@@ -222,7 +242,8 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &Issuer::new(ca(1), ca_key)).unwrap();
         keep(dir.path(), "old", &certificate.pem(), &key).unwrap();
-        let error = Credentials::load(&Files::of(dir.path(), "old"), Role::Node).err().unwrap().to_string();
+        let error =
+            Credentials::load(&Files::of(dir.path(), "old"), Role::Node).err().unwrap().to_string();
         assert!(error.contains("expired") && error.contains("ca issue"), "{error}");
     }
 }

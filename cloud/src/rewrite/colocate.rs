@@ -37,7 +37,9 @@ pub(crate) fn with_source(create_volume: &Bytes, at: &NodeDriver) -> Result<Byte
         let asked = TopologyRequirement::decode(requirement)?.requisite;
         let is_here = |segments| at.is_at(&segments);
         // CSI: without requisite topologies any will do.
-        if asked.is_empty() || asked.into_iter().any(|one| is_here(one.segments.into_iter().collect())) {
+        if asked.is_empty()
+            || asked.into_iter().any(|one| is_here(one.segments.into_iter().collect()))
+        {
             return Ok(Edit::Keep);
         }
         Ok(Edit::Replace(place(at)))
@@ -83,8 +85,12 @@ mod tests {
         let requisite: Vec<_> = nodes.iter().map(|node| topology(node)).collect();
         CreateVolumeRequest {
             name: "pvc-1".to_owned(),
-            volume_content_source: from.map(|id| VolumeContentSource { r#type: Some(snapshot(id)) }),
-            accessibility_requirements: Some(TopologyRequirement { preferred: requisite.clone(), requisite }),
+            volume_content_source: from
+                .map(|id| VolumeContentSource { r#type: Some(snapshot(id)) }),
+            accessibility_requirements: Some(TopologyRequirement {
+                preferred: requisite.clone(),
+                requisite,
+            }),
             ..Default::default()
         }
     }

@@ -26,7 +26,9 @@ pub(crate) fn range(create_volume: &[u8]) -> Result<Option<Range>, Malformed> {
     let mut range = None;
     for field in wire::fields(create_volume) {
         let field = field?;
-        let Some(content) = field.content.filter(|_| field.number == CAPACITY_RANGE) else { continue };
+        let Some(content) = field.content.filter(|_| field.number == CAPACITY_RANGE) else {
+            continue;
+        };
         let asked = csi::CapacityRange::decode(content)?;
         range = Some(Range { required: asked.required_bytes, limit: asked.limit_bytes });
     }
@@ -56,7 +58,10 @@ mod tests {
             let volume = Some(csi::Volume { capacity_bytes, ..Default::default() });
             other_size(range, &csi::CreateVolumeResponse { volume }.encode_to_vec().into())
         };
-        assert_eq!([told(0), told(9), told(10), told(20), told(21)], [None, Some(9), None, None, Some(21)]);
+        assert_eq!(
+            [told(0), told(9), told(10), told(20), told(21)],
+            [None, Some(9), None, None, Some(21)]
+        );
     }
 
     #[test]

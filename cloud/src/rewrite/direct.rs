@@ -29,7 +29,10 @@ const MODIFIED_TO: u32 = 3;
 ///
 /// # Errors
 /// What contradicts what.
-pub(crate) fn check_create(request: &Bytes, parameters: &BTreeMap<String, String>) -> Result<(), Error> {
+pub(crate) fn check_create(
+    request: &Bytes,
+    parameters: &BTreeMap<String, String>,
+) -> Result<(), Error> {
     let method = Method::creating(Kind::Volume).name();
     let contradiction = |source| Error::DirectAsked { method, source };
     none_is_ours(method, request, CREATED_WITH)?;
@@ -47,7 +50,10 @@ fn none_is_ours(method: &'static str, request: &[u8], mutable: u32) -> Result<()
         let Some(entry) = field.content.filter(|_| field.number == mutable) else { continue };
         let (key, _) = wire::read_entry(entry).map_err(malformed)?;
         if key.starts_with(OURS) {
-            return Err(Error::DirectAsked { method, source: Contradiction::Mutable(key.to_owned()) });
+            return Err(Error::DirectAsked {
+                method,
+                source: Contradiction::Mutable(key.to_owned()),
+            });
         }
     }
     Ok(())
@@ -84,10 +90,15 @@ pub(crate) fn of_volume(
 ) -> Result<Option<Bytes>, Error> {
     let method = rpc.name();
     let is_attach = match rpc.direct() {
-        Some(DirectCall::Modify) => return none_is_ours(method, request, MODIFIED_TO).map(|()| None),
+        Some(DirectCall::Modify) => {
+            return none_is_ours(method, request, MODIFIED_TO).map(|()| None);
+        }
         Some(DirectCall::Attach) => true,
         Some(DirectCall::Validate | DirectCall::Expand) => false,
-        Some(DirectCall::Create | DirectCall::Capacity | DirectCall::Delete | DirectCall::Node(_)) | None => {
+        Some(
+            DirectCall::Create | DirectCall::Capacity | DirectCall::Delete | DirectCall::Node(_),
+        )
+        | None => {
             return Ok(None);
         }
     };
@@ -119,10 +130,12 @@ pub(crate) fn validated(method: Method, request: &Bytes, answer: &Bytes) -> Resu
     let shown = direct::into_validated(answer, request).map_err(malformed)?;
     let asked = csi::ValidateVolumeCapabilitiesRequest::decode(request.clone()).map_err(bad)?;
     let said = asked.volume_context.into_iter().chain(asked.parameters).collect();
-    let checked = Direct::read(&said)
-        .and_then(|direct| direct.map_or(Ok(()), |direct| check(&direct, &asked.volume_capabilities)));
+    let checked = Direct::read(&said).and_then(|direct| {
+        direct.map_or(Ok(()), |direct| check(&direct, &asked.volume_capabilities))
+    });
     let Err(contradiction) = checked else { return Ok(shown) };
-    let mut refused = csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).map_err(bad)?;
+    let mut refused =
+        csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).map_err(bad)?;
     if refused.confirmed.take().is_none() {
         return Ok(shown);
     }
@@ -152,14 +165,17 @@ mod tests {
 
     fn create(mode: Mode) -> Bytes {
         let volume_capabilities = vec![capability(mode)];
-        csi::CreateVolumeRequest { volume_capabilities, ..Default::default() }.encode_to_vec().into()
+        csi::CreateVolumeRequest { volume_capabilities, ..Default::default() }
+            .encode_to_vec()
+            .into()
     }
 
     #[test]
     fn a_create_is_understood_or_refused() {
         let direct = class(&[(direct::KEY, "kata")]);
         check_create(&create(Mode::SingleNodeSingleWriter), &direct).unwrap();
-        check_create(&create(Mode::MultiNodeMultiWriter), &class(&[("edge-csi.io/other", "x")])).unwrap();
+        check_create(&create(Mode::MultiNodeMultiWriter), &class(&[("edge-csi.io/other", "x")]))
+            .unwrap();
         for (mode, class) in [
             (Mode::SingleNodeMultiWriter, direct.clone()),
             (Mode::MultiNodeMultiWriter, direct),
@@ -183,10 +199,13 @@ mod tests {
             mutable_parameters: [("iops".to_owned(), "9".to_owned())].into(),
             ..Default::default()
         };
-        let answer =
-            csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() };
+        let answer = csi::ValidateVolumeCapabilitiesResponse {
+            confirmed: Some(confirmed),
+            message: String::new(),
+        };
         let shown = |mode, answer: &csi::ValidateVolumeCapabilitiesResponse| {
-            let (request, answer) = (request(mode).encode_to_vec().into(), answer.encode_to_vec().into());
+            let (request, answer) =
+                (request(mode).encode_to_vec().into(), answer.encode_to_vec().into());
             let shown = validated(Method::ValidateVolumeCapabilities, &request, &answer).unwrap();
             csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).unwrap()
         };
@@ -196,15 +215,18 @@ mod tests {
         let refused = shown(Mode::MultiNodeMultiWriter, &answer);
         assert!(refused.confirmed.is_none());
         assert!(refused.message.contains("MULTI_NODE_MULTI_WRITER"), "{}", refused.message);
-        let theirs = csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() };
+        let theirs =
+            csi::ValidateVolumeCapabilitiesResponse { confirmed: None, message: "no".into() };
         assert!(shown(Mode::MultiNodeMultiWriter, &theirs) == theirs);
     }
 
     #[test]
     fn our_keys_reach_no_driver_as_mutable_parameters() {
         let parameters = |key: &str| [(key.to_owned(), "kata".to_owned())].into();
-        let create =
-            |key| csi::CreateVolumeRequest { mutable_parameters: parameters(key), ..Default::default() };
+        let create = |key| csi::CreateVolumeRequest {
+            mutable_parameters: parameters(key),
+            ..Default::default()
+        };
         let modify = |key| csi::ControllerModifyVolumeRequest {
             volume_id: "v".into(),
             mutable_parameters: parameters(key),
@@ -233,8 +255,9 @@ mod tests {
             ..Default::default()
         };
         let message: Bytes = expand.encode_to_vec().into();
-        let of =
-            |class: BTreeMap<_, _>| of_volume(Method::ControllerExpandVolume, &message, || class).unwrap();
+        let of = |class: BTreeMap<_, _>| {
+            of_volume(Method::ControllerExpandVolume, &message, || class).unwrap()
+        };
         assert_eq!(of(class(&[("edge-csi.io/other", "x")])), None);
         let sent = of(class(&[(direct::KEY, "kata")])).unwrap();
         let sent = csi::ControllerExpandVolumeRequest::decode(sent).unwrap();
@@ -244,8 +267,11 @@ mod tests {
             volume_context: [(direct::KEY.to_owned(), "kata".to_owned())].into(),
             ..Default::default()
         };
-        let refused =
-            of_volume(Method::ControllerPublishVolume, &publish.encode_to_vec().into(), BTreeMap::new);
+        let refused = of_volume(
+            Method::ControllerPublishVolume,
+            &publish.encode_to_vec().into(),
+            BTreeMap::new,
+        );
         assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(of_volume(Method::DeleteVolume, &message, BTreeMap::new).unwrap(), None);
     }

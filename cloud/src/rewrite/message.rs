@@ -61,7 +61,11 @@ pub(crate) fn for_node(
     if !at.has_own_topology() {
         return topology::out_of_request(rewrite, request);
     }
-    if rewrite == Rewrite::CreateVolume { colocate::with_source(request, at) } else { Ok(request.clone()) }
+    if rewrite == Rewrite::CreateVolume {
+        colocate::with_source(request, at)
+    } else {
+        Ok(request.clone())
+    }
 }
 
 /// The driver's answer as the caller sees it.

@@ -29,7 +29,9 @@ const LONGEST: usize = 253;
 ///
 /// # Errors
 /// The request is malformed.
-pub fn out_of_create_volume(request: &Bytes) -> Result<(Bytes, BTreeMap<String, String>), Malformed> {
+pub fn out_of_create_volume(
+    request: &Bytes,
+) -> Result<(Bytes, BTreeMap<String, String>), Malformed> {
     out_of(request, VOLUME_PARAMETERS)
 }
 
@@ -49,7 +51,9 @@ pub fn claim(create_volume: &[u8]) -> Result<Option<Claim>, Malformed> {
     let (mut name, mut namespace, mut volume) = (None, None, None);
     for field in wire::fields(create_volume) {
         let field = field?;
-        let Some(entry) = field.content.filter(|_| field.number == VOLUME_PARAMETERS) else { continue };
+        let Some(entry) = field.content.filter(|_| field.number == VOLUME_PARAMETERS) else {
+            continue;
+        };
         let (key, value) = wire::read_entry(entry)?;
         let found = match key {
             CLAIM_NAME => &mut name,
@@ -66,7 +70,10 @@ pub fn claim(create_volume: &[u8]) -> Result<Option<Claim>, Malformed> {
     }))
 }
 
-fn out_of(request: &Bytes, parameters: u32) -> Result<(Bytes, BTreeMap<String, String>), Malformed> {
+fn out_of(
+    request: &Bytes,
+    parameters: u32,
+) -> Result<(Bytes, BTreeMap<String, String>), Malformed> {
     let mut ours = BTreeMap::new();
     let edited = wire::edit(request, &[parameters], |entry| {
         let (key, value) = wire::read_entry(entry)?;
@@ -95,11 +102,18 @@ mod tests {
 
     #[test]
     fn ours_are_taken_out_and_given_back() {
-        let parameters =
-            map(&[("edge-csi.io/direct", "true"), ("type", "ssd"), ("topology.edge-csi.io/node", "n")]);
+        let parameters = map(&[
+            ("edge-csi.io/direct", "true"),
+            ("type", "ssd"),
+            ("topology.edge-csi.io/node", "n"),
+        ]);
         let secrets = map(&[("edge-csi.io/direct", "not a parameter")]);
-        let mut request =
-            csi::CreateVolumeRequest { parameters, secrets, name: "v".into(), ..Default::default() };
+        let mut request = csi::CreateVolumeRequest {
+            parameters,
+            secrets,
+            name: "v".into(),
+            ..Default::default()
+        };
         let (sent, ours) = out_of_create_volume(&with_unknown(&request)).unwrap();
         assert_eq!(ours, BTreeMap::from([("edge-csi.io/direct".to_owned(), "true".to_owned())]));
         request.parameters.remove("edge-csi.io/direct");
@@ -115,8 +129,11 @@ mod tests {
     #[test]
     fn a_request_without_ours_is_not_even_copied() {
         let parameters = map(&[("edge-csi.io", "1"), ("type", "ssd")]);
-        let request =
-            with_unknown(&csi::CreateVolumeRequest { parameters, name: "v".into(), ..Default::default() });
+        let request = with_unknown(&csi::CreateVolumeRequest {
+            parameters,
+            name: "v".into(),
+            ..Default::default()
+        });
         let (sent, ours) = out_of_create_volume(&request).unwrap();
         assert_eq!((sent.as_ptr(), ours.len()), (request.as_ptr(), 0));
         assert!(out_of_create_volume(&Bytes::from_static(b"\x22\x04\x0a\x02\xff\xfe")).is_err());
@@ -125,11 +142,13 @@ mod tests {
     #[test]
     fn the_claim_is_known_if_the_provisioner_says_it() {
         let of = |entries: &[(&str, &str)]| {
-            let request = csi::CreateVolumeRequest { parameters: map(entries), ..Default::default() };
+            let request =
+                csi::CreateVolumeRequest { parameters: map(entries), ..Default::default() };
             claim(&request.encode_to_vec()).unwrap()
         };
         let (name, namespace) = ((CLAIM_NAME, "data"), (CLAIM_NAMESPACE, "shop"));
-        let mut expected = Claim { namespace: "shop".into(), name: "data".into(), volume: "".into() };
+        let mut expected =
+            Claim { namespace: "shop".into(), name: "data".into(), volume: "".into() };
         assert_eq!(of(&[name, namespace, ("type", "ssd")]), Some(expected.clone()));
         expected.volume = "pvc-1".into();
         assert_eq!(of(&[name, namespace, (VOLUME_NAME, "pvc-1")]), Some(expected));

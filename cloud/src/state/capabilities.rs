@@ -118,7 +118,9 @@ fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
     }
     let mut answer = Vec::new();
     let first = read.first().map(|(_, fields)| fields.as_slice()).unwrap_or_default();
-    for field in first.iter().filter(|field| having.get(**field).is_some_and(|nodes| nodes.len() == total)) {
+    for field in
+        first.iter().filter(|field| having.get(**field).is_some_and(|nodes| nodes.len() == total))
+    {
         answer.extend_from_slice(field);
     }
     let nobody = read.iter().all(|(group, _)| group.answer.is_none());
@@ -130,7 +132,12 @@ fn raw_fields(answer: Option<&Bytes>) -> Result<Vec<&[u8]>, Malformed> {
 }
 
 /// Names those who have something or those who do not, whichever are fewer.
-fn one_side(what: String, having: &[&NodeName], total: usize, read: &[(&Group<'_>, Vec<&[u8]>)]) -> Mismatch {
+fn one_side(
+    what: String,
+    having: &[&NodeName],
+    total: usize,
+    read: &[(&Group<'_>, Vec<&[u8]>)],
+) -> Mismatch {
     if having.len() <= total / 2 {
         return Mismatch::of(what, true, having);
     }
@@ -200,14 +207,18 @@ fn controller(raw: &[u8]) -> Option<&'static str> {
 
 fn group(raw: &[u8]) -> Option<&'static str> {
     use csi::group_controller_service_capability::{Type, rpc};
-    let Type::Rpc(its) =
-        csi::GroupControllerGetCapabilitiesResponse::decode(raw).ok()?.capabilities.first()?.r#type?;
+    let Type::Rpc(its) = csi::GroupControllerGetCapabilitiesResponse::decode(raw)
+        .ok()?
+        .capabilities
+        .first()?
+        .r#type?;
     rpc::Type::try_from(its.r#type).ok().map(|its| its.as_str_name())
 }
 
 fn node(raw: &[u8]) -> Option<&'static str> {
     use csi::node_service_capability::{Type, rpc};
-    let Type::Rpc(its) = csi::NodeGetCapabilitiesResponse::decode(raw).ok()?.capabilities.first()?.r#type?;
+    let Type::Rpc(its) =
+        csi::NodeGetCapabilitiesResponse::decode(raw).ok()?.capabilities.first()?.r#type?;
     rpc::Type::try_from(its.r#type).ok().map(|its| its.as_str_name())
 }
 
@@ -216,7 +227,10 @@ fn node(raw: &[u8]) -> Option<&'static str> {
 /// One node that reports VOLUME_ACCESSIBILITY_CONSTRAINTS makes it `node`, though others do not, because of the
 /// two mistakes that is the harmless one: a shared driver's volume then waits for its home, whereas a volume of one
 /// node whose delete went to another node is answered OK there, and leaked.
-pub fn scope<'a>(word: Option<Scope>, plugin_capabilities: impl IntoIterator<Item = &'a Bytes>) -> Scope {
+pub fn scope<'a>(
+    word: Option<Scope>,
+    plugin_capabilities: impl IntoIterator<Item = &'a Bytes>,
+) -> Scope {
     word.unwrap_or_else(|| {
         let mut asked: HashSet<&[u8]> = HashSet::new();
         // Most nodes say the same bytes, which are read once.

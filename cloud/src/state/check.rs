@@ -137,7 +137,9 @@ fn about_owner(state: &State, own: &LeaseRecord) -> Vec<String> {
 }
 
 fn about_election(driver: &DriverName, of: &DriverState, node: &NodeName) -> Option<String> {
-    of.at(node).is_none().then(|| format!("{node} is to carry out the calls, and never had {driver}"))
+    of.at(node)
+        .is_none()
+        .then(|| format!("{node} is to carry out the calls, and never had {driver}"))
 }
 
 fn unknown(state: &State, node: &NodeName) -> Option<String> {

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 /// The moment of the wall clock at the first look at it; what passes since is counted by tokio, so that time does
 /// not jump while csi-cloud runs, and stands still where a test lets it.
-static BEGUN: LazyLock<(SystemTime, Instant)> = LazyLock::new(|| (SystemTime::now(), Instant::now()));
+static BEGUN: LazyLock<(SystemTime, Instant)> =
+    LazyLock::new(|| (SystemTime::now(), Instant::now()));
 
 /// This moment, in ms since 1970.
 pub fn now() -> u64 {

@@ -126,7 +126,9 @@ impl PendingCreate<'_> {
                 .into_iter()
                 .map(|made| {
                     let id = made.id.clone();
-                    if elsewhere && let Some(home) = txn.home(&driver, &id).filter(|home| home.node != at) {
+                    if elsewhere
+                        && let Some(home) = txn.home(&driver, &id).filter(|home| home.node != at)
+                    {
                         let moved = Home { node: at.clone(), ..home.clone() };
                         txn.set_home(&driver, &id, Some(moved));
                     }
@@ -135,7 +137,8 @@ impl PendingCreate<'_> {
                 .collect();
             homes.into_iter().find(|(_, home)| *home != at)
         });
-        let elsewhere = learned.await.map_err(|source| Error::NotDurable { source: source.into() })?;
+        let elsewhere =
+            learned.await.map_err(|source| Error::NotDurable { source: source.into() })?;
         elsewhere.map_or(Ok(()), |(id, home)| {
             Err(Error::Claimed { id: id.text().into(), home, node: node.clone() })
         })
@@ -240,9 +243,12 @@ mod tests {
     /// Lets n1 and then n2 answer one create with the same id; gives what the second may say, and the home.
     async fn made_twice(elsewhere: bool) -> (bool, NodeName) {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let (driver, id) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), Id::Volume("v".into()));
-        let (creates, name) =
-            (CreateJournal::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
+        let (driver, id) =
+            ("test.edge-csi.io".parse::<DriverName>().unwrap(), Id::Volume("v".into()));
+        let (creates, name) = (
+            CreateJournal::new(driver.clone(), store.clone()),
+            Id::Name(Method::CreateVolume, "pvc".into()),
+        );
         let create = creates.begin(&name);
         let mut answered = true;
         for node in ["n1", "n2"] {
@@ -250,23 +256,30 @@ mod tests {
             let node = node.parse().unwrap();
             answered = create.made(&node, made, CreateFacts::default(), elsewhere).await.is_ok();
         }
-        let home = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.node.clone()));
+        let home =
+            store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.node.clone()));
         (answered, home.unwrap())
     }
 
     #[tokio::test]
     async fn what_is_kept_of_an_answer_does_not_keep_all_that_was_read_with_it() {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let (driver, node) = ("test.edge-csi.io".parse::<DriverName>().unwrap(), "n1".parse().unwrap());
-        let (creates, name) =
-            (CreateJournal::new(driver.clone(), store.clone()), Id::Name(Method::CreateVolume, "pvc".into()));
+        let (driver, node) =
+            ("test.edge-csi.io".parse::<DriverName>().unwrap(), "n1".parse().unwrap());
+        let (creates, name) = (
+            CreateJournal::new(driver.clone(), store.clone()),
+            Id::Name(Method::CreateVolume, "pvc".into()),
+        );
         let read = Bytes::from(vec![0; 64 * 1024]);
         let made = vec![Made { id: Id::Volume("v".into()), entry: read.slice(..8), source: None }];
         creates.begin(&name).made(&node, made, CreateFacts::default(), false).await.unwrap();
         let found = Id::Volume("found".into());
-        crate::state::ingest::discovered(&store, &driver, &found, &node, read.slice(8..16)).await.unwrap();
+        crate::state::ingest::discovered(&store, &driver, &found, &node, read.slice(8..16))
+            .await
+            .unwrap();
         for id in [Id::Volume("v".into()), found] {
-            let kept = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.len()));
+            let kept =
+                store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.len()));
             assert_eq!(kept, Some(8));
         }
         assert!(read.is_unique());

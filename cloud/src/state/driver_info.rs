@@ -31,7 +31,8 @@ impl DriverInfo {
     /// Made of what the driver says at its nodes; those that have not said anything yet do not count.
     pub fn of(nodes: &BTreeMap<NodeName, NodeDriver>) -> Self {
         let spoken = || nodes.iter().filter(|(_, at)| at.has_spoken());
-        let mut answers: Option<BTreeMap<_, _>> = spoken().next().map(|(_, at)| (*at.answers).clone());
+        let mut answers: Option<BTreeMap<_, _>> =
+            spoken().next().map(|(_, at)| (*at.answers).clone());
         let mut mismatches = Vec::new();
         for capabilities in Capabilities::ALL {
             let Some(answers) = &mut answers else { continue };

@@ -25,7 +25,11 @@ use proto::csi::topology::NODE_SEGMENT;
 ///
 /// # Errors
 /// It could not be made durable.
-pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Result<(), StoreError> {
+pub async fn drivers(
+    store: &Store,
+    node: &NodeName,
+    drivers: Vec<Driver>,
+) -> Result<(), StoreError> {
     let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
     let news: Vec<_> = store.read(|state| {
         let known = |driver: &Driver| state.driver(&driver.name).and_then(|known| known.at(node));
@@ -72,8 +76,11 @@ pub async fn drivers(store: &Store, node: &NodeName, drivers: Vec<Driver>) -> Re
 fn learned(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> NodeDriver {
     let mut at = NodeDriver { gone: None, ..before.cloned().unwrap_or_default() };
     if !driver.answers.is_empty() {
-        let mut answers: std::collections::BTreeMap<_, _> =
-            driver.answers.iter().map(|(method, answer)| (method.clone(), answer.0.clone())).collect();
+        let mut answers: std::collections::BTreeMap<_, _> = driver
+            .answers
+            .iter()
+            .map(|(method, answer)| (method.clone(), answer.0.clone()))
+            .collect();
         at.info = answers.remove(Method::answering(Local::NodeInfo).name());
         at.answers = answers.into();
     }
@@ -85,7 +92,9 @@ fn learned(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> Nod
 
 fn segments_of(info: &Bytes) -> Segments {
     let info = csi::NodeGetInfoResponse::decode(info.clone()).unwrap_or_default();
-    info.accessible_topology.map(|topology| topology.segments.into_iter().collect()).unwrap_or_default()
+    info.accessible_topology
+        .map(|topology| topology.segments.into_iter().collect())
+        .unwrap_or_default()
 }
 
 /// Keeps that something was deleted, the intent of its name and whose it was too; with a group also its snapshots.
@@ -119,8 +128,9 @@ fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
         txn.set_intent(driver, &Id::Name(Method::creating(kind), name.into()), None);
     }
     if matches!(id, Id::Group(_)) {
-        let group =
-            csi::CreateVolumeGroupSnapshotResponse::decode(home.entry).unwrap_or_default().group_snapshot;
+        let group = csi::CreateVolumeGroupSnapshotResponse::decode(home.entry)
+            .unwrap_or_default()
+            .group_snapshot;
         for snapshot in group.into_iter().flat_map(|group| group.snapshots) {
             txn.set_home(driver, &Id::Snapshot(snapshot.snapshot_id), None);
         }
@@ -181,7 +191,8 @@ pub async fn discovered(
 ) -> Result<(), StoreError> {
     let (driver, id, node) = (driver.clone(), id.clone(), node.clone());
     let write = store.write(move |txn| {
-        let mut home = txn.home(&driver, &id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
+        let mut home =
+            txn.home(&driver, &id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
         if home.node == node {
             // Copied: a part of what was read from a link would keep all of that in memory.
             let kept = if entry.is_empty() { home.entry } else { Bytes::copy_from_slice(&entry) };
@@ -231,8 +242,11 @@ mod tests {
         let (driver, node) = ("test.edge-csi.io".parse().unwrap(), "n1".parse().unwrap());
         let id = Id::Volume("v".into());
         discovered(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
-        update(&store, &driver, &id, |entry| crate::state::list_entry::attach(entry, "n1")).await.unwrap();
-        let entry = store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
+        update(&store, &driver, &id, |entry| crate::state::list_entry::attach(entry, "n1"))
+            .await
+            .unwrap();
+        let entry =
+            store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.entry.clone()));
         let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
         assert_eq!(entry.volume.unwrap().volume_id, "v");
         assert_eq!(entry.status.unwrap().published_node_ids, ["n1"]);

@@ -74,7 +74,9 @@ pub(super) mod source {
         id.as_deref().map(Written::from).serialize(to)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Id>>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Box<Id>>, D::Error> {
         let written = Option::<Written>::deserialize(from)?;
         let id = written.map(Id::try_from).transpose().map_err(D::Error::custom)?;
         Ok(id.map(Box::new))
@@ -110,11 +112,16 @@ pub(super) mod answer {
     use super::*;
 
     #[expect(clippy::ref_option, reason = "serde gives the field")]
-    pub(crate) fn serialize<S: Serializer>(bytes: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(
+        bytes: &Option<Bytes>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         bytes.clone().map(Base64).serialize(to)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Bytes>, D::Error> {
         Ok(Option::<Base64>::deserialize(from)?.map(|bytes| bytes.0))
     }
 }

@@ -96,14 +96,20 @@ impl State {
     /// Takes a change that is durable.
     pub(super) fn apply(&mut self, change: Change) {
         match change {
-            Change::Home(driver, id, home) => self.drivers.entry(driver).or_default().set_home(id, home),
+            Change::Home(driver, id, home) => {
+                self.drivers.entry(driver).or_default().set_home(id, home)
+            }
             Change::Intent(driver, name, intent) => {
                 self.drivers.entry(driver).or_default().set_intent(name, intent);
             }
-            Change::NodeDriver(driver, node, at) => self.drivers.entry(driver).or_default().set_at(node, at),
+            Change::NodeDriver(driver, node, at) => {
+                self.drivers.entry(driver).or_default().set_at(node, at)
+            }
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
             Change::Node(name, node) => self.set_node(name, node),
-            Change::Lease(driver, id, own) => self.drivers.entry(driver).or_default().set_lease(id, own),
+            Change::Lease(driver, id, own) => {
+                self.drivers.entry(driver).or_default().set_lease(id, own)
+            }
             Change::Epoch(last) => self.epoch = last,
         }
     }
@@ -273,7 +279,9 @@ impl DriverState {
         if before == after {
             return;
         }
-        for (node, more) in before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1))) {
+        for (node, more) in
+            before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1)))
+        {
             let load = self.load(&node);
             let now = load.saturating_add_signed(more);
             if self.by_load.remove(&(load, node.clone())) {

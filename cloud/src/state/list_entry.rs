@@ -44,7 +44,8 @@ fn detached(entry: &[u8], from: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, Malfo
 /// # Errors
 /// The entry is malformed.
 pub(crate) fn resize(entry: &[u8], size: i64) -> Result<Vec<u8>, Malformed> {
-    let before = csi::list_volumes_response::Entry::decode(entry)?.volume.unwrap_or_default().capacity_bytes;
+    let before =
+        csi::list_volumes_response::Entry::decode(entry)?.volume.unwrap_or_default().capacity_bytes;
     let mut entry = entry.to_vec();
     if before != size {
         // Protobuf merges what stands there twice, and of a number the last one counts.

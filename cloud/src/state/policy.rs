@@ -45,7 +45,11 @@ impl Policy {
     }
 
     /// Takes a driver's section. What is contradictory in it is noted there.
-    pub(crate) fn read(driver: &str, section: &mut Reader, default_node: Option<&NodeName>) -> Self {
+    pub(crate) fn read(
+        driver: &str,
+        section: &mut Reader,
+        default_node: Option<&NodeName>,
+    ) -> Self {
         let default = Self::new(default_node);
         let scope = section.parsed("scope", scope);
         let pinned = section.parsed("placement", pinned);
@@ -55,10 +59,14 @@ impl Policy {
         let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
         if scope == Some(Scope::Shared) {
             if pinned.is_some() || node.is_some() {
-                contradiction("placement and node are for scope \"node\"; a shared driver's node is elected");
+                contradiction(
+                    "placement and node are for scope \"node\"; a shared driver's node is elected",
+                );
             }
             if reschedule == Some(true) {
-                contradiction("reschedule is for scope \"node\"; a shared driver fails over by itself");
+                contradiction(
+                    "reschedule is for scope \"node\"; a shared driver fails over by itself",
+                );
             }
         }
         let placement = match (pinned, node) {

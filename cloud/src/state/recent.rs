@@ -45,7 +45,9 @@ impl RecentChanges {
             }
         }
         match after {
-            Some(node) => drop(self.at.entry(node.clone()).or_default().insert(id.clone(), self.changes)),
+            Some(node) => {
+                drop(self.at.entry(node.clone()).or_default().insert(id.clone(), self.changes))
+            }
             None => self.remember(id.clone(), Stale::Forgotten),
         }
     }
@@ -101,7 +103,10 @@ mod tests {
         recent.changed(&volume(0), None, Some(&node));
         let since = recent.changes();
         recent.changed(&volume(0), Some(&node), None);
-        assert_eq!(recent.stale_since(since).unwrap(), HashMap::from([(&volume(0), Stale::Forgotten)]));
+        assert_eq!(
+            recent.stale_since(since).unwrap(),
+            HashMap::from([(&volume(0), Stale::Forgotten)])
+        );
         assert!(recent.stale_since(recent.changes()).unwrap().is_empty());
         for number in 0..=REMEMBERED {
             recent.changed(&volume(number), None, None);

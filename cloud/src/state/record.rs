@@ -172,7 +172,18 @@ impl Home {
     /// A home of which nothing but the node is known.
     pub fn at(node: NodeName, since: u64) -> Self {
         let (name, entry, claim, parameters, source, rivals) = Default::default();
-        Self { node, name, entry, claim, parameters, source, since, absent: false, lost: false, rivals }
+        Self {
+            node,
+            name,
+            entry,
+            claim,
+            parameters,
+            source,
+            since,
+            absent: false,
+            lost: false,
+            rivals,
+        }
     }
 
     /// The node where it counts as a volume.
@@ -213,7 +224,9 @@ impl NodeDriver {
 
     /// Whether it is at a topology: whether its segments hold all that this asks for.
     pub fn is_at(&self, asked: &Segments) -> bool {
-        let is_at = |key, value| self.segments.iter().any(|segment| (&segment.0, &segment.1) == (key, value));
+        let is_at = |key, value| {
+            self.segments.iter().any(|segment| (&segment.0, &segment.1) == (key, value))
+        };
         asked.iter().all(|(key, value)| is_at(key, value))
     }
 }

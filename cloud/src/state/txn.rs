@@ -70,7 +70,9 @@ impl<'a> Txn<'a> {
 
     /// To which node a create was sent.
     pub fn intent(&self, driver: &DriverName, name: &Id) -> Option<&Intent> {
-        over(&self.intents, &(driver.clone(), name.clone()), || self.state.driver(driver)?.intent(name))
+        over(&self.intents, &(driver.clone(), name.clone()), || {
+            self.state.driver(driver)?.intent(name)
+        })
     }
 
     /// Sets to which node a create was sent, or forgets it.
@@ -134,12 +136,16 @@ impl<'a> Txn<'a> {
     /// Volumes at a node, with those on their way to be made.
     pub fn load(&self, driver: &DriverName, node: &NodeName) -> u64 {
         let durable = self.state.driver(driver).map_or(0, |driver| driver.load(node));
-        durable.saturating_add_signed(self.load.get(&(driver.clone(), node.clone())).copied().unwrap_or(0))
+        durable.saturating_add_signed(
+            self.load.get(&(driver.clone(), node.clone())).copied().unwrap_or(0),
+        )
     }
 
     fn count(&mut self, driver: &DriverName, before: Option<NodeName>, after: Option<NodeName>) {
         if before != after {
-            for (node, more) in before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1))) {
+            for (node, more) in
+                before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1)))
+            {
                 *self.load.entry((driver.clone(), node)).or_default() += more;
             }
         }
@@ -147,15 +153,21 @@ impl<'a> Txn<'a> {
 
     /// All changes, each key once, and what else was changed that has no home.
     pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
-        let homes = self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));
-        let intents =
-            self.intents.into_iter().map(|((driver, id), intent)| Change::Intent(driver, id, intent));
-        let at = self.at.into_iter().map(|((driver, node), at)| Change::NodeDriver(driver, node, at));
+        let homes =
+            self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));
+        let intents = self
+            .intents
+            .into_iter()
+            .map(|((driver, id), intent)| Change::Intent(driver, id, intent));
+        let at =
+            self.at.into_iter().map(|((driver, node), at)| Change::NodeDriver(driver, node, at));
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
-        let leases = self.leases.into_iter().map(|((driver, id), own)| Change::Lease(driver, id, own));
+        let leases =
+            self.leases.into_iter().map(|((driver, id), own)| Change::Lease(driver, id, own));
         let epoch = self.epoch.map(Change::Epoch);
-        let changes = homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(leases).chain(epoch);
+        let changes =
+            homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(leases).chain(epoch);
         (changes.collect(), self.without)
     }
 }

@@ -19,7 +19,8 @@ use tonic::Code;
 const CALL: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 120.0];
 /// In seconds: from a commit in memory to one on a disk that is broken.
-const COMMIT: [f64; 12] = [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
+const COMMIT: [f64; 12] =
+    [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 /// Changes that shared a commit.
 const CHANGES: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
@@ -210,21 +211,53 @@ impl Metrics {
             "Calls not answered yet, by how far they got",
             self.in_flight.clone(),
         );
-        registry.register("calls_in_flight_limit", "How many calls may be in flight", self.limit.clone());
+        registry.register(
+            "calls_in_flight_limit",
+            "How many calls may be in flight",
+            self.limit.clone(),
+        );
         registry.register("links", "Nodes that have a link, by transport", self.links.clone());
         registry.register("link_ups", "Links that were made", self.link_ups.clone());
         registry.register("nodes", "Nodes that ever linked", self.nodes.clone());
-        registry.register("nodes_removed", "Nodes that an operator removed", self.nodes_removed.clone());
+        registry.register(
+            "nodes_removed",
+            "Nodes that an operator removed",
+            self.nodes_removed.clone(),
+        );
         registry.register("driver_nodes", "Nodes that have the driver", self.driver_nodes.clone());
         let linked = self.driver_nodes_linked.clone();
         registry.register("driver_nodes_linked", "Nodes that have the driver and a link", linked);
-        registry.register("homes", "Volumes, snapshots and groups whose node is known", self.homes.clone());
-        registry.register("intents_open", "Creates whose outcome nobody knows", self.intents.clone());
-        registry.register("list_slow_nodes", "Nodes that lists did not wait for", self.slow.clone());
-        registry.register("store_queue", "Changes that wait to be made durable", self.queue.clone());
+        registry.register(
+            "homes",
+            "Volumes, snapshots and groups whose node is known",
+            self.homes.clone(),
+        );
+        registry.register(
+            "intents_open",
+            "Creates whose outcome nobody knows",
+            self.intents.clone(),
+        );
+        registry.register(
+            "list_slow_nodes",
+            "Nodes that lists did not wait for",
+            self.slow.clone(),
+        );
+        registry.register(
+            "store_queue",
+            "Changes that wait to be made durable",
+            self.queue.clone(),
+        );
         registry.register("store_commits", "Commits of the store", self.commits.clone());
-        registry.register("store_commit_failures", "Commits that failed", self.commit_failures.clone());
-        registry.register("store_commit_seconds", "How long commits took", self.commit_seconds.clone());
+        registry.register(
+            "store_commit_failures",
+            "Commits that failed",
+            self.commit_failures.clone(),
+        );
+        registry.register(
+            "store_commit_seconds",
+            "How long commits took",
+            self.commit_seconds.clone(),
+        );
         registry.register(
             "store_commit_changes",
             "Changes that shared a commit",

@@ -45,7 +45,8 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     let at = || 0..NODES;
-    let way = || prop_oneof![1 => Just(Way::Lost), 1 => Just(Way::Unanswered), 6 => Just(Way::Answered)];
+    let way =
+        || prop_oneof![1 => Just(Way::Lost), 1 => Just(Way::Unanswered), 6 => Just(Way::Answered)];
     prop_oneof![
         6 => (at(), way()).prop_map(|(at, way)| Event::Publish(at, way)),
         5 => (at(), way()).prop_map(|(at, way)| Event::Unpublish(at, way)),

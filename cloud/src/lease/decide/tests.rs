@@ -98,7 +98,11 @@ fn who_has_it_keeps_it_though_the_store_has_forgotten() {
         assert_eq!(step(after, Step::Release).0, before);
     }
     let mine = held("n1", "p");
-    assert_eq!(step(mine.clone(), Step::Hold(3, "p")), (mine, Verdict::Held(5)), "and is told its epoch");
+    assert_eq!(
+        step(mine.clone(), Step::Hold(3, "p")),
+        (mine, Verdict::Held(5)),
+        "and is told its epoch"
+    );
     let (after, verdict) = step(held("n1", "p"), Step::Hold(5, "q"));
     assert_eq!((verdict, &*after.holder.unwrap().pod), (Verdict::Held(5), "q"));
 }
@@ -141,7 +145,10 @@ fn what_an_operator_took_stays_taken_from_who_had_it_then() {
     }
     // Another node was not meant, nor who was given it later by a store of which this is an older copy.
     assert_eq!(decide(broken.clone(), &node("n2"), Step::Hold(0, "q"), at(11)).1, Verdict::Held(0));
-    assert_eq!(decide(broken.clone(), &node("n1"), Step::Hold(11, "q"), at(12)).1, Verdict::Held(11));
+    assert_eq!(
+        decide(broken.clone(), &node("n1"), Step::Hold(11, "q"), at(12)).1,
+        Verdict::Held(11)
+    );
     // It may ask as any other, and has it again from then on.
     let (again, _) = decide(broken, &node("n1"), Step::Ask("p"), at(12));
     assert_eq!(step(again, Step::Hold(0, "p")).1, Verdict::Held(12));
@@ -152,5 +159,8 @@ fn what_is_attached_to_one_and_had_by_another_is_taken_from_each_alone() {
     let before = attached(held("n2", "p"), "n1");
     assert_eq!(step(before.clone(), Step::Break), (held("n2", "p"), Verdict::Done));
     let taken = decide(before, &node("n2"), Step::Break, AT).0;
-    assert_eq!((taken.holder.is_none(), taken.attached.is_some(), taken.broken.len()), (true, true, 1));
+    assert_eq!(
+        (taken.holder.is_none(), taken.attached.is_some(), taken.broken.len()),
+        (true, true, 1)
+    );
 }

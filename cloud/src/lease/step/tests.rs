@@ -54,10 +54,13 @@ impl World {
     /// The driver calls a node so from now on.
     async fn call(&self, at: &str, node_id: Option<&str>) {
         let (at, node_id) = (node(at), node_id.map(str::to_owned));
-        let info = node_id.map(|node_id| csi::NodeGetInfoResponse { node_id, ..Default::default() });
+        let info =
+            node_id.map(|node_id| csi::NodeGetInfoResponse { node_id, ..Default::default() });
         let info = info.map(|info| info.encode_to_vec().into());
         self.store
-            .write(move |txn| txn.set_at(&driver(), &at, Some(NodeDriver { info, ..NodeDriver::default() })))
+            .write(move |txn| {
+                txn.set_at(&driver(), &at, Some(NodeDriver { info, ..NodeDriver::default() }))
+            })
             .await
             .unwrap();
     }
@@ -101,7 +104,10 @@ impl World {
     }
 
     async fn take_from(&self, at: &'static str) {
-        self.store.write(move |txn| step(txn, &driver(), &volume(), &node(at), Step::Break)).await.unwrap();
+        self.store
+            .write(move |txn| step(txn, &driver(), &volume(), &node(at), Step::Break))
+            .await
+            .unwrap();
     }
 
     fn own(&self) -> Option<LeaseRecord> {
@@ -151,9 +157,11 @@ async fn a_driver_calls_nodes_as_it_likes_and_an_unknown_one_is_its_own_to_refus
 #[tokio::test]
 async fn a_node_whose_name_has_changed_or_is_not_known_is_detached_all_the_same() {
     let world = World::new(Memory::default()).await;
-    for (before, now, by) in
-        [("id-n1", Some("other"), "id-n1"), ("id-n1", Some("other"), "other"), ("id-n1", None, "id-n1")]
-    {
+    for (before, now, by) in [
+        ("id-n1", Some("other"), "id-n1"),
+        ("id-n1", Some("other"), "other"),
+        ("id-n1", None, "id-n1"),
+    ] {
         world.call("n1", Some(before)).await;
         world.attach(before).await.unwrap();
         world.ask("n1").await;
@@ -161,7 +169,11 @@ async fn a_node_whose_name_has_changed_or_is_not_known_is_detached_all_the_same(
         world.attach(before).await.unwrap();
         assert!(world.attach("id-n2").await.is_err(), "{now:?}");
         world.detach(by).await;
-        assert_eq!((world.attached(), world.holder().as_deref()), (None, Some("n1")), "{now:?} {by}");
+        assert_eq!(
+            (world.attached(), world.holder().as_deref()),
+            (None, Some("n1")),
+            "{now:?} {by}"
+        );
         // The owner's own, maybe: that is the driver's to say.
         if now.is_none() {
             world.attach(before).await.unwrap();
@@ -241,7 +253,11 @@ async fn what_a_node_says_of_epochs_counts_and_leaves_room_for_more() {
     let world = World::new(Memory::default()).await;
     world.ask("n1").await;
     let later = now() + 1_000_000_000;
-    assert_eq!(world.hold("n2", later).await, Outcome::Held { epoch: later }, "an older copy was put back");
+    assert_eq!(
+        world.hold("n2", later).await,
+        Outcome::Held { epoch: later },
+        "an older copy was put back"
+    );
     assert_eq!(world.store.read(State::epoch), later + 1);
     assert!(
         matches!(world.hold("n1", later).await, Outcome::Fenced { why } if why.contains("node n2 has it"))
@@ -287,8 +303,12 @@ async fn nobody_speaks_of_what_it_cannot_have_or_on_a_link_that_is_gone() {
     let world = World::new(Memory::default()).await;
     assert!(not_now(world.ask("n7").await).contains("never had"));
     not_now(world.say_of("n1", &"v".repeat(5000), Said::Release).await);
-    let late =
-        Request { id: 1, driver: driver(), volume: "v".into(), step: Said::Ask { pod: String::new() } };
+    let late = Request {
+        id: 1,
+        driver: driver(),
+        volume: "v".into(),
+        step: Said::Ask { pod: String::new() },
+    };
     assert_eq!(said(&world.store, &world.links, &node("n1"), late, (|| false, || {})).await, None);
     assert_eq!(world.own(), None);
 }
@@ -321,7 +341,8 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
         let world = World::of_scope(Memory::default(), Some(Scope::Node)).await;
         let topology = csi::Topology { segments: [("zone".to_owned(), "z1".to_owned())].into() };
         let volume_of = csi::Volume { accessible_topology: vec![topology], ..Default::default() };
-        let entry = csi::list_volumes_response::Entry { volume: Some(volume_of), ..Default::default() };
+        let entry =
+            csi::list_volumes_response::Entry { volume: Some(volume_of), ..Default::default() };
         let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(node("n1"), 1) };
         let at = NodeDriver {
             segments: [std::sync::Arc::new(("zone".to_owned(), zone.to_owned()))].into(),
@@ -365,7 +386,8 @@ async fn a_node_has_only_so_many_volumes() {
     for step in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
         let own = Request { id: 1, driver: driver(), volume: "v".into(), step };
         let full = || told.set(told.get() + 1);
-        let answer = said(&world.store, &world.links, &node("n1"), own, (|| true, full)).await.unwrap();
+        let answer =
+            said(&world.store, &world.links, &node("n1"), own, (|| true, full)).await.unwrap();
         assert!(not_now(answer).contains("has 10000 volumes"));
     }
     assert_eq!(told.get(), 2);

@@ -14,14 +14,17 @@ const NEW: &[u8] = b"\x0a\x05\x0a\x03\x08\xe7\x07";
 fn says(types: &[rpc::Type]) -> Bytes {
     let capability = |kind: &rpc::Type| {
         let rpc = csi::controller_service_capability::Rpc { r#type: (*kind).into() };
-        csi::ControllerServiceCapability { r#type: Some(csi::controller_service_capability::Type::Rpc(rpc)) }
+        csi::ControllerServiceCapability {
+            r#type: Some(csi::controller_service_capability::Type::Rpc(rpc)),
+        }
     };
     let capabilities = types.iter().map(capability).collect();
     csi::ControllerGetCapabilitiesResponse { capabilities }.encode_to_vec().into()
 }
 
 fn of(said: &[Option<Bytes>]) -> Agreed {
-    let names: Vec<NodeName> = (0..said.len()).map(|i| format!("n{i:04}").parse().unwrap()).collect();
+    let names: Vec<NodeName> =
+        (0..said.len()).map(|i| format!("n{i:04}").parse().unwrap()).collect();
     agree(Capabilities::Controller, names.iter().zip(said.iter().map(Option::as_ref)))
 }
 
@@ -37,7 +40,10 @@ fn nodes_that_say_the_same_are_quoted() {
         assert_eq!((agreed.answer.as_ref(), agreed.mismatches.len()), (Some(&answer), 0));
     }
     // What cannot be read is passed on too, if it is all there is.
-    assert_eq!(of(&[Some(Bytes::from_static(b"\xff"))]).answer.as_deref(), Some(b"\xff".as_slice()));
+    assert_eq!(
+        of(&[Some(Bytes::from_static(b"\xff"))]).answer.as_deref(),
+        Some(b"\xff".as_slice())
+    );
     assert_eq!(of(&[None, None]), Agreed { answer: None, mismatches: Vec::new() });
     assert_eq!(of(&[]), Agreed { answer: None, mismatches: Vec::new() });
 }
@@ -78,17 +84,24 @@ fn a_node_that_talks_nonsense_takes_nothing_from_the_others() {
     let good = Some(says(&[CloneVolume]));
     let agreed = of(&[good.clone(), Some(Bytes::from_static(b"\xff")), good.clone()]);
     assert_eq!(agreed.answer, good);
-    assert_eq!(told(&agreed), ["an answer to ControllerGetCapabilities that is no protobuf only at n0001"]);
+    assert_eq!(
+        told(&agreed),
+        ["an answer to ControllerGetCapabilities that is no protobuf only at n0001"]
+    );
     assert_eq!(of(&[None, Some(Bytes::from_static(b"\xff"))]).answer, None);
 }
 
 #[test]
 fn of_thousands_a_few_are_named_and_the_rest_counted() {
     let (plain, more) = (Some(says(&[CloneVolume])), Some(says(&[CloneVolume, ListVolumes])));
-    let said: Vec<_> = (0..5000).map(|i| if i % 50 == 0 { more.clone() } else { plain.clone() }).collect();
+    let said: Vec<_> =
+        (0..5000).map(|i| if i % 50 == 0 { more.clone() } else { plain.clone() }).collect();
     let agreed = of(&said);
     assert_eq!(agreed.answer, plain);
-    assert_eq!(told(&agreed), ["LIST_VOLUMES only at n0000, n0050, n0100, n0150, n0200 and 95 more"]);
+    assert_eq!(
+        told(&agreed),
+        ["LIST_VOLUMES only at n0000, n0050, n0100, n0150, n0200 and 95 more"]
+    );
     // Every node with something of its own: told are some of it only.
     let own = |i: u32| [0x12, 4].into_iter().chain(i.to_le_bytes()).collect::<Bytes>();
     assert_eq!(of(&(0..5000).map(|i| Some(own(i))).collect::<Vec<_>>()).mismatches.len(), MANY);
@@ -97,10 +110,18 @@ fn of_thousands_a_few_are_named_and_the_rest_counted() {
 #[test]
 fn each_method_has_its_own_names() {
     for (kind, raw, expected) in [
-        (Capabilities::Plugin, b"\x0a\x04\x0a\x02\x08\x02".as_slice(), "VOLUME_ACCESSIBILITY_CONSTRAINTS"),
+        (
+            Capabilities::Plugin,
+            b"\x0a\x04\x0a\x02\x08\x02".as_slice(),
+            "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+        ),
         (Capabilities::Plugin, b"\x0a\x04\x12\x02\x08\x01", "VOLUME_EXPANSION ONLINE"),
         (Capabilities::Controller, b"\x0a\x04\x0a\x02\x08\x01", "CREATE_DELETE_VOLUME"),
-        (Capabilities::Group, b"\x0a\x04\x0a\x02\x08\x01", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+        (
+            Capabilities::Group,
+            b"\x0a\x04\x0a\x02\x08\x01",
+            "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT",
+        ),
         (Capabilities::Node, b"\x0a\x04\x0a\x02\x08\x01", "STAGE_UNSTAGE_VOLUME"),
     ] {
         assert_eq!(name(kind, raw), expected);

@@ -17,8 +17,8 @@ use crate::state::store::key;
 use crate::state::store::key::KeyError;
 use crate::state::store::table::Table;
 use crate::state::store::value::{
-    AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue, LeaseValue,
-    NodeDriverValue, NodeValue,
+    AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue,
+    LeaseValue, NodeDriverValue, NodeValue,
 };
 
 /// A change as bytes; without a value the record is to be removed.
@@ -43,21 +43,26 @@ pub(super) enum CodecError {
 /// Makes a change into bytes.
 pub(super) fn encode(change: &Change) -> Row {
     let (key, value) = match change {
-        Change::Home(driver, id, home) => {
-            (key::of_id(driver, id), home.as_ref().map(|home| HomeValue::from(home).encode_to_vec()))
-        }
-        Change::Intent(driver, id, intent) => {
-            (key::of_id(driver, id), intent.as_ref().map(|intent| IntentValue::from(intent).encode_to_vec()))
-        }
-        Change::NodeDriver(driver, node, at) => {
-            (key::of_node(driver, node), at.as_ref().map(|at| NodeDriverValue::from(at).encode_to_vec()))
-        }
+        Change::Home(driver, id, home) => (
+            key::of_id(driver, id),
+            home.as_ref().map(|home| HomeValue::from(home).encode_to_vec()),
+        ),
+        Change::Intent(driver, id, intent) => (
+            key::of_id(driver, id),
+            intent.as_ref().map(|intent| IntentValue::from(intent).encode_to_vec()),
+        ),
+        Change::NodeDriver(driver, node, at) => (
+            key::of_node(driver, node),
+            at.as_ref().map(|at| NodeDriverValue::from(at).encode_to_vec()),
+        ),
         Change::Node(name, node) => {
-            let value = node.as_ref().map(|node| NodeValue { since: node.since, removed: node.removed });
+            let value =
+                node.as_ref().map(|node| NodeValue { since: node.since, removed: node.removed });
             (name.as_str().into(), value.map(|value| value.encode_to_vec()))
         }
         Change::Elected(driver, node) => {
-            let value = node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
+            let value =
+                node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
             (driver.as_str().into(), value)
         }
         Change::Lease(driver, id, own) => {
@@ -80,7 +85,12 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// The change that puts this record there.
-    pub(super) fn decode(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<Change, StoreError> {
+    pub(super) fn decode(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Change, StoreError> {
         self.change(table, key, value).map_err(|source| StoreError::Record {
             table: table.name(),
             key: key.escape_ascii().to_string(),
@@ -96,7 +106,11 @@ impl Decoder {
             }
             Table::Intents => {
                 let (driver, rest) = self.driver(key)?;
-                Change::Intent(driver, key::id(rest)?, Some(self.intent(IntentValue::decode(value)?)?))
+                Change::Intent(
+                    driver,
+                    key::id(rest)?,
+                    Some(self.intent(IntentValue::decode(value)?)?),
+                )
             }
             Table::NodeDrivers => {
                 let (driver, rest) = self.driver(key)?;
@@ -130,8 +144,10 @@ impl Decoder {
     }
 
     fn home(&mut self, value: HomeValue) -> Result<Home, CodecError> {
-        let source =
-            value.source.map(|source| key::id_of(source.kind, &source.method, source.text)).transpose()?;
+        let source = value
+            .source
+            .map(|source| key::id_of(source.kind, &source.method, source.text))
+            .transpose()?;
         Ok(Home {
             node: self.node(&value.node)?,
             name: value.name.map(Into::into),

@@ -42,9 +42,13 @@ pub struct File {
 /// Why a file is no store.
 #[derive(Debug, thiserror::Error)]
 enum FileError {
-    #[error("another process has it open; a store in a file is for one csi-cloud, stop the other first")]
+    #[error(
+        "another process has it open; a store in a file is for one csi-cloud, stop the other first"
+    )]
     InUse,
-    #[error("it was made by a newer csi-cloud, in format {0}; this one knows {FORMAT}, start the newer one")]
+    #[error(
+        "it was made by a newer csi-cloud, in format {0}; this one knows {FORMAT}, start the newer one"
+    )]
     Newer(u64),
     #[error("it is no store of csi-cloud; is the path right?")]
     Unknown,
@@ -69,7 +73,9 @@ impl From<redb::Error> for FileError {
         match error {
             redb::Error::DatabaseAlreadyOpen => Self::InUse,
             redb::Error::Io(error) => Self::Io(error),
-            error @ (redb::Error::Corrupted(_) | redb::Error::TableDoesNotExist(_)) => Self::Damaged(error),
+            error @ (redb::Error::Corrupted(_) | redb::Error::TableDoesNotExist(_)) => {
+                Self::Damaged(error)
+            }
             error => Self::Other(error),
         }
     }

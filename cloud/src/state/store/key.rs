@@ -84,6 +84,7 @@ pub(super) fn text(key: &[u8]) -> Result<&str, KeyError> {
 pub(super) fn id(rest: &[u8]) -> Result<Id, KeyError> {
     let (kind, rest) = rest.split_first().ok_or(KeyError::Key)?;
     let text = text(rest)?;
-    let (method, text) = if *kind == NAME { text.split_once('\0').ok_or(KeyError::Key)? } else { ("", text) };
+    let (method, text) =
+        if *kind == NAME { text.split_once('\0').ok_or(KeyError::Key)? } else { ("", text) };
     id_of((*kind).into(), method, text.to_owned())
 }

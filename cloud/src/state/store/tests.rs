@@ -131,19 +131,22 @@ fn any_node_driver() -> impl Strategy<Value = NodeDriver> {
     let alike = btree_map("[A-Z]{1,5}", bytes(), 0..3).prop_map(Arc::new);
     let place = vec((text(), text()).prop_map(Arc::new), 0..3).prop_map(Into::into);
     (alike, option::of(bytes()), place, any::<u64>(), option::of(any::<u64>())).prop_map(
-        |(answers, info, segments, listed, gone)| NodeDriver { answers, info, segments, listed, gone },
+        |(answers, info, segments, listed, gone)| NodeDriver {
+            answers,
+            info,
+            segments,
+            listed,
+            gone,
+        },
     )
 }
 
 fn any_lease() -> impl Strategy<Value = LeaseRecord> {
     let text = || boxed().prop_map(Option::unwrap_or_default);
-    let owner = (node(), any::<u64>(), text(), any::<u64>()).prop_map(|(node, epoch, pod, since)| Holder {
-        node,
-        epoch,
-        pod,
-        since,
-    });
-    let attached = (node(), text(), any::<u64>()).prop_map(|(node, id, since)| Attached { node, id, since });
+    let owner = (node(), any::<u64>(), text(), any::<u64>())
+        .prop_map(|(node, epoch, pod, since)| Holder { node, epoch, pod, since });
+    let attached =
+        (node(), text(), any::<u64>()).prop_map(|(node, id, since)| Attached { node, id, since });
     let broken = (node(), any::<u64>()).prop_map(|(node, epoch)| Broken { node, epoch });
     (option::of(owner), option::of(attached), vec(broken, 0..3))
         .prop_map(|(owner, attached, broken)| LeaseRecord { holder: owner, attached, broken })
@@ -151,15 +154,18 @@ fn any_lease() -> impl Strategy<Value = LeaseRecord> {
 
 /// Boxed, as a tree of all of them would not fit on a test's stack.
 pub(super) fn change() -> BoxedStrategy<Change> {
-    let of_node =
-        (any::<u64>(), option::of(any::<u64>())).prop_map(|(since, removed)| Node { since, removed });
-    let home = (driver(), id(), option::of(any_home())).prop_map(|(d, id, home)| Change::Home(d, id, home));
-    let intent = (driver(), id(), option::of(any_intent())).prop_map(|(d, id, it)| Change::Intent(d, id, it));
-    let at =
-        (driver(), node(), option::of(any_node_driver())).prop_map(|(d, n, at)| Change::NodeDriver(d, n, at));
+    let of_node = (any::<u64>(), option::of(any::<u64>()))
+        .prop_map(|(since, removed)| Node { since, removed });
+    let home = (driver(), id(), option::of(any_home()))
+        .prop_map(|(d, id, home)| Change::Home(d, id, home));
+    let intent = (driver(), id(), option::of(any_intent()))
+        .prop_map(|(d, id, it)| Change::Intent(d, id, it));
+    let at = (driver(), node(), option::of(any_node_driver()))
+        .prop_map(|(d, n, at)| Change::NodeDriver(d, n, at));
     let node_of = (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of));
     let elected = (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n));
-    let owner = (driver(), id(), option::of(any_lease())).prop_map(|(d, id, own)| Change::Lease(d, id, own));
+    let owner = (driver(), id(), option::of(any_lease()))
+        .prop_map(|(d, id, own)| Change::Lease(d, id, own));
     prop_oneof![
         4 => home.boxed(),
         4 => intent.boxed(),

@@ -69,7 +69,9 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
         match lines.next().transpose()? {
             Some(Line::Begin { format: FORMAT }) => {}
             Some(Line::Begin { format }) => {
-                bail!("it was exported by a newer csi-cloud, in format {format}; this one knows {FORMAT}")
+                bail!(
+                    "it was exported by a newer csi-cloud, in format {format}; this one knows {FORMAT}"
+                )
             }
             _ => bail!("it is no export of a store: the first line does not say so"),
         }
@@ -77,11 +79,12 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
         let end = loop {
             match lines.next().transpose()? {
                 Some(Line::End { records }) => break records,
-                Some(line) => {
-                    batch.push(Change::try_from(line).map_err(|_| anyhow::anyhow!("it begins twice"))?)
-                }
+                Some(line) => batch
+                    .push(Change::try_from(line).map_err(|_| anyhow::anyhow!("it begins twice"))?),
                 None => {
-                    bail!("the export was cut off: its last line, which counts the records, is not there")
+                    bail!(
+                        "the export was cut off: its last line, which counts the records, is not there"
+                    )
                 }
             }
             records += 1;
@@ -91,7 +94,9 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
             }
         };
         if end != records || lines.next().is_some() {
-            bail!("the export has {records} records and should have {end}, or goes on after its end");
+            bail!(
+                "the export has {records} records and should have {end}, or goes on after its end"
+            );
         }
         Ok(store.commit(&batch)?)
     })

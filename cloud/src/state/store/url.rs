@@ -104,7 +104,9 @@ impl fmt::Display for StoreAt {
 /// RFC 8089: a file URL is `file:PATH` or `file://HOST/PATH`; the file must be here, so the host is empty.
 fn path(rest: &str) -> Option<PathBuf> {
     let path = match rest.strip_prefix("//") {
-        Some(after) => Some(after).filter(|path| path.starts_with('/') && !path.starts_with("//"))?,
+        Some(after) => {
+            Some(after).filter(|path| path.starts_with('/') && !path.starts_with("//"))?
+        }
         None => rest,
     };
     // A directory cannot be the file.

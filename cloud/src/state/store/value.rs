@@ -170,7 +170,8 @@ impl From<&LeaseRecord> for LeaseValue {
             since: attached.since,
         });
         let broken = own.broken.iter();
-        let broken = broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
+        let broken =
+            broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
         Self { holder, attached, broken: broken.collect() }
     }
 }
@@ -179,14 +180,21 @@ impl From<&Home> for HomeValue {
     fn from(home: &Home) -> Self {
         let id = |id: &Id| {
             let (kind, method, text) = parts(id);
-            IdValue { kind: kind.into(), method: method.unwrap_or_default().into(), text: text.into() }
+            IdValue {
+                kind: kind.into(),
+                method: method.unwrap_or_default().into(),
+                text: text.into(),
+            }
         };
         Self {
             node: home.node.to_string(),
             name: home.name.as_deref().map(Into::into),
             entry: home.entry.clone(),
             claim: home.claim.as_deref().map(Into::into),
-            parameters: home.parameters.as_deref().map(|ours| ParametersValue { ours: ours.clone() }),
+            parameters: home
+                .parameters
+                .as_deref()
+                .map(|ours| ParametersValue { ours: ours.clone() }),
             source: home.source.as_deref().map(id),
             since: home.since,
             absent: home.absent,
@@ -211,13 +219,21 @@ impl From<&Intent> for IntentValue {
 impl From<&Claim> for ClaimValue {
     fn from(claim: &Claim) -> Self {
         let text = |text: &str| text.to_owned();
-        Self { namespace: text(&claim.namespace), name: text(&claim.name), volume: text(&claim.volume) }
+        Self {
+            namespace: text(&claim.namespace),
+            name: text(&claim.name),
+            volume: text(&claim.volume),
+        }
     }
 }
 
 impl From<ClaimValue> for Claim {
     fn from(claim: ClaimValue) -> Self {
-        Self { namespace: claim.namespace.into(), name: claim.name.into(), volume: claim.volume.into() }
+        Self {
+            namespace: claim.namespace.into(),
+            name: claim.name.into(),
+            volume: claim.volume.into(),
+        }
     }
 }
 
@@ -239,7 +255,11 @@ impl From<NodeDriverValue> for NodeDriver {
         Self {
             answers: Arc::new(at.answers),
             info: at.info,
-            segments: at.segments.into_iter().map(|segment| Arc::new((segment.key, segment.value))).collect(),
+            segments: at
+                .segments
+                .into_iter()
+                .map(|segment| Arc::new((segment.key, segment.value)))
+                .collect(),
             listed: at.listed,
             gone: at.gone,
         }

@@ -48,7 +48,8 @@ backends! {
 }
 
 fn any_batches(store: &mut impl Reopen) {
-    let mut runner = TestRunner::new(Config { cases: 8, failure_persistence: None, ..Config::default() });
+    let mut runner =
+        TestRunner::new(Config { cases: 8, failure_persistence: None, ..Config::default() });
     // Each case goes on with the store of the one before, as a csi-cloud does.
     let store = std::cell::RefCell::new(store);
     let all = std::cell::RefCell::new(Vec::new());
@@ -69,8 +70,13 @@ fn any_batches(store: &mut impl Reopen) {
 
 fn overriding(store: &mut impl Reopen) {
     let (one, other) = (volume("v", Some(home("n1"))), volume("v", Some(home("n2"))));
-    let changes =
-        [one.clone(), volume("w", Some(home("n1"))), volume("w", None), other.clone(), volume("x", None)];
+    let changes = [
+        one.clone(),
+        volume("w", Some(home("n1"))),
+        volume("w", None),
+        other.clone(),
+        volume("x", None),
+    ];
     store.open().commit(&changes).unwrap();
     assert_eq!(loaded(&mut *store.open()).unwrap(), expected(std::slice::from_ref(&other)));
     store.open().commit(std::slice::from_ref(&one)).unwrap();

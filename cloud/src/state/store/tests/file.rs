@@ -48,10 +48,18 @@ fn a_newer_format_is_refused() {
     drop(File::open(&path).unwrap());
     let database = Database::open(&path).unwrap();
     let writing = database.begin_write().unwrap();
-    writing.open_table(TableDefinition::<&str, u64>::new("meta")).unwrap().insert("format", 2).unwrap();
+    writing
+        .open_table(TableDefinition::<&str, u64>::new("meta"))
+        .unwrap()
+        .insert("format", 2)
+        .unwrap();
     writing.commit().unwrap();
     drop(database);
-    assert!(refusal(&path).contains("made by a newer csi-cloud, in format 2"), "{}", refusal(&path));
+    assert!(
+        refusal(&path).contains("made by a newer csi-cloud, in format 2"),
+        "{}",
+        refusal(&path)
+    );
 }
 
 #[test]
@@ -63,13 +71,22 @@ fn a_store_of_before_it_knew_of_owners_is_read_and_takes_them() {
     let database = Database::open(&path).unwrap();
     let writing = database.begin_write().unwrap();
     for table in ["owners", "epochs"] {
-        assert!(writing.delete_table(TableDefinition::<&[u8], &[u8]>::new(table)).unwrap(), "{table}");
+        assert!(
+            writing.delete_table(TableDefinition::<&[u8], &[u8]>::new(table)).unwrap(),
+            "{table}"
+        );
     }
     writing.commit().unwrap();
     drop(database);
-    assert_eq!(loaded(&mut File::open(&path).unwrap()).unwrap(), expected(std::slice::from_ref(&before)));
-    let own =
-        Change::Lease("d.example".parse().unwrap(), Id::Volume("v".into()), Some(LeaseRecord::default()));
+    assert_eq!(
+        loaded(&mut File::open(&path).unwrap()).unwrap(),
+        expected(std::slice::from_ref(&before))
+    );
+    let own = Change::Lease(
+        "d.example".parse().unwrap(),
+        Id::Volume("v".into()),
+        Some(LeaseRecord::default()),
+    );
     let more = [own, Change::Epoch(7)];
     File::open(&path).unwrap().commit(&more).unwrap();
     let all = [&[before], more.as_slice()].concat();
@@ -83,7 +100,10 @@ fn what_is_no_store_is_left_alone() {
     for (content, said) in [
         (b"".as_slice(), "it is empty"),
         (b"redb", "no store of csi-cloud"),
-        (b"#!/bin/sh\necho something that is much longer than a header of redb would ever be\n", "no store"),
+        (
+            b"#!/bin/sh\necho something that is much longer than a header of redb would ever be\n",
+            "no store",
+        ),
     ] {
         put(&path, content);
         assert!(refusal(&path).contains(said), "{}", refusal(&path));
@@ -105,7 +125,11 @@ fn a_record_that_cannot_be_read_is_named() {
     let database = Database::open(&path).unwrap();
     let writing = database.begin_write().unwrap();
     let homes = TableDefinition::<&[u8], &[u8]>::new("homes");
-    writing.open_table(homes).unwrap().insert(b"d.example\0\x01vol".as_slice(), b"\xff".as_slice()).unwrap();
+    writing
+        .open_table(homes)
+        .unwrap()
+        .insert(b"d.example\0\x01vol".as_slice(), b"\xff".as_slice())
+        .unwrap();
     writing.commit().unwrap();
     drop(database);
     let error = loaded(&mut File::open(&path).unwrap()).unwrap_err();
@@ -116,7 +140,8 @@ fn a_record_that_cannot_be_read_is_named() {
 /// A store in some pages, and what was in it after each commit.
 fn filled(path: &Path) -> [Kept; 2] {
     let mut file = File::open(path).unwrap();
-    let mut changes: Vec<_> = (0..300).map(|n| volume(format!("vol-{n}"), Some(home("n1")))).collect();
+    let mut changes: Vec<_> =
+        (0..300).map(|n| volume(format!("vol-{n}"), Some(home("n1")))).collect();
     file.commit(&changes).unwrap();
     let before = expected(&changes);
     let more: Vec<_> = (200..310).map(|n| volume(format!("vol-{n}"), Some(home("n2")))).collect();
@@ -135,7 +160,8 @@ fn flipped(path: &Path, step: usize) -> Vec<Option<Kept>> {
     let whole = fs::read(path).unwrap();
     let damaged = path.with_extension("damaged");
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
-    let positions = (0..320).step_by(step).chain((320..used).step_by((used * step / 300).max(1) | 1));
+    let positions =
+        (0..320).step_by(step).chain((320..used).step_by((used * step / 300).max(1) | 1));
     let flip = |at: usize| {
         let mut content = whole.clone();
         content[at] ^= 1 << (at % 8);
@@ -152,7 +178,11 @@ fn a_flipped_bit_is_found_or_does_not_matter() {
     let [_, kept] = filled(&path);
     let found = flipped(&path, 2);
     let refused = found.iter().filter(|found| found.is_none()).count();
-    assert!(refused > found.len() / 10, "{refused} of {} flips were found: does anything look?", found.len());
+    assert!(
+        refused > found.len() / 10,
+        "{refused} of {} flips were found: does anything look?",
+        found.len()
+    );
     assert!(found.into_iter().flatten().all(|found| found == kept), "something else is shown");
 }
 
@@ -173,7 +203,10 @@ fn after_a_crash_a_flipped_bit_costs_the_last_commit_at_most() {
     put(&crashed, &fs::read(&path).unwrap());
     let found = flipped(&crashed, 6);
     assert!(found.iter().any(Option::is_some));
-    assert!(found.into_iter().flatten().all(|found| states[1..].contains(&found)), "something else is shown");
+    assert!(
+        found.into_iter().flatten().all(|found| states[1..].contains(&found)),
+        "something else is shown"
+    );
 }
 
 #[test]

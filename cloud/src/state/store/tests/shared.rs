@@ -69,7 +69,10 @@ async fn a_write_sees_those_before_it_in_its_batch() {
     let (first, second) = join(keep(&store, v("one"), "n1"), keep(&store, v("one"), "n2")).await;
     assert_eq!(commits.load(Ordering::Relaxed), 1);
     assert_eq!((first.unwrap(), second.unwrap()), (None, Some(home("n1").node)));
-    assert_eq!(store.read(|state| state.driver(&d()).unwrap().home(&v("one")).cloned()), Some(home("n2")));
+    assert_eq!(
+        store.read(|state| state.driver(&d()).unwrap().home(&v("one")).cloned()),
+        Some(home("n2"))
+    );
 }
 
 #[tokio::test]
@@ -124,8 +127,12 @@ fn loads(kept: &Kept) -> HashMap<(DriverName, NodeName), u64> {
     let mut loads = HashMap::new();
     for change in kept.values() {
         let counted = match change {
-            Change::Home(driver, Id::Volume(_), Some(home)) if !home.lost => Some((driver, &home.node)),
-            Change::Intent(driver, _, Some(intent)) if intent.made.is_none() => Some((driver, &intent.node)),
+            Change::Home(driver, Id::Volume(_), Some(home)) if !home.lost => {
+                Some((driver, &home.node))
+            }
+            Change::Intent(driver, _, Some(intent)) if intent.made.is_none() => {
+                Some((driver, &intent.node))
+            }
             _ => None,
         };
         if let Some((driver, node)) = counted {
@@ -138,7 +145,8 @@ fn loads(kept: &Kept) -> HashMap<(DriverName, NodeName), u64> {
 fn agree(state: &State, kept: &Kept) -> Result<(), TestCaseError> {
     let loads = loads(kept);
     for (driver, of) in state.drivers() {
-        let load = |node: &NodeName| loads.get(&(driver.clone(), node.clone())).copied().unwrap_or(0);
+        let load =
+            |node: &NodeName| loads.get(&(driver.clone(), node.clone())).copied().unwrap_or(0);
         for node in (0..4).map(|n| format!("n{n}").parse().unwrap()) {
             prop_assert_eq!(of.load(&node), load(&node), "{} at {}", driver, node);
         }

@@ -12,18 +12,25 @@ const HOMES: usize = 1_000_000;
 
 fn grown(path: &Path) {
     let mut file = File::open(path).unwrap();
-    let nodes = |n: usize| Change::Node(format!("node-{n}").parse().unwrap(), Some(Node::default()));
+    let nodes =
+        |n: usize| Change::Node(format!("node-{n}").parse().unwrap(), Some(Node::default()));
     file.commit(&(0..NODES).map(nodes).collect::<Vec<_>>()).unwrap();
-    let alike: BTreeMap<_, _> = (0..4).map(|n| (format!("Method{n}"), vec![n; 40].into())).collect();
+    let alike: BTreeMap<_, _> =
+        (0..4).map(|n| (format!("Method{n}"), vec![n; 40].into())).collect();
     let at = |n: usize| {
         let at = NodeDriver {
             answers: Arc::new(alike.clone()),
             info: Some(vec![1; 60].into()),
-            segments: [Arc::new(("topology.edge-csi.io/node".to_owned(), format!("node-{n}")))].into(),
+            segments: [Arc::new(("topology.edge-csi.io/node".to_owned(), format!("node-{n}")))]
+                .into(),
             listed: 1,
             gone: None,
         };
-        Change::NodeDriver("d.example".parse().unwrap(), format!("node-{n}").parse().unwrap(), Some(at))
+        Change::NodeDriver(
+            "d.example".parse().unwrap(),
+            format!("node-{n}").parse().unwrap(),
+            Some(at),
+        )
     };
     file.commit(&(0..NODES).map(at).collect::<Vec<_>>()).unwrap();
     for begin in (0..HOMES).step_by(100_000) {
@@ -83,6 +90,9 @@ fn commits_in_a_second() {
             file.commit(&changes.collect::<Vec<_>>()).unwrap();
         }
         let rate = f64::from(times) / begun.elapsed().as_secs_f64();
-        println!("batches of {batch}: {rate:.0} commits/s, {:.0} changes/s", rate * f64::from(batch));
+        println!(
+            "batches of {batch}: {rate:.0} commits/s, {:.0} changes/s",
+            rate * f64::from(batch)
+        );
     }
 }

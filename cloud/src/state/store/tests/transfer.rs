@@ -96,7 +96,10 @@ fn a_line_can_be_read_by_people() {
     let name = Id::Name(Method::CreateVolume, "pvc \0".into());
     let node = "n1".parse().unwrap();
     let intent = Intent { node, since: 1, until: 2, made: None, claim: None };
-    File::open(&path).unwrap().commit(&[Change::Intent("d".parse().unwrap(), name, Some(intent))]).unwrap();
+    File::open(&path)
+        .unwrap()
+        .commit(&[Change::Intent("d".parse().unwrap(), name, Some(intent))])
+        .unwrap();
     assert_eq!(
         exported(&path),
         "{\"csi-cloud store\":{\"format\":1}}\n\
@@ -121,8 +124,13 @@ fn linked(node: &str) -> Change {
 }
 
 fn intent(method: Method, made: &str) -> Change {
-    let intent =
-        Intent { node: "n1".parse().unwrap(), since: 1, until: 2, made: Some(made.into()), claim: None };
+    let intent = Intent {
+        node: "n1".parse().unwrap(),
+        since: 1,
+        until: 2,
+        made: Some(made.into()),
+        claim: None,
+    };
     Change::Intent("d.example".parse().unwrap(), Id::Name(method, "pvc".into()), Some(intent))
 }
 
@@ -146,11 +154,17 @@ fn what_does_not_agree_is_said() {
     for (changes, said) in [
         (vec![intent(Method::CreateVolume, "v")], Some("has no home")),
         (vec![intent(Method::CreateVolume, "v"), volume("v", Some(listed("v")))], None),
-        (vec![intent(Method::CreateSnapshot, "v"), volume("v", Some(home("n1")))], Some("has no home")),
+        (
+            vec![intent(Method::CreateSnapshot, "v"), volume("v", Some(home("n1")))],
+            Some("has no home"),
+        ),
         (vec![intent(Method::DeleteVolume, "v")], Some("nothing is made by this")),
         (vec![volume("v", Some(home("n3")))], Some("n3 never linked")),
         (vec![volume("v", Some(Home { lost: true, ..home("n1") }))], Some("was not removed")),
-        (vec![volume("v", Some(Home { rivals, ..home("n1") }))], Some("n2 says that it lives there")),
+        (
+            vec![volume("v", Some(Home { rivals, ..home("n1") }))],
+            Some("n2 says that it lives there"),
+        ),
         (vec![volume("v", Some(listed("w")))], Some("lists show it as volume \"w\"")),
         (
             vec![volume("v", Some(Home { entry: b"\xff".as_slice().into(), ..home("n1") }))],
