@@ -1,7 +1,8 @@
-//! Makes the certificates of both ends, until edges can join by themselves.
+//! Creates the CA and the certificates of both ends, until edges can enrol by themselves.
 //!
-//! The cloud's certificate names hosts and is for servers; a node's has the node's name as its only URI and
-//! is for clients. Files that are there are never replaced: a lost CA key cuts off every edge.
+//! The cloud's certificate names hosts and is for servers. A node's certificate has one URI with
+//! the node's name and is for clients. Existing files are never replaced, because a lost CA key
+//! cuts off every edge.
 
 use std::path::Path;
 
@@ -15,14 +16,14 @@ use rcgen::{
 };
 
 const NAME: &str = "Edge CSI CA";
-/// A certificate is valid from a while ago, for a peer whose clock is behind.
+/// Certificates are valid from some time ago, because a peer's clock may be behind.
 const SLACK: std::time::Duration = std::time::Duration::from_secs(3600);
 const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
 
-/// Makes a CA, and the cloud's certificate for these hosts.
+/// Creates a CA and the cloud's certificate for these hosts.
 ///
 /// # Errors
-/// A file is there already or cannot be written, or a host is no name and no address.
+/// A file exists already or cannot be written, or a host is neither a name nor an address.
 pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir)
         .with_context(|| format!("the directory {} cannot be made", dir.display()))?;
@@ -39,7 +40,8 @@ pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
         CertificateParams::new(hosts.to_vec()).context("a --host is no name and no address")?;
     cloud.distinguished_name.push(DnType::CommonName, "csi-cloud");
     cloud.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let (ca_params, ca_key) = (ca(days.saturating_mul(10)), KeyPair::generate()?);
+    let ca_params = ca(days.saturating_mul(10));
+    let ca_key = KeyPair::generate()?;
     let certificate = ca_params.self_signed(&ca_key)?;
     keep(dir, "ca", &certificate.pem(), &ca_key)?;
     let key = KeyPair::generate()?;
@@ -48,11 +50,11 @@ pub fn init(dir: &Path, hosts: &[String], days: u16) -> anyhow::Result<()> {
     check(dir, "cloud", Role::Cloud)
 }
 
-/// A CA that is there.
+/// An existing CA.
 pub struct Authority(Issuer<'static, KeyPair>);
 
 impl Authority {
-    /// Reads the CA's key. Of the CA's certificate nothing but its name and key count here.
+    /// Reads the CA's key. Only the name and the key of the CA's certificate matter here.
     ///
     /// # Errors
     /// The key cannot be read.
@@ -68,15 +70,15 @@ impl Authority {
         Ok(Self(Issuer::new(ca(1), KeyPair::from_pem(&pem).with_context(reading)?)))
     }
 
-    /// A node's certificate, and its key.
+    /// Issues a node's certificate with a new key.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system has no random numbers.
     pub fn node(&self, node: &NodeName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
         self.client(node.as_str(), NODE_URI, days)
     }
 
-    /// A front's certificate, and its key.
+    /// Issues a front's certificate with a new key.
     fn front(&self, front: &FrontName, days: u16) -> anyhow::Result<(Certificate, KeyPair)> {
         self.client(front.as_str(), FRONT_URI, days)
     }
@@ -91,16 +93,16 @@ impl Authority {
     }
 }
 
-/// Makes a node's certificate.
+/// Issues a node's certificate and writes its files.
 ///
 /// # Errors
-/// The CA cannot be read, or the node's files are there already or cannot be written.
+/// The CA cannot be read, or the node's files exist already or cannot be written.
 pub fn issue(dir: &Path, node: &NodeName, days: u16) -> anyhow::Result<()> {
     let made = Authority::open(dir)?.node(node, days)?;
     keep_issued(dir, node.as_str(), &made, Role::Node)
 }
 
-/// Makes the certificate of a front, for `csi-cloud front`.
+/// Issues the certificate of a relay (`csi-cloud front`) and writes its files.
 ///
 /// # Errors
 /// As for [`issue`].
@@ -117,12 +119,13 @@ fn keep_issued(
 ) -> anyhow::Result<()> {
     if ["ca", "cloud"].contains(&name) {
         bail!(
-            "the files of one named {name} would be the {name}'s own; give its certificate another --dir"
+            "the files of one named {name} would be the {name}'s own; \
+             give its certificate another --dir"
         );
     }
     let (certificate, key) = made;
     keep(dir, name, &certificate.pem(), key)?;
-    // Finds out a ca.crt that is not this key's, among others.
+    // Detects, among others, a ca.crt that does not match this key.
     check(dir, name, role)
 }
 
@@ -207,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_foreign_certificate_and_a_foreign_key_are_named() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let one = tempfile::tempdir().unwrap();
+        let two = tempfile::tempdir().unwrap();
         for dir in [&one, &two] {
             init(dir.path(), &["localhost".into()], 1).unwrap();
             issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();

@@ -1,5 +1,6 @@
-//! The certificate authority of a small installation: makes the certificates of both ends.
+//! The certificate authority of a small installation: it issues the certificates of both ends.
 //!
-//! A certificate names one node or one relay, and nothing that its holder asked for. May use: state.
+//! A certificate names one node or one relay. It grants nothing that its holder asked for. May use:
+//! state.
 
 pub mod ca;

@@ -1,9 +1,8 @@
-//! A volume that is made of a snapshot or of another volume lives at that one's node, whatever topology is asked for.
+//! Colocates a new volume with its source, whatever topology is requested.
 //!
-//! The scheduler knows nothing of sources. With WaitForFirstConsumer the provisioner asks for the node that the scheduler
-//! gave the pod; a driver refuses every node but its own, and the scheduler chooses again without having learned anything,
-//! often the same node for ever. So the driver is asked for its own node. Its answer says where the volume is, the claim
-//! is bound to it, and the pod follows.
+//! The scheduler does not know sources. With WaitForFirstConsumer it may choose a node that the
+//! driver must refuse, and choose the same node again for ever. So the driver is asked for its own
+//! node. Its answer tells where the volume is; the claim and the pod follow.
 
 use bytes::Bytes;
 use prost::Message;
@@ -14,14 +13,14 @@ use proto::csi::wire::{Edit, Malformed};
 use crate::state::record::NodeDriver;
 use proto::csi::topology::NODE_SEGMENT;
 
-// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+// Field numbers of CSI messages; the tests decode the edited messages with the generated code.
 const SOURCE: u32 = 6;
 const REQUIREMENT: u32 = 7;
 const REQUISITE: u32 = 1;
 const SEGMENTS: u32 = 1;
 
-/// A CreateVolume for the driver at its source's node: if none of the topologies that it asks for is there, it asks for
-/// that node's own.
+/// A CreateVolume for the driver at the source's node. If no requested topology includes that node,
+/// the request asks for the node's own topology.
 ///
 /// # Errors
 /// The request is malformed.
@@ -36,19 +35,20 @@ pub(crate) fn with_source(create_volume: &Bytes, at: &NodeDriver) -> Result<Byte
     let edited = wire::edit(create_volume, &[REQUIREMENT], |requirement| {
         let asked = TopologyRequirement::decode(requirement)?.requisite;
         let is_here = |segments| at.is_at(&segments);
-        // CSI: without requisite topologies any will do.
+        // CSI: without requisite topologies the plugin may choose any.
         if asked.is_empty()
             || asked.into_iter().any(|one| is_here(one.segments.into_iter().collect()))
         {
             return Ok(Edit::Keep);
         }
-        Ok(Edit::Replace(place(at)))
+        Ok(Edit::Replace(own_topology(at)))
     })?;
     Ok(edited.map_or_else(|| create_volume.clone(), Bytes::from))
 }
 
-/// A requirement for where the driver says that its node is; it does not know our segment, which every node has too.
-fn place(at: &NodeDriver) -> Vec<u8> {
+/// A requirement for the driver's own topology of its node, without our segment, which the driver
+/// does not know.
+fn own_topology(at: &NodeDriver) -> Vec<u8> {
     let mut topology = Vec::new();
     for segment in at.segments.iter().filter(|segment| segment.0 != NODE_SEGMENT) {
         wire::append(&mut topology, &[SEGMENTS], &wire::entry(&segment.0, &segment.1));
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// What the driver is asked for, and whether that is byte for byte what call.
+    /// The request as the driver gets it, and whether its bytes are unchanged.
     fn asked(request: &CreateVolumeRequest) -> (CreateVolumeRequest, bool) {
         let came = Bytes::from(request.encode_to_vec());
         let goes = with_source(&came, &at("n1")).unwrap();

@@ -1,4 +1,4 @@
-//! The size of a new volume: what was asked for, and what the driver made.
+//! Compares the size of a new volume with the requested range.
 
 use bytes::Bytes;
 use prost::Message;
@@ -6,15 +6,15 @@ use proto::csi;
 use proto::csi::wire;
 use proto::csi::wire::Malformed;
 
-// The number of a field in CSI's message; the test writes with the generated code what is read with it.
+// A field number of a CSI message; the test encodes the message with the generated code.
 const CAPACITY_RANGE: u32 = 2;
 
-/// The capacity that a CreateVolume asks for, in bytes.
+/// The requested capacity of a CreateVolume, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
-    /// At least this.
+    /// The least capacity.
     pub(crate) required: i64,
-    /// At most this; 0 is no limit.
+    /// The largest capacity; 0 is no limit.
     pub(crate) limit: i64,
 }
 
@@ -35,8 +35,8 @@ pub(crate) fn range(create_volume: &[u8]) -> Result<Option<Range>, Malformed> {
     Ok(range)
 }
 
-/// A new volume's size, if it is not within what was asked for. The answer is passed on all the same:
-/// external-provisioner deletes such a volume and says so.
+/// A new volume's size, if it is outside the range. The answer is passed on all the same:
+/// external-provisioner deletes such a volume and reports it.
 pub(crate) fn other_size(range: Range, answer: &Bytes) -> Option<i64> {
     // CSI: "If this field is 0, the capacity is unknown".
     let size = csi::CreateVolumeResponse::decode(answer.clone()).ok()?.volume?.capacity_bytes;

@@ -1,8 +1,9 @@
-//! Direct volumes in the cloud: a class that asks for one is understood, or refused, before anything is written down;
-//! the driver is asked for a block volume; and what the class said goes into the volume's context.
+//! Direct volumes in the cloud: validates the class before anything is recorded, and asks the
+//! driver for a block volume.
 //!
-//! Whether a pod gets its volume directly is decided here once, by the class, so that a node can know it while it is
-//! cut off. Another way to decide (by the pod's RuntimeClass) would put the same keys into the same place.
+//! The StorageClass alone decides whether a pod gets its volume directly, so that a node knows it
+//! while it is cut off. Another source of that decision, for example a RuntimeClass, would set the
+//! same keys in the volume's context.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +22,15 @@ use proto::host::chain;
 
 use crate::rewrite::parameters::OURS;
 
-// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+// Field numbers of CSI messages; the tests decode the edited messages with the generated code.
 const CREATED_WITH: u32 = 8;
 const MODIFIED_TO: u32 = 3;
 
-/// Refuses a CreateVolume that asks for what cannot be had directly; `parameters` are those that are ours.
+/// Refuses a CreateVolume that asks for something a direct volume cannot do. `parameters` are the
+/// ones with our prefix.
 ///
 /// # Errors
-/// What contradicts what.
+/// The contradiction in the request.
 pub(crate) fn check_create(
     request: &Bytes,
     parameters: &BTreeMap<String, String>,
@@ -42,7 +44,7 @@ pub(crate) fn check_create(
     check(&direct, &request.volume_capabilities).map_err(contradiction)
 }
 
-/// Refuses our keys where they would reach the driver, and mean nothing: among the mutable parameters.
+/// Refuses our keys among the mutable parameters: they would reach the driver and mean nothing.
 fn none_is_ours(method: &'static str, request: &[u8], mutable: u32) -> Result<(), Error> {
     let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
     for field in wire::fields(request) {
@@ -63,7 +65,7 @@ fn check(direct: &Direct, capabilities: &[VolumeCapability]) -> Result<(), Contr
     capabilities.iter().try_for_each(|capability| direct.mount(capability).map(drop))
 }
 
-/// A CreateVolume or GetCapacity for the driver, if the class asks for direct volumes.
+/// A CreateVolume or GetCapacity for the driver, edited if the class asks for direct volumes.
 ///
 /// # Errors
 /// The request is malformed.
@@ -78,11 +80,11 @@ pub(crate) fn out_of(
     }
 }
 
-/// A call on a volume, as the driver gets it; none if it is no direct volume's and goes as it call. Without a context
-/// in the request, `class` is what the volume was made with.
+/// The call on a direct volume as its driver gets it; none if the call passes unchanged. `class`
+/// gives the parameters of the volume's creation, for requests without a context.
 ///
 /// # Errors
-/// The request is malformed, or asks for what cannot be had directly.
+/// The request is malformed, or asks for something a direct volume cannot do.
 pub(crate) fn of_volume(
     rpc: Method,
     request: &Bytes,
@@ -118,8 +120,9 @@ pub(crate) fn of_volume(
     direct::for_driver(request, places).map(|request| Some(request.into())).map_err(malformed)
 }
 
-/// ValidateVolumeCapabilities' answer about a direct volume. What its driver would take and we would refuse is not
-/// confirmed. CSI: "confirmed" is set only if all that was asked for is supported.
+/// The answer to ValidateVolumeCapabilities about a direct volume. Capabilities that we would
+/// refuse later are not confirmed, even if the driver supports them. CSI: "confirmed" is set only
+/// if all that was asked for is supported.
 ///
 /// # Errors
 /// The request or the answer is malformed.

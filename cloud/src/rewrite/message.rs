@@ -1,6 +1,6 @@
-//! What of a call is ours and not the driver's: our parameters, and our topology where a driver has none.
+//! Removes our part of a request, and adds our part to an answer: parameters and topology.
 //!
-//! It is taken out of requests and put into answers as bytes, so that all else passes untouched.
+//! Messages are edited as bytes, so that all other fields pass unchanged.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use proto::names::NodeName;
 use super::{colocate, direct, parameters};
 use crate::state::record::{Claim, NodeDriver};
 
-/// What a request holds besides what is for the driver.
+/// The part of a request that is for csi-cloud.
 #[derive(Clone, Default)]
 pub(crate) struct Extracted {
-    /// Parameters that begin with `edge-csi.io/`.
+    /// The parameters with the prefix `edge-csi.io/`.
     pub(crate) parameters: BTreeMap<String, String>,
-    /// The claim that a volume is made for.
+    /// The claim that the volume is created for.
     pub(crate) claim: Option<Box<Claim>>,
 }
 
-/// A request without what is ours at every node, and what that was.
+/// Splits a request into the part for the driver, equal for all nodes, and the part for csi-cloud.
 ///
 /// # Errors
 /// The request is malformed.
@@ -48,7 +48,7 @@ pub(crate) fn extract(method: Method, request: &Bytes) -> Result<(Bytes, Extract
     Ok((request, Extracted { parameters, claim }))
 }
 
-/// An extracted request for the driver at one node. A new volume is asked for at its source's place.
+/// The extracted request for the driver at one node. A volume with a source is colocated with it.
 ///
 /// # Errors
 /// The request is malformed.

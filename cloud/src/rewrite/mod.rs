@@ -1,6 +1,7 @@
-//! What of a message is ours: parameters, our topology segment, the access type of a direct volume.
+//! The part of a CSI message that is for csi-cloud: parameters, our topology segment, the access
+//! type of a direct volume.
 //!
-//! Pure: bytes in, bytes out. All other fields pass byte for byte, also those that are newer than we are.
+//! Pure: bytes in, bytes out. All other fields pass unchanged, also fields newer than this version.
 //! May use: state.
 
 pub mod colocate;

@@ -1,7 +1,7 @@
-//! What a StorageClass says to us, and not to the driver: parameters that begin with `edge-csi.io/`; and what the
-//! provisioner says of the claim that a volume is for.
+//! Parameters of a StorageClass for csi-cloud (`edge-csi.io/…`), and the claim of a volume.
 //!
-//! Ours are taken out, since drivers refuse parameters that they do not know. All else passes byte for byte.
+//! Our parameters are removed, because drivers refuse unknown ones. All other fields pass
+//! unchanged.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use proto::csi::wire::{Edit, Malformed};
 
 use crate::state::record::Claim;
 
-/// Parameters that begin so are for us.
+/// The prefix of parameters for csi-cloud.
 pub const OURS: &str = "edge-csi.io/";
 
-// Numbers of fields in CSI's messages; the tests read with the generated code what is written with these.
+// Field numbers of CSI messages; the tests decode the edited messages with the generated code.
 const VOLUME_PARAMETERS: u32 = 4;
 const CAPACITY_PARAMETERS: u32 = 2;
 
-// external-provisioner adds these with --extra-create-metadata.
+// Added by external-provisioner with --extra-create-metadata.
 const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
 const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 const VOLUME_NAME: &str = "csi.storage.k8s.io/pv/name";
-/// The longest name that Kubernetes gives to anything, in bytes. What is longer is from somebody else, and is not kept.
+/// The longest name in Kubernetes, in bytes. Longer names come from somebody else and are not kept.
 const LONGEST: usize = 253;
 
-/// A CreateVolume for the driver, and what was in it for us.
+/// A CreateVolume for the driver, and our parameters.
 ///
 /// # Errors
 /// The request is malformed.
@@ -35,7 +35,7 @@ pub fn out_of_create_volume(
     out_of(request, VOLUME_PARAMETERS)
 }
 
-/// A GetCapacity for the driver, and what was in it for us.
+/// A GetCapacity for the driver, and our parameters.
 ///
 /// # Errors
 /// The request is malformed.
@@ -43,7 +43,7 @@ pub fn out_of_capacity(request: &Bytes) -> Result<(Bytes, BTreeMap<String, Strin
     out_of(request, CAPACITY_PARAMETERS)
 }
 
-/// The claim that a CreateVolume is for, if the provisioner says it.
+/// The claim of a CreateVolume, if the provisioner names it.
 ///
 /// # Errors
 /// The request is malformed.

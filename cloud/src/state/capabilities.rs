@@ -1,7 +1,7 @@
-//! What a front says that its driver can, out of what the driver says at each node.
+//! The capabilities that a front reports: those that all of its nodes report.
 //!
-//! A sidecar asks once and keeps the answer for every node, so a front may only say what all nodes can. The
-//! answers are compared as bytes, field by field, so that capabilities newer than we are survive.
+//! A sidecar asks once and uses the answer for every node. Answers are compared as bytes, field by
+//! field, so that capabilities newer than this version survive.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -17,30 +17,30 @@ use proto::names::NodeName;
 
 use crate::state::policy::Scope;
 
-/// So many nodes are named, and the rest is counted.
+/// The number of nodes named in a mismatch; the rest is counted.
 const FEW: usize = 5;
-/// At most so many differences are told.
+/// The limit of reported mismatches.
 const MANY: usize = 20;
 
-/// What all nodes say together.
+/// The common answer of all nodes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// The answer of the front; none if no node implements the method.
     pub answer: Option<Bytes>,
-    /// What some nodes can and others cannot, for a warning: the first 20. Empty if they all say the same.
+    /// Capabilities that only some nodes have: the first 20. Empty if all nodes agree.
     pub mismatches: Vec<Mismatch>,
 }
 
-/// Something that some nodes say and others do not.
+/// A capability that some nodes report and others do not.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// What, by its name in CSI, or as bytes if it is newer than we are.
+    /// Its name in CSI, or its bytes if it is newer than this version.
     pub what: String,
-    /// Whether the nodes named are those that have it; they are those of the two sides that are fewer.
+    /// True if `nodes` have it, false if they lack it; the smaller side is named.
     pub have: bool,
-    /// The first of them, five at most, sorted.
+    /// The first five nodes of that side, sorted.
     pub nodes: Vec<NodeName>,
-    /// How many they are altogether.
+    /// The number of all nodes of that side.
     pub count: usize,
 }
 
@@ -56,12 +56,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// What the nodes can all do, of one kind of capabilities. `said` has each node's (unframed) answer, or none if its
-/// driver does not implement the method. Where they are all the same bytes, those are the answer.
+/// The intersection of the nodes' answers about one kind of capabilities.
 ///
-/// A node that does not implement the method can nothing of it, so then the answer is empty, which to a sidecar
-/// means the same and is no error. A node whose answer is no protobuf is left out and named: it must not take
-/// from all others what they can.
+/// `said` has each node's unframed answer, or none if its driver does not implement the method.
+/// Identical answers are returned unchanged. A node without the method has none of its
+/// capabilities. The answer is then empty, which is no error to a sidecar. A node with an
+/// undecodable answer is left out and reported, so that it does not disable the others.
 pub fn agree<'a>(
     capabilities: Capabilities,
     said: impl IntoIterator<Item = (&'a NodeName, Option<&'a Bytes>)>,
@@ -81,14 +81,15 @@ pub fn agree<'a>(
     intersected(capabilities, &groups)
 }
 
-/// The nodes that say the same.
+/// Nodes with the same answer.
 struct Group<'a> {
     answer: Option<&'a Bytes>,
     nodes: Vec<&'a NodeName>,
 }
 
 fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
-    let (mut mismatches, mut read) = (Vec::new(), Vec::new());
+    let mut mismatches = Vec::new();
+    let mut read = Vec::new();
     for group in groups {
         match raw_fields(group.answer) {
             Ok(fields) => read.push((group, fields)),
@@ -102,10 +103,10 @@ fn intersected(capabilities: Capabilities, groups: &[Group<'_>]) -> Agreed {
         }
     }
     let total: usize = read.iter().map(|(group, _)| group.nodes.len()).sum();
-    // Sorted, so that the same nodes are always told in the same order.
+    // Sorted, so that mismatches are always reported in the same order.
     let mut having: BTreeMap<&[u8], Vec<&NodeName>> = BTreeMap::new();
     for (group, fields) in &read {
-        // A repeated field may hold the same twice.
+        // A repeated field may hold the same value twice.
         for field in fields.iter().copied().collect::<HashSet<_>>() {
             having.entry(field).or_default().extend(&group.nodes);
         }
@@ -131,7 +132,7 @@ fn raw_fields(answer: Option<&Bytes>) -> Result<Vec<&[u8]>, Malformed> {
     wire::fields(answer.map_or(&[], |answer| answer)).map(|field| Ok(field?.raw)).collect()
 }
 
-/// Names those who have something or those who do not, whichever are fewer.
+/// Reports the smaller side: the nodes that have the capability, or those that lack it.
 fn one_side(
     what: String,
     having: &[&NodeName],
@@ -156,13 +157,13 @@ impl Mismatch {
     }
 }
 
-/// What an answer says that a driver can do, as an operator calls it. An answer that is no protobuf says nothing.
+/// The names of the capabilities in an answer, for operators; empty if the answer is undecodable.
 pub(crate) fn capability_names(capabilities: Capabilities, answer: &Bytes) -> Vec<String> {
     let fields = raw_fields(Some(answer)).unwrap_or_default();
     fields.into_iter().map(|field| name(capabilities, field)).collect()
 }
 
-/// What an operator calls a field of an answer.
+/// The name of a capability, for operators.
 fn name(capabilities: Capabilities, raw: &[u8]) -> String {
     let known = match capabilities {
         Capabilities::Plugin => plugin(raw),
@@ -172,7 +173,7 @@ fn name(capabilities: Capabilities, raw: &[u8]) -> String {
     };
     known.map_or_else(
         || {
-            // An answer may be megabytes.
+            // The answer may have megabytes.
             let some: Vec<_> = raw.iter().take(16).collect();
             let method = name_of(capabilities);
             format!("something of {method} that is newer than csi-cloud ({some:02x?})")
@@ -222,18 +223,19 @@ fn node(raw: &[u8]) -> Option<&'static str> {
     rpc::Type::try_from(its.r#type).ok().map(|its| its.as_str_name())
 }
 
-/// A driver's scope: the operator's word, else what its nodes' answers to GetPluginCapabilities let us think.
+/// A driver's scope: the operator's setting, else inferred from the answers to
+/// GetPluginCapabilities.
 ///
-/// One node that reports VOLUME_ACCESSIBILITY_CONSTRAINTS makes it `node`, though others do not, because of the
-/// two mistakes that is the harmless one: a shared driver's volume then waits for its home, whereas a volume of one
-/// node whose delete went to another node is answered OK there, and leaked.
+/// One node that reports VOLUME_ACCESSIBILITY_CONSTRAINTS makes the scope `node`, because that
+/// mistake is harmless: a shared driver's volume waits for its home node. The opposite mistake
+/// leaks a volume, because another node answers its DeleteVolume with OK.
 pub fn scope<'a>(
     word: Option<Scope>,
     plugin_capabilities: impl IntoIterator<Item = &'a Bytes>,
 ) -> Scope {
     word.unwrap_or_else(|| {
         let mut asked: HashSet<&[u8]> = HashSet::new();
-        // Most nodes say the same bytes, which are read once.
+        // Most nodes give the same bytes; each distinct answer is decoded once.
         let mut answers = plugin_capabilities.into_iter().filter(|answer| asked.insert(answer));
         if answers.any(|answer| constrained(answer)) { Scope::Node } else { Scope::Shared }
     })

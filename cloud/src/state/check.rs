@@ -1,5 +1,7 @@
-//! What does not agree among the records. All of it is the work of a fault, in us, in a driver, or in a list given by
-//! hand; routing goes on with it, an operator has to look.
+//! Finds records that contradict each other.
+//!
+//! Each contradiction comes from a fault: in csi-cloud, in a driver, or in a list edited by hand.
+//! Routing goes on; an operator has to look.
 
 use prost::Message;
 use proto::csi;
@@ -10,18 +12,18 @@ use serde::Serialize;
 use crate::state::known::{DriverState, State};
 use crate::state::record::{Home, Intent, LeaseRecord};
 
-/// Something that is wrong.
+/// A contradiction.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Wrong {
-    /// Which driver's record it is in; empty if it is about more than one driver.
-    pub driver: String,
-    /// Which record it is, for example `volume vol-1`.
-    pub what: String,
-    /// What is wrong with it.
-    pub why: String,
+pub(crate) struct Wrong {
+    /// The driver of the record; empty if several drivers are concerned.
+    pub(crate) driver: String,
+    /// The record, for example `volume vol-1`.
+    pub(crate) what: String,
+    /// The problem.
+    pub(crate) why: String,
 }
 
-/// All that does not agree, in order of drivers and records.
+/// All contradictions, ordered by driver and record.
 pub(super) fn disagreements(state: &State) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     for (driver, of) in state.drivers() {

@@ -1,21 +1,23 @@
-//! The wall clock in milliseconds, counted by tokio, so that a test can pause it.
+//! The wall clock in milliseconds.
+//!
+//! It is read once; tokio counts from there. So time never jumps while csi-cloud runs, and a test
+//! can pause it.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// The moment of the wall clock at the first look at it; what passes since is counted by tokio, so that time does
-/// not jump while csi-cloud runs, and stands still where a test lets it.
+/// The first reading of the wall clock, and tokio's time of that reading.
 static BEGUN: LazyLock<(SystemTime, Instant)> =
     LazyLock::new(|| (SystemTime::now(), Instant::now()));
 
-/// This moment, in ms since 1970.
+/// The current time, in ms since 1970.
 pub fn now() -> u64 {
     after(Duration::ZERO)
 }
 
-/// The moment that comes in this time, in ms since 1970.
+/// The time after this duration, in ms since 1970.
 pub fn after(time: Duration) -> u64 {
     let (wall, begun) = *BEGUN;
     let now = Instant::now();

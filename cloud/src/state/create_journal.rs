@@ -1,5 +1,7 @@
-//! Creates: written down before they are sent, and what came of them before it is answered, so that no crash
-//! makes two volumes of one name or loses where one is.
+//! The journal of creates.
+//!
+//! A create is recorded before it is sent, and its outcome before it is answered. So no crash
+//! creates two volumes of one name, or loses the node of a volume.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,41 +19,41 @@ use crate::state::record::{Claim, Home, Intent};
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
-/// What is kept of a create's request.
+/// The facts recorded about a create.
 #[derive(Clone, Default)]
 pub struct CreateFacts {
-    /// Whose it is in Kubernetes.
+    /// The claim in Kubernetes.
     pub claim: Option<Box<Claim>>,
-    /// What of the parameters is ours.
+    /// The parameters for csi-cloud.
     pub parameters: Option<Box<std::collections::BTreeMap<String, String>>>,
-    /// Until when the call may begin at its node, in ms since 1970.
+    /// The last moment at which the call may begin at its node, in ms since 1970.
     pub until: u64,
 }
 
-/// The creates of one driver.
+/// The journal of one driver's creates.
 pub struct CreateJournal {
     driver: DriverName,
     store: Store,
-    /// How many calls are on their way for each name.
+    /// The number of running calls for each name.
     running: Mutex<HashMap<Id, usize>>,
 }
 
-/// One create on its way.
+/// A running create.
 pub struct PendingCreate<'a> {
-    creates: &'a CreateJournal,
+    journal: &'a CreateJournal,
     name: &'a Id,
 }
 
 impl CreateJournal {
-    /// The creates of a driver, kept in this store.
+    /// The journal of a driver's creates in this store.
     pub fn new(driver: DriverName, store: Store) -> Self {
         Self { driver, store, running: Mutex::default() }
     }
 
-    /// Begins a call that makes something of this name.
+    /// Begins a create with this name.
     pub fn begin<'a>(&'a self, name: &'a Id) -> PendingCreate<'a> {
         *self.running().entry(name.clone()).or_default() += 1;
-        PendingCreate { creates: self, name }
+        PendingCreate { journal: self, name }
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<Id, usize>> {
@@ -61,7 +63,7 @@ impl CreateJournal {
 
 impl Drop for PendingCreate<'_> {
     fn drop(&mut self) {
-        let mut running = self.creates.running();
+        let mut running = self.journal.running();
         let left = running.get(self.name).map_or(0, |calls| calls - 1);
         if left == 0 {
             running.remove(self.name)
@@ -72,24 +74,26 @@ impl Drop for PendingCreate<'_> {
 }
 
 impl PendingCreate<'_> {
-    /// Writes down that this is sent to one of these nodes, the one with the fewest volumes. Gives back where it
-    /// goes: where it was sent before, if it was and may still begin there.
+    /// Records that the create is sent to one of these nodes: the one with the fewest volumes.
+    /// Returns the node. It is the node of an earlier attempt, if that may still begin there.
     ///
     /// # Errors
-    /// It is not durable; the call may not be sent.
+    /// The record is not durable, so the call must not be sent.
     pub async fn intend(
         &self,
         nodes: Vec<NodeName>,
-        asked: &CreateFacts,
+        facts: &CreateFacts,
         elsewhere: bool,
     ) -> Result<NodeName, Error> {
-        let (driver, name) = (self.creates.driver.clone(), self.name.clone());
-        let (claim, until) = (asked.claim.clone(), asked.until);
-        let intended = self.creates.store.write(move |txn| {
+        let driver = self.journal.driver.clone();
+        let name = self.name.clone();
+        let claim = facts.claim.clone();
+        let until = facts.until;
+        let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
             let fewest = || nodes.iter().min_by_key(|node| txn.load(&driver, node)).cloned();
             let node = match &before {
-                // A shared driver's volumes can be made from any node.
+                // Any node can create a shared driver's volumes.
                 Some(before) if elsewhere && before.until <= now() => fewest(),
                 Some(before) => Some(before.node.clone()),
                 None => fewest(),
@@ -102,114 +106,134 @@ impl PendingCreate<'_> {
             Some(node)
         });
         let node = intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
-        // Nodes are never empty: the plan was made of them.
+        // `nodes` is never empty: the plan has at least one node.
         node.ok_or_else(|| Error::NotDurable { source: "no node was left to choose from".into() })
     }
 
-    /// Keeps where that lives which was made; after this it may be answered. What a shared driver made was perhaps
-    /// made from `elsewhere` before, and any node finds it.
+    /// Records the home node of what was created; only then may the create be answered. `elsewhere`
+    /// is true for a shared driver: an earlier attempt may have used another node.
     ///
     /// # Errors
-    /// It is not durable, or lives on another node: the answer may not be given.
+    /// The record is not durable, or another node has it: the answer must not be given.
     pub async fn made(
         &self,
         node: &NodeName,
         made: Vec<Made>,
-        asked: CreateFacts,
+        facts: CreateFacts,
         elsewhere: bool,
     ) -> Result<(), Error> {
-        let (driver, name, at) = (self.creates.driver.clone(), self.name.clone(), node.clone());
-        let learned = self.creates.store.write(move |txn| {
-            let mut asked = Some((name, asked));
-            // The first is what was asked for; a group's snapshots follow it.
-            let homes: Vec<_> = made
-                .into_iter()
-                .map(|made| {
-                    let id = made.id.clone();
-                    if elsewhere
-                        && let Some(home) = txn.home(&driver, &id).filter(|home| home.node != at)
-                    {
-                        let moved = Home { node: at.clone(), ..home.clone() };
-                        txn.set_home(&driver, &id, Some(moved));
-                    }
-                    (id, keep(txn, (&driver, &at), made, asked.take()))
-                })
-                .collect();
-            homes.into_iter().find(|(_, home)| *home != at)
+        let driver = self.journal.driver.clone();
+        let name = self.name.clone();
+        let at = node.clone();
+        let recorded = self.journal.store.write(move |txn| {
+            // The first is the requested one; a group's snapshots follow it.
+            let mut requested = Some((name, facts));
+            let mut claimed = None;
+            for made in made {
+                let id = made.id.clone();
+                if elsewhere {
+                    move_home(txn, &driver, &id, &at);
+                }
+                let home = record(txn, (&driver, &at), made, requested.take());
+                if home != at && claimed.is_none() {
+                    claimed = Some((id, home));
+                }
+            }
+            claimed
         });
-        let elsewhere =
-            learned.await.map_err(|source| Error::NotDurable { source: source.into() })?;
-        elsewhere.map_or(Ok(()), |(id, home)| {
-            Err(Error::Claimed { id: id.text().into(), home, node: node.clone() })
-        })
+        let claimed =
+            recorded.await.map_err(|source| Error::NotDurable { source: source.into() })?;
+        match claimed {
+            None => Ok(()),
+            Some((id, home)) => {
+                Err(Error::Claimed { id: id.text().into(), home, node: node.clone() })
+            }
+        }
     }
 
-    /// Takes a driver's refusal: it forgets the intent if nothing was made, so that it may be sent elsewhere.
+    /// Handles a driver's refusal. If nothing was created, the intent is removed and the next
+    /// attempt may go to another node.
     pub async fn refused(&self, code: Code) {
-        let alone = self.creates.running().get(self.name) == Some(&1);
+        let alone = self.journal.running().get(self.name) == Some(&1);
         if !alone || !is_nothing_made(code) {
             return;
         }
-        let (driver, name) = (self.creates.driver.clone(), self.name.clone());
-        let forgotten = self.creates.store.write(move |txn| {
+        let driver = self.journal.driver.clone();
+        let name = self.name.clone();
+        let removed = self.journal.store.write(move |txn| {
             if txn.intent(&driver, &name).is_some_and(|intent| intent.made.is_none()) {
                 txn.set_intent(&driver, &name, None);
             }
         });
-        if let Err(error) = forgotten.await {
-            // It stays, and the next try goes to the same node.
-            warn!(driver = %self.creates.driver, error = chain(&error), "a refused create is not forgotten");
+        if let Err(error) = removed.await {
+            // The intent stays, so the next attempt goes to the same node.
+            let driver = &self.journal.driver;
+            warn!(%driver, error = chain(&error), "the intent of a refused create is not removed");
         }
     }
 }
 
-/// Keeps what a node made, under the name that it was asked for if it was; gives back where it lives.
-fn keep(
+/// Moves an existing home to this node.
+fn move_home(txn: &mut Txn<'_>, driver: &DriverName, id: &Id, node: &NodeName) {
+    if let Some(home) = txn.home(driver, id).filter(|home| home.node != *node) {
+        let moved = Home { node: node.clone(), ..home.clone() };
+        txn.set_home(driver, id, Some(moved));
+    }
+}
+
+/// Records what a node created, with the name it was requested under; returns its home node.
+fn record(
     txn: &mut Txn<'_>,
     (driver, node): (&DriverName, &NodeName),
     made: Made,
-    asked: Option<(Id, CreateFacts)>,
+    requested: Option<(Id, CreateFacts)>,
 ) -> NodeName {
     let Made { id, entry, source } = made;
     let is_new = txn.home(driver, &id).is_none();
     let mut home = home(txn.home(driver, &id).cloned(), node, entry, source);
-    if let Some((name, asked)) = asked {
+    if let Some((name, facts)) = requested {
         if let Some(intent) = txn.intent(driver, &name).cloned() {
             if let Some(before) = intent.made.as_deref().filter(|before| *before != id.text()) {
-                warn!(%driver, %node, name = name.text(), before, now = id.text(),
-                    "the driver made another one under a name that it had made before; both are kept");
+                let now = id.text();
+                warn!(
+                    %driver, %node, name = name.text(), before, now,
+                    "the driver made another one under a name that it had made before; \
+                     both are kept"
+                );
             }
             txn.set_intent(driver, &name, Some(Intent { made: Some(id.text().into()), ..intent }));
         }
         if home.node == *node {
-            (home.name, home.claim, home.parameters) =
-                (Some(name.text().into()), asked.claim, asked.parameters);
+            home.name = Some(name.text().into());
+            home.claim = facts.claim;
+            home.parameters = facts.parameters;
         }
     }
     if let Some(claim) = home.claim.as_deref().filter(|_| is_new) {
         let Claim { namespace, name, .. } = claim;
         info!(%driver, %node, volume = id.text(), claim = format!("{namespace}/{name}"), "made");
     }
-    let lives = home.node.clone();
+    let home_node = home.node.clone();
     txn.set_home(driver, &id, Some(home));
-    lives
+    home_node
 }
 
-/// The home of what a node says that it has: the first node that says so keeps it.
+/// The home of something that a node reports: the first node to report it keeps it.
 fn home(before: Option<Home>, node: &NodeName, entry: Bytes, source: Option<Id>) -> Home {
     let mut home = before.unwrap_or_else(|| Home::at(node.clone(), now()));
     if home.node == *node {
-        // Copied: a part of what was read from a link would keep all of that in memory.
-        let entry = Bytes::copy_from_slice(&entry);
-        (home.entry, home.source, home.absent) = (entry, source.map(Box::new), false);
+        // Copied: a slice would keep the link's whole read buffer in memory.
+        home.entry = Bytes::copy_from_slice(&entry);
+        home.source = source.map(Box::new);
+        home.absent = false;
     } else if !home.rivals.contains(node) {
         home.rivals.push(node.clone());
     }
     home
 }
 
-/// Whether a driver that answers this code says that there is nothing of the name now. What it does not say so
-/// surely keeps its node.
+/// True if this code proves that nothing of the name exists. With any other code the name stays at
+/// its node.
 fn is_nothing_made(code: Code) -> bool {
     match code {
         Code::InvalidArgument
@@ -240,7 +264,8 @@ mod tests {
     use super::*;
     use crate::state::store::memory::Memory;
 
-    /// Lets n1 and then n2 answer one create with the same id; gives what the second may say, and the home.
+    /// Lets n1 and n2 answer one create with the same id. Returns whether the second answer may be
+    /// given, and the home node.
     async fn made_twice(elsewhere: bool) -> (bool, NodeName) {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let (driver, id) =

@@ -1,5 +1,6 @@
-//! What a front says of its driver, made of what the driver says at its nodes, and kept until one of them says
-//! something else.
+//! What a front reports about its driver: capabilities and scope.
+//!
+//! It is computed from the answers of the driver's nodes, and cached until one of them changes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +15,21 @@ use crate::state::record::NodeDriver;
 
 const PLUGIN: Local = Local::Capabilities(Capabilities::Plugin);
 
-/// What a front says of itself.
+/// The front's answers about its driver.
 pub struct DriverInfo {
-    /// By method; none before any node has said anything.
+    /// Answers by method; none before any node has reported.
     answers: Option<BTreeMap<String, Bytes>>,
     inferred: Scope,
     mismatches: Vec<Mismatch>,
     told: AtomicBool,
 }
 
-/// Nothing has been learned of the driver yet.
+/// No node has reported the driver's answers yet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unknown;
 
 impl DriverInfo {
-    /// Made of what the driver says at its nodes; those that have not said anything yet do not count.
+    /// Computed from the nodes that have reported the driver's answers.
     pub fn of(nodes: &BTreeMap<NodeName, NodeDriver>) -> Self {
         let spoken = || nodes.iter().filter(|(_, at)| at.has_spoken());
         let mut answers: Option<BTreeMap<_, _>> =
@@ -54,33 +55,34 @@ impl DriverInfo {
         }
     }
 
-    /// The (unframed) answer to a method; none if the driver does not implement it. `ours` is whether nodes have our
-    /// topology.
+    /// The unframed answer to a method; none if the driver does not implement it. `ours` is true if
+    /// nodes use our topology.
     ///
     /// # Errors
-    /// No node has said anything yet.
+    /// No node has reported yet.
     pub fn answer(&self, local: Local, ours: bool) -> Result<Option<Bytes>, Unknown> {
         let answer = self
             .answers
             .as_ref()
             .map(|answers| answers.get(Method::answering(local).name()).cloned())
             .ok_or(Unknown)?;
-        // With our topology, volumes are not accessible from everywhere. An answer that is no protobuf stays.
+        // With our topology, volumes are not accessible from every node. An undecodable answer is
+        // kept.
         let shown = |answer| topology::into_plugin_capabilities(&answer).unwrap_or(answer);
         Ok(if ours && local == PLUGIN { answer.map(shown) } else { answer })
     }
 
-    /// How far volumes reach, by the driver's own word; at one node only, before it has said anything.
+    /// The scope inferred from the driver; `node` before any node has reported.
     pub fn scope(&self) -> Scope {
         if self.answers.is_none() { Scope::Node } else { self.inferred }
     }
 
-    /// What some nodes can and others cannot.
+    /// Capabilities that only some nodes have.
     pub fn mismatches(&self) -> &[Mismatch] {
         &self.mismatches
     }
 
-    /// The same, the first time that it is asked for.
+    /// The same, for the first caller only.
     pub fn unreported(&self) -> &[Mismatch] {
         if self.mismatches.is_empty() || self.told.swap(true, Ordering::Relaxed) {
             &[]

@@ -1,15 +1,17 @@
-//! Which node carries out the calls of a shared driver. Sticky: one node until its link has been gone longer
-//! than the grace, since what another one may still be doing is not begun twice. Pure.
+//! Elects the node that carries out the calls of a shared driver. Pure.
+//!
+//! The elected node stays until its link has been gone for the grace period. An earlier change
+//! could start a call twice.
 
 use std::time::Duration;
 
 use proto::names::NodeName;
 
-/// Elects: the node of now as long as it is linked or not gone for long, else the first linked one by name.
-/// None if there is no reason or no node to change to.
+/// Elects the first linked node by name, if the current node's link has been gone for the grace
+/// period. None if the current node stays, or no node is linked.
 ///
-/// `away` is for how long a node has had no link; none if it has one. `nodes` are those that have the driver,
-/// in order of their names, without those that were removed.
+/// `away` tells for how long a node has had no link; none if it has one. `nodes` are the driver's
+/// nodes ordered by name, without removed ones.
 pub fn elect<'a>(
     current: Option<&NodeName>,
     mut nodes: impl Iterator<Item = &'a NodeName>,
@@ -28,7 +30,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(10);
 
-    /// Elects among n1, n2 and n3, which have been away for so many seconds.
+    /// Elects among n1, n2 and n3, which have been away for these seconds.
     fn next(current: Option<&str>, gone: [Option<u64>; 3]) -> Option<String> {
         let nodes = ["n1", "n2", "n3"].map(|name| name.parse::<NodeName>().unwrap());
         let current: Option<NodeName> = current.map(|name| name.parse().unwrap());

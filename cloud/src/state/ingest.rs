@@ -1,55 +1,45 @@
-//! What the cloud keeps of what edges and answers say. Each of these is one durable change.
+//! Records what edges and answers report.
+//!
+//! Each function here is one durable change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
 use proto::control::hello::Driver;
 use proto::csi;
+use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::wire::Malformed;
 use proto::csi::{Id, Local, Method, Segments};
 use proto::names::{DriverName, NodeName};
 use tracing::info;
 
 use crate::state::clock::now;
-use crate::state::known::DriverState;
+use crate::state::known::{DriverState, State};
 use crate::state::record::{Home, Node, NodeDriver};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
-use proto::csi::topology::NODE_SEGMENT;
 
-/// Keeps what a node says of its drivers; a driver that has no answers right now keeps those it gave, and of one that
-/// the node had and does not name any more it is kept since when that is so. Nothing is written if all of it is known.
+/// Records the drivers that a node reports. A driver without answers keeps its earlier ones. A
+/// driver that the node no longer names is marked with the time. Nothing is written if nothing is
+/// new.
 ///
 /// # Errors
-/// It could not be made durable.
+/// The change is not durable.
 pub async fn drivers(
     store: &Store,
     node: &NodeName,
     drivers: Vec<Driver>,
 ) -> Result<(), StoreError> {
     let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
-    let news: Vec<_> = store.read(|state| {
-        let known = |driver: &Driver| state.driver(&driver.name).and_then(|known| known.at(node));
-        let news = drivers.into_iter().map(|driver| {
-            let before = known(&driver).cloned();
-            let at = learned(node, &driver, before.as_ref());
-            (driver.name, at, before)
-        });
-        news.filter(|(_, at, before)| before.as_ref() != Some(at)).collect()
-    });
-    let gone: Vec<DriverName> = store.read(|state| {
-        let gone = |(driver, of): &(&DriverName, &DriverState)| {
-            !named.contains(*driver) && of.at(node).is_some_and(|at| at.gone.is_none())
-        };
-        state.drivers().into_iter().filter(gone).map(|(driver, _)| driver.clone()).collect()
-    });
+    let news = store.read(|state| news(state, node, drivers));
+    let gone = store.read(|state| gone(state, node, &named));
     if news.is_empty() && gone.is_empty() && store.read(|state| state.node(node).is_some()) {
         return Ok(());
     }
-    for (driver, at, _) in &news {
+    for (driver, at) in &news {
         info!(%node, %driver, away = !at.has_spoken(), "learned of a driver");
     }
     for driver in &gone {
@@ -60,7 +50,7 @@ pub async fn drivers(
         if txn.node(&node).is_none() {
             txn.set_node(&node, Some(Node { since: now(), removed: None }));
         }
-        for (driver, at, _) in news {
+        for (driver, at) in news {
             let listed = txn.at(&driver, &node).map_or(0, |before| before.listed);
             txn.set_at(&driver, &node, Some(NodeDriver { listed, ..at }));
         }
@@ -73,10 +63,31 @@ pub async fn drivers(
     write.await
 }
 
-fn learned(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> NodeDriver {
+/// The drivers of a node whose record changes.
+fn news(state: &State, node: &NodeName, drivers: Vec<Driver>) -> Vec<(DriverName, NodeDriver)> {
+    let mut news = Vec::new();
+    for driver in drivers {
+        let before = state.driver(&driver.name).and_then(|known| known.at(node));
+        let at = reported(node, &driver, before);
+        if before != Some(&at) {
+            news.push((driver.name, at));
+        }
+    }
+    news
+}
+
+/// The drivers that a node had and no longer names.
+fn gone(state: &State, node: &NodeName, named: &BTreeSet<DriverName>) -> Vec<DriverName> {
+    let unnamed = state.drivers().into_iter().filter(|(driver, _)| !named.contains(*driver));
+    let had = |driver: &DriverState| driver.at(node).is_some_and(|at| at.gone.is_none());
+    unnamed.filter(|(_, of)| had(of)).map(|(driver, _)| driver.clone()).collect()
+}
+
+/// The record of a driver as its node reports it.
+fn reported(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> NodeDriver {
     let mut at = NodeDriver { gone: None, ..before.cloned().unwrap_or_default() };
     if !driver.answers.is_empty() {
-        let mut answers: std::collections::BTreeMap<_, _> = driver
+        let mut answers: BTreeMap<_, _> = driver
             .answers
             .iter()
             .map(|(method, answer)| (method.clone(), answer.0.clone()))
@@ -97,31 +108,33 @@ fn segments_of(info: &Bytes) -> Segments {
         .unwrap_or_default()
 }
 
-/// Keeps that something was deleted, the intent of its name and whose it was too; with a group also its snapshots.
+/// Records a deletion: removes the home, the intent and the lease; with a group also its snapshots.
 ///
 /// # Errors
-/// It could not be made durable.
+/// The change is not durable.
 pub async fn deleted(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
-    let (driver, id) = (driver.clone(), id.clone());
+    let driver = driver.clone();
+    let id = id.clone();
     let write = store.write(move |txn| {
-        ended(txn, &driver, &id);
+        end_lease(txn, &driver, &id);
         remove(txn, &driver, &id);
     });
     write.await
 }
 
-/// The same of what nobody knows to be deleted: whose it was stays.
+/// Removes the home and the intent, but not the lease, because the deletion is not certain.
 ///
 /// # Errors
-/// It could not be made durable.
+/// The change is not durable.
 pub async fn forget(store: &Store, driver: &DriverName, id: &Id) -> Result<(), StoreError> {
-    let (driver, id) = (driver.clone(), id.clone());
+    let driver = driver.clone();
+    let id = id.clone();
     store.write(move |txn| remove(txn, &driver, &id)).await
 }
 
 fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
     let Some(home) = txn.home(driver, id).cloned() else {
-        // A list that was read before may still tell of it.
+        // Recorded all the same: an earlier list may still contain it.
         return txn.set_home(driver, id, None);
     };
     if let (Some(name), Some(kind)) = (home.name, id.kind()) {
@@ -138,50 +151,52 @@ fn remove(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
     txn.set_home(driver, id, None);
 }
 
-/// Keeps what a call did to a volume, in its entry. It is durable before its caller is answered: a list tells it also
-/// after a crash, while the node is away. A volume without a home stays without one, and lists that were read before
-/// the call are no word of it.
+/// Records a call's effect on a volume, in its cached list entry. The change is durable before the
+/// caller is answered, so lists show it after a crash while the node is away. A volume without a
+/// home stays without one, and older lists about it are stale.
 ///
 /// # Errors
-/// It could not be made durable.
+/// The change is not durable.
 pub async fn update(
     store: &Store,
     driver: &DriverName,
     id: &Id,
     change: impl FnOnce(&[u8]) -> Result<Vec<u8>, Malformed> + Send + 'static,
 ) -> Result<(), StoreError> {
-    let (driver, id) = (driver.clone(), id.clone());
+    let driver = driver.clone();
+    let id = id.clone();
     let write = store.write(move |txn| {
         let Some(home) = txn.home(&driver, &id).cloned() else {
             return txn.set_stale(&driver, &id);
         };
-        // What was found by asking for it alone has no entry yet; one without an id would be about nothing.
+        // A volume found by its id alone has no entry yet, and an entry needs an id.
         let entry = if home.entry.is_empty() { bare(&id) } else { home.entry.clone() };
-        // What cannot be edited stays as it is: the node's next list replaces it.
+        // An undecodable entry is kept; the node's next list replaces it.
         let Ok(entry) = change(&entry) else { return };
-        // Also if it is the same: a list that was read before the call tells nothing newer.
+        // Set even if unchanged, so that earlier lists of the volume count as older.
         txn.set_home(&driver, &id, Some(Home { entry: entry.into(), ..home }));
     });
     write.await
 }
 
-/// A volume is deleted, and with it whose it was; unless a node says that it has it still.
-fn ended(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
+/// Removes the lease of a deleted volume, unless a node still holds it.
+fn end_lease(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
     if txn.lease(driver, id).is_some_and(|own| own.holder.is_none()) {
         txn.set_lease(driver, id, None);
     }
 }
 
-/// The entry of a volume of which nothing but its id is known.
+/// The list entry of a volume of which only the id is known.
 fn bare(id: &Id) -> Bytes {
     let volume = csi::Volume { volume_id: id.text().into(), ..Default::default() };
     csi::list_volumes_response::Entry { volume: Some(volume), status: None }.encode_to_vec().into()
 }
 
-/// Keeps that a node has something that nobody knew of. It stays where it is if another node was first.
+/// Records something that a node has and no record named. If another node was first, it stays
+/// there.
 ///
 /// # Errors
-/// It could not be made durable.
+/// The change is not durable.
 pub async fn discovered(
     store: &Store,
     driver: &DriverName,
@@ -189,14 +204,17 @@ pub async fn discovered(
     node: &NodeName,
     entry: Bytes,
 ) -> Result<(), StoreError> {
-    let (driver, id, node) = (driver.clone(), id.clone(), node.clone());
+    let driver = driver.clone();
+    let id = id.clone();
+    let node = node.clone();
     let write = store.write(move |txn| {
         let mut home =
             txn.home(&driver, &id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
         if home.node == node {
-            // Copied: a part of what was read from a link would keep all of that in memory.
+            // Copied: a slice would keep the link's whole read buffer in memory.
             let kept = if entry.is_empty() { home.entry } else { Bytes::copy_from_slice(&entry) };
-            (home.absent, home.entry) = (false, kept);
+            home.absent = false;
+            home.entry = kept;
         } else if !home.rivals.contains(&node) {
             home.rivals.push(node);
         }
@@ -209,8 +227,6 @@ pub async fn discovered(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proto::host::tasks::Tasks;
 
     use super::*;

@@ -1,6 +1,6 @@
 //! Ids and bytes as JSON, for the lines of an export.
 //!
-//! The form never changes: other programs write and read these lines. Bytes are base64.
+//! The format never changes, because other programs read and write it. Bytes are base64.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(super) mod id {
     }
 }
 
-/// An id that may be missing.
+/// An optional id.
 pub(super) mod source {
     use serde::de::Error;
     use serde::{Deserializer, Serializer};
@@ -105,7 +105,7 @@ pub(super) mod base64 {
 #[derive(Serialize, Deserialize)]
 struct Base64(#[serde(with = "base64")] Bytes);
 
-/// Bytes that may be missing.
+/// Optional bytes.
 pub(super) mod answer {
     use serde::{Deserializer, Serializer};
 

@@ -1,4 +1,6 @@
-//! What is durable, in memory, with the indexes that routing needs. It is only changed by [`State::apply`].
+//! The durable state in memory, with the indexes that routing needs.
+//!
+//! Only [`State::apply`] changes it, with changes that are durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;
@@ -11,54 +13,52 @@ use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
 use crate::state::segment_index::SegmentIndex;
 
-/// Everything that the store keeps.
+/// All records of the store.
 #[derive(Default)]
 pub struct State {
     drivers: HashMap<DriverName, DriverState>,
     nodes: BTreeMap<NodeName, Node>,
-    /// Those of them that were removed; asked for at each decision, and seldom any.
+    /// The removed nodes; every routing decision asks for them, and there are few.
     removed: HashSet<NodeName>,
-    /// The epoch that was given last.
+    /// The last lease epoch.
     epoch: u64,
 }
 
-/// What the store keeps of one driver.
+/// All records of one driver.
 #[derive(Default)]
 pub struct DriverState {
-    /// Boxed, since a map's nodes are half empty when they were filled in order, as by a start.
+    /// Boxed: a map filled in order, as at a start, has half-empty tree nodes.
     homes: BTreeMap<Id, Box<Home>>,
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, NodeDriver>,
     elected: Option<NodeName>,
-    /// Of the volumes that one guest owns.
+    /// The leases of direct volumes.
     leases: BTreeMap<Id, LeaseRecord>,
-    /// How many of them each node has.
+    /// The number of leases by node.
     had: HashMap<NodeName, usize>,
-    /// How many of the intents are of creates whose outcome nobody knows.
+    /// The number of intents with an unknown outcome.
     open: usize,
-    /// Volumes by node, with creates on their way.
+    /// Volumes and running creates by node.
     load: HashMap<NodeName, u64>,
-    /// The nodes that have the driver, those with the fewest volumes first.
+    /// The driver's nodes, ordered by load.
     by_load: BTreeSet<(u64, NodeName)>,
-    /// The nodes at each segment.
     segments: SegmentIndex,
-    /// How many nodes have no topology of their own.
+    /// The number of nodes without a topology of their own.
     given: usize,
-    /// What the front says of itself, made of what the nodes say; forgotten when one of them says something else.
+    /// Computed from the nodes' answers; reset when one of them changes.
     info: OnceLock<DriverInfo>,
-    /// The homes by node, and when they changed.
     recent: RecentChanges,
 }
 
 impl State {
-    /// A state out of changes.
+    /// The state after these changes.
     pub fn of(changes: impl IntoIterator<Item = Change>) -> Self {
         let mut state = Self::default();
         changes.into_iter().for_each(|change| state.apply(change));
         state
     }
 
-    /// What is kept of a driver; none if no node ever had it.
+    /// The records of a driver; none if no node ever had it.
     pub fn driver(&self, driver: &DriverName) -> Option<&DriverState> {
         self.drivers.get(driver)
     }
@@ -83,17 +83,17 @@ impl State {
         self.removed.contains(node)
     }
 
-    /// The epoch that was given last; 0 before any was.
+    /// The last lease epoch; 0 before the first.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How many of the volumes that one guest owns a node has.
+    /// The number of leases that a node holds.
     pub fn held_by(&self, node: &NodeName) -> usize {
         self.drivers.values().filter_map(|driver| driver.had.get(node)).sum()
     }
 
-    /// Takes a change that is durable.
+    /// Applies a durable change.
     pub(super) fn apply(&mut self, change: Change) {
         match change {
             Change::Home(driver, id, home) => {
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// A call changed something of a driver that has no home.
+    /// Notes that a call changed something without a home.
     pub(super) fn set_stale(&mut self, driver: &DriverName, id: Id) {
         if let Some(driver) = self.drivers.get_mut(driver) {
             driver.recent.set_stale(id);
@@ -134,48 +134,50 @@ impl State {
 }
 
 impl DriverState {
-    /// Where something lives.
+    /// The home of an id.
     pub fn home(&self, id: &Id) -> Option<&Home> {
         self.homes.get(id).map(|home| &**home)
     }
 
-    /// All homes in order of their ids: volumes, then snapshots, then groups.
+    /// All homes ordered by id: volumes, then snapshots, then groups.
     pub fn homes(&self) -> &BTreeMap<Id, Box<Home>> {
         &self.homes
     }
 
-    /// How often a home was made, changed or forgotten since csi-cloud started, or something changed that has none.
+    /// The number of changes of this driver's homes since csi-cloud started, including changes of
+    /// things without a home.
     pub fn changes(&self) -> u64 {
         self.recent.changes()
     }
 
-    /// What lives on a node, in order of its ids, with the change (see [`Self::changes`]) that was its last.
+    /// The things at a node ordered by id, each with the number of its last change (see
+    /// [`Self::changes`]).
     pub fn homes_of(&self, node: &NodeName) -> impl Iterator<Item = (&Id, u64)> {
         self.recent.of(node)
     }
 
-    /// Whether the home of something at a node changed after this change.
+    /// True if the home of an id at a node changed after this change.
     pub fn changed_since(&self, node: &NodeName, id: &Id, since: u64) -> bool {
         self.recent.last_change(node, id).is_some_and(|change| change > since)
     }
 
-    /// What was forgotten after this change, or changed without having a home; none if that is so long ago that it is
-    /// not known any more.
+    /// Things without a home about which lists from before this change are stale. None if that is
+    /// too long ago to be known.
     pub fn stale_since(&self, since: u64) -> Option<HashMap<&Id, Stale>> {
         self.recent.stale_since(since)
     }
 
-    /// To which node a create was sent.
+    /// The intent of a name.
     pub fn intent(&self, name: &Id) -> Option<&Intent> {
         self.intents.get(name)
     }
 
-    /// All creates that were sent to a node, also those whose outcome is known.
+    /// All intents, including those with a known outcome.
     pub fn intents(&self) -> &BTreeMap<Id, Intent> {
         &self.intents
     }
 
-    /// How many of the intents are of creates whose outcome nobody knows.
+    /// The number of intents with an unknown outcome.
     pub fn open_intents(&self) -> usize {
         self.open
     }
@@ -190,47 +192,47 @@ impl DriverState {
         &self.at
     }
 
-    /// The node that carries out the calls, if the driver is shared and one was elected.
+    /// The elected node of a shared driver.
     pub fn elected(&self) -> Option<&NodeName> {
         self.elected.as_ref()
     }
 
-    /// Whose a volume is; none if it is nobody's, and was taken from nobody.
+    /// The lease record of a volume; none if it has no holder and was never revoked.
     pub fn lease(&self, id: &Id) -> Option<&LeaseRecord> {
         self.leases.get(id)
     }
 
-    /// Whose the volumes are that one guest owns.
+    /// The lease records of direct volumes.
     pub fn leases(&self) -> &BTreeMap<Id, LeaseRecord> {
         &self.leases
     }
 
-    /// Volumes at a node, with creates on their way.
+    /// Volumes and running creates at a node.
     pub fn load(&self, node: &NodeName) -> u64 {
         self.load.get(node).copied().unwrap_or(0)
     }
 
-    /// The nodes that have the driver, those with the fewest volumes first.
+    /// The driver's nodes, those with the fewest volumes first.
     pub fn by_load(&self) -> impl Iterator<Item = &NodeName> {
         self.by_load.iter().map(|(_, node)| node)
     }
 
-    /// The nodes whose segments hold all that a topology asks for, by name.
+    /// The nodes whose segments include all of these, by name.
     pub fn located<'a>(&'a self, asked: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
         let of = |(key, value): (&'a String, &String)| self.segments.of(key, value);
-        // Looked through is what the rarest segment leaves.
+        // Only the nodes of the rarest segment are filtered.
         let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_default();
         let has_others = |node: &NodeName| self.at.get(node).is_some_and(|at| at.is_at(asked));
-        // Of a single segment the index has said all.
+        // For a single segment the index is exact.
         rarest.iter().filter(move |node| asked.len() == 1 || has_others(node))
     }
 
-    /// Whether some node has no topology of its own, and so has ours.
+    /// True if some node has no topology of its own and uses ours.
     pub fn has_our_topology(&self) -> bool {
         self.given > 0
     }
 
-    /// What the front says of itself.
+    /// The front's answers about the driver.
     pub fn info(&self) -> &DriverInfo {
         self.info.get_or_init(|| DriverInfo::of(&self.at))
     }
@@ -274,7 +276,7 @@ impl DriverState {
         self.count(before.and_then(|intent| intent.counted().cloned()), after);
     }
 
-    /// A volume, or the making of one, was at `before` and is now at `after`.
+    /// Moves the load of one volume or create from `before` to `after`.
     fn count(&mut self, before: Option<NodeName>, after: Option<NodeName>) {
         if before == after {
             return;
@@ -309,7 +311,7 @@ impl DriverState {
             return;
         };
         self.given += given(&at);
-        // There may be thousands of nodes that all say the same.
+        // Thousands of nodes may give the same answers; they share one copy.
         let same = self.at.values().next_back().filter(|other| other.answers == at.answers);
         if let Some(same) = same {
             at.answers = same.answers.clone();

@@ -1,5 +1,6 @@
-//! Records as lines of JSON, for an export that people can read and other programs can make. The field names are
-//! those of the records; bytes are base64.
+//! Records as lines of JSON, for an export that people and other programs can read.
+//!
+//! The names of fields and variants are part of the format, so they never change.
 
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
@@ -8,17 +9,17 @@ use serde::{Deserialize, Serialize};
 use crate::state::json;
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
 
-/// How lines are written. It grows when a csi-cloud of today could misread them.
+/// The version of the format. It grows when an older csi-cloud could misread a line.
 pub(super) const FORMAT: u64 = 1;
 
-/// A line of an export: the first, the last, or a record.
+/// A line of an export: the header, the trailer, or a record.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Line {
-    /// The first line: what this is, and its format.
+    /// The header: the kind of file and its format.
     #[serde(rename = "csi-cloud store")]
     Begin { format: u64 },
-    /// The last line, without which an export is not whole: how many records there are.
+    /// The trailer with the number of records; without it an export is incomplete.
     End { records: u64 },
     /// A node.
     Node { name: NodeName, node: Node },
@@ -27,21 +28,21 @@ pub(super) enum Line {
     NodeDriver { driver: DriverName, node: NodeName, at: NodeDriver },
     /// The node that carries out the calls of a shared driver.
     Elected { driver: DriverName, node: NodeName },
-    /// Where something lives.
+    /// A home.
     Home {
         driver: DriverName,
         #[serde(with = "json::id")]
         id: Id,
         home: Home,
     },
-    /// To which node a create was sent.
+    /// An intent.
     Intent {
         driver: DriverName,
         #[serde(with = "json::id")]
         id: Id,
         intent: Intent,
     },
-    /// Whose a volume is that one guest owns.
+    /// The lease of a direct volume.
     #[serde(rename = "owner")]
     Lease {
         driver: DriverName,
@@ -50,11 +51,11 @@ pub(super) enum Line {
         #[serde(rename = "own")]
         record: LeaseRecord,
     },
-    /// The epoch that was given last.
+    /// The last lease epoch.
     Epoch { last: u64 },
 }
 
-/// A line that is no record.
+/// The line is no record.
 pub(super) struct NoRecord;
 
 impl TryFrom<Change> for Line {

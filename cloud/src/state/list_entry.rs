@@ -1,5 +1,6 @@
-//! A volume's entry in a list, as what calls did to the volume changes it. Edited as bytes: what is newer than we
-//! are, or older, stays.
+//! Updates a cached list entry after a call.
+//!
+//! Entries are edited as bytes: fields of other versions stay.
 
 use proto::csi;
 use proto::csi::wire;
@@ -7,23 +8,24 @@ use proto::csi::wire::{Edit, Malformed};
 
 use prost::Message;
 
-// Numbers of fields in ListVolumesResponse.Entry and VolumeStatus; the tests read with the generated code.
+// Field numbers of ListVolumesResponse.Entry and VolumeStatus; the tests decode with the generated
+// code.
 const VOLUME: u32 = 1;
 const STATUS: u32 = 2;
 const PUBLISHED: u32 = 1;
 
-/// The volume is attached to a node, by the id that the driver gave that.
+/// Adds a node to the published nodes, by its id at the driver.
 ///
 /// # Errors
 /// The entry is malformed.
 pub(crate) fn attach(entry: &[u8], node: &str) -> Result<Vec<u8>, Malformed> {
-    // Once, however often it is said.
+    // Removed first, so that the node is listed once.
     let mut entry = detached(entry, |id| id == node.as_bytes())?;
     wire::append(&mut entry, &[STATUS, PUBLISHED], node.as_bytes());
     Ok(entry)
 }
 
-/// The volume is detached from a node. CSI: without a node's id, from all of them.
+/// Removes a node from the published nodes. CSI: an empty node id means all nodes.
 ///
 /// # Errors
 /// The entry is malformed.
@@ -39,7 +41,7 @@ fn detached(entry: &[u8], from: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, Malfo
     Ok(edited.unwrap_or_else(|| entry.to_vec()))
 }
 
-/// The volume has this size, in bytes.
+/// Sets the size in bytes.
 ///
 /// # Errors
 /// The entry is malformed.
@@ -48,7 +50,7 @@ pub(crate) fn resize(entry: &[u8], size: i64) -> Result<Vec<u8>, Malformed> {
         csi::list_volumes_response::Entry::decode(entry)?.volume.unwrap_or_default().capacity_bytes;
     let mut entry = entry.to_vec();
     if before != size {
-        // Protobuf merges what stands there twice, and of a number the last one counts.
+        // Protobuf merges a repeated message, and the last value of a number counts.
         let volume = csi::Volume { capacity_bytes: size, ..Default::default() };
         wire::append(&mut entry, &[VOLUME], &volume.encode_to_vec());
     }
@@ -64,7 +66,7 @@ mod tests {
         (entry.volume.unwrap().capacity_bytes, entry.status.unwrap_or_default().published_node_ids)
     }
 
-    /// An entry with a field in its status that is not ours to know.
+    /// An entry with an unknown field in its status.
     fn entry() -> Vec<u8> {
         let volume = csi::Volume { volume_id: "v".into(), capacity_bytes: 5, ..Default::default() };
         let mut entry = Vec::new();

@@ -1,7 +1,7 @@
-//! What the cloud knows of volumes, nodes and drivers, and what it makes of it.
+//! What the cloud knows of volumes, nodes and drivers, and pure decisions made from it.
 //!
-//! The store makes a change durable before anybody sees it. All else here is pure: records in, decisions out.
-//! The store's backends are the only I/O. May use: telemetry.
+//! The store makes each change durable before anybody sees it. Its backends do the only I/O; all
+//! other files map records to decisions. May use: telemetry.
 
 pub mod capabilities;
 pub mod check;

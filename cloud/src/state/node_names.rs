@@ -1,13 +1,15 @@
-//! Names of nodes in a text for an operator.
+//! Lists of names in messages for operators.
+//!
+//! A status message must fit in a caller's header list, so long lists are cut.
 
 use proto::names::NodeName;
 
-/// The nodes' names, for an operator.
+/// The names of these nodes.
 pub fn names(nodes: &[NodeName]) -> String {
     first_few(nodes.iter().map(ToString::to_string))
 }
 
-/// The first few, and how many more: a status message has to fit in a caller's header list.
+/// The first ten, and the number of the others.
 pub fn first_few(all: impl ExactSizeIterator<Item = String>) -> String {
     const FEW: usize = 10;
     let more = all.len().saturating_sub(FEW);

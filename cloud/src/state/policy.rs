@@ -1,7 +1,6 @@
-//! What the operator wants for one driver: how far its volumes reach, where new ones go, and how long an
-//! absent node is waited for.
+//! The operator's rules for one driver: scope, placement, and patience with absent nodes.
 //!
-//! A policy is whole: what is not said has its default here, so nobody else needs to know one.
+//! A policy is complete: every default is set here, and nowhere else.
 
 use std::time::Duration;
 
@@ -9,13 +8,13 @@ use proto::config::{HOUR, Reader};
 pub use proto::csi::topology::Scope;
 use proto::names::NodeName;
 
-/// How long a node may be away if nothing is said, in seconds.
+/// The default grace period, in seconds.
 const GRACE: u16 = 10;
 
-/// Where a volume is made that names no topology and has no source.
+/// The placement of a volume without a requested topology and without a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// At the linked node that is home to the fewest.
+    /// At the linked node with the fewest volumes.
     #[default]
     Spread,
     /// Always at this node.
@@ -25,26 +24,26 @@ pub enum Placement {
 /// The rules for one driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The operator's word; inferred from what the driver says if there is none.
+    /// The operator's setting; inferred from the driver if none.
     pub scope: Option<Scope>,
-    /// Where volumes go that name no topology.
+    /// The placement of volumes without a requested topology.
     pub placement: Placement,
-    /// A create for a node that is away, and that was certainly not dispatched, is answered
-    /// RESOURCE_EXHAUSTED, so that the scheduler chooses another node.
+    /// If the chosen node is away and the create was certainly not dispatched, the answer is
+    /// RESOURCE_EXHAUSTED. The scheduler then chooses another node.
     pub reschedule: bool,
-    /// How long a node may be away until another is elected for it (scope `shared`), and until its capacity
-    /// counts as 0. One second to one hour.
+    /// How long a node may be away before another is elected (scope `shared`), and before its
+    /// capacity counts as 0. One second to one hour.
     pub grace: Duration,
 }
 
 impl Policy {
-    /// The policy of a driver for which nothing is said.
+    /// The policy of a driver without a section.
     pub fn new(default_node: Option<&NodeName>) -> Self {
         let placement = default_node.cloned().map_or(Placement::Spread, Placement::Pinned);
         Self { scope: None, placement, reschedule: false, grace: Duration::from_secs(GRACE.into()) }
     }
 
-    /// Takes a driver's section. What is contradictory in it is noted there.
+    /// Reads a driver's section. Contradictions are reported as problems of the section.
     pub(crate) fn read(
         driver: &str,
         section: &mut Reader,

@@ -1,39 +1,39 @@
-//! Which homes a node has, and which of a driver's homes changed since a moment: a node's list was read before
-//! it is learned, and what happened in between is newer than the list.
+//! The homes of each node, and the order of their latest changes.
 //!
-//! Counted in changes that were applied, in memory only: a list that was read before a restart is gone with it.
+//! A node's list is read before it is recorded, so any change in between is newer than the list.
+//! Changes are counted in memory only: a restart drops pending lists too.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use proto::csi::Id;
 use proto::names::NodeName;
 
-/// So much of what has no home is remembered.
+/// The number of remembered changes of things without a home.
 const REMEMBERED: usize = 4096;
 
-/// Why an older list may be wrong about something that has no home.
+/// Why an older list is stale about something without a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stale {
-    /// Its home was forgotten.
+    /// Its home was removed.
     Forgotten,
     /// A call changed it.
     Changed,
 }
 
-/// The changes of one driver's homes.
+/// The recent changes of one driver's homes.
 #[derive(Default)]
 pub(super) struct RecentChanges {
     changes: u64,
-    /// What each node has, with the number of its last change.
+    /// The things at each node, with the number of each one's last change.
     at: HashMap<NodeName, BTreeMap<Id, u64>>,
-    /// What was forgotten, or changed without having a home, oldest first.
+    /// Changes of things without a home, the oldest first.
     without: VecDeque<(u64, Id, Stale)>,
-    /// The number of the last change that is no longer in `without`.
+    /// The number of the last change that was dropped from `without`.
     dropped: u64,
 }
 
 impl RecentChanges {
-    /// A home that was at `before` is now at `after`, or is changed there.
+    /// Notes that a home moved from `before` to `after`, or changed there.
     pub(super) fn changed(&mut self, id: &Id, before: Option<&NodeName>, after: Option<&NodeName>) {
         self.changes += 1;
         if let Some(node) = before.filter(|before| Some(*before) != after)
@@ -46,13 +46,13 @@ impl RecentChanges {
         }
         match after {
             Some(node) => {
-                drop(self.at.entry(node.clone()).or_default().insert(id.clone(), self.changes))
+                self.at.entry(node.clone()).or_default().insert(id.clone(), self.changes);
             }
             None => self.remember(id.clone(), Stale::Forgotten),
         }
     }
 
-    /// A call changed what has no home.
+    /// Notes that a call changed something without a home.
     pub(super) fn set_stale(&mut self, id: Id) {
         self.changes += 1;
         self.remember(id, Stale::Changed);
@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_is_remembered_for_so_long() {
-        let (mut recent, node) = (RecentChanges::default(), "n1".parse::<NodeName>().unwrap());
+        let mut recent = RecentChanges::default();
+        let node = "n1".parse::<NodeName>().unwrap();
         recent.changed(&volume(0), None, Some(&node));
         let since = recent.changes();
         recent.changed(&volume(0), Some(&node), None);

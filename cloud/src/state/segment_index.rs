@@ -1,4 +1,6 @@
-//! The nodes at each segment of a topology. Most segments are of one node, and all that there is of one is here once.
+//! The index from topology segments to nodes.
+//!
+//! Most segments belong to one node, so each segment is stored once.
 
 use std::collections::HashMap;
 
@@ -6,17 +8,17 @@ use proto::names::NodeName;
 
 use crate::state::record::Segment;
 
-/// The nodes at each segment, by name.
+/// The nodes of each segment, by name.
 #[derive(Default)]
 pub(super) struct SegmentIndex(HashMap<Segment, Vec<NodeName>>);
 
 impl SegmentIndex {
-    /// The nodes at this segment.
+    /// The nodes of this segment.
     pub(super) fn of(&self, key: &str, value: &str) -> &[NodeName] {
         self.0.get(&(key.to_owned(), value.to_owned())).map_or(&[], |nodes| nodes)
     }
 
-    /// A node is at these segments; those that are known are shared from now on.
+    /// Adds a node to these segments. Equal segments share one copy afterwards.
     pub(super) fn add(&mut self, segments: &mut [Segment], node: &NodeName) {
         for segment in segments {
             if let Some((known, _)) = self.0.get_key_value(&*segment) {
@@ -29,7 +31,7 @@ impl SegmentIndex {
         }
     }
 
-    /// A node is not at these segments any more.
+    /// Removes a node from these segments.
     pub(super) fn remove(&mut self, segments: &[Segment], node: &NodeName) {
         for segment in segments {
             let Some(nodes) = self.0.get_mut(segment) else { continue };
@@ -57,7 +59,8 @@ mod tests {
     fn a_segment_has_its_nodes_by_name_and_is_there_once() {
         let mut index = SegmentIndex::default();
         let [one, two] = ["n1", "n2"].map(|node| node.parse::<NodeName>().unwrap());
-        let (mut first, mut second) = ([zone("a")], [zone("a"), zone("b")]);
+        let mut first = [zone("a")];
+        let mut second = [zone("a"), zone("b")];
         index.add(&mut first, &two);
         index.add(&mut second, &one);
         assert!(Arc::ptr_eq(&first[0], &second[0]));

@@ -1,4 +1,4 @@
-//! Changes on their way: what was decided but is not durable yet, over the state that is.
+//! A transaction: changes that are not durable yet, over the durable state.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -9,10 +9,10 @@ use proto::names::{DriverName, NodeName};
 use crate::state::known::State;
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
 
-/// What was learned by key, over what was there before.
+/// Changed values by key; none is a removal.
 type Over<K, V> = HashMap<K, Option<V>>;
 
-/// A change being made. It sees the changes before it, also those that share its commit.
+/// A change in the making. It sees all changes before it, including those of the same commit.
 pub struct Txn<'a> {
     state: &'a State,
     homes: Over<(DriverName, Id), Home>,
@@ -22,29 +22,39 @@ pub struct Txn<'a> {
     elected: Over<DriverName, NodeName>,
     leases: Over<(DriverName, Id), LeaseRecord>,
     epoch: Option<u64>,
-    /// What has no home and was changed.
+    /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
-    /// Volumes that these changes add to a node, or take from it.
+    /// The load that these changes add to a node or remove from it.
     load: HashMap<(DriverName, NodeName), i64>,
 }
 
 impl<'a> Txn<'a> {
     pub(super) fn new(state: &'a State) -> Self {
-        let (homes, intents, at, nodes, elected, leases, without, load) = Default::default();
-        Self { state, homes, intents, at, nodes, elected, leases, epoch: None, without, load }
+        Self {
+            state,
+            homes: HashMap::new(),
+            intents: HashMap::new(),
+            at: HashMap::new(),
+            nodes: HashMap::new(),
+            elected: HashMap::new(),
+            leases: HashMap::new(),
+            epoch: None,
+            without: HashSet::new(),
+            load: HashMap::new(),
+        }
     }
 
-    /// What is durable, without these changes.
+    /// The durable state, without these changes.
     pub fn state(&self) -> &'a State {
         self.state
     }
 
-    /// Where something lives.
+    /// The home of an id.
     pub fn home(&self, driver: &DriverName, id: &Id) -> Option<&Home> {
         over(&self.homes, &(driver.clone(), id.clone()), || self.state.driver(driver)?.home(id))
     }
 
-    /// Sets where something lives, or forgets it.
+    /// Sets or removes the home of an id.
     pub fn set_home(&mut self, driver: &DriverName, id: &Id, home: Option<Home>) {
         let before = self.home(driver, id).and_then(|home| home.counted(id));
         let after = home.as_ref().and_then(|home| home.counted(id));
@@ -52,30 +62,30 @@ impl<'a> Txn<'a> {
         self.homes.insert((driver.clone(), id.clone()), home);
     }
 
-    /// Whether these changes are about where this lives.
+    /// True if these changes set the home of this id.
     pub fn is_changing(&self, driver: &DriverName, id: &Id) -> bool {
         self.homes.contains_key(&(driver.clone(), id.clone()))
     }
 
-    /// Notes that a call changed something that has no home: what a list says of it that was read before is old. That
-    /// is known until csi-cloud ends, as the list is.
+    /// Notes that a call changed something without a home: lists from before are stale about it.
+    /// The note is in memory, as the lists are.
     pub fn set_stale(&mut self, driver: &DriverName, id: &Id) {
         self.without.insert((driver.clone(), id.clone()));
     }
 
-    /// Whether these changes note that.
+    /// True if these changes include such a note.
     pub fn is_stale(&self, driver: &DriverName, id: &Id) -> bool {
         self.without.contains(&(driver.clone(), id.clone()))
     }
 
-    /// To which node a create was sent.
+    /// The intent of a name.
     pub fn intent(&self, driver: &DriverName, name: &Id) -> Option<&Intent> {
         over(&self.intents, &(driver.clone(), name.clone()), || {
             self.state.driver(driver)?.intent(name)
         })
     }
 
-    /// Sets to which node a create was sent, or forgets it.
+    /// Sets or removes the intent of a name.
     pub fn set_intent(&mut self, driver: &DriverName, name: &Id, intent: Option<Intent>) {
         let before = self.intent(driver, name).and_then(Intent::counted);
         let after = intent.as_ref().and_then(Intent::counted);
@@ -83,12 +93,12 @@ impl<'a> Txn<'a> {
         self.intents.insert((driver.clone(), name.clone()), intent);
     }
 
-    /// A driver at a node.
+    /// The driver at a node.
     pub fn at(&self, driver: &DriverName, node: &NodeName) -> Option<&NodeDriver> {
         over(&self.at, &(driver.clone(), node.clone()), || self.state.driver(driver)?.at(node))
     }
 
-    /// Sets a driver at a node, or forgets it.
+    /// Sets or removes the driver at a node.
     pub fn set_at(&mut self, driver: &DriverName, node: &NodeName, at: Option<NodeDriver>) {
         self.at.insert((driver.clone(), node.clone()), at);
     }
@@ -98,42 +108,42 @@ impl<'a> Txn<'a> {
         over(&self.nodes, node, || self.state.node(node))
     }
 
-    /// Sets a node, or forgets it.
+    /// Sets or removes a node.
     pub fn set_node(&mut self, name: &NodeName, node: Option<Node>) {
         self.nodes.insert(name.clone(), node);
     }
 
-    /// The node that carries out the calls of a shared driver.
+    /// The elected node of a shared driver.
     pub fn elected(&self, driver: &DriverName) -> Option<&NodeName> {
         over(&self.elected, driver, || self.state.driver(driver)?.elected())
     }
 
-    /// Sets the node that carries out the calls of a shared driver.
+    /// Sets the elected node of a shared driver.
     pub fn elect(&mut self, driver: &DriverName, node: Option<NodeName>) {
         self.elected.insert(driver.clone(), node);
     }
 
-    /// Whose a volume is.
+    /// The lease record of a volume.
     pub fn lease(&self, driver: &DriverName, id: &Id) -> Option<&LeaseRecord> {
         over(&self.leases, &(driver.clone(), id.clone()), || self.state.driver(driver)?.lease(id))
     }
 
-    /// Sets whose a volume is, or forgets it.
+    /// Sets or removes the lease record of a volume.
     pub fn set_lease(&mut self, driver: &DriverName, id: &Id, own: Option<LeaseRecord>) {
         self.leases.insert((driver.clone(), id.clone()), own);
     }
 
-    /// The epoch that was given last.
+    /// The last lease epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch.unwrap_or_else(|| self.state.epoch())
     }
 
-    /// Notes that an epoch was given. It only grows.
+    /// Sets the last lease epoch. It only grows.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.epoch = Some(epoch.max(self.epoch()));
     }
 
-    /// Volumes at a node, with those on their way to be made.
+    /// Volumes and running creates at a node.
     pub fn load(&self, driver: &DriverName, node: &NodeName) -> u64 {
         let durable = self.state.driver(driver).map_or(0, |driver| driver.load(node));
         durable.saturating_add_signed(
@@ -151,7 +161,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// All changes, each key once, and what else was changed that has no home.
+    /// All changes, each key once, and the changed things without a home.
     pub(super) fn changes(self) -> (Vec<Change>, HashSet<(DriverName, Id)>) {
         let homes =
             self.homes.into_iter().map(|((driver, id), home)| Change::Home(driver, id, home));

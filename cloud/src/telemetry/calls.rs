@@ -1,7 +1,7 @@
-//! The calls in flight, so that an operator sees what hangs and where, and what came of those that ended.
+//! The calls in flight and the totals of those that ended, for operators.
 //!
-//! Each call is here from its request to its answer, however that comes about: a guard that is dropped takes it
-//! out. So there are never more than the fronts answer at a time.
+//! A guard removes its call when it is dropped, however the call ends. The number of calls here is
+//! therefore bounded by what the fronts admit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,17 +18,17 @@ use tonic::Code;
 
 use crate::telemetry::metrics::{Hop, Metrics};
 
-/// The method of a call that is no RPC of CSI.
+/// The method name of a call that is no CSI RPC.
 pub const UNKNOWN: &str = "unknown";
-/// What is shown of what a call is about, in characters; an id may have thousands.
+/// The number of characters kept of a call's subject; an id may have thousands.
 const SHOWN: usize = 256;
 
 /// All calls in flight.
 #[derive(Default)]
 pub struct Calls {
-    /// What is counted of them, and all else.
+    /// The counters and gauges of the whole program.
     pub metrics: Metrics,
-    /// Whether the program stays awake for the next one.
+    /// Keeps the program polling for the next call.
     pub awake: Arc<BusyPoll>,
     kept: Mutex<Kept>,
 }
@@ -36,69 +36,69 @@ pub struct Calls {
 #[derive(Default)]
 struct Kept {
     next: u64,
-    /// By number, so the oldest comes first.
+    /// Ordered by number: the oldest call comes first.
     running: BTreeMap<u64, Arc<Running>>,
     totals: BTreeMap<DriverName, Totals>,
 }
 
-/// What came of a driver's calls since this csi-cloud began.
+/// Totals of a driver's calls since this csi-cloud started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many were answered.
+    /// Calls answered.
     pub calls: u64,
-    /// How many of them with another code than OK.
+    /// Calls answered with another code than OK.
     pub failed: u64,
-    /// How long they took altogether.
+    /// The sum of their durations.
     pub time: Duration,
 }
 
 /// One call in flight.
 pub struct Running {
     calls: Arc<Calls>,
-    /// Its RPC method, or [`UNKNOWN`].
+    /// The RPC method, or [`UNKNOWN`].
     pub rpc: &'static str,
-    /// Whose front it is at.
+    /// The driver of the front.
     pub driver: DriverName,
-    /// When it call.
+    /// The time of arrival.
     pub begun: Instant,
     progress: Mutex<Progress>,
 }
 
-/// How far a call got.
+/// The progress of a call.
 #[derive(Clone, Default)]
 pub struct Progress {
-    /// The id or name that it is about, its first 256 characters; empty if it is about none.
+    /// The first 256 characters of the call's id or name; empty if it has none.
     pub subject: String,
-    /// The node that it was sent to last.
+    /// The node that the call was last sent to.
     pub node: Option<NodeName>,
-    /// Where it is.
+    /// The current stage.
     pub stage: Stage,
 }
 
 impl Progress {
-    /// Whether the call is about this id or name, or one with the same first 256 characters.
+    /// True if the first 256 characters of the call's subject and of `text` are equal.
     pub fn is_about(&self, text: &str) -> bool {
         !self.subject.is_empty() && self.subject.chars().eq(text.chars().take(SHOWN))
     }
 }
 
-/// Where a call is.
+/// The stage of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// At the front: it is being read, decided, or what came of it is being kept.
+    /// At the front: the call is read, routed, or its outcome is recorded.
     #[default]
     Front,
-    /// On a link; its answer has not come.
+    /// On a link, without an answer yet.
     Sent,
-    /// Its link was lost; it is sent again on the next one.
+    /// The link was lost; the call is sent again on the node's next link.
     Waiting,
 }
 
 impl Stage {
-    /// All of them.
+    /// All stages.
     pub const ALL: [Self; 3] = [Self::Front, Self::Sent, Self::Waiting];
 
-    /// Its name, in answers and metrics.
+    /// The name in the admin API and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Front => "front",
@@ -108,22 +108,27 @@ impl Stage {
     }
 }
 
-/// Keeps a call among those in flight until it is dropped.
+/// Guards a call in flight: the call is removed when this is dropped.
 pub struct Ongoing {
     number: u64,
     running: Arc<Running>,
-    /// What its caller was told. Dropped before that, it was the caller who left.
+    /// The code sent to the caller. If dropped unset, the caller cancelled.
     code: Code,
     _awake: busy_poll::InFlight,
 }
 
 impl Calls {
-    /// A call has come in.
+    /// Registers a call that has arrived.
     #[must_use]
     pub fn begin(self: Arc<Self>, rpc: &'static str, driver: &DriverName) -> Ongoing {
         let awake = self.awake.begin();
-        let (driver, begun, progress) = (driver.clone(), Instant::now(), Mutex::default());
-        let running = Arc::new(Running { calls: self.clone(), rpc, driver, begun, progress });
+        let running = Arc::new(Running {
+            calls: self.clone(),
+            rpc,
+            driver: driver.clone(),
+            begun: Instant::now(),
+            progress: Mutex::default(),
+        });
         let mut kept = self.kept();
         let number = kept.next;
         kept.next += 1;
@@ -131,12 +136,12 @@ impl Calls {
         Ongoing { number, running, code: Code::Cancelled, _awake: awake }
     }
 
-    /// The calls in flight with their numbers, the oldest first.
+    /// The calls in flight by number, the oldest first.
     pub fn running(&self) -> Vec<(u64, Arc<Running>)> {
         self.kept().running.iter().map(|(number, call)| (*number, call.clone())).collect()
     }
 
-    /// What came of the calls that ended, by driver.
+    /// Totals of ended calls by driver.
     pub fn totals(&self) -> BTreeMap<DriverName, Totals> {
         self.kept().totals.clone()
     }
@@ -147,12 +152,12 @@ impl Calls {
 }
 
 impl Ongoing {
-    /// The call, for those who carry it out.
+    /// The call itself, for dispatch.
     pub fn running(&self) -> Arc<Running> {
         self.running.clone()
     }
 
-    /// Its caller is told this. A stream ends here when its answer begins.
+    /// Sets the code sent to the caller. A stream ends here when its answer begins.
     pub fn ended(mut self, code: Code) {
         self.code = code;
     }
@@ -178,70 +183,71 @@ impl Drop for Ongoing {
 }
 
 impl Running {
-    /// How far it got.
+    /// The current progress.
     pub fn progress(&self) -> Progress {
-        self.told().clone()
+        self.lock().clone()
     }
 
-    /// It is about this.
+    /// Sets the call's subject.
     pub(crate) fn is_about(&self, key: &Key) {
         let subject = match key {
             Key::Create { name, .. } | Key::Snapshot { name, .. } => name,
             Key::Home(id) | Key::Delete(id) | Key::Node(Some(id)) => id.text(),
             Key::Local | Key::All | Key::Capacity(_) | Key::Node(None) => return,
         };
-        self.told().subject = subject.chars().take(SHOWN).collect();
+        self.lock().subject = subject.chars().take(SHOWN).collect();
     }
 
-    /// A node that it asked was not waited for.
+    /// Counts a node that the call did not wait for.
     pub(crate) fn was_slow(&self) {
         self.calls.metrics.slow(&self.driver);
     }
 
-    /// It goes to a node; it is at the front again when the guard is dropped.
+    /// Marks the call as sent to a node, until the guard is dropped.
     pub(crate) fn sent(&self, node: &NodeName) -> Sent<'_> {
-        let mut told = self.told();
-        (told.node, told.stage) = (Some(node.clone()), Stage::Sent);
+        let mut progress = self.lock();
+        progress.node = Some(node.clone());
+        progress.stage = Stage::Sent;
         Sent { running: self, begun: Instant::now() }
     }
 
-    fn told(&self) -> MutexGuard<'_, Progress> {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A call that is on its way to a node.
+/// Guards a call that is on its way to a node.
 pub(crate) struct Sent<'a> {
     running: &'a Running,
     begun: Instant,
 }
 
-/// A call whose link was lost.
+/// Guards a call that waits for its node's next link.
 pub(crate) struct Waiting<'a>(&'a Running);
 
 impl Sent<'_> {
-    /// Its link was lost; it is on the next one when the guard is dropped.
+    /// Marks the call as waiting for a link, until the guard is dropped.
     pub(crate) fn waiting(&self) -> Waiting<'_> {
-        self.running.told().stage = Stage::Waiting;
+        self.running.lock().stage = Stage::Waiting;
         Waiting(self.running)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.told().stage = Stage::Sent;
+        self.0.lock().stage = Stage::Sent;
     }
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let Running { calls, rpc, driver, .. } = self.running;
-        self.running.told().stage = Stage::Front;
+        self.running.lock().stage = Stage::Front;
         calls.metrics.passed(Hop::Link, rpc, driver, self.begun.elapsed());
     }
 }
 
-/// The code of an answer; OK for one that is still on its way.
+/// The status code of an answer; OK if the answer is still streaming.
 pub(crate) fn code(answer: &Response<Body>) -> Code {
     const STATUS: &str = "grpc-status";
     let trailers = match answer.body() {

@@ -1,7 +1,8 @@
-//! What is counted and measured, for Prometheus.
+//! The metrics for Prometheus.
 //!
-//! Labels are bounded: methods, codes and transports are known beforehand, drivers are those that have a front.
-//! Nodes and volumes are never labels, since there may be thousands; `csi-cloud nodes` and `volumes` have those.
+//! Labels are bounded: methods, codes and transports are fixed sets, drivers are those with a
+//! front. Nodes and volumes are never labels, because there may be thousands; `csi-cloud nodes` and
+//! `csi-cloud volumes` list them.
 
 use std::time::Duration;
 
@@ -15,21 +16,21 @@ use prometheus_client::registry::Registry;
 use proto::names::DriverName;
 use tonic::Code;
 
-/// In seconds: from what a call costs here to what a sidecar waits.
+/// In seconds: from the cost of one call here to the patience of a sidecar.
 const CALL: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 120.0];
-/// In seconds: from a commit in memory to one on a disk that is broken.
+/// In seconds: from a commit in memory to a commit on a failing disk.
 const COMMIT: [f64; 12] =
     [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
-/// Changes that shared a commit.
+/// The number of changes in one commit.
 const CHANGES: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
 
-/// Where time goes.
+/// The part of a call's way that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hop {
     /// From a request at the front to its answer.
     Front,
-    /// From a call sent on a link to its answer, with all waiting for a link that was lost.
+    /// From a call sent on a link to its answer, including the wait for a new link.
     Link,
 }
 
@@ -37,7 +38,7 @@ pub enum Hop {
 struct Named(DriverName);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfDriver {
+struct DriverLabel {
     driver: Named,
 }
 
@@ -72,22 +73,22 @@ struct Over {
     transport: &'static str,
 }
 
-/// All that is counted and measured. Gauges are set when somebody looks.
+/// All metrics. Gauges are set at each scrape.
 pub struct Metrics {
     registry: Registry,
     calls: Family<Answered, Counter>,
     seconds: Family<Passed, Histogram, fn() -> Histogram>,
     in_flight: Family<InFlight, Gauge>,
-    limit: Family<OfDriver, Gauge>,
+    limit: Family<DriverLabel, Gauge>,
     links: Family<Over, Gauge>,
     link_ups: Counter,
     nodes: Gauge,
     nodes_removed: Gauge,
-    driver_nodes: Family<OfDriver, Gauge>,
-    driver_nodes_linked: Family<OfDriver, Gauge>,
-    homes: Family<OfDriver, Gauge>,
-    intents: Family<OfDriver, Gauge>,
-    slow: Family<OfDriver, Counter>,
+    driver_nodes: Family<DriverLabel, Gauge>,
+    driver_nodes_linked: Family<DriverLabel, Gauge>,
+    homes: Family<DriverLabel, Gauge>,
+    intents: Family<DriverLabel, Gauge>,
+    slow: Family<DriverLabel, Counter>,
     queue: Gauge,
     commits: Counter,
     commit_failures: Counter,
@@ -97,61 +98,62 @@ pub struct Metrics {
     api_seconds: Histogram,
 }
 
-/// What there is now.
+/// The values of the gauges at a scrape.
 pub struct Now {
-    /// Nodes known, and how many of them were removed for good.
+    /// Known nodes, and how many of them an operator removed.
     pub nodes: (usize, usize),
-    /// Links, by transport.
+    /// Links by transport.
     pub links: Vec<(&'static str, u64)>,
-    /// Links made so far.
+    /// Links established so far.
     pub link_ups: u64,
-    /// Changes that wait to be made durable.
+    /// Changes that wait for a commit.
     pub queue: usize,
-    /// Each driver that has a front.
+    /// The drivers that have a front.
     pub drivers: Vec<DriverNow>,
 }
 
-/// What there is now of one driver.
+/// The gauges of one driver.
 pub struct DriverNow {
-    /// Its name.
+    /// The driver's name.
     pub driver: DriverName,
-    /// Nodes that have it, and how many of them have a link.
+    /// Nodes with the driver, and how many of them have a link.
     pub nodes: (usize, usize),
-    /// Volumes, snapshots and groups that have a home.
+    /// Volumes, snapshots and groups with a known home node.
     pub homes: usize,
-    /// Creates whose outcome nobody knows.
+    /// Creates with an unknown outcome.
     pub intents: usize,
     /// Calls in flight by stage.
     pub in_flight: Vec<(&'static str, u64)>,
-    /// How many there may be.
+    /// The limit of calls in flight.
     pub limit: usize,
 }
 
 impl Metrics {
-    /// A call was answered.
+    /// Counts an answered call.
     pub(crate) fn answered(&self, rpc: &'static str, driver: &DriverName, code: Code) {
-        let (driver, code) = (Named(driver.clone()), code_name(code));
+        let driver = Named(driver.clone());
+        let code = code_name(code);
         self.calls.get_or_create(&Answered { rpc, driver, code }).inc();
     }
 
-    /// A call passed a hop in this time.
+    /// Observes the time that a call took for a hop.
     pub(crate) fn passed(&self, hop: Hop, rpc: &'static str, driver: &DriverName, time: Duration) {
         let driver = Named(driver.clone());
         self.seconds.get_or_create(&Passed { hop, rpc, driver }).observe(time.as_secs_f64());
     }
 
-    /// A list was answered without waiting any longer for a node.
+    /// Counts a list that was answered without waiting for a node.
     pub(crate) fn slow(&self, driver: &DriverName) {
-        self.slow.get_or_create(&OfDriver { driver: Named(driver.clone()) }).inc();
+        self.slow.get_or_create(&DriverLabel { driver: Named(driver.clone()) }).inc();
     }
 
-    /// The API server of Kubernetes was asked something.
+    /// Counts and times a request to the Kubernetes API server.
     pub(crate) fn asked(&self, request: &'static str, outcome: &'static str, time: Duration) {
         self.api_requests.get_or_create(&AskedApi { request, outcome }).inc();
         self.api_seconds.observe(time.as_secs_f64());
     }
 
-    /// What counts and times the commits of a store.
+    /// The metrics that a store's commits report to.
     pub fn commits(&self) -> Commits {
         Commits {
             commits: self.commits.clone(),
@@ -161,7 +163,7 @@ impl Metrics {
         }
     }
 
-    /// Everything, in OpenMetrics' text format.
+    /// All metrics in the OpenMetrics text format.
     pub fn text(&self, now: &Now) -> String {
         self.set(now);
         let mut text = String::new();
@@ -171,7 +173,6 @@ impl Metrics {
     }
 
     fn set(&self, now: &Now) {
-        let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.nodes.set(whole(now.nodes.0));
         self.nodes_removed.set(whole(now.nodes.1));
         self.queue.set(whole(now.queue));
@@ -180,7 +181,7 @@ impl Metrics {
             self.links.get_or_create(&Over { transport }).set(links.cast_signed());
         }
         for driver in &now.drivers {
-            let named = || OfDriver { driver: Named(driver.driver.clone()) };
+            let named = || DriverLabel { driver: Named(driver.driver.clone()) };
             for (gauge, count) in [
                 (&self.driver_nodes, driver.nodes.0),
                 (&self.driver_nodes_linked, driver.nodes.1),
@@ -199,7 +200,7 @@ impl Metrics {
 
     fn register(&mut self) {
         let registry = &mut self.registry;
-        // A counter's name gets `_total` where it is written.
+        // The encoder appends `_total` to a counter's name.
         registry.register("calls", "Calls that were answered at a front", self.calls.clone());
         registry.register(
             "call_seconds",
@@ -306,7 +307,7 @@ impl Default for Metrics {
     }
 }
 
-/// Counts and times commits. Clones count together.
+/// Counts and times commits. Clones share their counters.
 #[derive(Clone)]
 pub struct Commits {
     commits: Counter,
@@ -316,7 +317,7 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// Counts a commit of so many changes.
+    /// Records a commit with this number of changes.
     pub fn ended(&self, changes: usize, took: Duration, is_durable: bool) {
         self.commits.inc();
         self.failures.inc_by(u64::from(!is_durable));
@@ -328,7 +329,7 @@ impl Commits {
 
 #[cfg(test)]
 impl Commits {
-    /// How many commits ended, and how many of them failed.
+    /// The numbers of all commits and of failed ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.commits.get(), self.failures.get())
     }
@@ -350,7 +351,12 @@ impl EncodeLabelValue for Hop {
     }
 }
 
-/// A code as gRPC's documents write it.
+/// The value of a gauge.
+fn whole(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The name of a code as gRPC documents it.
 pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -404,7 +410,10 @@ mod tests {
         let text = metrics.text(&now());
         for line in [
             r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,
-            r#"edge_csi_call_seconds_bucket{le="0.005",hop="link",rpc="CreateVolume",driver="d.example"} 1"#,
+            concat!(
+                r#"edge_csi_call_seconds_bucket{le="0.005",hop="link","#,
+                r#"rpc="CreateVolume",driver="d.example"} 1"#
+            ),
             r#"edge_csi_calls_in_flight{driver="d.example",stage="sent"} 4"#,
             r#"edge_csi_calls_in_flight_limit{driver="d.example"} 1024"#,
             r#"edge_csi_links{transport="wss"} 2"#,

@@ -1,4 +1,4 @@
-//! Answers are made with the generated code, and what they come to is read with it.
+//! Answers are encoded with the generated code, and their intersection is decoded with it.
 
 use csi::controller_service_capability::rpc;
 use csi::controller_service_capability::rpc::Type::{
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::state::capabilities::*;
 
-/// An RPC capability that CSI has not, as a field of the answer.
+/// An unknown RPC capability, as a field of the answer.
 const NEW: &[u8] = b"\x0a\x05\x0a\x03\x08\xe7\x07";
 
 fn says(types: &[rpc::Type]) -> Bytes {
@@ -39,7 +39,7 @@ fn nodes_that_say_the_same_are_quoted() {
         let agreed = of(&vec![Some(answer.clone()); nodes]);
         assert_eq!((agreed.answer.as_ref(), agreed.mismatches.len()), (Some(&answer), 0));
     }
-    // What cannot be read is passed on too, if it is all there is.
+    // A single undecodable answer is passed on too.
     assert_eq!(
         of(&[Some(Bytes::from_static(b"\xff"))]).answer.as_deref(),
         Some(b"\xff".as_slice())
@@ -67,7 +67,8 @@ fn only_what_all_can_is_said_and_the_odd_are_named() {
 
 #[test]
 fn what_is_newer_than_we_are_survives_if_all_have_it() {
-    let (one, other) = (says(&[CreateDeleteVolume]), says(&[GetCapacity]));
+    let one = says(&[CreateDeleteVolume]);
+    let other = says(&[GetCapacity]);
     let agreed = of(&[one, other].map(|answer| Some([NEW, &answer].concat().into())));
     assert_eq!(agreed.answer.as_deref(), Some(NEW));
 }
@@ -93,7 +94,8 @@ fn a_node_that_talks_nonsense_takes_nothing_from_the_others() {
 
 #[test]
 fn of_thousands_a_few_are_named_and_the_rest_counted() {
-    let (plain, more) = (Some(says(&[CloneVolume])), Some(says(&[CloneVolume, ListVolumes])));
+    let plain = Some(says(&[CloneVolume]));
+    let more = Some(says(&[CloneVolume, ListVolumes]));
     let said: Vec<_> =
         (0..5000).map(|i| if i % 50 == 0 { more.clone() } else { plain.clone() }).collect();
     let agreed = of(&said);
@@ -102,7 +104,7 @@ fn of_thousands_a_few_are_named_and_the_rest_counted() {
         told(&agreed),
         ["LIST_VOLUMES only at n0000, n0050, n0100, n0150, n0200 and 95 more"]
     );
-    // Every node with something of its own: told are some of it only.
+    // Each node has a capability of its own: only some mismatches are reported.
     let own = |i: u32| [0x12, 4].into_iter().chain(i.to_le_bytes()).collect::<Bytes>();
     assert_eq!(of(&(0..5000).map(|i| Some(own(i))).collect::<Vec<_>>()).mismatches.len(), MANY);
 }
@@ -148,7 +150,9 @@ fn the_scope_is_the_operators_word_or_is_inferred() {
 
 proptest! {
     #[test]
-    fn it_is_the_intersection(nodes in proptest::collection::vec(proptest::collection::btree_set(1..11i32, 0..9), 1..6)) {
+    fn it_is_the_intersection(
+        nodes in proptest::collection::vec(proptest::collection::btree_set(1..11i32, 0..9), 1..6),
+    ) {
         let types = |set: &std::collections::BTreeSet<i32>| {
             set.iter().map(|kind| rpc::Type::try_from(*kind).unwrap()).collect::<Vec<_>>()
         };

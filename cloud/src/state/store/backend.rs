@@ -1,24 +1,25 @@
-//! What a store's backend does, and how it fails.
+//! The interface of a store's backend, and its errors.
 
 use std::sync::Arc;
 
 use crate::state::record::Change;
 
-/// What keeps changes over a restart.
+/// Keeps changes over a restart.
 pub trait Backend: Send {
-    /// Gives everything that is kept, in any order, each key once.
+    /// Reads all records, each key once, in any order.
     ///
     /// # Errors
-    /// What is kept cannot be read, or not be trusted.
+    /// The records cannot be read, or not be trusted.
     fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError>;
 
-    /// Makes all these changes durable, or none of them. A later change of a key overrides an earlier one.
+    /// Makes all these changes durable, or none of them. The last change of a key counts.
     ///
     /// # Errors
-    /// They are not durable, and none will be there after a restart unless the error says that it is not known.
+    /// The changes are not durable. After a restart none exists, unless the error says that this is
+    /// unknown.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Whether a commit may wait for a disk; it is then made in a thread that may.
+    /// True if a commit may block on a disk; it then runs in a blocking thread.
     fn waits(&self) -> bool {
         true
     }
@@ -32,21 +33,21 @@ pub enum StoreError {
     Open {
         /// Its URL, without a password.
         store: String,
-        /// What is wrong and what to do.
+        /// The cause, and the remedy.
         #[source]
         why: Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// A record cannot be understood.
+    /// A record cannot be decoded.
     #[error(
-        "a record of the store cannot be read, in {table} under the key {key:?}; restore the store from a copy or an \
-         export, or start the csi-cloud that wrote it"
+        "a record of the store cannot be read, in {table} under the key {key:?}; \
+         restore the store from a copy or an export, or start the csi-cloud that wrote it"
     )]
     Record {
         /// Its table.
         table: &'static str,
-        /// Its key, with what is not printable escaped.
+        /// Its key, with unprintable bytes escaped.
         key: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: Arc<dyn std::error::Error + Send + Sync>,
     },

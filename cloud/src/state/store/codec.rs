@@ -1,7 +1,7 @@
-//! Changes as bytes: a table, a key and a value. All backends keep these, so that they keep the same.
+//! Changes as bytes: a table, a key and a value. All backends store the same bytes.
 //!
-//! A key is the driver's name, NUL, and an id's kind and text, so that keys sort as ids do. A value is a protobuf
-//! message: fields may be added, a number is never used again. What cannot be read is an error, never skipped.
+//! A value is a protobuf message: fields may be added, and a number is never used again. An
+//! undecodable record is an error, and is never skipped.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -21,7 +21,7 @@ use crate::state::store::value::{
     LeaseValue, NodeDriverValue, NodeValue,
 };
 
-/// A change as bytes; without a value the record is to be removed.
+/// A change as bytes; without a value the record is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) table: Table,
@@ -40,7 +40,7 @@ pub(super) enum CodecError {
     Value(#[from] prost::DecodeError),
 }
 
-/// Makes a change into bytes.
+/// Encodes a change.
 pub(super) fn encode(change: &Change) -> Row {
     let (key, value) = match change {
         Change::Home(driver, id, home) => (
@@ -73,10 +73,10 @@ pub(super) fn encode(change: &Change) -> Row {
     Row { table: Table::of(change), key, value }
 }
 
-/// The one record of its table.
+/// The only key of its table.
 const LAST: &[u8] = b"last";
 
-/// Makes bytes into changes. Names that come again share their text: a million homes are at thousands of nodes.
+/// Decodes changes. Equal names share one copy: a million homes are at thousands of nodes.
 #[derive(Default)]
 pub(super) struct Decoder {
     drivers: HashMap<Box<str>, DriverName>,
@@ -84,7 +84,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// The change that puts this record there.
+    /// The change that sets this record.
     pub(super) fn decode(
         &mut self,
         table: Table,

@@ -1,4 +1,6 @@
-//! Examines a store that no csi-cloud has open: whether it can be read and its records agree.
+//! Examines a store that no csi-cloud has open.
+//!
+//! Its records must be readable, and must not contradict each other.
 
 use crate::state::check::{Wrong, disagreements};
 use crate::state::known::State;
@@ -6,10 +8,11 @@ use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
 use crate::state::store::url::StoreAt;
 
-/// What is wrong, and how many records there are.
+/// The problems found, and the number of records.
 pub(crate) fn examine(at: &StoreAt) -> anyhow::Result<(Vec<Wrong>, u64)> {
-    let (mut state, mut records) = (State::default(), 0);
-    // That it is in use, or not there, says nothing about it.
+    let mut state = State::default();
+    let mut records = 0;
+    // A store that is in use or missing cannot be judged.
     let mut file = File::existing(at.file()?)?;
     let loaded = file.load(&mut |change| {
         records += 1;

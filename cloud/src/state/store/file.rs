@@ -1,8 +1,8 @@
-//! The store in a file, by redb: a tree of pages, each named by the checksum of its content, and a commit that
-//! replaces the root.
+//! The store in a file, by redb: a tree of pages with checksums, and a commit that replaces the
+//! root.
 //!
-//! redb looks at those checksums only if it is told to, and trusts what it reads otherwise. So every open checks the
-//! whole file; a file that was changed by anybody else is refused, and nothing is guessed.
+//! redb verifies the checksums only on request, and trusts the file otherwise. So every open
+//! verifies the whole file. A file that anybody else changed is refused, and nothing is guessed.
 
 use std::fs;
 use std::fs::{DirBuilder, OpenOptions};
@@ -23,17 +23,17 @@ use crate::state::store::codec;
 use crate::state::store::codec::Decoder;
 use crate::state::store::table::Table;
 
-/// What of the file redb may keep in memory, in bytes. All records are in memory anyway.
+/// The size of redb's cache in bytes. All records are in memory anyway.
 const CACHE: usize = 8 << 20;
-/// How records are kept. It grows when a csi-cloud of today could misread what is written.
+/// The version of the format. It grows when an older csi-cloud could misread the file.
 const FORMAT: u64 = 1;
-/// About the store itself.
+/// Metadata of the store.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const META_FORMAT: &str = "format";
-/// How a file of redb begins.
+/// The first bytes of a redb file.
 const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// A store in a file, which nobody else has open.
+/// A store in a file, opened by this process alone.
 pub struct File {
     database: Database,
     path: PathBuf,
@@ -47,19 +47,20 @@ enum FileError {
     )]
     InUse,
     #[error(
-        "it was made by a newer csi-cloud, in format {0}; this one knows {FORMAT}, start the newer one"
+        "it was made by a newer csi-cloud, in format {0}; this one knows {FORMAT}, \
+         start the newer one"
     )]
     Newer(u64),
     #[error("it is no store of csi-cloud; is the path right?")]
     Unknown,
     #[error(
-        "it is empty, and a store never is, so it was cut off; restore it from a copy or an export, or remove it \
-         to begin anew and learn of the volumes from the nodes"
+        "it is empty, and a store never is, so it was cut off; \
+         restore it from a copy or an export, or remove it to begin anew and learn of the volumes from the nodes"
     )]
     Empty,
     #[error(
-        "it is damaged, so nothing in it is believed; restore it from a copy or an export, or move it away to \
-         begin anew and learn of the volumes from the nodes"
+        "it is damaged, so nothing in it is believed; restore it from a copy or an export, \
+         or move it away to begin anew and learn of the volumes from the nodes"
     )]
     Damaged(#[source] redb::Error),
     #[error("it cannot be read or written; who may do so, and is its disk there?")]
@@ -82,28 +83,28 @@ impl From<redb::Error> for FileError {
 }
 
 impl File {
-    /// Opens the store in this file, and makes it if there is none.
+    /// Opens the store in this file; creates it if there is none.
     ///
     /// # Errors
-    /// Another process has it open, it is damaged, newer, or no store, or the file system refuses.
+    /// Another process has it open; it is damaged, newer, or no store; or the file system refuses.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::at(path, open)
     }
 
-    /// Opens the store in this file, which must be there.
+    /// Opens the store in this file, which must exist.
     pub(super) fn existing(path: &Path) -> Result<Self, StoreError> {
         Self::at(path, existing)
     }
 
-    /// Makes the store in this file, all of it or nothing. It must not be there, or hold no record.
+    /// Creates the store in this file, completely or not at all. An existing store must be empty.
     ///
     /// # Errors
-    /// There is something already, `fill` fails, or as [`File::open`].
+    /// There are records already, `fill` fails, or as for [`File::open`].
     pub(super) fn import(
         path: &Path,
         fill: impl FnOnce(&mut dyn Backend) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        // Held until it is replaced, so that no csi-cloud begins to use it.
+        // Held until it is replaced, so that no csi-cloud starts to use it.
         let mut empty = if path.try_exists()? { Some(Self::existing(path)?) } else { None };
         let mut count = 0_u64;
         if let Some(empty) = &mut empty {
@@ -111,8 +112,8 @@ impl File {
         }
         if count > 0 {
             anyhow::bail!(
-                "the store {} holds {count} records, and an import goes into an empty one only; move it away first, or \
-                 import into another file",
+                "the store {} holds {count} records, and an import goes into an empty one only; \
+                 move it away first, or import into another file",
                 path.display()
             );
         }
@@ -203,7 +204,7 @@ fn rows(table: Table) -> TableDefinition<'static, &'static [u8], &'static [u8]> 
 fn open(path: &Path) -> Result<Database, FileError> {
     if !path.try_exists()? {
         match make(path, Existing::Keep, |_| Ok(())) {
-            // Another csi-cloud was quicker.
+            // Another csi-cloud was faster.
             Err(FileError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
@@ -240,7 +241,8 @@ fn format(database: &Database) -> Result<Option<u64>, redb::Error> {
     Ok(format.map(|format| format.value()))
 }
 
-/// Makes a store and fills it: beside, and then under its name, so that it is whole at any time.
+/// Creates and fills a store beside the path and then renames it, so that it is complete at any
+/// time.
 fn make<E: From<FileError>>(
     path: &Path,
     existing: Existing,
@@ -252,19 +254,19 @@ fn make<E: From<FileError>>(
     let made = new(&beside).map_err(E::from).and_then(fill).and_then(|()| {
         let named = match existing {
             Existing::Replace => fs::rename(&beside, path),
-            // A link, unlike a rename, leaves alone what another process has put there since.
+            // Unlike a rename, a hard link fails if another process has created the file since.
             Existing::Keep => fs::hard_link(&beside, path),
         };
         Ok(named.map_err(FileError::from)?)
     });
-    // Renamed, it is not there.
+    // After a rename there is nothing to remove.
     let _ = fs::remove_file(&beside);
     made?;
     let synced = fs::File::open(parent).and_then(|parent| parent.sync_all());
     Ok(synced.map_err(FileError::from)?)
 }
 
-/// Makes a directory for the store alone, with all above it that is missing.
+/// Creates a private directory with all missing parents.
 fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.try_exists()? {
         return Ok(());

@@ -1,6 +1,6 @@
-//! Keys of records: the driver's name, NUL, and a node or an id.
+//! The keys of records: the driver's name, NUL, and a node or an id.
 //!
-//! An id is its kind and its text, so that keys sort as ids do. A kind's number never changes.
+//! An id is its kind and its text, so that keys sort like ids. The number of a kind never changes.
 
 use std::str::Utf8Error;
 
@@ -42,7 +42,7 @@ pub(super) fn of_id(driver: &DriverName, id: &Id) -> Vec<u8> {
     key
 }
 
-/// The kinds are numbered as [`Id`] sorts them.
+/// The number of a kind follows the order of [`Id`].
 pub(super) fn parts(id: &Id) -> (u8, Option<&'static str>, &str) {
     match id {
         Id::Volume(text) => (VOLUME, None, text),
@@ -52,7 +52,7 @@ pub(super) fn parts(id: &Id) -> (u8, Option<&'static str>, &str) {
     }
 }
 
-/// The id of a kind, which has a method if it is a name.
+/// The id of a kind; only a name has a method.
 pub(super) fn id_of(kind: u32, method: &str, text: String) -> Result<Id, KeyError> {
     match u8::try_from(kind) {
         Ok(VOLUME) => Ok(Id::Volume(text)),
@@ -75,7 +75,7 @@ pub(super) fn split(key: &[u8]) -> Result<(&str, &[u8]), KeyError> {
     Ok((text(driver)?, rest))
 }
 
-/// The text of a key, or of a part of one.
+/// A key, or a part of one, as text.
 pub(super) fn text(key: &[u8]) -> Result<&str, KeyError> {
     Ok(std::str::from_utf8(key)?)
 }

@@ -1,4 +1,4 @@
-//! A backend whose commits are counted and timed.
+//! A backend that counts and times the commits of another.
 
 use tokio::time::Instant;
 
@@ -6,7 +6,7 @@ use super::backend::{Backend, StoreError};
 use crate::state::record::Change;
 use crate::telemetry::metrics::Commits;
 
-/// Another backend, with its commits measured.
+/// A backend with measured commits.
 pub struct Measured {
     backend: Box<dyn Backend>,
     commits: Commits,
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use crate::telemetry::metrics::Metrics;
 
-    /// Takes one change at a time.
+    /// Accepts one change per commit.
     struct Full;
 
     impl Backend for Full {

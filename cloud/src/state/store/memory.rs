@@ -1,5 +1,6 @@
-//! A store that lasts as long as the process, for tests and for those who ask for it by name. It keeps the same
-//! bytes as every other, so that what a test finds out in memory is true on disk.
+//! A store that lasts as long as the process, for tests and trials.
+//!
+//! It stores the same bytes as every other backend, so that a test in memory is valid for a disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,28 +11,28 @@ use crate::state::store::codec;
 use crate::state::store::codec::Decoder;
 use crate::state::store::table::Table;
 
-/// Keeps changes in memory. Clones are the same store, so that a csi-cloud that is started again in the same
-/// process finds what it left.
+/// Keeps changes in memory. Clones share the store, so that a restarted csi-cloud in the same
+/// process finds its records.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     kept: Arc<Mutex<Kept>>,
-    /// This clone's, not the store's: a csi-cloud crashes, and the next one finds what it left.
+    /// Belongs to this clone: one csi-cloud crashes, and the next one opens the same store.
     crash: Option<Crash>,
 }
 
 type Kept = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
 
-/// When a csi-cloud loses its store, as if it were killed; commits are counted down from here, zero is the next.
+/// The commit at which a csi-cloud crashes; zero is the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// Before this commit is durable.
     Before(u64),
-    /// After it is durable, and before anybody knows.
+    /// After this commit is durable, and before anybody is told.
     After(u64),
 }
 
 impl Memory {
-    /// The same store, which is lost at a commit: that one and all after it fail.
+    /// The same store, but this clone fails at the given commit and at all later ones.
     #[must_use]
     pub fn crashing(&self, at: Crash) -> Self {
         Self { kept: self.kept.clone(), crash: Some(at) }
@@ -55,7 +56,7 @@ impl Backend for Memory {
         let crash = self.crash;
         match &mut self.crash {
             Some(Crash::Before(0)) => return Err(StoreError::Closed),
-            // Its own commit is made; those after it are not.
+            // This commit is durable; later ones fail.
             Some(after @ Crash::After(0)) => *after = Crash::Before(0),
             Some(Crash::Before(left) | Crash::After(left)) => *left -= 1,
             None => {}

@@ -1,7 +1,7 @@
-//! The store: changes are made one after another, many to a commit, and seen when they are durable.
+//! The store: changes are made one after another, many per commit, and are visible once durable.
 //!
-//! A backend is one file: `file` is redb, `memory` forgets. `url` names the kinds. Everything is in memory too, so that
-//! routing never waits.
+//! Each backend is one file: `file` is redb, `memory` forgets. `url` lists the kinds. All records
+//! are in memory too, so that routing never waits.
 
 pub mod backend;
 mod codec;

@@ -4,7 +4,7 @@
 
 use crate::state::record::Change;
 
-/// A kind of records.
+/// A kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Table {
     Nodes,
@@ -17,7 +17,7 @@ pub(super) enum Table {
 }
 
 impl Table {
-    /// In the order in which a store is loaded: a node is sorted in by its load once, after its volumes were counted.
+    /// The order of loading: volumes are counted before nodes are sorted by load.
     pub(super) const ALL: [Self; 7] = [
         Self::Nodes,
         Self::Elected,
@@ -28,7 +28,7 @@ impl Table {
         Self::Epochs,
     ];
 
-    /// Whether stores of the format of now may be without it: those that a csi-cloud made which did not know it.
+    /// True if a store of this format may lack the table, because an older csi-cloud created it.
     pub(super) fn may_be_missing(self) -> bool {
         matches!(self, Self::Leases | Self::Epochs)
     }
@@ -46,7 +46,7 @@ impl Table {
         }
     }
 
-    /// Its name in every backend and every export; it never changes.
+    /// The name in every backend and every export; it never changes.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Homes => "homes",

@@ -1,4 +1,4 @@
-//! Tests of the store as a whole, and what the tests of its parts share: any change at all.
+//! Tests of the whole store, and the generators of changes that its other tests share.
 
 use std::collections::BTreeMap;
 
@@ -39,10 +39,10 @@ pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
     Change::Home("d.example".parse().unwrap(), Id::Volume(id.into()), home)
 }
 
-/// What a backend keeps, by table and key.
+/// The records of a backend, by table and key.
 pub(super) type Kept = BTreeMap<(Table, Vec<u8>), Change>;
 
-/// What a backend keeps.
+/// The records of a backend.
 pub(super) fn loaded(backend: &mut dyn Backend) -> Result<Kept, StoreError> {
     let mut kept = BTreeMap::new();
     backend.load(&mut |change| {
@@ -52,7 +52,7 @@ pub(super) fn loaded(backend: &mut dyn Backend) -> Result<Kept, StoreError> {
     Ok(kept)
 }
 
-/// What is kept after these changes.
+/// The records after these changes.
 pub(super) fn expected(changes: &[Change]) -> Kept {
     let mut kept = BTreeMap::new();
     for change in changes {
@@ -152,7 +152,7 @@ fn any_lease() -> impl Strategy<Value = LeaseRecord> {
         .prop_map(|(owner, attached, broken)| LeaseRecord { holder: owner, attached, broken })
 }
 
-/// Boxed, as a tree of all of them would not fit on a test's stack.
+/// Boxed: the whole strategy tree would overflow a test's stack.
 pub(super) fn change() -> BoxedStrategy<Change> {
     let of_node = (any::<u64>(), option::of(any::<u64>()))
         .prop_map(|(since, removed)| Node { since, removed });
@@ -183,19 +183,25 @@ proptest! {
     fn what_is_encoded_is_decoded(change in change()) {
         let row = codec::encode(&change);
         if let Some(value) = row.value {
-            prop_assert_eq!(codec::Decoder::default().decode(row.table, &row.key, &value).unwrap(), change);
+            let decoded = codec::Decoder::default().decode(row.table, &row.key, &value);
+            prop_assert_eq!(decoded.unwrap(), change);
         }
     }
 
     #[test]
     fn keys_sort_as_ids_do(one in (driver(), id()), other in (driver(), id())) {
-        let key = |(driver, id): &(DriverName, Id)| codec::encode(&Change::Home(driver.clone(), id.clone(), None)).key;
+        let key = |(driver, id): &(DriverName, Id)| {
+            codec::encode(&Change::Home(driver.clone(), id.clone(), None)).key
+        };
         prop_assert_eq!(key(&one).cmp(&key(&other)), one.cmp(&other));
     }
 
     #[test]
     fn any_bytes_are_a_record_or_an_error_that_names_them(
-        key in vec(any::<u8>(), 0..30), value in vec(any::<u8>(), 0..60), good in any::<bool>(), change in change(),
+        key in vec(any::<u8>(), 0..30),
+        value in vec(any::<u8>(), 0..60),
+        good in any::<bool>(),
+        change in change(),
     ) {
         let row = codec::encode(&change);
         let key = if good { row.key } else { key };

@@ -1,6 +1,6 @@
 //! Exports and imports a store that no csi-cloud has open.
 //!
-//! An import is there whole or not at all. The last line of an export proves that it is complete.
+//! An import is complete or leaves nothing. The last line of an export proves that it is complete.
 
 use std::fs;
 use std::io;
@@ -15,20 +15,21 @@ use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
 use crate::state::store::url::StoreAt;
 
-/// Changes that an import makes durable at once.
+/// The number of changes in one commit of an import.
 const BATCH: usize = 10_000;
 
 /// Writes all records as lines of JSON.
 ///
 /// # Errors
-/// The store is none, is in use, or cannot be trusted; or the output fails.
+/// The store is missing, in use, or cannot be trusted; or the output fails.
 pub fn export(at: &StoreAt, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut file = File::existing(at.file()?)?;
     let mut out = BufWriter::new(out);
-    let (mut records, mut written) = (0, line(&mut out, &Line::Begin { format: FORMAT }));
+    let mut records = 0;
+    let mut written = line(&mut out, &Line::Begin { format: FORMAT });
     file.load(&mut |change| {
         records += 1;
-        // After a line that could not be written no other is.
+        // After a failed line no other is written.
         if let (Ok(()), Ok(record)) = (&written, Line::try_from(change)) {
             written = line(&mut out, &record);
         }
@@ -44,11 +45,11 @@ fn line(out: &mut impl Write, line: &Line) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Makes a store of what was exported. Nothing is there if it fails.
+/// Creates a store from an export. Nothing is left if it fails.
 ///
 /// # Errors
-/// There is a store with records already; the lines are no whole export, or of a newer csi-cloud; or files cannot
-/// be read or written.
+/// The store has records already; the export is incomplete or from a newer csi-cloud; or files
+/// cannot be read or written.
 pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
     let path = at.file()?;
     if file == Path::new("-") {
@@ -70,12 +71,14 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
             Some(Line::Begin { format: FORMAT }) => {}
             Some(Line::Begin { format }) => {
                 bail!(
-                    "it was exported by a newer csi-cloud, in format {format}; this one knows {FORMAT}"
+                    "it was exported by a newer csi-cloud, in format {format}; \
+                     this one knows {FORMAT}"
                 )
             }
             _ => bail!("it is no export of a store: the first line does not say so"),
         }
-        let (mut batch, mut records) = (Vec::with_capacity(BATCH), 0);
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut records = 0;
         let end = loop {
             match lines.next().transpose()? {
                 Some(Line::End { records }) => break records,
@@ -83,7 +86,8 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
                     .push(Change::try_from(line).map_err(|_| anyhow::anyhow!("it begins twice"))?),
                 None => {
                     bail!(
-                        "the export was cut off: its last line, which counts the records, is not there"
+                        "the export was cut off: its last line, which counts the records, \
+                         is not there"
                     )
                 }
             }

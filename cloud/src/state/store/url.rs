@@ -1,7 +1,7 @@
-//! Where the store is, as a URL. A scheme is a kind of store: a new kind is a variant here and a file in
-//! `store/`.
+//! The location of the store, as a URL. Its scheme is the kind of store.
 //!
-//! An error names the scheme only, since a store's URL may have a password in it.
+//! A new kind is a variant here and a file in `store/`. An error names the scheme only, since a URL
+//! may contain a password.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,37 +12,38 @@ use super::file;
 use super::file::File;
 use super::memory::Memory;
 
-/// Where it is kept what lives where.
+/// The location of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAt {
     /// A file on this host, for one csi-cloud: `file:PATH`.
     File(PathBuf),
-    /// Nowhere: all is forgotten at the end. For tests and trials; it must be asked for by name: `memory:`.
+    /// Nowhere: all records end with the process. For tests and trials, and only on request:
+    /// `memory:`.
     Memory,
 }
 
-/// Why a text is no store.
+/// Why a text is no location.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreAtError {
-    /// The text has no scheme, or one that nobody knows.
+    /// The text has no scheme, or an unknown one.
     #[error("{0} is no kind of store; there are file:PATH and memory:")]
     Unknown(String),
-    /// It is planned.
+    /// The kind is planned.
     #[error("a store in etcd is not there yet; use file:PATH")]
     Etcd,
-    /// A file on another host, or none.
+    /// A file on another host, or no file.
     #[error("a store in a file is file:PATH, for example file:/var/lib/edge-csi/cloud.redb")]
     File,
-    /// Something after `memory:`.
+    /// Text after `memory:`.
     #[error("memory: stands alone; it keeps nothing and has no place")]
     Memory,
 }
 
 impl StoreAt {
-    /// Opens the store there, and makes it if there is none.
+    /// Opens the store; creates it if there is none.
     ///
     /// # Errors
-    /// It cannot be read, or not be trusted, or another csi-cloud has it.
+    /// It cannot be read or trusted, or another csi-cloud has it open.
     pub fn open(&self) -> Result<Box<dyn Backend>, StoreError> {
         Ok(match self {
             Self::File(path) => Box::new(File::open(path)?),
@@ -50,22 +51,23 @@ impl StoreAt {
         })
     }
 
-    /// The file of a store that can be looked after.
+    /// The path of a store in a file, for commands that need no csi-cloud.
     ///
     /// # Errors
-    /// The store is none of a file.
+    /// The store is in memory.
     pub(super) fn file(&self) -> anyhow::Result<&Path> {
         match self {
             Self::File(path) => Ok(path),
             Self::Memory => {
                 anyhow::bail!(
-                    "memory: ends with its csi-cloud, so there is nothing to look after; give file:PATH"
+                    "memory: ends with its csi-cloud, so there is nothing to look after; \
+                     give file:PATH"
                 )
             }
         }
     }
 
-    /// A relative path is below this directory.
+    /// Resolves a relative path against this directory.
     #[must_use]
     pub(crate) fn below(self, directory: &Path) -> Self {
         match self {
@@ -101,7 +103,7 @@ impl fmt::Display for StoreAt {
     }
 }
 
-/// RFC 8089: a file URL is `file:PATH` or `file://HOST/PATH`; the file must be here, so the host is empty.
+/// RFC 8089: a file URL is `file:PATH` or `file://HOST/PATH`. The host must be empty.
 fn path(rest: &str) -> Option<PathBuf> {
     let path = match rest.strip_prefix("//") {
         Some(after) => {
@@ -109,7 +111,7 @@ fn path(rest: &str) -> Option<PathBuf> {
         }
         None => rest,
     };
-    // A directory cannot be the file.
+    // A path with a trailing slash is a directory.
     (!path.is_empty() && !path.ends_with('/')).then(|| path.into())
 }
 

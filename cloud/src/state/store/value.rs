@@ -1,4 +1,6 @@
-//! The values of records, as protobuf messages. Fields may be added; a number is never used again.
+//! The values of records, as protobuf messages.
+//!
+//! Fields may be added; a number is never used again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! What the cloud must not forget: where volumes live, which creates were sent where, which nodes and drivers
-//! there are. Nothing is acted on before it is durable: what [`Store::read`] shows has been committed.
+//! The store: durable records of homes, intents, nodes, drivers and leases.
 //!
-//! All of it is in memory too, so that routing never waits. Changes are made one after another by one task; those
-//! that come while a commit runs share the next one.
+//! Nothing acts on a change before it is durable: [`Store::read`] shows committed changes only. One
+//! task makes the changes in order; changes that arrive during a commit share the next one.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,15 +13,15 @@ use crate::state::known::State;
 use crate::state::record::Change;
 use crate::state::txn::Txn;
 
-/// Changes that may wait for a commit; who comes then waits for room.
+/// The number of changes that may wait; more callers wait for room in the queue.
 const QUEUE: usize = 4096;
-/// Changes that one commit takes at most.
+/// The largest number of changes in one commit.
 const BATCH: usize = 1024;
 
 type Settle = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 type Job = Box<dyn FnOnce(&mut Txn<'_>) -> Settle + Send>;
 
-/// The store: state that is durable, and the way to change it. Clones are the same store.
+/// The durable state, and the way to change it. Clones share the store.
 #[derive(Clone)]
 pub struct Store {
     state: Arc<RwLock<State>>,
@@ -30,7 +29,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Loads what a backend keeps and starts the task that changes it, which ends when the last clone is gone or `tasks` stop.
+    /// Loads the records of a backend and starts the writing task. The task ends with the last
+    /// clone, or when `tasks` stop.
     ///
     /// # Errors
     /// The backend cannot be read.
@@ -43,27 +43,27 @@ impl Store {
         Ok(Self { state, jobs })
     }
 
-    /// Whether it still takes changes.
+    /// True while it accepts changes.
     pub fn is_open(&self) -> bool {
         !self.jobs.is_closed()
     }
 
-    /// How many changes wait for their turn.
+    /// The number of changes that wait.
     pub fn queued(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
 
-    /// Looks at the state. `look` must be short: changes wait for it.
+    /// Reads the state. `look` must be short, because changes wait for it.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        // Nothing in the state can be left half done by a panic of a reader.
+        // A panic of a reader cannot leave the state half changed.
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a change and waits until it is durable. `change` sees all changes before it. It is made even if the
-    /// caller does not wait for its end.
+    /// Makes a change and waits until it is durable. `change` sees all changes before it. It is
+    /// made even if the caller does not wait.
     ///
     /// # Errors
-    /// It is not durable, and is not seen by anybody.
+    /// The change is not durable, and nobody sees it.
     pub async fn write<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Txn<'_>) -> T + Send + 'static,
@@ -71,7 +71,7 @@ impl Store {
         let (done, outcome) = oneshot::channel();
         let job: Job = Box::new(move |txn| {
             let value = change(txn);
-            // Who left does not want to know.
+            // The caller may have left.
             Box::new(move |durable| drop(done.send(durable.map(|()| value))))
         });
         self.jobs.send(job).await.map_err(|_| StoreError::Closed)?;
@@ -79,7 +79,8 @@ impl Store {
     }
 }
 
-/// Makes changes durable, as many at once as there are, and then seen. Told to stop, it makes those that wait.
+/// Commits waiting changes together, then makes them visible. At a stop, it commits those that
+/// wait.
 async fn run(
     state: Arc<RwLock<State>>,
     mut queue: mpsc::Receiver<Job>,
@@ -118,7 +119,7 @@ async fn run(
             settle(outcome.clone());
         }
         if let Err(error) = outcome {
-            // What the disk holds now is not known for certain; only a new start reads it again.
+            // The content of the disk is uncertain now; only a restart reads it again.
             tracing::error!(error = proto::host::chain(&error), "the store takes no more changes");
             return;
         }
@@ -139,6 +140,6 @@ async fn commit(mut backend: Box<dyn Backend>, changes: Vec<Change>) -> Committe
         let outcome = backend.commit(&changes);
         (Some(backend), outcome, changes)
     });
-    // A panic of the backend: whoever waits learns that the store is closed.
+    // After a panic of the backend, all callers learn that the store is closed.
     committing.await.unwrap_or_else(|_| (None, Err(StoreError::Closed), Vec::new()))
 }

@@ -1,10 +1,10 @@
-//! What every backend must do. A new one gets a row in `backends!`.
+//! The contract of every backend. A new backend gets a row in `backends!`.
 
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::state::store::tests::*;
 
-/// Opens the same store again and again; what was open before is closed by then.
+/// Opens the same store again; the previous handle is closed by then.
 trait Reopen {
     fn open(&mut self) -> Box<dyn Backend>;
 }
@@ -50,7 +50,7 @@ backends! {
 fn any_batches(store: &mut impl Reopen) {
     let mut runner =
         TestRunner::new(Config { cases: 8, failure_persistence: None, ..Config::default() });
-    // Each case goes on with the store of the one before, as a csi-cloud does.
+    // Each case continues with the store of the one before, as a csi-cloud does.
     let store = std::cell::RefCell::new(store);
     let all = std::cell::RefCell::new(Vec::new());
     let batches = vec(vec(change(), 0..20), 0..4);
@@ -69,7 +69,8 @@ fn any_batches(store: &mut impl Reopen) {
 }
 
 fn overriding(store: &mut impl Reopen) {
-    let (one, other) = (volume("v", Some(home("n1"))), volume("v", Some(home("n2"))));
+    let one = volume("v", Some(home("n1")));
+    let other = volume("v", Some(home("n2")));
     let changes = [
         one.clone(),
         volume("w", Some(home("n1"))),

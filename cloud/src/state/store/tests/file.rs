@@ -1,4 +1,4 @@
-//! What only a file can do: be somebody else's, be cut off, be damaged.
+//! What can happen to a file only: another owner, truncation, damage.
 
 use std::error::Error;
 use std::fs;
@@ -10,7 +10,7 @@ use redb::{Database, TableDefinition};
 
 use crate::state::store::tests::*;
 
-/// The whole chain, as `csi-cloud serve` says it.
+/// The error chain, as `csi-cloud serve` prints it.
 fn refusal(path: &Path) -> String {
     proto::host::chain(&File::open(path).err().unwrap()).to_string()
 }
@@ -137,7 +137,7 @@ fn a_record_that_cannot_be_read_is_named() {
     assert!(error.source().is_some());
 }
 
-/// A store in some pages, and what was in it after each commit.
+/// A store of several pages, and its content after each commit.
 fn filled(path: &Path) -> [Kept; 2] {
     let mut file = File::open(path).unwrap();
     let mut changes: Vec<_> =
@@ -150,12 +150,12 @@ fn filled(path: &Path) -> [Kept; 2] {
     [before, expected(&changes)]
 }
 
-/// Opens a damaged copy. A panic of redb's is a refusal too, but none is known.
+/// Opens a damaged copy. A panic of redb would be a refusal too, but none is known.
 fn read(path: &Path) -> Option<Kept> {
     loaded(&mut File::open(path).ok()?).ok()
 }
 
-/// Flips one bit at a time, in all of the header and all over what is in use, and gives what each copy shows.
+/// Flips single bits in the header and all over the used part; returns the content of each copy.
 fn flipped(path: &Path, step: usize) -> Vec<Option<Kept>> {
     let whole = fs::read(path).unwrap();
     let damaged = path.with_extension("damaged");
@@ -186,11 +186,12 @@ fn a_flipped_bit_is_found_or_does_not_matter() {
     assert!(found.into_iter().flatten().all(|found| found == kept), "something else is shown");
 }
 
-/// A commit whose pages are damaged before the file was closed looks like one that was never finished.
+/// A commit with pages damaged before the file was closed looks like an unfinished one.
 #[test]
 fn after_a_crash_a_flipped_bit_costs_the_last_commit_at_most() {
     let dir = tempfile::tempdir().unwrap();
-    let (path, crashed) = (dir.path().join("store"), dir.path().join("crashed"));
+    let path = dir.path().join("store");
+    let crashed = dir.path().join("crashed");
     let [_, mut kept] = filled(&path);
     let mut file = File::open(&path).unwrap();
     let mut states = vec![kept.clone()];
@@ -212,7 +213,8 @@ fn after_a_crash_a_flipped_bit_costs_the_last_commit_at_most() {
 #[test]
 fn a_file_that_is_cut_off_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (path, damaged) = (dir.path().join("store"), dir.path().join("damaged"));
+    let path = dir.path().join("store");
+    let damaged = dir.path().join("damaged");
     let [_, kept] = filled(&path);
     let whole = fs::read(&path).unwrap();
     for length in (0..whole.len()).step_by(whole.len() / 97) {
@@ -227,14 +229,15 @@ fn a_file_that_is_cut_off_is_refused() {
 #[test]
 fn after_a_crash_it_has_the_last_commit() {
     let dir = tempfile::tempdir().unwrap();
-    let (path, crashed) = (dir.path().join("store"), dir.path().join("crashed"));
+    let path = dir.path().join("store");
+    let crashed = dir.path().join("crashed");
     let [_, mut kept] = filled(&path);
     let mut file = File::open(&path).unwrap();
     for n in 0..5 {
         let change = volume(format!("late-{n}"), Some(home("n1")));
         file.commit(std::slice::from_ref(&change)).unwrap();
         kept.extend(expected(&[change]));
-        // What a killed process leaves: the file while it is open.
+        // A killed process leaves the file as it is while open.
         put(&crashed, &fs::read(&path).unwrap());
         assert_eq!(read(&crashed).unwrap(), kept);
     }

@@ -1,4 +1,4 @@
-//! The store itself, over any backend: one commit for many writes, and what becomes of those that fail or leave.
+//! The store over any backend: many writes per commit, failed commits, and callers that leave.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ fn homes(store: &Store) -> usize {
     store.read(|state| state.driver(&d()).map_or(0, |driver| driver.homes().len()))
 }
 
-/// Keeps a home, and says which node the volume had before.
+/// Records a home, and returns the volume's node before.
 async fn keep(store: &Store, id: Id, node: &'static str) -> Result<Option<NodeName>, StoreError> {
     let change = move |txn: &mut Txn<'_>| {
         let before = txn.home(&d(), &id).map(|home| home.node.clone());
@@ -122,7 +122,7 @@ async fn what_is_read_was_committed() {
     assert_eq!(homes(&store), 1);
 }
 
-/// Volumes at each node, with creates on their way, counted one by one.
+/// Volumes and running creates at each node, counted one by one.
 fn loads(kept: &Kept) -> HashMap<(DriverName, NodeName), u64> {
     let mut loads = HashMap::new();
     for change in kept.values() {

@@ -1,5 +1,5 @@
-//! How long a start takes and how much memory it needs with as much as csi-cloud is made for, and how many commits
-//! a disk makes: `cargo test --release -p cloud --lib size -- --ignored --nocapture`.
+//! Time and memory of a start at full size, and the commits per second of a disk:
+//! `cargo test --release -p cloud --lib size -- --ignored --nocapture`.
 
 use std::path::Path;
 
@@ -56,7 +56,8 @@ fn resident() -> u64 {
 #[test]
 #[ignore = "a measurement of minutes"]
 fn a_start_with_a_million_homes() {
-    // A file that was made before, so that memory is that of a start; `EDGE_CSI_SIZE` is a directory to keep it in.
+    // The file exists before, so that the memory is that of a start; `EDGE_CSI_SIZE` is its
+    // directory.
     let dir = std::env::var_os("EDGE_CSI_SIZE").expect("EDGE_CSI_SIZE is a directory");
     let path = Path::new(&dir).join("store");
     if !path.exists() {

@@ -1,4 +1,4 @@
-//! `csi-cloud store`, over a store with anything in it.
+//! The commands of `csi-cloud store`, over a store with any content.
 
 use std::path::Path;
 
@@ -33,7 +33,8 @@ proptest! {
     #[test]
     fn what_is_exported_is_imported(changes in vec(change(), 0..60)) {
         let dir = tempfile::tempdir().unwrap();
-        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        let one = dir.path().join("one");
+        let other = dir.path().join("other");
         File::open(&one).unwrap().commit(&changes).unwrap();
         let lines = exported(&one);
         imported(&other, &lines).unwrap();
@@ -45,7 +46,8 @@ proptest! {
 #[test]
 fn an_import_is_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, other) = (dir.path().join("one"), dir.path().join("other/store"));
+    let one = dir.path().join("one");
+    let other = dir.path().join("other/store");
     File::open(&one)
         .unwrap()
         .commit(&[volume("v", Some(home("n1"))), volume("w", Some(home("n1")))])
@@ -79,7 +81,8 @@ fn an_import_is_whole_or_not_at_all() {
 #[test]
 fn an_import_replaces_an_empty_store_that_nobody_uses() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+    let one = dir.path().join("one");
+    let other = dir.path().join("other");
     File::open(&one).unwrap().commit(&[volume("v", Some(home("n1")))]).unwrap();
     let lines = exported(&one);
     let used = File::open(&other).unwrap();
