@@ -15,7 +15,7 @@ use super::request::IncomingCall;
 use super::route::Plan;
 use super::volume_call::{Sender, message_of};
 use crate::error::Error;
-use crate::lease::step;
+use crate::lease::attach;
 use crate::nodes::discover::Discovery;
 use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::query::NodeQueries;
@@ -141,7 +141,7 @@ impl Dispatcher {
     fn may_be_deleted(&self, call: &IncomingCall) -> Result<(), Error> {
         match &call.key {
             Key::Delete(id) if call.method.direct() == Some(DirectCall::Delete) => {
-                step::may_be_deleted(&self.store, self.asker.links(), &self.planner.driver, id)
+                attach::check_delete(&self.store, self.asker.links(), &self.planner.driver, id)
             }
             _ => Ok(()),
         }

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::request::IncomingCall;
 use crate::error::Error;
-use crate::lease::step;
+use crate::lease::attach;
 use crate::nodes::discover::Discovery;
 use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::node_call::NodeCall;
@@ -130,12 +130,12 @@ impl Sender<'_> {
     /// volume while a node holds its lease.
     async fn attach_to_holder(&self, call: &IncomingCall) -> Result<(), Error> {
         let (Learn::Attached(_), Key::Home(id)) = (call.method.learn(), &call.key) else { return Ok(()) };
-        if !call.is_direct && !step::is_had(self.store, self.driver, id) {
+        if !call.is_direct && !attach::is_in_use(self.store, self.driver, id) {
             return Ok(());
         }
         let node_id = call.node_id.as_deref().unwrap_or_default();
         let volume = (self.driver, id);
-        step::attaching(self.store, self.asker.links(), volume, node_id, call.is_direct).await
+        attach::reserve(self.store, self.asker.links(), volume, node_id, call.is_direct).await
     }
 
     /// Records what an answer of OK says.
@@ -154,7 +154,7 @@ impl Sender<'_> {
                 ingest::update(store, driver, id, move |old| list_entry::attach(old, &node_id)).await
             }
             Learn::Detached(_) => {
-                step::detached(store, driver, id, node_id.clone()).await.map_err(not_durable)?;
+                attach::detached(store, driver, id, node_id.clone()).await.map_err(not_durable)?;
                 ingest::update(store, driver, id, move |old| list_entry::detach(old, &node_id)).await
             }
             Learn::Resized(read) => match read(&answer) {

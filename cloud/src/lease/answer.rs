@@ -1,4 +1,4 @@
-//! The answer to what an edge says of a lease on its link.
+//! Answers the lease requests on a link. The room `nodes` gets this function at wiring.
 
 use std::sync::Arc;
 
@@ -8,34 +8,37 @@ use proto::control::lease::{Reply, Request};
 use proto::names::NodeName;
 use tracing::warn;
 
-use super::hear;
-use crate::nodes::links::{Handle, Links};
+use crate::lease::request;
+use crate::nodes::handle::Handle;
+use crate::nodes::links::Links;
 
-/// Answers one message of an edge; none if the link is not its node's any more.
+/// Answers one request of an edge; none if the link is not its node's any more.
 pub fn answer<'a>(
     links: &'a Links,
     node: &'a NodeName,
     handle: &'a Arc<Handle>,
-    own: Request,
+    request: Request,
 ) -> BoxFuture<'a, Option<Reply>> {
-    answered(links, node, handle, own).boxed()
+    reply(links, node, handle, request).boxed()
 }
 
-async fn answered(
+async fn reply(
     links: &Links,
     node: &NodeName,
     handle: &Arc<Handle>,
-    own: Request,
+    request: Request,
 ) -> Option<Reply> {
-    let (id, link) = (own.id, handle.clone());
-    let counts = move || link.is_in_use();
-    let full = || {
+    let id = request.id;
+    let link = handle.clone();
+    let is_current = move || link.is_in_use();
+    let on_full = || {
         if handle.note_full() {
-            warn!(%node, most = hear::MOST, "a node has as many volumes as may be its own; more are refused it");
+            let most = request::MOST;
+            warn!(%node, most, "a node has as many volumes as may be its own; more are refused it");
         }
     };
-    let answer = hear::said(links.store(), links, node, own, (counts, full)).await?;
-    Some(Reply { id, outcome: answer })
+    let outcome = request::handle(links, node, request, is_current, on_full).await?;
+    Some(Reply { id, outcome })
 }
 
 #[cfg(test)]
@@ -47,8 +50,8 @@ mod tests {
 
     use super::*;
     use crate::lease::standing::Standing;
+    use crate::nodes::handle::Peer;
     use crate::nodes::lease_queue::LeaseQueue;
-    use crate::nodes::links::Peer;
     use crate::state::record::NodeDriver;
     use crate::state::store::memory::Memory;
     use crate::state::store::writer::Store;
@@ -107,7 +110,7 @@ mod tests {
         let mut asking = LeaseQueue::new(&world.links, &world.node, &newer);
         asking.push(saying(1, ask())).unwrap();
         assert!(matches!(asking.next().await.outcome, Outcome::Held { .. }));
-        // Behind it in the store's order, so it has had its turn when this is answered.
+        // Queued later in the store, so the late request has had its turn by then.
         asking.push(saying(2, ask())).unwrap();
         tokio::select! {
             biased;
@@ -126,7 +129,7 @@ mod tests {
         assert!(matches!(asking.next().await.outcome, Outcome::Held { .. }));
         asking.push(saying(2, Step::Release)).unwrap();
         world.links.remove(&world.node, &link);
-        // Made after the word is, since that is looked at first.
+        // Queued later in the store, because the request is polled first.
         let behind = async { world.links.store().write(|_| ()).await };
         tokio::select! {
             biased;
@@ -141,10 +144,10 @@ mod tests {
         let world = World::new().await;
         let of = |removed| Standing::of(&world.node, removed, &world.links);
         assert_eq!((of(false), of(true)), (Standing::Away, Standing::Removed));
-        for (owners, standing) in
+        for (leases, standing) in
             [(false, Standing::Mute("0.1.0".into())), (true, Standing::Linked)]
         {
-            let peer = Peer { version: "0.1.0".into(), leases: owners, ..Peer::default() };
+            let peer = Peer { version: "0.1.0".into(), leases, ..Peer::default() };
             let handle = Handle::new(peer, mpsc::channel(1).0, world.tasks.child());
             world.links.enter(&world.node, &Arc::new(handle));
             assert_eq!((of(false), of(true)), (standing, Standing::Removed));
@@ -156,7 +159,7 @@ mod tests {
         let world = World::new().await;
         let node = world.node.clone();
         let fill = world.links.store().write(move |txn| {
-            for number in 0..hear::MOST {
+            for number in 0..request::MOST {
                 let owner = crate::state::record::Holder {
                     node: node.clone(),
                     epoch: 1,

@@ -1,129 +1,139 @@
-//! Whose a volume is after each step. Pure: the record, who says what, and the next epoch go in.
+//! Decides the lease of a volume after each step. Pure: the record, the step and the next epoch go
+//! in.
 //!
-//! It has one owner at most, and another one only after the first has let go, or an operator has said so, or a later epoch
-//! proves that one of the two was so. What a node says is heard in the order in which it said it.
+//! A volume has at most one holder. Another node gets it only after the holder has released it, an
+//! operator has revoked it, or a later epoch proves one of the two. Reports of a node are handled
+//! in its order.
 
 use proto::names::NodeName;
 
 use crate::state::record::{Attached, Broken, Holder, LeaseRecord};
 
-/// What is done to a volume, or said of it, at a node.
+/// An action on a volume at a node, or a report of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// It is about to be attached to the node, which its driver calls so.
+    /// It is about to be attached to the node, which has this id at the driver.
     Attach(&'a str),
-    /// It was detached from who its driver calls so; from all, if that is empty.
+    /// It was detached from the node with this id; from all nodes, if the id is empty.
     Detach(&'a str),
-    /// A pod of the node wants it; the node does not have it.
+    /// A pod of the node wants it; the node does not hold it.
     Ask(&'a str),
-    /// The node has it, for this pod, since this epoch; 0 if it was never told one.
+    /// The node holds it since this epoch for this pod; 0 if it was never told an epoch.
     Hold(u64, &'a str),
-    /// The node does not have it.
+    /// The node does not hold it.
     Release,
-    /// An operator says that nobody at the node uses it any more, nor will.
+    /// An operator says that the node does not use it, and never will with its current lease.
     Break,
 }
 
-/// When a step is made.
+/// The moment of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// An epoch that was never given out, and is later than all that were, and than what is said.
+    /// A new epoch, later than all granted and reported ones.
     pub epoch: u64,
     /// In ms since 1970.
     pub now: u64,
 }
 
-/// What comes of a step.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The node has it, from this epoch on.
+    /// The node holds it from this epoch on.
     Held(u64),
-    /// It is so.
+    /// The step is recorded.
     Done,
-    /// It is another's, so nothing has changed.
+    /// Another node has it, so nothing has changed.
     HeldElsewhere(LeaseRecord),
-    /// It was taken from the node; it is whose it is said to be, or nobody's.
+    /// The node's lease was revoked; this is the current holder, if any.
     Fenced(Option<Holder>),
 }
 
-/// Decides.
+/// Decides a step: the record after it, and its outcome.
 pub fn decide(
-    mut own: LeaseRecord,
+    mut record: LeaseRecord,
     node: &NodeName,
     step: Step<'_>,
     at: Moment,
 ) -> (LeaseRecord, Verdict) {
     let verdict = match step {
-        Step::Attach(_) | Step::Ask(_) if is_anothers(&own, node) => {
-            Verdict::HeldElsewhere(own.clone())
+        Step::Attach(_) | Step::Ask(_) if is_elsewhere(&record, node) => {
+            Verdict::HeldElsewhere(record.clone())
         }
         Step::Attach(id) => {
-            let before = own.attached.take().filter(|before| *before.id == *id);
+            let before = record.attached.take().filter(|before| *before.id == *id);
             let since = before.map_or(at.now, |before| before.since);
-            own.attached = Some(Attached { node: node.clone(), id: id.into(), since });
+            record.attached = Some(Attached { node: node.clone(), id: id.into(), since });
             Verdict::Done
         }
         Step::Detach(id) => {
-            own.attached.take_if(|attached| id.is_empty() || *attached.id == *id);
+            record.attached.take_if(|attached| id.is_empty() || *attached.id == *id);
             Verdict::Done
         }
-        Step::Ask(pod) => give(&mut own, node, pod, at.epoch, at.now),
-        Step::Hold(epoch, pod) => hold(&mut own, node, (epoch, pod), at),
+        Step::Ask(pod) => grant(&mut record, node, pod, at.epoch, at.now),
+        Step::Hold(epoch, pod) => hold(&mut record, node, (epoch, pod), at),
         Step::Release => {
-            own.holder.take_if(|owner| owner.node == *node);
+            record.holder.take_if(|holder| holder.node == *node);
             Verdict::Done
         }
-        Step::Break => take(&mut own, node, at.epoch),
+        Step::Break => revoke(&mut record, node, at.epoch),
     };
-    (own, verdict)
+    (record, verdict)
 }
 
-/// Whether another node has it, or is about to.
-fn is_anothers(own: &LeaseRecord, node: &NodeName) -> bool {
-    let owner = own.holder.as_ref().map(|owner| &owner.node);
-    let attached = own.attached.as_ref().map(|attached| &attached.node);
-    // Who has it counts more than where an older copy of the store says that it is attached.
-    owner.or(attached).is_some_and(|other| other != node)
+/// True if another node holds it, or is about to.
+fn is_elsewhere(record: &LeaseRecord, node: &NodeName) -> bool {
+    let holder = record.holder.as_ref().map(|holder| &holder.node);
+    let attached = record.attached.as_ref().map(|attached| &attached.node);
+    // The current holder outranks a stale attachment from an older copy of the store.
+    holder.or(attached).is_some_and(|other| other != node)
 }
 
-/// Makes it the node's.
-fn give(own: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, now: u64) -> Verdict {
-    let before = own.holder.take().filter(|owner| owner.node == *node);
+/// Grants it to the node.
+fn grant(record: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, now: u64) -> Verdict {
+    let before = record.holder.take().filter(|holder| holder.node == *node);
     let same = before.filter(|before| pod.is_empty() || *before.pod == *pod);
     let (pod, since) = same.map_or_else(|| (pod.into(), now), |same| (same.pod, same.since));
-    own.holder = Some(Holder { node: node.clone(), epoch, pod, since });
-    own.broken.retain(|broken| broken.node != *node);
+    record.holder = Some(Holder { node: node.clone(), epoch, pod, since });
+    record.broken.retain(|broken| broken.node != *node);
     Verdict::Held(epoch)
 }
 
-/// A node says that it has it. Of two that say so, who was given it later is right: it was given only after the other
-/// had let go, or an operator had said so, though the store may be a copy of before that.
-fn hold(own: &mut LeaseRecord, node: &NodeName, (said, pod): (u64, &str), at: Moment) -> Verdict {
-    // Of another node's it says nothing: whoever had it in between, and is not owner now, has let go.
-    let broken = own.broken.iter().any(|broken| broken.node == *node && said <= broken.epoch);
-    let mine = own.holder.as_ref().filter(|owner| owner.node == *node).map(|owner| owner.epoch);
-    let others = own.holder.as_ref().filter(|owner| owner.node != *node);
-    if broken || others.is_some_and(|others| said <= others.epoch) {
-        return Verdict::Fenced(others.cloned());
+/// The node reports that it holds it since `reported`. Of two such nodes the one with the later
+/// epoch is right, also if the store is an older copy: it was granted only after the other had
+/// released it, or after an operator had revoked it.
+fn hold(
+    record: &mut LeaseRecord,
+    node: &NodeName,
+    (reported, pod): (u64, &str),
+    at: Moment,
+) -> Verdict {
+    let mut broken = record.broken.iter();
+    // A revocation concerns its own node only: later holders that are gone have released it.
+    let is_broken = broken.any(|broken| broken.node == *node && reported <= broken.epoch);
+    let own = record.holder.as_ref().filter(|holder| holder.node == *node);
+    let other = record.holder.as_ref().filter(|holder| holder.node != *node);
+    if is_broken || other.is_some_and(|other| reported <= other.epoch) {
+        return Verdict::Fenced(other.cloned());
     }
-    // What it was told last may not have arrived. It gets no later one for what it says: who is right and still away would be
-    // taken for who was given it before.
-    give(own, node, pod, mine.map_or(said, |mine| mine.max(said)), at.now)
+    // The latest grant may not have arrived. A report never gets a later epoch: that would outrank
+    // the right holder, which may still be away.
+    let epoch = own.map_or(reported, |own| own.epoch.max(reported));
+    grant(record, node, pod, epoch, at.now)
 }
 
-/// Takes it from a node, whatever that says from now on.
-fn take(own: &mut LeaseRecord, node: &NodeName, epoch: u64) -> Verdict {
-    let before = own.clone();
-    let attached = own.attached.take_if(|attached| attached.node == *node).is_some();
-    if own.holder.as_ref().is_some_and(|owner| owner.node != *node) {
-        // What its owner was given goes on.
+/// Revokes the lease of a node, whatever the node reports from now on.
+fn revoke(record: &mut LeaseRecord, node: &NodeName, epoch: u64) -> Verdict {
+    let before = record.clone();
+    let attached = record.attached.take_if(|attached| attached.node == *node).is_some();
+    if record.holder.as_ref().is_some_and(|holder| holder.node != *node) {
+        // The lease of another holder stays valid.
         return if attached { Verdict::Done } else { Verdict::HeldElsewhere(before) };
     }
-    if own.holder.take().is_none() && own.attached.is_some() {
+    if record.holder.take().is_none() && record.attached.is_some() {
         return Verdict::HeldElsewhere(before);
     }
-    own.broken.retain(|broken| broken.node != *node);
-    own.broken.push(Broken { node: node.clone(), epoch });
+    record.broken.retain(|broken| broken.node != *node);
+    record.broken.push(Broken { node: node.clone(), epoch });
     Verdict::Done
 }
 

@@ -1,10 +1,15 @@
-//! Exclusive use of direct volumes: which node has one is durable before that node may use it.
+//! Exclusive leases of direct volumes: a lease is durable before its node may use the volume.
 //!
-//! The store's own task decides, one step after another, so of two nodes that ask at once one is refused.
-//! `docs/direct-volumes.md` proves that no two nodes have a volume at a time. May use: state, nodes.
+//! The store's task decides one step after another, so of two concurrent requests one is refused.
+//! `docs/direct-volumes.md` proves that no two nodes hold a volume at a time.
+//! May use: telemetry, state, pki, rewrite, nodes.
 
 pub mod answer;
+pub mod attach;
 pub mod decide;
-pub mod hear;
+pub mod request;
 pub mod standing;
 pub mod step;
+
+#[cfg(test)]
+mod tests;

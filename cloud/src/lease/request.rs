@@ -1,7 +1,9 @@
-//! What nodes say of volumes that one guest owns: who may speak of which, and what is answered.
+//! Lease requests of nodes: which node may ask for which volume, and the outcome.
+//!
+//! A request is decided in a transaction of the store, so its outcome is durable when it is sent.
 
 use prost::Message;
-use proto::control::lease::{MAX_ID, Outcome, Request, Step as Said};
+use proto::control::lease::{MAX_ID, Outcome, Request, Step as Asked};
 use proto::csi;
 use proto::csi::{Id, Segments};
 use proto::host::chain;
@@ -9,175 +11,215 @@ use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
 use crate::lease::decide::{Step, Verdict};
-use crate::lease::standing::whose;
+use crate::lease::standing::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Scope;
-use crate::state::record::{Home, LeaseRecord, NodeDriver};
-use crate::state::store::writer::Store;
+use crate::state::record::{Holder, Home, LeaseRecord, NodeDriver};
 use crate::state::txn::Txn;
 
-/// The volumes that one node may have: more than any machine runs guests for, and few enough that nodes which go mad
-/// leave room for others in the store.
+/// The limit of leases of one node. It is above the guests of any machine, and leaves room in the
+/// store when some nodes go mad.
 pub(crate) const MOST: usize = 10_000;
 
-/// No node was given a later epoch than this, which leaves room for 10¹² more whatever a node says.
+/// No node was granted a later epoch. It leaves room for 10¹² more, whatever a node reports.
 pub(super) const LAST: u64 = u64::MAX - (1 << 40);
 
-/// Why nothing is done about what a node says.
+/// Why a request changes nothing.
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
     /// Its link is not the node's any more.
     Late,
-    /// The volume cannot be the node's.
+    /// The node can never hold the volume.
     Never(String),
-    /// It lives at another node, where alone it can be had.
+    /// The volume lives at another node, and only that node can hold it.
     Elsewhere(String),
-    /// The node has as many as it may.
+    /// The node holds as many leases as it may.
     Full,
 }
 
-/// What a node said of a volume, on its link; none if that is not the node's any more when it is the message's turn, or
-/// has said goodbye: whatever came after it counts. `full` is told when the node has as many as it may.
-pub(crate) async fn said(
-    store: &Store,
+/// The result of a step.
+struct Applied {
+    verdict: Verdict,
+    /// The holder before, if the record has changed.
+    before: Option<Holder>,
+    /// True if the record has changed.
+    changed: bool,
+}
+
+/// Handles a lease request of a node. Returns none if `is_current` is false in the transaction: the
+/// link was replaced or the edge is leaving, so later messages count. Calls `on_full` if the node
+/// holds as many leases as it may.
+pub(crate) async fn handle(
     links: &Links,
     node: &NodeName,
-    own: Request,
-    (counts, full): (impl Fn() -> bool + Send + 'static, impl FnOnce()),
+    request: Request,
+    is_current: impl Fn() -> bool + Send + 'static,
+    on_full: impl FnOnce(),
 ) -> Option<Outcome> {
-    let (driver, id, said) = (own.driver, Id::Volume(own.volume), own.step);
+    let driver = request.driver;
+    let id = Id::Volume(request.volume);
     if id.text().is_empty() || id.text().len() > MAX_ID {
-        return Some(Outcome::NotNow {
-            why: format!("the id of a volume has 1 to {MAX_ID} bytes"),
-        });
+        let why = format!("the id of a volume has 1 to {MAX_ID} bytes");
+        return Some(Outcome::NotNow { why });
     }
     let scope = links.scope(&driver);
-    let (at, volume, of, what) = (node.clone(), id.clone(), driver.clone(), said.clone());
-    let written = store.write(move |txn| {
-        if !counts() {
+    let volume = (driver.clone(), id.clone());
+    let at = node.clone();
+    let asked = request.step.clone();
+    let written = links.store().write(move |txn| {
+        if !is_current() {
             return Err(Refusal::Late);
         }
-        if what != Said::Release {
-            may_be(txn, scope, (&of, &volume), &at, &what)?;
+        let (driver, id) = &volume;
+        if asked != Asked::Release {
+            may_hold(txn, scope, (driver, id), &at, &asked)?;
         }
-        let said = match &what {
-            Said::Ask { pod } => Step::Ask(pod),
-            Said::Hold { epoch, pod } => Step::Hold(*epoch, pod),
-            Said::Release => Step::Release,
-        };
-        let before = txn.lease(&of, &volume).cloned();
-        let verdict = step(txn, &of, &volume, &at, said);
-        let news = txn.lease(&of, &volume) != before.as_ref();
-        Ok((verdict, before.and_then(|before| before.holder).filter(|_| news), news))
+        Ok(apply(txn, (driver, id), &at, &asked))
     });
-    let heard = match written.await {
-        Ok(heard) => heard,
-        Err(error) => return Some(Outcome::NotNow { why: chain(&error) }),
-    };
-    let holds = matches!(said, Said::Hold { .. });
-    match heard {
-        Ok((verdict, before, news)) => {
-            if let Some(before) = before.filter(|before| before.node != *node) {
-                let (volume, from, pod) = (id.text(), before.node, before.pod);
-                warn!(%node, %driver, volume, %from, pod, "a volume is another node's than was thought: it was given it later");
-                // It states all on its next link, and is told there.
-                links.end(&from);
-            }
-            Some(answer((store, links), node, (&driver, &id), verdict, news))
-        }
-        Err(Refusal::Late) => None,
-        Err(Refusal::Elsewhere(why)) if !holds => Some(Outcome::HeldElsewhere { why }),
-        Err(Refusal::Never(why) | Refusal::Elsewhere(why)) => {
-            if holds {
-                warn!(%node, %driver, volume = id.text(), why, "a node says that it has what cannot be its own");
-            }
+    match written.await {
+        Err(error) => Some(Outcome::NotNow { why: chain(&error) }),
+        Ok(Ok(applied)) => Some(outcome(links, node, (&driver, &id), applied)),
+        Ok(Err(Refusal::Late)) => None,
+        Ok(Err(Refusal::Full)) => {
+            on_full();
+            let why = format!("node {node} has {MOST} volumes, and no more can be its own");
             Some(Outcome::NotNow { why })
         }
-        Err(Refusal::Full) => {
-            full();
-            Some(Outcome::NotNow {
-                why: format!("node {node} has {MOST} volumes, and no more can be its own"),
-            })
+        Ok(Err(Refusal::Elsewhere(why))) if !matches!(request.step, Asked::Hold { .. }) => {
+            Some(Outcome::HeldElsewhere { why })
+        }
+        Ok(Err(Refusal::Never(why) | Refusal::Elsewhere(why))) => {
+            if matches!(request.step, Asked::Hold { .. }) {
+                let volume = id.text();
+                warn!(
+                    %node, %driver, volume, why,
+                    "a node says that it has what cannot be its own"
+                );
+            }
+            Some(Outcome::NotNow { why })
         }
     }
 }
 
-/// Whether a volume can be a node's at all.
-fn may_be(
+fn apply(
+    txn: &mut Txn<'_>,
+    (driver, id): (&DriverName, &Id),
+    node: &NodeName,
+    asked: &Asked,
+) -> Applied {
+    let asked = match asked {
+        Asked::Ask { pod } => Step::Ask(pod),
+        Asked::Hold { epoch, pod } => Step::Hold(*epoch, pod),
+        Asked::Release => Step::Release,
+    };
+    let before = txn.lease(driver, id).cloned();
+    let verdict = step(txn, driver, id, node, asked);
+    let changed = txn.lease(driver, id) != before.as_ref();
+    let before = before.and_then(|record| record.holder).filter(|_| changed);
+    Applied { verdict, before, changed }
+}
+
+/// Checks that a node may hold a volume at all.
+fn may_hold(
     txn: &Txn<'_>,
     scope: Option<Scope>,
     (driver, id): (&DriverName, &Id),
     node: &NodeName,
-    said: &Said,
+    asked: &Asked,
 ) -> Result<(), Refusal> {
-    let never = |why: String| Err(Refusal::Never(why));
     let Some(at) = txn.at(driver, node) else {
-        return never(format!("node {node} never had driver {driver}"));
+        return Err(Refusal::Never(format!("node {node} never had driver {driver}")));
     };
-    if let Said::Hold { epoch, .. } = said
+    if let Asked::Hold { epoch, .. } = asked
         && *epoch > txn.epoch().max(LAST)
     {
-        return never(format!("{epoch} was never given to anybody"));
+        return Err(Refusal::Never(format!("{epoch} was never given to anybody")));
     }
-    // What was given to it stays so, whatever has been learned since; and who has it is told to whoever asks.
-    let owner = txn.lease(driver, id).and_then(|own| own.holder.as_ref());
-    if owner.is_some_and(|owner| owner.node == *node || matches!(said, Said::Ask { .. })) {
+    // A granted lease stays valid, whatever was learned since. Everybody may ask for the holder.
+    let holder = txn.lease(driver, id).and_then(|record| record.holder.as_ref());
+    if holder.is_some_and(|holder| holder.node == *node || matches!(asked, Asked::Ask { .. })) {
         return Ok(());
     }
     if let Some(home) = txn.home(driver, id).filter(|home| !home.lost) {
-        if scope == Some(Scope::Node) && home.node != *node && !reaches(home, at) {
-            return Err(Refusal::Elsewhere(format!(
-                "it lives at node {}, and driver {driver} is of scope \"node\"; if other nodes can have its volumes too, \
-                 give it scope \"shared\" in csi-cloud's configuration",
-                home.node
-            )));
-        }
-        let direct =
-            home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
-        // At home it may be made direct by its PersistentVolume's attributes: nobody else could want it.
-        if home.name.is_some() && !direct && scope != Some(Scope::Node) {
-            return never(format!(
-                "it was made as an ordinary volume, which other nodes may have mounted: its class has no {}",
-                csi::direct::KEY
-            ));
-        }
+        fits_home(home, at, scope, driver, node)?;
     }
     if txn.state().held_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }
 }
 
-/// Whether a driver says that a volume can be had at a node which is not its home: in the same zone, for example.
-fn reaches(home: &Home, at: &NodeDriver) -> bool {
-    let entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
-    let places = entry.volume.unwrap_or_default().accessible_topology;
-    let places = places.into_iter().map(|place| place.segments.into_iter().collect::<Segments>());
-    places.filter(|segments| !segments.is_empty()).any(|segments| at.is_at(&segments))
+/// Checks a volume's home: it must be accessible from the node, and created as a direct volume.
+fn fits_home(
+    home: &Home,
+    at: &NodeDriver,
+    scope: Option<Scope>,
+    driver: &DriverName,
+    node: &NodeName,
+) -> Result<(), Refusal> {
+    if scope == Some(Scope::Node) && home.node != *node && !reaches(home, at) {
+        return Err(Refusal::Elsewhere(format!(
+            "it lives at node {}, and driver {driver} is of scope \"node\"; \
+             if other nodes can have its volumes too, give it scope \"shared\" \
+             in csi-cloud's configuration",
+            home.node
+        )));
+    }
+    let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
+    // At its home a PersistentVolume's attributes may make it direct: no other node could use it.
+    if home.name.is_some() && !direct && scope != Some(Scope::Node) {
+        return Err(Refusal::Never(format!(
+            "it was made as an ordinary volume, which other nodes may have mounted: \
+             its class has no {}",
+            csi::direct::KEY
+        )));
+    }
+    Ok(())
 }
 
-fn answer(
-    (store, links): (&Store, &Links),
+/// True if the driver says that a volume is accessible from another node than its home, for example
+/// in the same zone.
+fn reaches(home: &Home, at: &NodeDriver) -> bool {
+    let entry = csi::list_volumes_response::Entry::decode(home.entry.clone()).unwrap_or_default();
+    let topologies = entry.volume.unwrap_or_default().accessible_topology;
+    topologies
+        .into_iter()
+        .map(|topology| topology.segments.into_iter().collect::<Segments>())
+        .any(|segments| !segments.is_empty() && at.is_at(&segments))
+}
+
+fn outcome(
+    links: &Links,
     node: &NodeName,
     (driver, id): (&DriverName, &Id),
-    verdict: Verdict,
-    news: bool,
+    applied: Applied,
 ) -> Outcome {
-    let whose = |own: &LeaseRecord| whose(driver, id, own, store, links);
+    let Applied { verdict, before, changed } = applied;
+    let volume = id.text();
+    if let Some(before) = before.filter(|before| before.node != *node) {
+        let Holder { node: from, pod, .. } = before;
+        warn!(
+            %node, %driver, volume, %from, pod,
+            "a volume is another node's than was thought: it was given it later"
+        );
+        // That node reports all its leases on its next link, and learns the outcome there.
+        links.end(&from);
+    }
+    let explain = |record: &LeaseRecord| explain(driver, id, record, links.store(), links);
     match verdict {
         Verdict::Held(epoch) => {
-            if news {
-                info!(%node, %driver, volume = id.text(), epoch, "a volume is the node's");
+            if changed {
+                info!(%node, %driver, volume, epoch, "a volume is the node's");
             }
             Outcome::Held { epoch }
         }
         Verdict::Done => Outcome::Released,
-        Verdict::HeldElsewhere(own) => Outcome::HeldElsewhere { why: whose(&own) },
-        Verdict::Fenced(owner) => {
-            warn!(%node, %driver, volume = id.text(), "a node says that it has what was taken from it");
-            let why = match owner {
+        Verdict::HeldElsewhere(record) => Outcome::HeldElsewhere { why: explain(&record) },
+        Verdict::Fenced(holder) => {
+            warn!(%node, %driver, volume, "a node says that it has what was taken from it");
+            let why = match holder {
                 None => "it was taken from this node, and is nobody's now".into(),
-                owner => {
-                    let own = LeaseRecord { holder: owner, ..LeaseRecord::default() };
-                    format!("it was taken from this node; now {}", whose(&own))
+                holder => {
+                    let record = LeaseRecord { holder, ..LeaseRecord::default() };
+                    format!("it was taken from this node; now {}", explain(&record))
                 }
             };
             Outcome::Fenced { why }

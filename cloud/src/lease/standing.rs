@@ -1,4 +1,4 @@
-//! Whose a volume is, in words for operators: they say what to look at and what to do, since a person may have to.
+//! Explains to operators who holds a volume, and what to do if the holder does not release it.
 
 use k8s_openapi::jiff::Timestamp;
 use proto::csi::Id;
@@ -8,24 +8,24 @@ use crate::nodes::links::Links;
 use crate::state::record::{Attached, Holder, LeaseRecord};
 use crate::state::store::writer::Store;
 
-/// How a node stands that has a volume, as far as letting go of it is concerned.
+/// Whether the node of a holder can release its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is linked, and says when it has let go.
+    /// It is linked, and reports a release.
     Linked,
-    /// It is linked, and its csi-edge, of this version, says nothing of what it has.
+    /// It is linked, but its csi-edge, of this version, does not report leases.
     Mute(Box<str>),
-    /// It has no link, and says so when it has one again.
+    /// It has no link; it reports its leases on the next one.
     Away,
-    /// It was removed, so it gets no link.
+    /// An operator removed it, so it gets no link.
     Removed,
 }
 
 impl Standing {
-    /// `removed`: an operator removed it.
+    /// The standing of a node; `removed` is true if an operator removed it.
     pub(crate) fn of(node: &NodeName, removed: bool, links: &Links) -> Self {
         match links.now(node) {
-            // Its link may end in a moment.
+            // It may still have a link that is about to end.
             _ if removed => Self::Removed,
             None => Self::Away,
             Some(link) if link.peer.leases => Self::Linked,
@@ -34,26 +34,28 @@ impl Standing {
     }
 }
 
-/// Who is said to have a volume, and what to do about it.
-pub(crate) fn whose(
+/// Names the holder of a volume, and the remedy.
+pub(crate) fn explain(
     driver: &DriverName,
     id: &Id,
-    own: &LeaseRecord,
+    record: &LeaseRecord,
     store: &Store,
     links: &Links,
 ) -> String {
     let volume = id.text();
     let release =
         |node: &NodeName| format!("`csi-cloud volume release {driver} {volume} --node {node}`");
-    match (&own.holder, &own.attached) {
-        (Some(owner), _) => {
-            let removed = store.read(|state| state.is_removed(&owner.node));
-            let standing = Standing::of(&owner.node, removed, links);
-            format!("{}, and {}", has(owner), until(&owner.node, &standing, &release(&owner.node)))
+    match (&record.holder, &record.attached) {
+        (Some(holder), _) => {
+            let removed = store.read(|state| state.is_removed(&holder.node));
+            let standing = Standing::of(&holder.node, removed, links);
+            let release = release(&holder.node);
+            format!("{}, and {}", has(holder), until(&holder.node, &standing, &release))
         }
         (None, Some(Attached { node, id, since })) => format!(
-            "it is attached to node {node}{}, as {id:?}, and is free when it is detached (ControllerUnpublishVolume); if \
-             it was, and the driver says the same, {} forgets that it is attached",
+            "it is attached to node {node}{}, as {id:?}, and is free when it is detached \
+             (ControllerUnpublishVolume); if it was, and the driver says the same, \
+             {} forgets that it is attached",
             date(*since),
             release(node)
         ),
@@ -61,8 +63,8 @@ pub(crate) fn whose(
     }
 }
 
-fn has(owner: &Holder) -> String {
-    let Holder { node, pod, since, .. } = owner;
+fn has(holder: &Holder) -> String {
+    let Holder { node, pod, since, .. } = holder;
     match &**pod {
         "" => format!("node {node} has it for a pod{}", date(*since)),
         pod => format!("node {node} has it for pod {pod}{}", date(*since)),
@@ -74,24 +76,27 @@ fn date(since: u64) -> String {
     since.map(|since| format!(" since {since:.0}")).unwrap_or_default()
 }
 
-/// Until when a node has it, and what to do if it is not so.
+/// When the node releases it, and the remedy otherwise.
 fn until(node: &NodeName, standing: &Standing, release: &str) -> String {
     match standing {
         Standing::Linked => format!(
-            "is linked: it lets go when that pod is gone and the volume is unpublished there. If `csi-edge direct list` \
-             there does not have the volume: stop csi-edge there, give {release}, and start it again"
+            "is linked: it lets go when that pod is gone and the volume is unpublished there. \
+             If `csi-edge direct list` there does not have the volume: \
+             stop csi-edge there, give {release}, and start it again"
         ),
         Standing::Mute(version) => format!(
-            "is linked, but its csi-edge, {version}, does not say when it has let go: upgrade it; or, when that pod is \
-             gone and the volume is unpublished there, and only then, give {release}"
+            "is linked, but its csi-edge, {version}, does not say when it has let go: \
+             upgrade it; or, when that pod is gone and the volume is unpublished there, \
+             and only then, give {release}"
         ),
         Standing::Away => format!(
-            "has no link: it lets go when it has linked and the pod there is gone; if it is off for good, and only then, \
-             {release} takes it from that node"
+            "has no link: it lets go when it has linked and the pod there is gone; \
+             if it is off for good, and only then, {release} takes it from that node"
         ),
         Standing::Removed => format!(
-            "was removed, so it never says that it has let go: if that machine is off, or the volume is unpublished \
-             there, and only then, {release} takes it from {node}"
+            "was removed, so it never says that it has let go: \
+             if that machine is off, or the volume is unpublished there, \
+             and only then, {release} takes it from {node}"
         ),
     }
 }

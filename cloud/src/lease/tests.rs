@@ -1,18 +1,30 @@
-//! Steps over a store, with the nodes that a driver has.
+//! Leases over a store, with the nodes of a driver.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use proto::control::lease::{Outcome, Request, Step as Said};
+use crate::error::Error;
+use prost::Message;
+use proto::control::lease::{Outcome, Request, Step as Asked};
+use proto::csi;
+use proto::csi::Id;
 use proto::csi::status::ToStatus;
 use proto::host::tasks::Tasks;
+use proto::names::{DriverName, NodeName};
 use tonic::Code;
 
-use crate::lease::hear::{LAST, MOST, said};
-use crate::lease::step::*;
+use crate::lease::attach::{check_delete, detached, is_in_use, reserve};
+use crate::lease::decide::Step;
+use crate::lease::request::{LAST, MOST, handle};
+use crate::lease::standing::explain;
+use crate::lease::step::step;
+use crate::nodes::links::Links;
+use crate::state::clock::now;
+use crate::state::known::State;
 use crate::state::policy::{Policy, Scope};
-use crate::state::record::{Broken, Holder, Home, Node, NodeDriver};
+use crate::state::record::{Broken, Holder, Home, LeaseRecord, Node, NodeDriver};
 use crate::state::store::memory::{Crash, Memory};
+use crate::state::store::writer::Store;
 
 fn driver() -> DriverName {
     "d.example".parse().unwrap()
@@ -33,7 +45,7 @@ struct World {
 }
 
 impl World {
-    /// Two nodes, whose driver calls them by other names.
+    /// Two nodes, whose ids at the driver are not their names.
     async fn new(memory: Memory) -> Self {
         Self::of_scope(memory, None).await
     }
@@ -51,9 +63,10 @@ impl World {
         world
     }
 
-    /// The driver calls a node so from now on.
+    /// Sets the node's id at the driver.
     async fn call(&self, at: &str, node_id: Option<&str>) {
-        let (at, node_id) = (node(at), node_id.map(str::to_owned));
+        let at = node(at);
+        let node_id = node_id.map(str::to_owned);
         let info =
             node_id.map(|node_id| csi::NodeGetInfoResponse { node_id, ..Default::default() });
         let info = info.map(|info| info.encode_to_vec().into());
@@ -65,7 +78,8 @@ impl World {
             .unwrap();
     }
 
-    /// It was made at a node, by a class with these keys of ours; or was found there.
+    /// Records a home at a node, with these parameters for csi-cloud; without a name it was
+    /// discovered there.
     async fn home(&self, at: &str, name: Option<&str>, keys: &[&str]) {
         let parameters: BTreeMap<_, _> =
             keys.iter().map(|key| ((*key).to_owned(), "true".to_owned())).collect();
@@ -75,32 +89,32 @@ impl World {
     }
 
     async fn attach(&self, node_id: &str) -> Result<(), Error> {
-        attaching(&self.store, &self.links, (&driver(), &volume()), node_id, true).await
+        reserve(&self.store, &self.links, (&driver(), &volume()), node_id, true).await
     }
 
     async fn attach_as_ordinary(&self, node_id: &str) -> Result<(), Error> {
-        attaching(&self.store, &self.links, (&driver(), &volume()), node_id, false).await
+        reserve(&self.store, &self.links, (&driver(), &volume()), node_id, false).await
     }
 
     async fn detach(&self, node_id: &str) {
         detached(&self.store, &driver(), &volume(), node_id.into()).await.unwrap();
     }
 
-    async fn say_of(&self, at: &str, volume: &str, step: Said) -> Outcome {
-        let own = Request { id: 1, driver: driver(), volume: volume.into(), step };
-        said(&self.store, &self.links, &node(at), own, (|| true, || {})).await.unwrap()
+    async fn say_of(&self, at: &str, volume: &str, step: Asked) -> Outcome {
+        let request = Request { id: 1, driver: driver(), volume: volume.into(), step };
+        handle(&self.links, &node(at), request, || true, || {}).await.unwrap()
     }
 
-    async fn say(&self, at: &str, step: Said) -> Outcome {
+    async fn say(&self, at: &str, step: Asked) -> Outcome {
         self.say_of(at, "v", step).await
     }
 
     async fn ask(&self, at: &str) -> Outcome {
-        self.say(at, Said::Ask { pod: "p".into() }).await
+        self.say(at, Asked::Ask { pod: "p".into() }).await
     }
 
     async fn hold(&self, at: &str, epoch: u64) -> Outcome {
-        self.say(at, Said::Hold { epoch, pod: "p".into() }).await
+        self.say(at, Asked::Hold { epoch, pod: "p".into() }).await
     }
 
     async fn take_from(&self, at: &'static str) {
@@ -110,16 +124,16 @@ impl World {
             .unwrap();
     }
 
-    fn own(&self) -> Option<LeaseRecord> {
+    fn record(&self) -> Option<LeaseRecord> {
         self.store.read(|state| state.driver(&driver())?.lease(&volume()).cloned())
     }
 
     fn holder(&self) -> Option<String> {
-        Some(self.own()?.holder?.node.to_string())
+        Some(self.record()?.holder?.node.to_string())
     }
 
     fn attached(&self) -> Option<String> {
-        Some(self.own()?.attached?.node.to_string())
+        Some(self.record()?.attached?.node.to_string())
     }
 }
 
@@ -132,7 +146,7 @@ fn not_now(answer: Outcome) -> String {
 async fn a_driver_calls_nodes_as_it_likes_and_an_unknown_one_is_its_own_to_refuse() {
     let world = World::new(Memory::default()).await;
     world.attach("id-n9").await.unwrap();
-    assert_eq!(world.own(), None);
+    assert_eq!(world.record(), None);
     world.attach("id-n1").await.unwrap();
     for other in ["id-n2", "id-n9", "n1"] {
         let refused = world.attach(other).await.unwrap_err();
@@ -148,10 +162,10 @@ async fn a_driver_calls_nodes_as_it_likes_and_an_unknown_one_is_its_own_to_refus
     world.detach("id-n2").await;
     assert_eq!(world.attached().as_deref(), Some("n1"));
     world.detach("").await;
-    assert_eq!(world.own(), None);
+    assert_eq!(world.record(), None);
     world.attach("id-n2").await.unwrap();
     world.detach("id-n2").await;
-    assert_eq!(world.own(), None);
+    assert_eq!(world.record(), None);
 }
 
 #[tokio::test]
@@ -174,13 +188,13 @@ async fn a_node_whose_name_has_changed_or_is_not_known_is_detached_all_the_same(
             (None, Some("n1")),
             "{now:?} {by}"
         );
-        // The owner's own, maybe: that is the driver's to say.
+        // Maybe the holder's own node: the driver has to refuse.
         if now.is_none() {
             world.attach(before).await.unwrap();
         }
-        world.say("n1", Said::Release).await;
+        world.say("n1", Asked::Release).await;
         world.detach("").await;
-        assert_eq!(world.own(), None, "{now:?} {by}");
+        assert_eq!(world.record(), None, "{now:?} {by}");
     }
 }
 
@@ -189,18 +203,18 @@ async fn who_asks_for_an_ordinary_volume_does_not_get_what_a_guest_has_elsewhere
     let world = World::new(Memory::default()).await;
     for node in ["id-n1", "id-n2"] {
         world.attach_as_ordinary(node).await.unwrap();
-        assert_eq!(world.own(), None);
+        assert_eq!(world.record(), None);
     }
     world.ask("n1").await;
-    assert!(is_had(&world.store, &driver(), &volume()));
+    assert!(is_in_use(&world.store, &driver(), &volume()));
     let refused = world.attach_as_ordinary("id-n2").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     world.attach_as_ordinary("id-n1").await.unwrap();
     assert_eq!(world.attached().as_deref(), Some("n1"));
     world.detach("id-n1").await;
-    // What was only taken from somebody is anybody's.
+    // A revoked lease leaves the volume free.
     world.take_from("n1").await;
-    assert!(!is_had(&world.store, &driver(), &volume()));
+    assert!(!is_in_use(&world.store, &driver(), &volume()));
     world.attach_as_ordinary("id-n2").await.unwrap();
     assert_eq!(world.attached(), None);
 }
@@ -210,7 +224,7 @@ async fn of_several_nodes_that_a_driver_calls_alike_the_one_that_asks_is_the_own
     let world = World::new(Memory::default()).await;
     world.call("n3", Some("id-n1")).await;
     world.attach("id-n1").await.unwrap();
-    assert_eq!(world.own(), None);
+    assert_eq!(world.record(), None);
     assert!(matches!(world.ask("n3").await, Outcome::Held { .. }));
     world.attach("id-n1").await.unwrap();
     assert!(world.attach("id-n2").await.is_err());
@@ -220,9 +234,9 @@ async fn of_several_nodes_that_a_driver_calls_alike_the_one_that_asks_is_the_own
 async fn what_is_held_is_not_deleted_and_is_forgotten_with_the_volume() {
     let world = World::new(Memory::default()).await;
     world.attach("id-n1").await.unwrap();
-    may_be_deleted(&world.store, &world.links, &driver(), &volume()).unwrap();
+    check_delete(&world.store, &world.links, &driver(), &volume()).unwrap();
     world.ask("n1").await;
-    let refused = may_be_deleted(&world.store, &world.links, &driver(), &volume()).unwrap_err();
+    let refused = check_delete(&world.store, &world.links, &driver(), &volume()).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.chain().contains("node n1 has it for pod p"), "{}", refused.chain());
     crate::state::ingest::deleted(&world.store, &driver(), &volume()).await.unwrap();
@@ -241,7 +255,7 @@ async fn an_epoch_is_given_once_also_when_the_clock_goes_back_and_nothing_is_own
     let far = now() + 1_000_000_000;
     world.store.write(move |txn| txn.set_epoch(far)).await.unwrap();
     assert_eq!(world.ask("n1").await, Outcome::Held { epoch: far + 1 });
-    world.say("n1", Said::Release).await;
+    world.say("n1", Asked::Release).await;
     world.tasks.stop();
     let world = World::new(memory).await;
     let Outcome::Held { epoch } = world.ask("n2").await else { panic!("refused") };
@@ -259,9 +273,10 @@ async fn what_a_node_says_of_epochs_counts_and_leaves_room_for_more() {
         "an older copy was put back"
     );
     assert_eq!(world.store.read(State::epoch), later + 1);
-    assert!(
-        matches!(world.hold("n1", later).await, Outcome::Fenced { why } if why.contains("node n2 has it"))
-    );
+    assert!(matches!(
+        world.hold("n1", later).await,
+        Outcome::Fenced { why } if why.contains("node n2 has it")
+    ));
     for epoch in [u64::MAX, LAST + 1] {
         assert!(not_now(world.hold("n1", epoch).await).contains("never given"));
     }
@@ -270,11 +285,11 @@ async fn what_a_node_says_of_epochs_counts_and_leaves_room_for_more() {
     assert_eq!(world.hold("n1", LAST + 2).await, Outcome::Held { epoch: LAST + 2 });
 }
 
-/// What is durable when csi-cloud is killed while it answers nobody knows; the node says it again, and nobody else has
-/// had it in between.
+/// Nobody knows what is durable when csi-cloud is killed during an answer. The node repeats its
+/// request, and no other node held the volume in between.
 #[tokio::test]
 async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() {
-    // Commits 0 and 1 are of the world.
+    // Commits 0 and 1 set up the world.
     for (crash, durable) in [(Crash::Before(2), false), (Crash::After(2), true)] {
         let memory = Memory::default();
         let world = World::new(memory.crashing(crash)).await;
@@ -288,11 +303,11 @@ async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() 
         world.tasks.stop();
 
         let world = World::new(memory.crashing(crash)).await;
-        not_now(world.say(asker, Said::Release).await);
+        not_now(world.say(asker, Asked::Release).await);
         world.tasks.stop();
         let world = World::new(memory).await;
         assert_eq!(world.holder().is_none(), durable, "{crash:?}");
-        assert_eq!(world.say(asker, Said::Release).await, Outcome::Released);
+        assert_eq!(world.say(asker, Asked::Release).await, Outcome::Released);
         assert!(matches!(world.ask("n2").await, Outcome::Held { .. }));
         world.tasks.stop();
     }
@@ -302,15 +317,15 @@ async fn a_cloud_that_is_killed_between_a_write_and_its_answer_is_asked_again() 
 async fn nobody_speaks_of_what_it_cannot_have_or_on_a_link_that_is_gone() {
     let world = World::new(Memory::default()).await;
     assert!(not_now(world.ask("n7").await).contains("never had"));
-    not_now(world.say_of("n1", &"v".repeat(5000), Said::Release).await);
+    not_now(world.say_of("n1", &"v".repeat(5000), Asked::Release).await);
     let late = Request {
         id: 1,
         driver: driver(),
         volume: "v".into(),
-        step: Said::Ask { pod: String::new() },
+        step: Asked::Ask { pod: String::new() },
     };
-    assert_eq!(said(&world.store, &world.links, &node("n1"), late, (|| false, || {})).await, None);
-    assert_eq!(world.own(), None);
+    assert_eq!(handle(&world.links, &node("n1"), late, || false, || {}).await, None);
+    assert_eq!(world.record(), None);
 }
 
 #[tokio::test]
@@ -318,13 +333,13 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
     for (scope, elsewhere) in [(Scope::Node, true), (Scope::Shared, false)] {
         let world = World::of_scope(Memory::default(), Some(scope)).await;
         world.home("n1", None, &[]).await;
-        for said in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
+        for said in [Asked::Ask { pod: "p".into() }, Asked::Hold { epoch: 0, pod: "p".into() }] {
             let answer = world.say("n2", said).await;
             assert_eq!(matches!(answer, Outcome::Held { .. }), !elsewhere, "{answer:?}");
             if let Outcome::HeldElsewhere { why } | Outcome::NotNow { why } = answer {
                 assert!(why.contains("lives at node n1") && why.contains("\"shared\""), "{why}");
             }
-            world.say("n2", Said::Release).await;
+            world.say("n2", Asked::Release).await;
         }
         assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
         let refused = world.ask("n2").await;
@@ -332,11 +347,11 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
             matches!(&refused, Outcome::HeldElsewhere { why } if why.contains("node n1 has it")),
             "{refused:?}"
         );
-        // It stays its owner's, wherever it is said to live later.
+        // The holder keeps its lease, wherever the home is recorded later.
         world.home("n2", None, &[]).await;
         assert!(matches!(world.hold("n1", 1).await, Outcome::Held { .. }));
     }
-    // Where its driver says that it can be had as well, it can: in the same zone.
+    // Where the driver says it is accessible too, for example in the same zone.
     for (zone, can) in [("z1", true), ("z2", false)] {
         let world = World::of_scope(Memory::default(), Some(Scope::Node)).await;
         let topology = csi::Topology { segments: [("zone".to_owned(), "z1".to_owned())].into() };
@@ -366,7 +381,7 @@ async fn nobody_claims_what_lives_elsewhere_or_is_an_ordinary_volume() {
             world.home("n1", name, keys).await;
             let answer = world.ask("n1").await;
             assert_eq!(matches!(answer, Outcome::Held { .. }), can, "{answer:?}");
-            world.say("n1", Said::Release).await;
+            world.say("n1", Asked::Release).await;
         }
     }
 }
@@ -383,21 +398,20 @@ async fn a_node_has_only_so_many_volumes() {
     });
     fill.await.unwrap();
     let told = Cell::new(0);
-    for step in [Said::Ask { pod: "p".into() }, Said::Hold { epoch: 0, pod: "p".into() }] {
-        let own = Request { id: 1, driver: driver(), volume: "v".into(), step };
+    for step in [Asked::Ask { pod: "p".into() }, Asked::Hold { epoch: 0, pod: "p".into() }] {
+        let request = Request { id: 1, driver: driver(), volume: "v".into(), step };
         let full = || told.set(told.get() + 1);
-        let answer =
-            said(&world.store, &world.links, &node("n1"), own, (|| true, full)).await.unwrap();
+        let answer = handle(&world.links, &node("n1"), request, || true, full).await.unwrap();
         assert!(not_now(answer).contains("has 10000 volumes"));
     }
     assert_eq!(told.get(), 2);
     assert!(matches!(
-        world.say_of("n1", "7", Said::Hold { epoch: 1, pod: "p".into() }).await,
+        world.say_of("n1", "7", Asked::Hold { epoch: 1, pod: "p".into() }).await,
         Outcome::Held { .. }
     ));
-    assert_eq!(world.say_of("n1", "7", Said::Release).await, Outcome::Released);
+    assert_eq!(world.say_of("n1", "7", Asked::Release).await, Outcome::Released);
     assert!(matches!(world.ask("n1").await, Outcome::Held { .. }));
-    assert!(matches!(world.say_of("n2", "8", Said::Release).await, Outcome::Released));
+    assert!(matches!(world.say_of("n2", "8", Asked::Release).await, Outcome::Released));
     assert_eq!(world.store.read(|state| state.held_by(&node("n1"))), MOST);
 }
 
@@ -410,7 +424,7 @@ async fn an_operator_is_told_what_to_do_about_each_kind_of_owner() {
         broken: vec![Broken { node: node("n2"), epoch: 1 }],
         attached: None,
     };
-    let text = || whose(&driver(), &volume(), &own, &world.store, &world.links);
+    let text = || explain(&driver(), &volume(), &own, &world.store, &world.links);
     assert!(text().contains("has no link: it lets go when it has linked"), "{}", text());
     let removed = Node { since: 1, removed: Some(1) };
     world.store.write(|txn| txn.set_node(&node("n1"), Some(removed))).await.unwrap();

@@ -1,4 +1,6 @@
-//! Takes the links that edges dial, over each transport, each handshake in a task of its own.
+//! Accepts the links that edges dial, over each transport.
+//!
+//! Each handshake runs in a task of its own, and each link in another.
 
 use std::future::Future;
 use std::io;
@@ -17,14 +19,16 @@ use proto::names::NodeName;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tracing::warn;
 
-use super::admission::{Admission, Limits};
+use crate::nodes::admission::{Admission, Limits};
+use crate::nodes::link_task;
 use crate::nodes::links::Links;
 
-/// Edges that may wait to be taken, if the system's own limit (`net.core.somaxconn`) lets them. All of a fleet come at once when
-/// csi-cloud is back, and one that finds no place asks again only after a second, then three, then seven.
+/// The listen backlog, which the system caps (`net.core.somaxconn`). After a restart of csi-cloud a
+/// whole fleet dials at once. An edge that finds the backlog full retries only after one, three,
+/// then seven seconds.
 const WAITING: u32 = 65_535;
 
-/// Where links come in: what all listeners share.
+/// The state that all listeners share.
 #[derive(Clone)]
 pub struct Acceptor {
     links: Arc<Links>,
@@ -34,12 +38,12 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// A door to these links, which live in `tasks`.
+    /// An acceptor for these links, whose tasks are part of `tasks`.
     pub fn new(links: Arc<Links>, limits: Limits, keep_alive: KeepAlive, tasks: Tasks) -> Self {
         Self { links, admission: Admission::new(limits), keep_alive, tasks }
     }
 
-    /// Listens on an endpoint, prints where, and takes links until the links are drained or told to stop.
+    /// Listens on an endpoint, prints it, and accepts links until they are drained or stopped.
     ///
     /// # Errors
     /// The address cannot be listened on.
@@ -66,7 +70,7 @@ impl Acceptor {
         let listener = listen(addr)?;
         let addr = listener.local_addr()?;
         self.tasks.clone().spawn_until_stop("accept", async move {
-            // Drained, nobody listens any more, and what goes away next is the listener.
+            // Once drained, the listener is closed.
             tokio::select! {
                 biased;
                 () = self.links.drained() => {}
@@ -81,7 +85,7 @@ impl Acceptor {
             match listener.accept().await {
                 Ok((tcp, from)) => self.take(from, ws_link(acceptor.clone(), tcp)).await,
                 Err(error) => {
-                    // Out of file descriptors, say: the links that are there go on.
+                    // For example without file descriptors: existing links go on.
                     warn!(%error, "cannot accept an edge");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -109,12 +113,13 @@ impl Acceptor {
         Ok(addr)
     }
 
-    /// A listener of QUIC is also its links' socket, so it stays when the links are drained, and refuses.
+    /// A QUIC listener shares the socket of its links. So it stays when the links are drained, and
+    /// refuses.
     async fn take_quic(&self, incoming: quic::Incoming) {
         if self.links.is_drained() {
             return incoming.refuse();
         }
-        // A datagram can show any address.
+        // The source address of a datagram may be forged.
         if self.admission.is_busy() && incoming.may_retry() {
             let _ = incoming.retry();
             return;
@@ -122,7 +127,7 @@ impl Acceptor {
         self.take(incoming.remote_address(), quic_link(incoming)).await;
     }
 
-    /// Waits for admission, and authenticates and runs a link in a task of its own.
+    /// Waits for admission, then authenticates and runs a link in a task of its own.
     async fn take<F>(&self, from: SocketAddr, authenticate: F)
     where
         F: Future<Output = Authenticated> + Send + 'static,
@@ -131,16 +136,18 @@ impl Acceptor {
             Ok(waiting) => waiting,
             Err(full) => return warn!(%from, error = %full, "refused a connection"),
         };
-        let (links, tasks) = (self.links.clone(), self.tasks.clone());
+        let links = self.links.clone();
+        let tasks = self.tasks.clone();
         self.tasks.spawn("handshake", async move {
             let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(authenticate));
             let Ok((authenticated, place)) = handshake.await else {
                 return warn!(%from, error = %LinkError::TimedOut, "refused a connection");
             };
             match authenticated {
-                // In a task of its own, which does not keep the size of the handshake's.
+                // A task of its own, so that a link does not keep the size of the handshake's
+                // future.
                 Ok(Some((node, link))) => tasks.spawn("link", async move {
-                    links.run(node, link, Some(from)).await;
+                    link_task::run(&links, node, link, Some(from)).await;
                     drop(place);
                 }),
                 Ok(None) => {}
@@ -150,7 +157,7 @@ impl Acceptor {
     }
 }
 
-/// A link and the node it is proved to be; none if the connection was another link's byte stream.
+/// A link with its authenticated node; none if the connection was a byte stream of another link.
 type Authenticated = Result<Option<(NodeName, Link)>, LinkError>;
 
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
@@ -162,7 +169,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 
 async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
     ws::tune(&tcp);
-    // Boxed, as the other: what waits for its turn does not take the admission of a handshake.
+    // Boxed, so that a waiting connection takes no memory for a handshake.
     let link = Box::pin(acceptor.accept(Box::new(tcp))).await?;
     Ok(link.map(|(node, link)| (node, link.into())))
 }

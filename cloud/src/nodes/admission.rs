@@ -1,7 +1,8 @@
-//! Who may come in, and how many at a time: no address keeps others out, by slowness or by number.
+//! Limits connections and handshakes, so that no address blocks another by slowness or by number.
 //!
-//! Handshakes of one address wait for each other, and all handshakes for the processor; what waits is bounded,
-//! for each address and in all. Many edges behind one NAT share an address, so it may have many links.
+//! Handshakes of one address wait for each other, and all handshakes wait for the processor. The
+//! queues are bounded, per address and in total. Many edges behind one NAT share an address, so an
+//! address may have many links.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,17 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Handshakes at the same time. One takes about a millisecond of CPU, so more would not be done sooner.
+/// Concurrent handshakes. Each takes about a millisecond of CPU, so more would not be faster.
 const HANDSHAKES: usize = 256;
-/// Connections of all addresses that are not links yet; beyond that they wait in the kernel's backlog.
+/// Connections that are not links yet, of all addresses; more wait in the kernel's backlog.
 const WAITING: usize = 8192;
-/// For each handshake that an address may do at a time, so many of its connections may wait for one.
+/// Connections of one address that may wait, per concurrent handshake of that address.
 const WAITING_EACH: usize = 32;
 
-/// What one remote address (of IPv6, one /64) may take.
+/// The limits of one remote address, or of one /64 of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Handshakes at the same time; more wait.
+    /// Concurrent handshakes; more wait.
     pub handshakes: usize,
     /// Connections; more are closed.
     pub connections: usize,
@@ -31,7 +32,7 @@ impl Default for Limits {
     }
 }
 
-/// The admission of all listeners. Clones are the same admission.
+/// The admission of all listeners. Clones share their counts.
 #[derive(Clone)]
 pub(crate) struct Admission(Arc<Inner>);
 
@@ -48,7 +49,7 @@ struct Address {
     handshakes: Arc<Semaphore>,
 }
 
-/// Why a connection is not taken.
+/// Why a connection is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error("its address has {0} connections, which is the limit (connections_per_address)")]
@@ -57,7 +58,7 @@ pub(crate) enum Full {
     Waiting(usize),
 }
 
-/// A connection's slot; free again when dropped.
+/// The slot of a connection; free again when dropped.
 pub(crate) struct Slot {
     admission: Admission,
     address: IpAddr,
@@ -66,34 +67,39 @@ pub(crate) struct Slot {
 
 /// A connection that is not a link yet.
 pub(crate) struct Pending {
-    /// Here until it is a link.
+    /// Taken when the connection becomes a link.
     slot: Option<Slot>,
     _one_of_all: Option<OwnedSemaphorePermit>,
 }
 
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Self {
-        let (waiting, handshakes) = (Arc::new(Semaphore::new(WAITING)), Semaphore::new(HANDSHAKES));
-        Self(Arc::new(Inner { limits, waiting, handshakes, addresses: Mutex::default() }))
+        Self(Arc::new(Inner {
+            limits,
+            waiting: Arc::new(Semaphore::new(WAITING)),
+            handshakes: Semaphore::new(HANDSHAKES),
+            addresses: Mutex::default(),
+        }))
     }
 
     fn addresses(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Address>> {
         self.0.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so many are at the door that who cannot be at the address that it shows should be found out first.
+    /// True when clients must prove their address (QUIC Retry).
     pub(crate) fn is_busy(&self) -> bool {
         self.0.waiting.available_permits() < WAITING - HANDSHAKES
     }
 
-    /// Takes a connection, when there is admission for one more of anybody's.
+    /// Admits a connection, as soon as the total limit allows one more.
     ///
     /// # Errors
-    /// Its own address has all that it may have.
+    /// The limits of its own address are reached.
     pub(crate) async fn enter(&self, from: IpAddr) -> Result<Pending, Full> {
         // The semaphore is never closed.
         let permit = self.0.waiting.clone().acquire_owned().await.ok();
-        let (limits, address) = (self.0.limits, whose(from));
+        let limits = self.0.limits;
+        let address = counted(from);
         let mut addresses = self.addresses();
         let entry = addresses.entry(address).or_insert_with(|| Address {
             connections: 0,
@@ -124,7 +130,8 @@ impl Admission {
 }
 
 impl Pending {
-    /// Waits for its turn and lets `handshake` be done; gives the slot of the link that it becomes.
+    /// Waits for the turn of this connection and runs `handshake`; returns its result and the slot
+    /// of the link.
     pub(crate) async fn pass<T>(mut self, handshake: impl Future<Output = T>) -> (T, Option<Slot>) {
         let done = match &self.slot {
             Some(slot) => {
@@ -132,7 +139,7 @@ impl Pending {
                 let _turn = slot.admission.0.handshakes.acquire().await;
                 handshake.await
             }
-            // It is there until here.
+            // Never: the slot is taken only below.
             None => handshake.await,
         };
         self.waited();
@@ -160,8 +167,8 @@ impl Drop for Slot {
     }
 }
 
-/// Whom an address stands for: a host has a whole /64 of IPv6.
-fn whose(address: IpAddr) -> IpAddr {
+/// The address that counts: a host has a whole /64 of IPv6.
+fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
@@ -190,7 +197,7 @@ mod tests {
         let three = async { tokio::join!(slow(&admission), slow(&admission), slow(&admission)) };
         let mut three = std::pin::pin!(three);
         assert!(timeout(Duration::from_secs(1), three.as_mut()).await.is_err());
-        // Its fourth waits.
+        // The fourth handshake of the same address waits.
         let fourth = admission.enter(ONE).await.unwrap();
         assert!(timeout(Duration::from_secs(1), fourth.pass(async {})).await.is_err());
         let waiting = admission.enter(OTHER).await.unwrap();
@@ -224,9 +231,9 @@ mod tests {
 
     #[test]
     fn one_host_of_ipv6_is_one_address() {
-        let same = ["2001:db8::1", "2001:db8::ffff:1"].map(|text| whose(text.parse().unwrap()));
+        let same = ["2001:db8::1", "2001:db8::ffff:1"].map(|text| counted(text.parse().unwrap()));
         assert_eq!(same[0], same[1]);
-        assert_ne!(same[0], whose("2001:db8:0:1::1".parse().unwrap()));
-        assert_eq!(whose("::ffff:192.0.2.1".parse().unwrap()), ONE);
+        assert_ne!(same[0], counted("2001:db8:0:1::1".parse().unwrap()));
+        assert_eq!(counted("::ffff:192.0.2.1".parse().unwrap()), ONE);
     }
 }

@@ -1,5 +1,6 @@
-//! Things without a home: volumes made before us, or by somebody else, or a store that was lost. The nodes are
-//! asked, and what one of them has is kept, so that it is asked for once.
+//! Finds the node of something without a home: older volumes, volumes of others, or a lost store.
+//!
+//! All nodes are asked. What one of them has is recorded, so that it is asked for once.
 
 use std::time::Duration;
 
@@ -23,21 +24,22 @@ use tracing::warn;
 use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::ingest;
+use crate::state::known::State;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
 
 /// Nodes asked at the same time.
 const AT_ONCE: usize = 64;
-/// How long a node may take to say whether it has something.
+/// The time limit of one node's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks the nodes of a driver.
 pub struct Discovery<'a> {
-    /// How they are asked.
+    /// The way to ask them.
     pub queries: &'a NodeQueries,
-    /// What is known of them.
+    /// The records of them.
     pub store: &'a Store,
-    /// Until when the caller waits.
+    /// The caller's deadline.
     pub deadline: Option<Instant>,
 }
 
@@ -48,27 +50,27 @@ enum Has {
 }
 
 impl Discovery<'_> {
-    /// Asks all nodes for something, and keeps where it lives.
+    /// Asks all nodes for an id, and records its home.
     ///
     /// # Errors
-    /// No node has it, or some could not be asked; or it could not be kept.
+    /// No node has it, some nodes could not be asked, or the record is not durable.
     pub async fn discover(&self, id: &Id) -> Result<(), Error> {
         if id.text().is_empty() {
-            return Err(self.nowhere(id));
+            return Err(self.not_found(id));
         }
-        let said: Vec<_> = stream::iter(self.nodes())
+        let answers: Vec<_> = stream::iter(self.nodes())
             .map(|node| async { (self.has(&node, id).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let (mut silent, mut found) = (Vec::new(), false);
-        for (has, node) in said {
+        let mut silent = Vec::new();
+        let mut found = false;
+        for (has, node) in answers {
             match has {
                 Has::It(entry) => {
-                    let kept =
-                        ingest::discovered(self.store, &self.queries.driver, id, &node, entry)
-                            .await;
-                    kept.map_err(|source| Error::NotDurable { source: source.into() })?;
+                    let driver = &self.queries.driver;
+                    let recorded = ingest::discovered(self.store, driver, id, &node, entry).await;
+                    recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
                     found = true;
                 }
                 Has::NotIt => {}
@@ -77,16 +79,16 @@ impl Discovery<'_> {
         }
         match (found, silent.as_slice()) {
             (true, _) => Ok(()),
-            (false, []) => Err(self.nowhere(id)),
+            (false, []) => Err(self.not_found(id)),
             (false, _) => Err(self.not_asked(id, silent)),
         }
     }
 
-    /// Tells every node to end something, and gives back an answer of OK if all said so. A refusal for good is given
-    /// back only if no node's outcome is open: sidecars take it for the end of the call.
+    /// Sends a delete to every node. The answer is OK if all nodes said so. A final refusal is
+    /// returned only if no node's outcome is open, because sidecars end the call then.
     ///
     /// # Errors
-    /// A node could not be told, or what came of it there is not known, and it may have it.
+    /// A node could not be reached or its outcome is unknown, and it may have the volume.
     pub async fn delete(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
             self.nodes().into_iter().partition(|node| self.queries.links().now(node).is_some());
@@ -96,10 +98,11 @@ impl Discovery<'_> {
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let (mut ended, mut refused) = (None, None);
+        let mut deleted = None;
+        let mut refused = None;
         for (answer, node) in told {
             match answer {
-                Ok(answer) if answer.ok().is_some() => ended = Some(answer),
+                Ok(answer) if answer.ok().is_some() => deleted = Some(answer),
                 Ok(answer) => refused = refused.filter(is_open).or(Some(answer)),
                 Err(error) => {
                     warn!(%node, rpc = method.name(), error = error.chain(), "could not be told");
@@ -110,12 +113,14 @@ impl Discovery<'_> {
         if let Some(status) =
             refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure)
         {
-            warn!(rpc = method.name(), id = id.text(), %status, "a driver refuses, and other nodes could not be told");
+            let rpc = method.name();
+            let id = id.text();
+            warn!(rpc, id, %status, "a driver refuses, and other nodes could not be told");
         }
-        match refused.or(ended) {
+        match refused.or(deleted) {
             _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
             Some(answer) => Ok(answer),
-            // Nobody was told, since nobody can have it.
+            // No node was told, because no node can have it.
             None => Ok(Answer::of(frame::frame(&[]))),
         }
     }
@@ -127,21 +132,25 @@ impl Discovery<'_> {
         })
     }
 
-    /// Whether a node is known not to have something: it once gave a whole list, and what was made there since
-    /// has a home.
+    /// True if a node is known not to have a volume: it gave a complete list once, and later
+    /// volumes have a home.
     fn is_not_there(&self, node: &NodeName, id: &Id) -> bool {
-        let listed = |state: &crate::state::known::State| {
-            state.driver(&self.queries.driver)?.at(node).map(|at| at.listed)
-        };
+        let listed =
+            |state: &State| state.driver(&self.queries.driver)?.at(node).map(|at| at.listed);
         matches!(id, Id::Volume(_)) && self.store.read(listed).is_some_and(|listed| listed > 0)
     }
 
     async fn tell(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
-        let (links, driver, authority) =
-            (self.queries.links(), &self.queries.driver, self.queries.authority());
-        NodeCall { links, driver, authority, node, method, deadline: self.deadline, call: None }
-            .unary(&mut call)
-            .await
+        let node_call = NodeCall {
+            links: self.queries.links(),
+            driver: &self.queries.driver,
+            authority: self.queries.authority(),
+            node,
+            method,
+            deadline: self.deadline,
+            call: None,
+        };
+        node_call.unary(&mut call).await
     }
 
     async fn has(&self, node: &NodeName, id: &Id) -> Has {
@@ -157,7 +166,7 @@ impl Discovery<'_> {
                 };
                 self.queries.ask(node, Method::GetVolumeGroupSnapshot, &request, deadline).await
             }
-            // A name is no thing.
+            // A name cannot be asked for.
             Id::Name(..) => return Has::NotIt,
         };
         match asked {
@@ -169,13 +178,15 @@ impl Discovery<'_> {
                 Has::NotIt
             }
             Err(error) => {
-                warn!(%node, driver = %self.queries.driver, error = chain(&error), "a node does not say what it has");
+                let driver = &self.queries.driver;
+                let error = chain(&error);
+                warn!(%node, %driver, error, "a node does not say what it has");
                 Has::NotSaid
             }
         }
     }
 
-    /// The one question about a volume that every driver answers and that changes nothing.
+    /// Every driver answers this query about a volume, and it changes nothing.
     async fn validate(
         &self,
         node: &NodeName,
@@ -192,7 +203,7 @@ impl Discovery<'_> {
             ..Default::default()
         };
         let method = Method::ValidateVolumeCapabilities;
-        // It does not tell what the volume is like.
+        // The answer does not describe the volume.
         self.queries.ask(node, method, &request, deadline).await.map(|_| Bytes::new())
     }
 
@@ -210,11 +221,11 @@ impl Discovery<'_> {
         let entry = list.entries.into_iter().find(|entry| {
             entry.snapshot.as_ref().is_some_and(|snapshot| snapshot.snapshot_id == id)
         });
-        let gone = || QueryError::Call(self.nowhere(&Id::Snapshot(id.into())));
+        let gone = || QueryError::Call(self.not_found(&Id::Snapshot(id.into())));
         entry.map(|entry| entry.encode_to_vec().into()).ok_or_else(gone)
     }
 
-    fn nowhere(&self, id: &Id) -> Error {
+    fn not_found(&self, id: &Id) -> Error {
         Error::NoSuchThing { driver: self.queries.driver.clone(), id: id.text().into() }
     }
 
@@ -228,7 +239,7 @@ impl Discovery<'_> {
     }
 }
 
-/// Whether a refusal leaves open what came of the call, for every sidecar.
+/// True if sidecars take this refusal as an open outcome.
 fn is_open(refused: &Answer) -> bool {
     let code = refused.failure().map(|status| status.code());
     matches!(

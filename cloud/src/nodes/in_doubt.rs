@@ -1,8 +1,8 @@
-//! Calls of a shared driver that were sent to a node and of which nobody knows what call. Until their deadlines
-//! have passed they may still begin there, so they are not sent to the node that was elected since.
+//! Calls of a shared driver that are in doubt: sent to a node, and their outcome is unknown.
 //!
-//! This is in memory, so a csi-cloud that has begun takes it that the one before it sent everything to the node that was
-//! elected then, and got no answer. Creates have their intents, which are durable.
+//! Until its deadline such a call may still begin, so a repetition must not go to a newly elected
+//! node. The table is in memory. A restarted csi-cloud assumes that any call may be in doubt at the
+//! node elected before. Creates have durable intents instead.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,30 +14,30 @@ use tokio::time::Instant;
 
 use crate::nodes::node_call::HOLD;
 
-/// Where something may still be done with what calls are about, and until when.
+/// The nodes where calls about an id may still begin, and until when.
 #[derive(Default)]
 pub(crate) struct InDoubt {
     sent: Mutex<HashMap<Id, (NodeName, Instant)>>,
-    /// Where a csi-cloud that is gone may have sent anything, and until when that may begin.
+    /// The node that a previous csi-cloud used, and until when its calls may begin there.
     before: Mutex<Option<(NodeName, Instant)>>,
 }
 
-/// A call on its way. What it is about is unsettled if it ends without an answer.
+/// A call in flight. Its ids are in doubt if this is dropped without an answer.
 pub(crate) struct Sent<'a> {
-    unsettled: &'a InDoubt,
+    in_doubt: &'a InDoubt,
     about: Vec<Id>,
     node: NodeName,
     until: Instant,
 }
 
 impl InDoubt {
-    /// Of a csi-cloud that begins now; this node was elected when the one before it ended.
+    /// The calls of a restarted csi-cloud; `elected` is the node elected before.
     pub(crate) fn after(elected: Option<NodeName>) -> Self {
         let before = elected.map(|node| (node, Instant::now() + HOLD));
         Self { sent: Mutex::default(), before: Mutex::new(before) }
     }
 
-    /// What an earlier csi-cloud sent to a node that was removed for good is not waited for.
+    /// Drops the doubt about a node that an operator removed.
     pub(crate) fn forget(&self, is_removed: impl Fn(&NodeName) -> bool) {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         before.take_if(|(at, _)| is_removed(at));
@@ -47,20 +47,20 @@ impl InDoubt {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another node than this where a call about one of these may still begin, and for how long.
+    /// Another node where a call about one of these ids may still begin, and for how long.
     pub(crate) fn elsewhere(&self, about: &[Id], node: &NodeName) -> Option<(NodeName, Duration)> {
-        let mut unsettled = self.lock();
+        let mut in_doubt = self.lock();
         let now = Instant::now();
-        unsettled.retain(|_, (_, until)| *until > now);
-        let mut found = about.iter().filter_map(|id| unsettled.get(id));
+        in_doubt.retain(|_, (_, until)| *until > now);
+        let mut found = about.iter().filter_map(|id| in_doubt.get(id));
         let found = found.find(|(at, _)| at != node).cloned();
-        drop(unsettled);
+        drop(in_doubt);
         let found = found.or_else(|| self.before(about, node, now));
         found.map(|(at, until)| (at, until.duration_since(now)))
     }
 
     fn before(&self, about: &[Id], node: &NodeName, now: Instant) -> Option<(NodeName, Instant)> {
-        // A name without an intent was sent nowhere.
+        // A create without an intent was sent nowhere.
         if about.iter().all(|id| matches!(id, Id::Name(..))) {
             return None;
         }
@@ -69,7 +69,7 @@ impl InDoubt {
         before.clone().filter(|(at, _)| at != node)
     }
 
-    /// A call about these is sent to a node, where it may begin until its deadline.
+    /// Notes that a call about these ids is sent to a node, where it may begin until its deadline.
     pub(crate) fn send(
         &self,
         about: Vec<Id>,
@@ -77,12 +77,12 @@ impl InDoubt {
         deadline: Option<Instant>,
     ) -> Sent<'_> {
         let until = deadline.unwrap_or_else(|| Instant::now() + HOLD);
-        Sent { unsettled: self, about, node, until }
+        Sent { in_doubt: self, about, node, until }
     }
 }
 
 impl Sent<'_> {
-    /// It was answered: what came of it is known.
+    /// The call was answered: its outcome is known.
     pub(crate) fn answered(mut self) {
         self.about.clear();
     }
@@ -93,9 +93,9 @@ impl Drop for Sent<'_> {
         if self.about.is_empty() {
             return;
         }
-        let mut unsettled = self.unsettled.lock();
+        let mut in_doubt = self.in_doubt.lock();
         for id in self.about.drain(..) {
-            unsettled.insert(id, (self.node.clone(), self.until));
+            in_doubt.insert(id, (self.node.clone(), self.until));
         }
     }
 }
@@ -108,38 +108,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_not_answered_stays_where_it_was_until_its_deadline() {
-        let unsettled = InDoubt::default();
-        let (volume, other) = (vec![Id::Volume("v".into())], vec![Id::Volume("w".into())]);
+        let in_doubt = InDoubt::default();
+        let volume = vec![Id::Volume("v".into())];
+        let other = vec![Id::Volume("w".into())];
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
         let deadline = Instant::now() + Duration::from_secs(60);
-        unsettled.send(volume.clone(), n1.clone(), Some(deadline)).answered();
-        assert_eq!(unsettled.elsewhere(&volume, &n2), None);
-        drop(unsettled.send(volume.clone(), n1.clone(), Some(deadline)));
-        assert_eq!(unsettled.elsewhere(&volume, &n2), Some((n1.clone(), Duration::from_secs(60))));
-        assert_eq!(unsettled.elsewhere(&volume, &n1), None, "there it is joined");
-        assert_eq!(unsettled.elsewhere(&other, &n2), None);
+        in_doubt.send(volume.clone(), n1.clone(), Some(deadline)).answered();
+        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
+        drop(in_doubt.send(volume.clone(), n1.clone(), Some(deadline)));
+        assert_eq!(in_doubt.elsewhere(&volume, &n2), Some((n1.clone(), Duration::from_secs(60))));
+        assert_eq!(in_doubt.elsewhere(&volume, &n1), None, "there it is joined");
+        assert_eq!(in_doubt.elsewhere(&other, &n2), None);
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(unsettled.elsewhere(&volume, &n2), None);
+        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_an_earlier_csi_cloud_sent_may_be_about_anything_that_is_no_create() {
         let [n1, n2] = ["n1", "n2"].map(|name| name.parse::<NodeName>().unwrap());
-        let unsettled = InDoubt::after(Some(n1.clone()));
-        let (volume, name) =
-            ([Id::Volume("v".into())], Id::Name(Method::CreateVolume, "pvc".into()));
-        assert_eq!(unsettled.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
+        let in_doubt = InDoubt::after(Some(n1.clone()));
+        let volume = [Id::Volume("v".into())];
+        let name = Id::Name(Method::CreateVolume, "pvc".into());
+        assert_eq!(in_doubt.elsewhere(&volume, &n2), Some((n1.clone(), HOLD)));
         let both = [volume[0].clone(), name.clone()];
-        assert_eq!(unsettled.elsewhere(&both, &n2), Some((n1.clone(), HOLD)));
-        assert_eq!(unsettled.elsewhere(&[name], &n2), None, "its intent is durable");
-        assert_eq!(unsettled.elsewhere(&[], &n2), None, "lists and the like change nothing");
-        assert_eq!(unsettled.elsewhere(&volume, &n1), None);
-        unsettled.forget(|node| *node == n2);
-        assert!(unsettled.elsewhere(&volume, &n2).is_some());
-        unsettled.forget(|node| *node == n1);
-        assert_eq!(unsettled.elsewhere(&volume, &n2), None);
-        let unsettled = InDoubt::after(Some(n1));
+        assert_eq!(in_doubt.elsewhere(&both, &n2), Some((n1.clone(), HOLD)));
+        assert_eq!(in_doubt.elsewhere(&[name], &n2), None, "its intent is durable");
+        assert_eq!(in_doubt.elsewhere(&[], &n2), None, "lists and the like change nothing");
+        assert_eq!(in_doubt.elsewhere(&volume, &n1), None);
+        in_doubt.forget(|node| *node == n2);
+        assert!(in_doubt.elsewhere(&volume, &n2).is_some());
+        in_doubt.forget(|node| *node == n1);
+        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
+        let in_doubt = InDoubt::after(Some(n1));
         tokio::time::advance(HOLD).await;
-        assert_eq!(unsettled.elsewhere(&volume, &n2), None);
+        assert_eq!(in_doubt.elsewhere(&volume, &n2), None);
     }
 }

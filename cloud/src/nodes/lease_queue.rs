@@ -1,6 +1,6 @@
-//! Answers what an edge says of its exclusive leases: one after another, in its order.
+//! Answers the lease requests of one link, one after another and in order.
 //!
-//! The link goes on with all else meanwhile. Who may say what is decided by the room `lease`, which is handed in.
+//! The link serves everything else meanwhile. The room `lease` decides; its function is passed in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,12 +9,14 @@ use futures_util::future::BoxFuture;
 use proto::control::lease::{Reply, Request};
 use proto::names::NodeName;
 
-use super::links::{Handle, Links};
+use crate::nodes::handle::Handle;
+use crate::nodes::links::Links;
 
-/// What one edge may have waiting; it asks for one answer after another, and here and there for one besides.
+/// The limit of waiting requests. An edge waits for one answer before its next request, with few
+/// exceptions.
 const MOST: usize = 1024;
 
-/// What waits for its answer.
+/// The requests of one link that wait for an answer.
 pub(crate) struct LeaseQueue<'a> {
     links: &'a Links,
     node: &'a NodeName,
@@ -28,32 +30,32 @@ impl<'a> LeaseQueue<'a> {
         Self { links, node, handle, waiting: VecDeque::new(), running: None }
     }
 
-    /// Takes what an edge says.
+    /// Queues a request.
     ///
     /// # Errors
-    /// Why the link is closed: the edge does not wait for answers.
-    pub(crate) fn push(&mut self, own: Request) -> Result<(), &'static str> {
+    /// The reason to close the link: the edge does not wait for its answers.
+    pub(crate) fn push(&mut self, request: Request) -> Result<(), &'static str> {
         if self.waiting.len() >= MOST {
             return Err("an edge waits for the answers about its volumes");
         }
-        self.waiting.push_back(own);
+        self.waiting.push_back(request);
         Ok(())
     }
 
-    /// The next answer; never, while nothing waits for one. May be dropped and called again without loss.
+    /// The next answer; pending while no request waits. It is cancel safe.
     pub(crate) async fn next(&mut self) -> Reply {
         loop {
             if self.running.is_none()
-                && let Some(own) = self.waiting.pop_front()
+                && let Some(request) = self.waiting.pop_front()
             {
                 self.running =
-                    Some((self.links.answer_lease)(self.links, self.node, self.handle, own));
+                    Some((self.links.answer_lease)(self.links, self.node, self.handle, request));
             }
             let Some(running) = &mut self.running else { return std::future::pending().await };
-            let answer = running.await;
+            let reply = running.await;
             self.running = None;
-            if let Some(answer) = answer {
-                return answer;
+            if let Some(reply) = reply {
+                return reply;
             }
         }
     }

@@ -1,242 +1,128 @@
-//! One link's life at the cloud: hello and welcome, what the edge says and what calls want of it, its end.
+//! The task of one link: hello and welcome, the edge's messages, the byte streams that calls want,
+//! and the end.
+//!
+//! A link's task owns the link. Everybody else uses its [`Handle`].
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use proto::control::hello::{Hello, Message, PROTOCOL, Refused, Welcome};
-use proto::control::lease::Request;
+use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Refused};
 use proto::host::chain;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::lease_queue::LeaseQueue;
-use super::links::{Handle, Links, Peer, Told, Want, backoff_cap};
+use crate::nodes::handle::{Handle, Peer, Want};
+use crate::nodes::lease_queue::LeaseQueue;
+use crate::nodes::links::{Links, Told};
 use crate::state::ingest;
 
-/// What others want of a link.
-struct Asked {
+/// Runs a link, authenticated as `node` and dialed from `from`, until it ends.
+pub async fn run(links: &Links, node: NodeName, link: Link, from: Option<SocketAddr>) {
+    // Boxed like all rare steps, so that the future of an idle link stays small.
+    let Some(established) = Box::pin(establish(links, &node, link, from)).await else { return };
+    let Established { link, handle, wanted, told } = established;
+    {
+        let mut task = LinkTask {
+            links,
+            node: &node,
+            handle: &handle,
+            link,
+            wanted,
+            told,
+            leases: LeaseQueue::new(links, &node, &handle),
+            told_to_leave: false,
+            leaving: false,
+        };
+        if let End::Close(reason) = task.drive().await {
+            task.link.close(&reason).await;
+        }
+    }
+    handle.tasks.stop();
+    links.remove(&node, &handle);
+    handle.tasks.ended().await;
+}
+
+/// A link after its welcome.
+struct Established {
+    link: Link,
+    handle: Arc<Handle>,
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Told>,
 }
 
-/// What an edge said.
-enum Heard {
-    Drivers,
-    Own(Request),
-    Leaving,
-    Broken(String),
-    Closed(LinkError),
+/// Hello and welcome; none if the link is refused or lost.
+async fn establish(
+    links: &Links,
+    node: &NodeName,
+    mut link: Link,
+    from: Option<SocketAddr>,
+) -> Option<Established> {
+    let hello = match hello(links, node, &mut link).await {
+        Ok(hello) => hello,
+        Err(Some(reason)) => {
+            refuse(node, link, &reason).await;
+            return None;
+        }
+        Err(None) => return None,
+    };
+    let peer = Peer {
+        transport: link.transport(),
+        address: from,
+        version: hello.version.into(),
+        leases: hello.leases,
+    };
+    if let Err(error) = ingest::drivers(links.store(), node, hello.drivers).await {
+        refuse(node, link, &chain(&error)).await;
+        return None;
+    }
+    links.refresh_scopes();
+    let told = links.told();
+    if let Err(error) = link.send(&Message::Welcome(links.welcome(node))).await {
+        warn!(%node, error = %chain(&error), "a link ended at its welcome");
+        return None;
+    }
+    // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
+    let (want, wanted) = mpsc::channel(2);
+    let handle = Arc::new(Handle::new(peer, want, links.tasks().group()));
+    links.enter(node, &handle);
+    Some(Established { link, handle, wanted, told })
 }
 
-impl Links {
-    /// Runs a link whose other end is proved to be `node`, and was seen at `from`, until it ends.
-    pub async fn run(&self, node: NodeName, link: Link, from: Option<SocketAddr>) {
-        // Boxed, as all that is seldom: what idle links wait in has no room for it.
-        let Some((link, handle, asked)) = Box::pin(self.begin(&node, link, from)).await else {
-            return;
-        };
-        self.drive(&node, link, &handle, asked).await;
-        handle.tasks.stop();
-        self.remove(&node, &handle);
-        handle.tasks.ended().await;
-    }
-
-    /// Hello and welcome; none if it does not come to a link.
-    async fn begin(
-        &self,
-        node: &NodeName,
-        mut link: Link,
-        from: Option<SocketAddr>,
-    ) -> Option<(Link, Arc<Handle>, Asked)> {
-        let hello = match self.hello(node, &mut link).await {
-            Ok(hello) => hello,
-            Err(Some(reason)) => {
-                refuse(node, link, &reason).await;
-                return None;
-            }
-            Err(None) => return None,
-        };
-        let (transport, version) = (link.transport(), hello.version.into());
-        let peer = Peer { transport, address: from, version, leases: hello.leases };
-        if let Err(error) = ingest::drivers(&self.store, node, hello.drivers).await {
-            refuse(node, link, &chain(&error)).await;
-            return None;
+/// The hello of a node that may link. Otherwise the reason for the refusal; none if the link is
+/// lost.
+async fn hello(links: &Links, node: &NodeName, link: &mut Link) -> Result<Hello, Option<String>> {
+    let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
+        Ok(Event::Message(Message::Hello(hello))) => hello,
+        Ok(Event::Closed(LinkError::Message(error))) => return Err(Some(chain(&error))),
+        Ok(Event::Closed(error)) => {
+            warn!(%node, error = %chain(&error), "a link ended before its hello");
+            return Err(None);
         }
-        self.look();
-        let told = self.told.subscribe();
-        if let Err(error) = link.send(&self.welcome(node)).await {
-            warn!(%node, error = %chain(&error), "a link ended at its welcome");
-            return None;
-        }
-        // Two are wanted at a time, one of each kind. Not tokio's channel, which takes 1.1 KiB of each idle link.
-        let (want, wanted) = mpsc::channel(2);
-        let handle = Arc::new(Handle::new(peer, want, self.tasks.group()));
-        self.enter(node, &handle);
-        Some((link, handle, Asked { wanted, told }))
+        Ok(_) => return Err(Some("the first message on a link is a hello".into())),
+        Err(_) => return Err(Some("no hello came in time".into())),
+    };
+    log_hello(node, &hello);
+    if links.is_drained() {
+        return Err(Some("csi-cloud is stopping; dial it elsewhere, or later".into()));
     }
-
-    /// The hello of a node that may link; else why it may not, and none if there is nobody any more to hear it.
-    async fn hello(&self, node: &NodeName, link: &mut Link) -> Result<Hello, Option<String>> {
-        let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
-            Ok(Event::Message(Message::Hello(hello))) => hello,
-            Ok(Event::Closed(LinkError::Message(error))) => return Err(Some(chain(&error))),
-            Ok(Event::Closed(error)) => {
-                warn!(%node, error = %chain(&error), "a link ended before its hello");
-                return Err(None);
-            }
-            Ok(_) => return Err(Some("the first message on a link is a hello".into())),
-            Err(_) => return Err(Some("no hello came in time".into())),
-        };
-        self.greet(node, &hello);
-        if self.is_drained() {
-            return Err(Some("csi-cloud is stopping; dial it elsewhere, or later".into()));
-        }
-        if self.store.read(|state| state.is_removed(node)) {
-            let admit = format!("`csi-cloud node admit {node}` lets it in again");
-            return Err(Some(format!("an operator removed this node; {admit}")));
-        }
-        Ok(hello)
+    if links.store().read(|state| state.is_removed(node)) {
+        let admit = format!("`csi-cloud node admit {node}` lets it in again");
+        return Err(Some(format!("an operator removed this node; {admit}")));
     }
+    Ok(hello)
+}
 
-    /// Makes this the node's link.
-    pub(crate) fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
-        if let Some(older) = self.put(node, handle) {
-            info!(%node, "a newer link replaces the older one");
-            older.tasks.stop();
-        }
-        let cap = backoff_cap(self.map().len());
-        self.told.send_if_modified(|told| {
-            let larger = cap > told.backoff_cap;
-            told.backoff_cap = cap.max(told.backoff_cap);
-            larger
-        });
-        info!(%node, "linked");
-    }
-
-    /// Takes a link out, so that no call is begun on it, if it is still its node's.
-    pub(crate) fn remove(&self, node: &NodeName, handle: &Arc<Handle>) {
-        let mut map = self.map();
-        if map.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
-            map.remove(node);
-            handle.in_use.store(false, Ordering::SeqCst);
-            let mut lost = self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            lost.insert(node.clone(), tokio::time::Instant::now());
-        }
-    }
-
-    fn greet(&self, node: &NodeName, hello: &Hello) {
-        let drivers: Vec<_> = hello.drivers.iter().map(|driver| driver.name.to_string()).collect();
-        info!(%node, version = hello.version, drivers = drivers.join(" "), "hello");
-        if hello.node != *node {
-            warn!(%node, says = %hello.node, "an edge calls itself otherwise than its certificate; that counts");
-        }
-    }
-
-    /// Until the link ends: learns what the edge says, and opens the byte streams that calls want.
-    async fn drive(&self, node: &NodeName, mut link: Link, handle: &Arc<Handle>, mut asked: Asked) {
-        let (mut told_to_go, mut leaving) = (false, false);
-        let mut owners = LeaseQueue::new(self, node, handle);
-        loop {
-            // What the edge says comes last, so that it keeps nothing else waiting however much that is.
-            let send = tokio::select! {
-                biased;
-                () = handle.tasks.stopped() => {
-                    info!(%node, "unlinked by csi-cloud");
-                    let reason = if self.tasks.is_stopped() { "csi-cloud is stopping" } else { "replaced by a newer link" };
-                    return link.close(reason).await;
-                }
-                () = self.drained(), if !told_to_go => {
-                    told_to_go = true;
-                    Some(Message::Leave)
-                }
-                Some((kind, answer)) = asked.wanted.next() => {
-                    let opened = link.open(kind);
-                    let opening = async move { drop(answer.send(opened.await)) };
-                    handle.tasks.spawn_until_stop("opening", opening);
-                    None
-                }
-                answer = owners.next() => Some(Message::LeaseReply(answer)),
-                Ok(()) = asked.told.changed() => Some(self.welcome(node)),
-                () = handle.tasks.ended(), if leaving => {
-                    info!(%node, "unlinked, as the edge wished");
-                    return link.close("the last call is answered").await;
-                }
-                event = link.next() => match Box::pin(self.hear(node, event)).await {
-                    Heard::Drivers => Some(self.welcome(node)),
-                    Heard::Own(own) => match owners.push(own) {
-                        Ok(()) => None,
-                        Err(reason) => return link.close(reason).await,
-                    },
-                    Heard::Leaving => {
-                        leaving = true;
-                        self.remove(node, handle);
-                        Some(Message::Leave)
-                    }
-                    Heard::Broken(reason) => {
-                        warn!(%node, reason, "the edge broke the rules of the link; it is closed");
-                        return link.close(&reason).await;
-                    }
-                    // Over WebSocket its last byte stream may be seen to end first.
-                    Heard::Closed(_) if leaving => return info!(%node, "unlinked, as the edge wished"),
-                    Heard::Closed(error) => return info!(%node, reason = %chain(&error), "unlinked"),
-                },
-            };
-            // If it cannot be said, the link is gone, and says so next.
-            if let Some(message) = send {
-                let _ = link.send(&message).await;
-            }
-        }
-    }
-
-    /// What an event on a link comes to.
-    async fn hear(&self, node: &NodeName, event: Event) -> Heard {
-        match event {
-            Event::Message(Message::Drivers(drivers)) => {
-                info!(%node, "drivers changed");
-                match ingest::drivers(&self.store, node, drivers).await {
-                    Ok(()) => {
-                        self.look();
-                        Heard::Drivers
-                    }
-                    Err(error) => Heard::Broken(chain(&error)),
-                }
-            }
-            Event::Message(Message::Lease(own)) => Heard::Own(own),
-            Event::Message(Message::Leaving) => {
-                info!(%node, "the edge lets this link go; no call is begun on it any more");
-                Heard::Leaving
-            }
-            Event::Message(_) | Event::Opened(..) => Heard::Broken(
-                "an edge may only tell of its drivers and volumes, and that it leaves".into(),
-            ),
-            Event::Closed(LinkError::Message(error)) => Heard::Broken(chain(&error)),
-            Event::Closed(error) => Heard::Closed(error),
-        }
-    }
-
-    /// Looks whether what a node said has changed a driver's scope for all.
-    pub(super) fn look(&self) {
-        let mut scopes = self.scopes.all(&self.store);
-        self.told.send_if_modified(|told| {
-            std::mem::swap(&mut told.scopes, &mut scopes);
-            told.scopes != scopes
-        });
-    }
-
-    /// What a node is told at first, and again when something of it has changed.
-    fn welcome(&self, node: &NodeName) -> Message {
-        Message::Welcome(Welcome {
-            protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").into(),
-            backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
-            scopes: self.scopes.at(node, &self.store),
-            leases: true,
-        })
+fn log_hello(node: &NodeName, hello: &Hello) {
+    let drivers: Vec<_> = hello.drivers.iter().map(|driver| driver.name.to_string()).collect();
+    info!(%node, version = hello.version, drivers = drivers.join(" "), "hello");
+    if hello.node != *node {
+        let says = &hello.node;
+        warn!(%node, %says, "an edge calls itself otherwise than its certificate; that counts");
     }
 }
 
@@ -248,53 +134,129 @@ async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
+/// An established link.
+struct LinkTask<'a> {
+    links: &'a Links,
+    node: &'a NodeName,
+    handle: &'a Arc<Handle>,
+    link: Link,
+    wanted: mpsc::Receiver<Want>,
+    told: watch::Receiver<Told>,
+    leases: LeaseQueue<'a>,
+    /// The cloud has told the edge to leave.
+    told_to_leave: bool,
+    /// The edge has said that it leaves.
+    leaving: bool,
+}
 
-    use super::*;
-    use crate::state::store::memory::Memory;
-    use crate::state::store::writer::Store;
-    use proto::host::tasks::Tasks;
+/// How a link ends.
+enum End {
+    /// The cloud closes it for this reason.
+    Close(Cow<'static, str>),
+    /// It is closed already.
+    Closed,
+}
 
-    #[test]
-    fn a_larger_fleet_takes_longer_to_come_back() {
-        for (linked, seconds) in
-            [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
-        {
-            assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
+impl LinkTask<'_> {
+    /// Serves the edge and the calls until the link ends.
+    async fn drive(&mut self) -> End {
+        loop {
+            // The edge's messages come last, so that they never delay anything else.
+            let send = tokio::select! {
+                biased;
+                () = self.handle.tasks.stopped() => return self.stopped(),
+                () = self.links.drained(), if !self.told_to_leave => {
+                    self.told_to_leave = true;
+                    Some(Message::Leave)
+                }
+                Some(want) = self.wanted.next() => {
+                    self.open(want);
+                    None
+                }
+                reply = self.leases.next() => Some(Message::LeaseReply(reply)),
+                Ok(()) = self.told.changed() => Some(self.welcome()),
+                () = self.handle.tasks.ended(), if self.leaving => {
+                    self.log_unlinked();
+                    return End::Close("the last call is answered".into());
+                }
+                event = self.link.next() => match Box::pin(self.hear(event)).await {
+                    Ok(message) => message,
+                    Err(end) => return end,
+                },
+            };
+            // A failed send means that the link is lost; its next event says so.
+            if let Some(message) = send {
+                let _ = self.link.send(&message).await;
+            }
         }
     }
 
-    #[tokio::test]
-    async fn edges_are_told_again_when_the_fleet_has_grown() {
-        let tasks = Tasks::default();
-        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
-        let links = Links::new(store, tasks.clone(), |_, _, _, _| Box::pin(async { None }));
-        let told = links.told.subscribe();
-        for name in 0..4_000 {
-            let handle = Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child()));
-            assert!(!told.has_changed().unwrap(), "with {name} links");
-            links.enter(&format!("n{name}").parse().unwrap(), &handle);
-        }
-        assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
-        assert!(told.has_changed().unwrap());
+    fn stopped(&self) -> End {
+        info!(node = %self.node, "unlinked by csi-cloud");
+        let stopping = self.links.tasks().is_stopped();
+        let reason = if stopping { "csi-cloud is stopping" } else { "replaced by a newer link" };
+        End::Close(reason.into())
     }
 
-    #[tokio::test]
-    async fn a_link_that_was_replaced_does_not_take_its_successor_out() {
-        let tasks = Tasks::default();
-        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
-        let links = Links::new(store, tasks.clone(), |_, _, _, _| Box::pin(async { None }));
-        let node: NodeName = "n1".parse().unwrap();
-        let [older, newer] = [(); 2]
-            .map(|()| Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child())));
-        links.enter(&node, &older);
-        links.enter(&node, &newer);
-        assert!(!older.is_up() && newer.is_up());
-        links.remove(&node, &older);
-        assert!(links.now(&node).is_some_and(|now| Arc::ptr_eq(&now, &newer)));
-        links.remove(&node, &newer);
-        assert!(links.now(&node).is_none());
+    /// Opens a byte stream for a call.
+    fn open(&mut self, (kind, answer): Want) {
+        let opened = self.link.open(kind);
+        let opening = async move { drop(answer.send(opened.await)) };
+        self.handle.tasks.spawn_until_stop("opening", opening);
+    }
+
+    fn welcome(&self) -> Message {
+        Message::Welcome(self.links.welcome(self.node))
+    }
+
+    /// Handles an event of the link; returns the message to send back, if any.
+    async fn hear(&mut self, event: Event) -> Result<Option<Message>, End> {
+        match event {
+            Event::Message(Message::Drivers(drivers)) => self.drivers(drivers).await.map(Some),
+            Event::Message(Message::Lease(request)) => {
+                self.leases.push(request).map_err(|reason| End::Close(reason.into()))?;
+                Ok(None)
+            }
+            Event::Message(Message::Leaving) => {
+                info!(
+                    node = %self.node,
+                    "the edge lets this link go; no call is begun on it any more"
+                );
+                self.leaving = true;
+                self.links.remove(self.node, self.handle);
+                Ok(Some(Message::Leave))
+            }
+            Event::Message(_) | Event::Opened(..) => Err(self.broken(
+                "an edge may only tell of its drivers and volumes, and that it leaves".into(),
+            )),
+            Event::Closed(LinkError::Message(error)) => Err(self.broken(chain(&error))),
+            // Over WebSocket the last byte stream may end first.
+            Event::Closed(_) if self.leaving => {
+                self.log_unlinked();
+                Err(End::Closed)
+            }
+            Event::Closed(error) => {
+                info!(node = %self.node, reason = %chain(&error), "unlinked");
+                Err(End::Closed)
+            }
+        }
+    }
+
+    /// Records the edge's drivers, and tells it their scopes.
+    async fn drivers(&mut self, drivers: Vec<Driver>) -> Result<Message, End> {
+        info!(node = %self.node, "drivers changed");
+        let recorded = ingest::drivers(self.links.store(), self.node, drivers).await;
+        recorded.map_err(|error| self.broken(chain(&error)))?;
+        self.links.refresh_scopes();
+        Ok(self.welcome())
+    }
+
+    fn broken(&self, reason: String) -> End {
+        warn!(node = %self.node, reason, "the edge broke the rules of the link; it is closed");
+        End::Close(reason.into())
+    }
+
+    fn log_unlinked(&self) {
+        info!(node = %self.node, "unlinked, as the edge wished");
     }
 }

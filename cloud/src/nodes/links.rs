@@ -1,153 +1,103 @@
-//! The links that edges hold to this cloud: one for each node, the newest wins.
+//! The links that edges hold to this cloud: one per node, and the newest wins.
 //!
-//! HTTP/2 on a link starts with its first call, since most edges are idle most of the time.
+//! A call finds its node's link here, and waits here for the next one. What all edges are told is
+//! here too, so that each link's task sends it again when it changes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::Error;
-use futures_channel::mpsc;
-use proto::host::chain;
+use futures_util::future::BoxFuture;
+use proto::control::hello::{PROTOCOL, Welcome};
+use proto::control::lease::{Reply, Request};
 use proto::host::tasks::Tasks;
-use proto::http2::limits::MAX_PASSING;
-use proto::http2::upstream;
-use proto::http2::upstream::Upstream;
-use proto::link::{Io, Kind, LinkError};
 use proto::names::{DriverName, NodeName};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
+use tracing::info;
 
-use super::scopes::Scopes;
+use crate::nodes::handle::Handle;
+use crate::nodes::scopes::Scopes;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 
-/// Calls on their way on one link; more are refused, since each holds its request in memory.
-const MAX_CALLS: usize = 2048;
-
-pub(super) type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
-
-/// Answers what an edge says of a lease. It stands above this room, so it is handed in.
+/// Answers an edge's lease request. The room `lease` is above this one, so the function is passed
+/// in.
 pub type AnswerLease =
-    for<'a> fn(
-        &'a Links,
-        &'a NodeName,
-        &'a Arc<Handle>,
-        proto::control::lease::Request,
-    ) -> futures_util::future::BoxFuture<'a, Option<proto::control::lease::Reply>>;
+    for<'a> fn(&'a Links, &'a NodeName, &'a Arc<Handle>, Request) -> BoxFuture<'a, Option<Reply>>;
 
 /// All links, by node.
 pub struct Links {
     pub(super) answer_lease: AnswerLease,
-    by_node: StdMutex<HashMap<NodeName, Arc<Handle>>>,
-    /// When the link of each node was lost that has none now.
-    pub(super) lost: StdMutex<HashMap<NodeName, Instant>>,
-    /// When links could first be made.
+    by_node: Mutex<HashMap<NodeName, Arc<Handle>>>,
+    /// The time of the loss, for each node that had a link and has none.
+    lost: Mutex<HashMap<NodeName, Instant>>,
+    /// The start of this csi-cloud.
     begun: Instant,
-    /// Those whose call was on a link that is lost.
-    waiting: StdMutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
-    pub(super) store: Store,
-    pub(super) tasks: Tasks,
-    /// Told to stop when edges are to go elsewhere.
+    /// Calls that wait for their node's next link.
+    waiting: Mutex<HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>>,
+    store: Store,
+    tasks: Tasks,
+    /// Stopped when edges are to leave.
     draining: Tasks,
-    /// Told whenever a node has a new link.
+    /// Changed whenever a node has a new link.
     linking: watch::Sender<()>,
-    /// What edges were told last.
-    pub(super) told: watch::Sender<Told>,
-    /// What edges are told of their drivers.
-    pub(super) scopes: Scopes,
-    /// How many links were made so far.
+    told: watch::Sender<Told>,
+    scopes: Scopes,
+    /// The number of links made so far.
     made: AtomicU64,
 }
 
-/// What all edges are told, and again when it changes.
+/// What all edges are told, and told again when it changes.
 pub(super) struct Told {
-    /// It grows with the largest fleet seen.
-    pub(super) backoff_cap: Duration,
-    /// Those of all drivers; each edge is told of its own.
-    pub(super) scopes: BTreeMap<DriverName, Scope>,
-}
-
-/// What a call needs of a link.
-pub struct Handle {
-    calls: Mutex<Option<Upstream>>,
-    bulk: Mutex<Option<Upstream>>,
-    want: mpsc::Sender<Want>,
-    room: Semaphore,
-    passing: Arc<Semaphore>,
-    /// Stopped when the link ends; what runs on the link is part of it.
-    pub(super) tasks: Tasks,
-    /// Whether it is its node's: no newer one is there, and the edge has not said goodbye on it.
-    pub(super) in_use: AtomicBool,
-    /// Whether it was said that its node has as many volumes as may be its own.
-    full: AtomicBool,
-    /// When the link was made.
-    pub(crate) begun: Instant,
-    /// Who is at its other end.
-    pub(crate) peer: Peer,
-}
-
-/// What is shown of the other end of a link.
-#[derive(Clone, Debug, Default)]
-pub struct Peer {
-    /// `wss`, `quic`, or empty if the link was not made over a network.
-    pub transport: &'static str,
-    /// Where it dialed from, as far as we see; none if the link was not made over a network.
-    pub address: Option<SocketAddr>,
-    /// The version of csi-edge.
-    pub version: Box<str>,
-    /// Whether it says which volumes it has that one guest owns.
-    pub leases: bool,
+    /// Grows with the largest number of links seen.
+    backoff_cap: Duration,
+    /// The scopes of all drivers. Each edge is told those of its own drivers.
+    scopes: BTreeMap<DriverName, Scope>,
 }
 
 impl Links {
-    /// No links yet. Their tasks are part of `tasks`.
+    /// An empty set of links, whose tasks are part of `tasks`.
     pub fn new(store: Store, tasks: Tasks, answer_lease: AnswerLease) -> Self {
-        let told =
-            watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() });
-        let (by_node, waiting, lost, draining, linking) = Default::default();
-        let (begun, made) = (Instant::now(), AtomicU64::new(0));
-        let scopes = Scopes::default();
         Self {
             answer_lease,
-            by_node,
-            waiting,
-            lost,
-            begun,
+            by_node: Mutex::default(),
+            lost: Mutex::default(),
+            begun: Instant::now(),
+            waiting: Mutex::default(),
             store,
             tasks,
-            draining,
-            linking,
-            told,
-            scopes,
-            made,
+            draining: Tasks::default(),
+            linking: watch::Sender::default(),
+            told: watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() }),
+            scopes: Scopes::default(),
+            made: AtomicU64::new(0),
         }
     }
 
-    /// The same with the operator's word on how far the volumes of these drivers reach.
+    /// The same with the operator's scopes of these drivers.
     #[must_use]
     pub fn scoped(self, policies: &BTreeMap<DriverName, Policy>) -> Self {
         Self { scopes: Scopes::new(policies), ..self }
     }
 
-    /// How far a driver's volumes reach, as edges are told.
+    /// A driver's scope, as edges are told.
     pub(crate) fn scope(&self, driver: &DriverName) -> Option<Scope> {
         self.scopes.of(driver, &self.store)
     }
 
-    /// What is durable.
+    /// The durable state.
     pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The tasks of all links; what asks nodes by itself is one of them.
+    /// The tasks of all links, and of queries to their nodes.
     pub(crate) fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    /// How long there could be links by now.
+    /// The time since the first link was possible.
     pub(crate) fn age(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -157,44 +107,34 @@ impl Links {
         self.linking.subscribe()
     }
 
-    fn waiting(
-        &self,
-    ) -> std::sync::MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn map(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, Arc<Handle>>> {
-        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The link of a node, if it has one.
     pub fn now(&self, node: &NodeName) -> Option<Arc<Handle>> {
-        self.map().get(node).cloned()
+        self.by_node().get(node).cloned()
     }
 
-    /// For how long a node has had no link, this csi-cloud's life at most; none if it has one.
+    /// The time since a node lost its link, at most the age of this csi-cloud; none if it has one.
     pub fn away(&self, node: &NodeName) -> Option<Duration> {
-        if self.map().contains_key(node) {
+        if self.by_node().contains_key(node) {
             return None;
         }
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied();
+        let lost = self.lost().get(node).copied();
         Some(lost.unwrap_or(self.begun).elapsed())
     }
 
     /// The nodes that have a link.
     pub fn linked(&self) -> Vec<NodeName> {
-        self.map().keys().cloned().collect()
+        self.by_node().keys().cloned().collect()
     }
 
-    /// How many links were made since this csi-cloud began.
+    /// The number of links made since this csi-cloud started.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// How many nodes have a link, by transport.
+    /// The number of links by transport.
     pub fn by_transport(&self) -> HashMap<&'static str, u64> {
         let mut counts = HashMap::new();
-        for link in self.map().values() {
+        for link in self.by_node().values() {
             *counts.entry(link.peer.transport).or_default() += 1;
         }
         counts
@@ -207,16 +147,16 @@ impl Links {
         }
     }
 
-    /// Waits until the node has another link than `lost`. None if this cloud stops before: it then takes no
-    /// more links.
+    /// Waits until the node has another link than `lost`. None once links are drained or stopped,
+    /// because no link is accepted then.
     pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let linked = {
-            let map = self.map();
-            if let Some(other) = map.get(node).filter(|link| !Arc::ptr_eq(link, lost)) {
+            let by_node = self.by_node();
+            if let Some(other) = by_node.get(node).filter(|link| !Arc::ptr_eq(link, lost)) {
                 return Some(other.clone());
             }
             let (linked, next) = oneshot::channel();
-            // Under the map's lock, so that no link comes in between.
+            // Registered under the lock of the map, so that no link is missed.
             let mut waiting = self.waiting();
             let of_node = waiting.entry(node.clone()).or_default();
             of_node.retain(|waiting| !waiting.is_closed());
@@ -231,23 +171,73 @@ impl Links {
         }
     }
 
-    /// Makes this the link of a node; gives back the one that it replaces.
-    pub(super) fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
-        let older = self.map().insert(node.clone(), handle.clone());
+    /// Makes this the node's link.
+    pub(crate) fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
+        if let Some(older) = self.put(node, handle) {
+            info!(%node, "a newer link replaces the older one");
+            older.tasks.stop();
+        }
+        let cap = backoff_cap(self.by_node().len());
+        self.told.send_if_modified(|told| {
+            let larger = cap > told.backoff_cap;
+            told.backoff_cap = cap.max(told.backoff_cap);
+            larger
+        });
+        info!(%node, "linked");
+    }
+
+    /// Makes this the node's link; returns the link that it replaces.
+    fn put(&self, node: &NodeName, handle: &Arc<Handle>) -> Option<Arc<Handle>> {
+        let older = self.by_node().insert(node.clone(), handle.clone());
         if let Some(older) = &older {
-            older.in_use.store(false, Ordering::SeqCst);
+            older.retire();
         }
         self.made.fetch_add(1, Ordering::Relaxed);
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+        self.lost().remove(node);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
-            // Who left does not want it any more.
+            // The caller may have left.
             let _ = waiting.send(handle.clone());
         }
         self.linking.send_replace(());
         older
     }
 
-    /// Tells all edges to go elsewhere. No link is taken any more; those that are there go on.
+    /// Removes a link if it is still its node's, so that no call starts on it.
+    pub(crate) fn remove(&self, node: &NodeName, handle: &Arc<Handle>) {
+        let mut by_node = self.by_node();
+        if by_node.get(node).is_some_and(|current| Arc::ptr_eq(current, handle)) {
+            by_node.remove(node);
+            handle.retire();
+            self.lost().insert(node.clone(), Instant::now());
+        }
+    }
+
+    /// Changes whenever edges have to be told something new.
+    pub(super) fn told(&self) -> watch::Receiver<Told> {
+        self.told.subscribe()
+    }
+
+    /// Tells all edges again if a node's report has changed a driver's scope.
+    pub(super) fn refresh_scopes(&self) {
+        let mut scopes = self.scopes.all(&self.store);
+        self.told.send_if_modified(|told| {
+            std::mem::swap(&mut told.scopes, &mut scopes);
+            told.scopes != scopes
+        });
+    }
+
+    /// What an edge is told at first, and again when any of it changes.
+    pub(super) fn welcome(&self, node: &NodeName) -> Welcome {
+        Welcome {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
+            scopes: self.scopes.at(node, &self.store),
+            leases: true,
+        }
+    }
+
+    /// Tells all edges to leave. No new link is accepted; existing ones go on.
     pub fn drain(&self) {
         self.draining.stop();
     }
@@ -257,105 +247,83 @@ impl Links {
         self.draining.stopped()
     }
 
-    /// Whether the links are drained.
+    /// True once the links are drained.
     pub fn is_drained(&self) -> bool {
         self.draining.is_stopped()
     }
-}
 
-impl Handle {
-    pub(crate) fn new(peer: Peer, want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
-        Self {
-            calls: Mutex::default(),
-            bulk: Mutex::default(),
-            want,
-            room: Semaphore::new(MAX_CALLS),
-            passing: Arc::new(Semaphore::new(MAX_PASSING)),
-            tasks,
-            in_use: AtomicBool::new(true),
-            full: AtomicBool::default(),
-            begun: Instant::now(),
-            peer,
-        }
+    fn by_node(&self) -> MutexGuard<'_, HashMap<NodeName, Arc<Handle>>> {
+        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the link still holds.
-    pub fn is_up(&self) -> bool {
-        !self.tasks.is_stopped()
+    fn lost(&self) -> MutexGuard<'_, HashMap<NodeName, Instant>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is its node's link: no newer one is there, and the edge has not said goodbye on it.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.in_use.load(Ordering::SeqCst)
-    }
-
-    /// Notes that the node has as many leases as it may; true the first time.
-    pub(crate) fn note_full(&self) -> bool {
-        !self.full.swap(true, Ordering::Relaxed)
-    }
-
-    /// Room for one more call.
-    ///
-    /// # Errors
-    /// [`Error::Full`].
-    pub fn room(&self) -> Result<SemaphorePermit<'_>, Error> {
-        self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
-    }
-
-    /// Room for one more stream that is passed on as it arrives.
-    ///
-    /// # Errors
-    /// [`Error::Full`].
-    pub fn passing(&self) -> Result<OwnedSemaphorePermit, Error> {
-        self.passing.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))
-    }
-
-    /// The connection for this kind of calls. Who comes first begins it, the others wait for that.
-    ///
-    /// # Errors
-    /// The link ended, or opens no byte stream.
-    pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
-        let slot = if kind == Kind::Calls { &self.calls } else { &self.bulk };
-        if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
-            return Ok(sender);
-        }
-        // Boxed: every call would have room for it.
-        Box::pin(self.begin(kind, slot)).await
-    }
-
-    async fn begin(
-        &self,
-        kind: Kind,
-        slot: &Mutex<Option<Upstream>>,
-    ) -> Result<Upstream, LinkError> {
-        let mut slot = slot.lock().await;
-        if let Some(sender) = open(&slot) {
-            return Ok(sender);
-        }
-        let gone = || LinkError::Closed("it ended before the call was sent".into());
-        let (answer, opened) = oneshot::channel();
-        self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
-        let io = opened.await.map_err(|_| gone())??;
-        let begun = upstream::connect(io).await.map_err(|error| LinkError::Closed(chain(&error)));
-        let (sender, connection) = begun?;
-        self.tasks.spawn_until_stop("link http2", async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(error = %chain(&error), "HTTP/2 on a link ended");
-            }
-        });
-        *slot = Some(sender.clone());
-        Ok(sender)
+    fn waiting(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The connection that was begun, while it holds.
-fn open(slot: &Option<Upstream>) -> Option<Upstream> {
-    slot.as_ref().filter(|sender| !sender.is_closed()).cloned()
-}
-
-/// The longest that an edge should wait before it dials again: about 1,000 links can be made in a second. In
-/// steps of two, so that it seldom changes as a fleet grows.
-pub(super) fn backoff_cap(linked: usize) -> Duration {
+/// The longest backoff of an edge: csi-cloud accepts about 1,000 links per second. In powers of
+/// two, so that it seldom changes while a fleet grows.
+fn backoff_cap(linked: usize) -> Duration {
     let seconds = u64::try_from(linked / 1000).unwrap_or(u64::MAX).clamp(2, 30);
     Duration::from_secs(1 << seconds.ilog2())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_channel::mpsc;
+
+    use super::*;
+    use crate::nodes::handle::Peer;
+    use crate::state::store::memory::Memory;
+
+    fn links(tasks: &Tasks) -> Links {
+        let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
+        Links::new(store, tasks.clone(), |_, _, _, _| Box::pin(async { None }))
+    }
+
+    fn handle(tasks: &Tasks) -> Arc<Handle> {
+        Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child()))
+    }
+
+    #[test]
+    fn a_larger_fleet_takes_longer_to_come_back() {
+        for (linked, seconds) in
+            [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
+        {
+            assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
+        }
+    }
+
+    #[tokio::test]
+    async fn edges_are_told_again_when_the_fleet_has_grown() {
+        let tasks = Tasks::default();
+        let links = links(&tasks);
+        let told = links.told();
+        for name in 0..4_000 {
+            assert!(!told.has_changed().unwrap(), "with {name} links");
+            links.enter(&format!("n{name}").parse().unwrap(), &handle(&tasks));
+        }
+        assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
+        assert!(told.has_changed().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_link_that_was_replaced_does_not_take_its_successor_out() {
+        let tasks = Tasks::default();
+        let links = links(&tasks);
+        let node: NodeName = "n1".parse().unwrap();
+        let older = handle(&tasks);
+        let newer = handle(&tasks);
+        links.enter(&node, &older);
+        links.enter(&node, &newer);
+        assert!(!older.is_up() && newer.is_up());
+        links.remove(&node, &older);
+        assert!(links.now(&node).is_some_and(|now| Arc::ptr_eq(&now, &newer)));
+        links.remove(&node, &newer);
+        assert!(links.now(&node).is_none());
+    }
 }

@@ -1,10 +1,12 @@
-//! The edges: who may link, the links themselves, and one call to one node.
+//! The nodes: admission of their edges, the links, and calls to one node.
 //!
-//! A call survives its link. No node is asked before it is admitted. May use: telemetry, state, pki, rewrite.
+//! A call survives the loss of its link. No edge is served before it is admitted and authenticated.
+//! May use: telemetry, state, pki, rewrite.
 
 pub mod accept;
 pub mod admission;
 pub mod discover;
+pub mod handle;
 pub mod in_doubt;
 pub mod lease_queue;
 pub mod link_task;

@@ -1,8 +1,8 @@
-//! A call on its way to its node: it outlives the link that it was sent on.
+//! A call to one node, which survives the loss of its link.
 //!
-//! If the link is lost with the call on it, nobody here knows whether the driver has it. So the caller is held
-//! until its deadline, and the identical request is sent again on the node's next link, with the same id: the
-//! edge joins it to the run that there is, or answers it from the one that was.
+//! If a link is lost, it is unknown whether the driver has the call. So the caller waits, and the
+//! identical request is sent on the node's next link with the same id. The edge joins it to the
+//! running call, or repeats its answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,51 +20,54 @@ use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;
 
-use crate::nodes::links::{Handle, Links};
+use crate::nodes::handle::Handle;
+use crate::nodes::links::Links;
 use crate::telemetry::calls::{Running, Sent};
 
-/// How long a caller without a deadline is held for a node that lost its link.
+/// How long a caller without a deadline waits for a node that lost its link.
 pub const HOLD: Duration = Duration::from_secs(120);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where a call goes, and until when.
+/// The target of a call, and its deadline.
 pub struct NodeCall<'a> {
     /// All links.
     pub links: &'a Links,
-    /// The driver that the call is for.
+    /// The driver of the call.
     pub driver: &'a DriverName,
-    /// The driver's name as the edge reads it.
+    /// The driver's name as the HTTP/2 authority, which the edge reads.
     pub authority: &'a Authority,
-    /// The node that the call is for.
+    /// The node of the call.
     pub node: &'a NodeName,
     /// The method.
     pub method: Method,
     /// The caller's deadline.
     pub deadline: Option<Instant>,
-    /// Whom to tell how far it got; none for questions of our own.
+    /// The call in flight, which records the progress; none for queries of csi-cloud itself.
     pub call: Option<Arc<Running>>,
 }
 
 /// Why there is no answer.
 enum Failed {
-    /// The link, or a byte stream of it, went away; the call may have arrived.
+    /// The link or its byte stream was lost; the call may have arrived.
     Lost(BoxError),
     /// Another link would not help.
     Final(Error),
 }
 
 impl NodeCall<'_> {
-    /// Sends a call that has one answer, and sends it again on the next link whenever one is lost. It has an id then.
+    /// Sends a call with a single answer, and sends it again on the next link when one is lost. It
+    /// gets an id first.
     ///
     /// # Errors
-    /// The node has no link, or none came back in time; or the edge, whose link holds, did not answer.
+    /// The node has no link, no link came back in time, or the edge did not answer on an intact
+    /// link.
     pub async fn unary(&self, call: &mut Call) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
-        // A holder of a front's socket gave it one already, and sends it again to the next csi-cloud.
+        // A socket relay has set the id already, and repeats it to the next csi-cloud.
         call.headers.entry(CALL_ID).or_insert_with(call_id);
-        // Only a byte stream of the link may have broken; a link that is there is tried once more.
+        // Maybe only the byte stream broke: an intact link is tried once more.
         let mut once_more = true;
         loop {
             let lost = match self.send(&link, call).await {
@@ -76,8 +79,10 @@ impl NodeCall<'_> {
                 once_more = false;
                 continue;
             }
-            let (node, rpc) = (self.node, self.method.name());
-            info!(%node, rpc, reason = chain(lost.as_ref()), "lost the link with a call on it; waiting for the next");
+            let node = self.node;
+            let rpc = self.method.name();
+            let reason = chain(lost.as_ref());
+            info!(%node, rpc, reason, "lost the link with a call on it; waiting for the next");
             let waiting = sent.as_ref().map(Sent::waiting);
             link = self.next(&link).await.ok_or_else(|| self.lost(lost))?;
             drop(waiting);
@@ -86,7 +91,7 @@ impl NodeCall<'_> {
         }
     }
 
-    /// Sends a call whose answer is a stream, which is passed on as it arrives and never sent again.
+    /// Sends a call with a streamed answer, which is passed on as it arrives and never sent again.
     ///
     /// # Errors
     /// The node has no link, or lost it.
@@ -104,21 +109,28 @@ impl NodeCall<'_> {
         let kind = if self.method.bulk() { Kind::Bulk } else { Kind::Calls };
         let _room = link.room().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
-        let failed = |error: BoxError| match error.downcast_ref::<h2::Error>() {
-            // The edge refused or broke off this call alone.
-            Some(h2) if !h2.is_reset() => Failed::Lost(error),
-            _ => Failed::Final(self.lost(error)),
-        };
         let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;
-        Answer::collect(sent.map_err(failed)?).await.map_err(failed)
+        Answer::collect(sent.map_err(|error| self.failed(error))?)
+            .await
+            .map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: BoxError) -> Failed {
+        match error.downcast_ref::<h2::Error>() {
+            Some(h2) if !h2.is_reset() => Failed::Lost(error),
+            // The edge refused or reset only this call.
+            _ => Failed::Final(self.lost(error)),
+        }
     }
 
     fn link(&self) -> Result<Arc<Handle>, Error> {
-        let (node, driver) = (self.node.clone(), self.driver.clone());
-        self.links.now(self.node).ok_or(Error::NotLinked { node, driver })
+        self.links.now(self.node).ok_or_else(|| Error::NotLinked {
+            node: self.node.clone(),
+            driver: self.driver.clone(),
+        })
     }
 
-    /// The node's next link; none if it does not come.
+    /// The node's next link; none if none comes in time.
     async fn next(&self, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let next = self.links.next(self.node, lost);
         if self.deadline.is_some() {
@@ -132,10 +144,10 @@ impl NodeCall<'_> {
     }
 }
 
-/// A new id for a caller's call.
+/// A new call id.
 pub(crate) fn call_id() -> HeaderValue {
     let mut text = Uuid::encode_buffer();
     let text = Uuid::now_v7().hyphenated().encode_lower(&mut text);
-    // Hexadecimal digits and hyphens are always a header value.
+    // Hexadecimal digits and hyphens are a valid header value.
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

@@ -1,4 +1,4 @@
-//! Questions of our own to a node's driver: lists, capacity, whether it has a volume.
+//! Queries of csi-cloud itself to a node's driver: lists, capacity, and whether it has a volume.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use crate::nodes::links::Links;
 use crate::nodes::node_call::NodeCall;
 
-/// Asks the nodes of one driver. Clones ask the same.
+/// Queries to the nodes of one driver. Clones are equal.
 #[derive(Clone)]
 pub struct NodeQueries {
     /// The driver.
@@ -27,24 +27,24 @@ pub struct NodeQueries {
     links: Arc<Links>,
 }
 
-/// Why there is no answer.
+/// Why a query has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The driver's own word.
+    /// The driver returned an error.
     #[error("the driver at {node} answered {:?}: {}", .status.code(), .status.message())]
     Driver {
-        /// Where.
+        /// The node.
         node: NodeName,
-        /// What it said.
+        /// The driver's status.
         status: Status,
     },
-    /// It was not reached, or its answer did not come back.
+    /// The node was not reached, or its answer was lost.
     #[error(transparent)]
     Call(#[from] Error),
-    /// It answered what cannot be read.
+    /// The answer cannot be decoded.
     #[error("the driver at {node} answered {method} with what is not its message")]
     Unreadable {
-        /// Where.
+        /// The node.
         node: NodeName,
         /// The RPC's method name.
         method: &'static str,
@@ -52,7 +52,7 @@ pub enum QueryError {
 }
 
 impl QueryError {
-    /// The code that it would be answered with.
+    /// The code for a caller.
     pub fn code(&self) -> Code {
         match self {
             Self::Driver { status, .. } => status.code(),
@@ -63,15 +63,15 @@ impl QueryError {
 }
 
 impl NodeQueries {
-    /// Asks nodes that have this driver.
+    /// Queries to the nodes that have this driver.
     pub fn new(driver: DriverName, links: Arc<Links>) -> Self {
-        // A driver's name is made of the characters of a host name.
+        // A driver's name has only characters of a host name, so it always parses.
         let authority =
             driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
         Self { driver, authority, links }
     }
 
-    /// The driver's name as the edge reads it.
+    /// The driver's name as the HTTP/2 authority, which the edge reads.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -81,11 +81,11 @@ impl NodeQueries {
         &self.links
     }
 
-    /// Asks a node's driver, as any caller would, and gives back its (unframed) answer. A node without a link is
-    /// not waited for.
+    /// Sends a query to a node's driver like any other call, and returns the unframed answer. A
+    /// node without a link is not waited for.
     ///
     /// # Errors
-    /// See [`QueryError`]. The deadline is kept by the far end only; who asks waits no longer than it wants.
+    /// See [`QueryError`].
     pub async fn ask(
         &self,
         node: &NodeName,
@@ -99,7 +99,7 @@ impl NodeQueries {
         let body = frame::frame(&request.encode_to_vec());
         let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
         let Self { driver, authority, links } = self;
-        let passage = NodeCall {
+        let node_call = NodeCall {
             links,
             driver,
             authority,
@@ -108,7 +108,8 @@ impl NodeQueries {
             deadline: Some(deadline),
             call: None,
         };
-        let answer = proto::http2::forward::until(Some(deadline), passage.unary(&mut call)).await?;
+        let answer =
+            proto::http2::forward::until(Some(deadline), node_call.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
             return Err(QueryError::Driver { node: node.clone(), status });
         }

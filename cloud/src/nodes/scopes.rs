@@ -1,6 +1,7 @@
-//! How far the volumes of drivers reach, as edges are told: they show a node's own callers our topology by it.
+//! The scopes of drivers, as edges are told. An edge adds our topology for its own callers
+//! accordingly.
 //!
-//! A scope that is not known yet is not told, because an edge keeps for good what it hears.
+//! An unknown scope is not told, because an edge keeps for good what it is told.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::state::store::writer::Store;
 /// The scopes of all drivers.
 #[derive(Default)]
 pub(super) struct Scopes {
-    /// The operator's word.
+    /// The operator's settings.
     words: BTreeMap<DriverName, Scope>,
 }
 
@@ -24,17 +25,17 @@ impl Scopes {
         Self { words: policies.iter().filter_map(word).collect() }
     }
 
-    /// Those of the drivers that a node has.
+    /// The scopes of a node's drivers.
     pub(super) fn at(&self, node: &NodeName, store: &Store) -> BTreeMap<DriverName, Scope> {
         self.among(store, |driver| driver.at(node).is_some())
     }
 
-    /// That of one driver.
+    /// The scope of one driver.
     pub(super) fn of(&self, driver: &DriverName, store: &Store) -> Option<Scope> {
         store.read(|state| self.scope(driver, state.driver(driver)?))
     }
 
-    /// Those of all drivers that any node has.
+    /// The scopes of all drivers that any node has.
     pub(super) fn all(&self, store: &Store) -> BTreeMap<DriverName, Scope> {
         self.among(store, |_| true)
     }
@@ -52,7 +53,7 @@ impl Scopes {
         })
     }
 
-    /// None if the operator said nothing, and no node's driver has either.
+    /// None if neither the operator nor any node's driver has said anything.
     fn scope(&self, name: &DriverName, driver: &DriverState) -> Option<Scope> {
         let inferred =
             || driver.nodes().values().any(NodeDriver::has_spoken).then(|| driver.info().scope());
@@ -89,12 +90,14 @@ mod tests {
     async fn a_scope_is_the_operators_word_or_what_a_driver_said_and_else_not_told() {
         let tasks = Tasks::default();
         let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
-        let (word, inferred): (DriverName, DriverName) =
-            ("word.example".parse().unwrap(), "inferred.example".parse().unwrap());
+        let word: DriverName = "word.example".parse().unwrap();
+        let inferred: DriverName = "inferred.example".parse().unwrap();
         let policy = Policy { scope: Some(Scope::Node), ..Policy::new(None) };
+        let policies = [(word.clone(), policy)].into();
         let links = Links::new(store.clone(), tasks, |_, _, _, _| Box::pin(async { None }))
-            .scoped(&[(word.clone(), policy)].into());
-        let (scopes, mut told) = (&links.scopes, links.told.subscribe());
+            .scoped(&policies);
+        let scopes = Scopes::new(&policies);
+        let mut told = links.told();
         let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
         let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
         ingest::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")])
@@ -102,7 +105,7 @@ mod tests {
             .unwrap();
         assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
         ingest::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
-        links.look();
+        links.refresh_scopes();
         assert!(told.has_changed().unwrap());
         told.mark_unchanged();
         let expected = [(word, Scope::Node), (inferred.clone(), Scope::Shared)];
@@ -111,13 +114,13 @@ mod tests {
             scopes.at(&n2, &store).is_empty(),
             "another node's drivers are none of its business"
         );
-        // What one node's driver says holds at all.
+        // The report of a single node is enough.
         ingest::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
-        links.look();
+        links.refresh_scopes();
         assert!(told.has_changed().unwrap());
         told.mark_unchanged();
         assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Node));
-        links.look();
+        links.refresh_scopes();
         assert!(!told.has_changed().unwrap(), "there is nothing new to tell");
     }
 }

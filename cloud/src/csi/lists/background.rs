@@ -13,7 +13,7 @@ use super::kind::{Kind, Secrets};
 use super::merged::Lists;
 use super::refresh::{LONGEST, Outcome, Refresher};
 use crate::csi::questions::{Answer, wait};
-use crate::nodes::links::Handle;
+use crate::nodes::handle::Handle;
 
 /// Links that come within this time are looked at together.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! What comes of older copies of the store that are put back, in any order with all else: nodes that keep to the edge's
-//! rules, over links that lose questions and answers. `tests/src/direct/test_own.rs` has the edge's own rules.
+//! Restores older copies of the store at any moment, with nodes that follow the edge's rules and
+//! links that lose messages. `tests/src/direct/test_own.rs` uses the edge's own rules.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::lease::decide::*;
 
 const NODES: usize = 3;
 
-/// How a volume stands at a node.
+/// The state of the lease at a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lease {
     #[default]
@@ -18,7 +18,7 @@ enum Lease {
     Fenced,
 }
 
-/// What becomes of a question.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Lost,
@@ -26,20 +26,20 @@ enum Way {
     Answered,
 }
 
-/// What may happen; the number says at which node.
+/// An event; the number is the node.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Publish(usize, Way),
     Unpublish(usize, Way),
     Cut(usize),
-    /// It states what it has.
+    /// The node links and reports its lease.
     Link(usize, Way),
     Attach(usize),
     Detach(usize),
     Break(usize),
     /// A copy of the store is made.
     Copy,
-    /// It is put back.
+    /// The copy is restored.
     PutBack,
 }
 
@@ -66,7 +66,7 @@ struct Node {
     linked: bool,
     /// An operator has said that nobody there uses it.
     excused: bool,
-    /// It has not been heard since the store was put back.
+    /// It has not reported since the copy was restored.
     unheard: bool,
 }
 
@@ -82,10 +82,11 @@ struct World {
     own: LeaseRecord,
     epoch: u64,
     copy: (LeaseRecord, u64),
-    /// Whether the clock goes on when a copy is put back; if not, nothing but what nodes say keeps epochs apart.
+    /// Whether the clock continues when a copy is restored. Otherwise only the nodes' reports keep
+    /// epochs apart.
     clock: bool,
     now: u64,
-    /// Who lost it without an operator's word.
+    /// A node that lost its lease without an operator's revocation.
     wronged: Option<usize>,
 }
 
@@ -104,12 +105,12 @@ impl World {
         verdict
     }
 
-    /// A pod wants it.
+    /// A pod wants the volume.
     fn publish(&mut self, at: usize, way: Way) {
         match self.nodes[at].lease {
             Lease::LetGo(epoch) => self.nodes[at].lease = Lease::Held(epoch),
             Lease::None | Lease::InDoubt if self.nodes[at].linked => {
-                // Pods are kept from starting until all have been heard, after a copy was put back.
+                // After a restore, pods must not start before all nodes have reported.
                 if self.nodes.iter().any(|node| node.unheard) {
                     return;
                 }
@@ -177,7 +178,8 @@ impl World {
             }
             Event::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
             Event::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
-            // Of a node that is away, and never before all have linked: the volume might be taken from the wrong one.
+            // Only of an absent node, and only after all nodes have linked: otherwise the wrong
+            // node might lose it.
             Event::Break(at) if !self.nodes[at].linked => {
                 let has = self.own.holder.as_ref().is_some_and(|owner| owner.node == name(at));
                 if has && self.step(at, Step::Break) == Verdict::Done {
@@ -222,7 +224,7 @@ proptest! {
     }
 }
 
-/// What a proptest may not have come by.
+/// The cases that proptest may miss.
 #[test]
 fn the_later_owner_has_it_whoever_is_heard_first() {
     use Event::{Break, Copy, Cut, Link, Publish, PutBack, Unpublish};

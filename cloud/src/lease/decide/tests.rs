@@ -1,5 +1,5 @@
-//! Each step from each state that matters; `copies.rs` and `tests/src/direct/test_own.rs` have random ones, with what
-//! edges make of the answers.
+//! Each step from each state that matters. `copies.rs` and `tests/src/direct/test_own.rs` have
+//! random steps, with the edge's reactions.
 
 use crate::lease::decide::*;
 
@@ -115,14 +115,14 @@ fn of_two_that_say_that_they_have_it_who_was_given_it_later_is_right() {
         assert_eq!(step(others.clone(), Step::Hold(said, "q")), (others.clone(), fenced), "{said}");
     }
     let (after, verdict) = step(attached(others, "n2"), Step::Hold(6, "q"));
-    // A later one than it says would put it before who is right and has not been heard.
+    // A later epoch would outrank the right holder, which has not reported yet.
     assert_eq!(verdict, Verdict::Held(6));
     assert_eq!(after.attached.clone().map(|attached| attached.node), Some(node("n2")));
     assert_eq!(
         decide(after, &node("n2"), Step::Hold(5, "p"), at(11)).1,
         Verdict::Fenced(Some(Holder { node: node("n1"), epoch: 6, pod: "q".into(), since: 99 }))
     );
-    // Of one's own record too: it is an older copy's.
+    // Also against its own record, from an older copy.
     assert_eq!(step(held("n1", "p"), Step::Hold(6, "p")).1, Verdict::Held(6));
 }
 
@@ -131,7 +131,7 @@ fn what_an_operator_took_stays_taken_from_who_had_it_then() {
     let (broken, verdict) = step(attached(held("n1", "p"), "n1"), Step::Break);
     let taken = vec![Broken { node: node("n1"), epoch: 10 }];
     assert_eq!((&broken, verdict), (&LeaseRecord { broken: taken, ..nobodys() }, Verdict::Done));
-    // Also when the next owner has come and gone, or it was taken from that one, too.
+    // Also after the next holder has come and gone, or was revoked too.
     let given = decide(broken.clone(), &node("n2"), Step::Ask("q"), at(11)).0;
     for said in [0, 5, 10] {
         let fenced = |own: &LeaseRecord| step(own.clone(), Step::Hold(said, "p")).1;
@@ -143,13 +143,13 @@ fn what_an_operator_took_stays_taken_from_who_had_it_then() {
         assert_eq!(fenced(&both), Verdict::Fenced(None), "{said}");
         assert_eq!(decide(both, &node("n2"), Step::Hold(0, "q"), at(13)).1, Verdict::Fenced(None));
     }
-    // Another node was not meant, nor who was given it later by a store of which this is an older copy.
+    // Neither another node nor a later grant by a newer store is affected.
     assert_eq!(decide(broken.clone(), &node("n2"), Step::Hold(0, "q"), at(11)).1, Verdict::Held(0));
     assert_eq!(
         decide(broken.clone(), &node("n1"), Step::Hold(11, "q"), at(12)).1,
         Verdict::Held(11)
     );
-    // It may ask as any other, and has it again from then on.
+    // It may ask like any other node, and holds it again from then on.
     let (again, _) = decide(broken, &node("n1"), Step::Ask("p"), at(12));
     assert_eq!(step(again, Step::Hold(0, "p")).1, Verdict::Held(12));
 }

@@ -1,0 +1,156 @@
+//! One link as calls see it: its connections, its limits, and the edge at its other end.
+//!
+//! HTTP/2 on a link starts with its first call, because most edges are idle most of the time.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_channel::mpsc;
+use proto::host::chain;
+use proto::host::tasks::Tasks;
+use proto::http2::limits::MAX_PASSING;
+use proto::http2::upstream;
+use proto::http2::upstream::Upstream;
+use proto::link::{Io, Kind, LinkError};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use crate::error::Error;
+
+/// The number of calls in flight on one link. More are refused, because each holds its request in
+/// memory.
+const MAX_CALLS: usize = 2048;
+
+/// A request to the link's task for a byte stream.
+pub(super) type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
+
+/// A link that calls can use.
+pub struct Handle {
+    calls: Mutex<Option<Upstream>>,
+    bulk: Mutex<Option<Upstream>>,
+    want: mpsc::Sender<Want>,
+    room: Semaphore,
+    passing: Arc<Semaphore>,
+    /// Stopped when the link ends; all tasks of the link are part of it.
+    pub(super) tasks: Tasks,
+    /// True while it is its node's link: not replaced, and the edge is not leaving.
+    in_use: AtomicBool,
+    /// True once it is logged that the node holds as many leases as it may.
+    full: AtomicBool,
+    /// The time of its welcome.
+    pub(crate) begun: Instant,
+    /// The edge at its other end.
+    pub(crate) peer: Peer,
+}
+
+/// The edge at the other end of a link, as shown to operators.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// `wss`, `quic`, or empty for a link without a network.
+    pub transport: &'static str,
+    /// The address it dialed from, as seen here; none for a link without a network.
+    pub address: Option<SocketAddr>,
+    /// The version of csi-edge.
+    pub version: Box<str>,
+    /// True if it reports its leases.
+    pub leases: bool,
+}
+
+impl Handle {
+    pub(crate) fn new(peer: Peer, want: mpsc::Sender<Want>, tasks: Tasks) -> Self {
+        Self {
+            calls: Mutex::default(),
+            bulk: Mutex::default(),
+            want,
+            room: Semaphore::new(MAX_CALLS),
+            passing: Arc::new(Semaphore::new(MAX_PASSING)),
+            tasks,
+            in_use: AtomicBool::new(true),
+            full: AtomicBool::default(),
+            begun: Instant::now(),
+            peer,
+        }
+    }
+
+    /// True until the link ends.
+    pub fn is_up(&self) -> bool {
+        !self.tasks.is_stopped()
+    }
+
+    /// True while it is its node's link: not replaced, and the edge is not leaving.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::SeqCst)
+    }
+
+    /// Ends its time as the node's link.
+    pub(super) fn retire(&self) {
+        self.in_use.store(false, Ordering::SeqCst);
+    }
+
+    /// Notes that the node holds as many leases as it may; true the first time.
+    pub(crate) fn note_full(&self) -> bool {
+        !self.full.swap(true, Ordering::Relaxed)
+    }
+
+    /// Reserves room for one more call.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn room(&self) -> Result<SemaphorePermit<'_>, Error> {
+        self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
+    }
+
+    /// Reserves room for one more streamed answer.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    pub fn passing(&self) -> Result<OwnedSemaphorePermit, Error> {
+        self.passing.clone().try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))
+    }
+
+    /// The HTTP/2 connection for this kind of calls. The first caller opens it; the others wait.
+    ///
+    /// # Errors
+    /// The link has ended, or opens no byte stream.
+    pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
+        let slot = if kind == Kind::Calls { &self.calls } else { &self.bulk };
+        if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
+            return Ok(sender);
+        }
+        // Boxed, so that the future of every call stays small.
+        Box::pin(self.connect(kind, slot)).await
+    }
+
+    async fn connect(
+        &self,
+        kind: Kind,
+        slot: &Mutex<Option<Upstream>>,
+    ) -> Result<Upstream, LinkError> {
+        let mut slot = slot.lock().await;
+        if let Some(sender) = open(&slot) {
+            return Ok(sender);
+        }
+        let (answer, opened) = oneshot::channel();
+        self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
+        let io = opened.await.map_err(|_| gone())??;
+        let begun = upstream::connect(io).await.map_err(|error| LinkError::Closed(chain(&error)));
+        let (sender, connection) = begun?;
+        self.tasks.spawn_until_stop("link http2", async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %chain(&error), "HTTP/2 on a link ended");
+            }
+        });
+        *slot = Some(sender.clone());
+        Ok(sender)
+    }
+}
+
+fn gone() -> LinkError {
+    LinkError::Closed("it ended before the call was sent".into())
+}
+
+/// The open connection.
+fn open(slot: &Option<Upstream>) -> Option<Upstream> {
+    slot.as_ref().filter(|sender| !sender.is_closed()).cloned()
+}
