@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cloud::csi::front::Front;
+use cloud::nodes::link_task;
 use cloud::nodes::links::Links;
 use cloud::state::policy::{Policy, Scope};
 use cloud::state::store::writer::Store;
@@ -212,7 +213,7 @@ impl Fleet {
             let (acceptor, links) = (acceptor.clone(), taking.clone());
             tasks.spawn("link", async move {
                 if let Ok(Some((node, link))) = acceptor.accept(io).await {
-                    links.run(node, link.into(), None).await;
+                    link_task::run(&links, node, link.into(), None).await;
                 }
             });
         };
