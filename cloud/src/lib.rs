@@ -65,8 +65,9 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
     let calls = Arc::new(Calls::default());
     let store = open(config.store, &calls, &keeping).await?;
-    let links =
-        Arc::new(Links::new(store.clone(), edges.clone(), lease::answer::answer).scoped(&config.policies));
+    let links = Arc::new(
+        Links::new(store.clone(), edges.clone(), lease::answer::answer).scoped(&config.policies),
+    );
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
         keeping.spawn_until_stop("awake", calls.awake.clone().run());
@@ -91,7 +92,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let holders = RelayListener::new(by_driver.clone(), fronts.clone());
     holders.listen(&config.holders, &credentials).await?;
     let policies = config.policies;
-    let kubernetes: Option<Arc<kubernetes::published::Published>> = config.kubernetes.as_ref().map(|_| Arc::default());
+    let kubernetes: Option<Arc<kubernetes::published::Published>> =
+        config.kubernetes.as_ref().map(|_| Arc::default());
     if let (Some(settings), Some(published)) = (config.kubernetes, &kubernetes) {
         let facts = kubernetes::keeper::Facts {
             store: store.clone(),
@@ -102,13 +104,17 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         };
         kubernetes::run::start(settings, facts, published.clone(), &watching).await?;
     }
-    let state = AdminState { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
+    let state =
+        AdminState { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
     let state = Arc::new(state);
     health.ready(state.clone());
     watching.spawn("admin", admin::server::serve(state, admin, watching.clone()));
     println!("ready");
     tasks::signal().await.context("cannot listen to signals")?;
-    tracing::info!(?grace, "stopping: edges are told to go elsewhere, calls in flight are finished");
+    tracing::info!(
+        ?grace,
+        "stopping: edges are told to go elsewhere, calls in flight are finished"
+    );
     health.stopping();
     links.drain();
     fronts.finish_before(tasks::patience(grace)).await;
@@ -121,7 +127,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
 /// Opens the store. A large one takes seconds, in which it is said that this process lives.
 async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
     let (metrics, tasks) = (calls.clone(), tasks.clone());
-    let opening = move || Store::open(Box::new(Measured::new(at.open()?, metrics.metrics.commits())), &tasks);
+    let opening =
+        move || Store::open(Box::new(Measured::new(at.open()?, metrics.metrics.commits())), &tasks);
     Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
 }
 

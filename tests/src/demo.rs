@@ -77,7 +77,8 @@ pub struct Life {
 impl Life {
     /// A life that has not begun.
     pub fn new(cloud: Channel, node: Channel, name: &str, mounts: PathBuf, root: PathBuf) -> Self {
-        let (cloud, node, name) = (ControllerClient::new(cloud), NodeClient::new(node), name.to_owned());
+        let (cloud, node, name) =
+            (ControllerClient::new(cloud), NodeClient::new(node), name.to_owned());
         Self {
             cloud,
             node,
@@ -139,7 +140,8 @@ impl Life {
         };
         // Sent again while it is UNAVAILABLE, also as external-provisioner does: the edge may just be telling
         // the cloud of its driver.
-        let creating = || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
+        let creating =
+            || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
         let answer = until("the volume is created", creating).await?;
         let volume = answer.volume.context("the answer has no volume")?;
         (self.volume_id, self.context) = (volume.volume_id.clone(), volume.volume_context);
@@ -154,7 +156,8 @@ impl Life {
             volume_context: self.context.clone(),
             ..Default::default()
         };
-        self.published = self.cloud.controller_publish_volume(request).await?.into_inner().publish_context;
+        self.published =
+            self.cloud.controller_publish_volume(request).await?.into_inner().publish_context;
         Ok(((), "attached".into()))
     }
 
@@ -192,17 +195,24 @@ impl Life {
         let target = self.target();
         let below = Path::new(&target).strip_prefix("/")?;
         let file = self.root.join(below).join("hello.txt");
-        tokio::fs::write(&file, TEXT).await.with_context(|| format!("cannot write {}", file.display()))?;
+        tokio::fs::write(&file, TEXT)
+            .await
+            .with_context(|| format!("cannot write {}", file.display()))?;
         let read = tokio::fs::read_to_string(&file).await?;
         ensure!(read == TEXT, "read {read:?}");
         // Outside of the driver's namespace the directory is empty: what was written to is the mount.
-        ensure!(!Path::new(&target).join("hello.txt").exists(), "{target} is no mount, but a directory");
+        ensure!(
+            !Path::new(&target).join("hello.txt").exists(),
+            "{target} is no mount, but a directory"
+        );
         Ok(((), format!("read back {TEXT:?}")))
     }
 
     async fn unpublish(&mut self) -> anyhow::Result<((), String)> {
         let (volume_id, target_path) = (self.volume_id.clone(), self.target());
-        self.node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await?;
+        self.node
+            .node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path })
+            .await?;
         Ok(((), "unmounted".into()))
     }
 
@@ -216,14 +226,17 @@ impl Life {
 
     async fn detach(&mut self) -> anyhow::Result<((), String)> {
         let (volume_id, node_id) = (self.volume_id.clone(), self.name.clone());
-        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let request =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.cloud.controller_unpublish_volume(request).await?;
         Ok(((), "detached".into()))
     }
 
     async fn delete(&mut self) -> anyhow::Result<((), String)> {
         let volume_id = self.volume_id.clone();
-        self.cloud.delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
+        self.cloud
+            .delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() })
+            .await?;
         Ok(((), "gone".into()))
     }
 

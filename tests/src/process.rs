@@ -140,6 +140,10 @@ impl Process {
             return Ok(status?);
         }
         let _ = self.child.kill().await;
-        bail!("{} did not end within {limit:?} and was killed; its log ends:\n{}", self.name, self.log_tail())
+        bail!(
+            "{} did not end within {limit:?} and was killed; its log ends:\n{}",
+            self.name,
+            self.log_tail()
+        )
     }
 }

@@ -32,8 +32,8 @@ pub struct RawAnswer {
 impl RawAnswer {
     /// The gRPC status, from the trailers or, without them, the headers.
     pub fn status(&self) -> Status {
-        let status =
-            Status::from_header_map(&self.trailers).or_else(|| Status::from_header_map(&self.headers));
+        let status = Status::from_header_map(&self.trailers)
+            .or_else(|| Status::from_header_map(&self.headers));
         status.unwrap_or_else(|| Status::new(Code::Internal, "the answer has no gRPC status"))
     }
 
@@ -72,7 +72,12 @@ impl RawClient {
     ///
     /// # Errors
     /// As for [`RawClient::call`].
-    pub async fn send(&self, path: &str, body: Bytes, more: &[(&str, &str)]) -> anyhow::Result<RawAnswer> {
+    pub async fn send(
+        &self,
+        path: &str,
+        body: Bytes,
+        more: &[(&str, &str)],
+    ) -> anyhow::Result<RawAnswer> {
         let (parts, body) = self.begin(path, body, more).await?.into_parts();
         let body = body.collect().await?;
         let trailers = body.trailers().cloned().unwrap_or_default();

@@ -42,7 +42,8 @@ impl Relay {
     /// # Errors
     /// No port can be had, or the URL has no address in it.
     pub async fn to(url: &str) -> anyhow::Result<Self> {
-        let (scheme, target) = url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
+        let (scheme, target) =
+            url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
         let (target, state, tasks) = (target.parse()?, watch::Sender::default(), Tasks::default());
         let addr = match scheme {
             "quic" => datagrams(target, state.subscribe(), &tasks).await?,
@@ -83,7 +84,11 @@ impl Drop for Relay {
     }
 }
 
-async fn connections(target: SocketAddr, states: States, tasks: &Tasks) -> anyhow::Result<SocketAddr> {
+async fn connections(
+    target: SocketAddr,
+    states: States,
+    tasks: &Tasks,
+) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let (addr, inner) = (listener.local_addr()?, tasks.clone());
     tasks.spawn_until_stop("relay", async move {
@@ -100,7 +105,8 @@ async fn relayed(near: TcpStream, target: SocketAddr, mut states: States) {
     let Ok(far) = TcpStream::connect(target).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-    let (up, down) = (copy(near_in, far_out, states.clone()), copy(far_in, near_out, states.clone()));
+    let (up, down) =
+        (copy(near_in, far_out, states.clone()), copy(far_in, near_out, states.clone()));
     let copied = async { tokio::join!(up, down) };
     tokio::select! {
         _ = copied => {}
@@ -120,7 +126,11 @@ async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut states: State
     }
 }
 
-async fn datagrams(target: SocketAddr, states: States, tasks: &Tasks) -> anyhow::Result<SocketAddr> {
+async fn datagrams(
+    target: SocketAddr,
+    states: States,
+    tasks: &Tasks,
+) -> anyhow::Result<SocketAddr> {
     let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
     let (addr, inner) = (near.local_addr()?, tasks.clone());
     tasks.spawn_until_stop("relay", async move {
@@ -155,7 +165,13 @@ async fn outward(target: SocketAddr) -> std::io::Result<Arc<UdpSocket>> {
 }
 
 /// Copies what comes back, until the port is another one.
-async fn answers(near: Arc<UdpSocket>, far: Arc<UdpSocket>, to: SocketAddr, states: States, port: u32) {
+async fn answers(
+    near: Arc<UdpSocket>,
+    far: Arc<UdpSocket>,
+    to: SocketAddr,
+    states: States,
+    port: u32,
+) {
     let (mut buffer, mut moves) = (vec![0; 65_536], states.clone());
     loop {
         let received = tokio::select! {

@@ -128,7 +128,8 @@ impl Stand {
     fn program_in(&self, space: Option<&Space>, name: &str) -> anyhow::Result<Command> {
         let path = self.bin.join(name);
         ensure!(path.exists(), "{} is not there; run `make build` first", path.display());
-        let mut command = space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
+        let mut command =
+            space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
         command.envs(self.log.iter().map(|filter| ("RUST_LOG", filter)));
         Ok(command)
     }
@@ -150,7 +151,12 @@ impl Stand {
     ///
     /// # Errors
     /// It does not get ready; the error holds its log.
-    pub async fn cloud(&self, listen: &[&str], drivers: &[&str], more: &[&str]) -> anyhow::Result<Cloud> {
+    pub async fn cloud(
+        &self,
+        listen: &[&str],
+        drivers: &[&str],
+        more: &[&str],
+    ) -> anyhow::Result<Cloud> {
         self.cloud_as("cloud", listen, drivers, more).await
     }
 
@@ -191,7 +197,12 @@ impl Stand {
     ///
     /// # Errors
     /// It does not link; the error holds its log.
-    pub async fn edge(&mut self, node: &str, url: &str, drivers: &[(&str, &str)]) -> anyhow::Result<Process> {
+    pub async fn edge(
+        &mut self,
+        node: &str,
+        url: &str,
+        drivers: &[(&str, &str)],
+    ) -> anyhow::Result<Process> {
         let mut process = self.edge_started(node, url, drivers).await?;
         process.line_starting("linked ", START).await?;
         Ok(process)

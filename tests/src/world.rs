@@ -88,7 +88,12 @@ impl World {
         Self::at(stand, listen, cloud, &[]).await
     }
 
-    async fn at(mut stand: Stand, listen: &str, cloud: &[&str], edge: &[&str]) -> anyhow::Result<Self> {
+    async fn at(
+        mut stand: Stand,
+        listen: &str,
+        cloud: &[&str],
+        edge: &[&str],
+    ) -> anyhow::Result<Self> {
         let driver = TestDriver::new(DRIVER, NODE);
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
@@ -198,7 +203,8 @@ pub fn controller(method: &str) -> String {
 /// A CreateVolume request for a volume of this name, somewhere.
 pub fn create(name: &str) -> Vec<u8> {
     let volume_capabilities = vec![crate::bench::load::capability()];
-    csi::CreateVolumeRequest { name: name.into(), volume_capabilities, ..Default::default() }.encode_to_vec()
+    csi::CreateVolumeRequest { name: name.into(), volume_capabilities, ..Default::default() }
+        .encode_to_vec()
 }
 
 /// A DeleteVolume request.
@@ -231,7 +237,9 @@ pub async fn snapshot_requests(direct: &RawClient) -> anyhow::Result<[Vec<u8>; 2
         };
         let made = direct.call(&controller("CreateSnapshot"), &request.encode_to_vec()).await?;
         let message = made.message().ok_or_else(|| anyhow::anyhow!("{}", made.status()))?;
-        ids.push(csi::CreateSnapshotResponse::decode(message)?.snapshot.unwrap_or_default().snapshot_id);
+        ids.push(
+            csi::CreateSnapshotResponse::decode(message)?.snapshot.unwrap_or_default().snapshot_id,
+        );
     }
     let allocated = csi::GetMetadataAllocatedRequest {
         snapshot_id: ids[0].clone(),

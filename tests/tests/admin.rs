@@ -47,7 +47,8 @@ impl Desk {
     }
 
     async fn volume(&self, name: &str) -> anyhow::Result<String> {
-        let answer = self.world.front().await?.call(&controller("CreateVolume"), &create(name)).await?;
+        let answer =
+            self.world.front().await?.call(&controller("CreateVolume"), &create(name)).await?;
         Ok(created(&answer)?.volume_id)
     }
 
@@ -55,8 +56,10 @@ impl Desk {
     async fn get(&self, path: &str) -> anyhow::Result<String> {
         let address = self.world.cloud.http.as_deref().context("no HTTP")?;
         let mut tcp = tokio::net::TcpStream::connect(address).await?;
-        tcp.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
-            .await?;
+        tcp.write_all(
+            format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes(),
+        )
+        .await?;
         let mut text = String::new();
         tcp.read_to_string(&mut text).await?;
         Ok(text)
@@ -65,8 +68,13 @@ impl Desk {
 
 /// The cells of a table's row, by its first one.
 fn row<'a>(table: &'a str, first: &str) -> Vec<&'a str> {
-    let cells = |line: &'a str| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-    table.lines().map(cells).find(|cells: &Vec<_>| cells.first() == Some(&first)).unwrap_or_default()
+    let cells =
+        |line: &'a str| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    table
+        .lines()
+        .map(cells)
+        .find(|cells: &Vec<_>| cells.first() == Some(&first))
+        .unwrap_or_default()
 }
 
 #[tokio::test]
@@ -80,17 +88,24 @@ async fn all_that_there_is_is_shown_as_a_table_and_as_json() -> anyhow::Result<(
         for (key, expected) in [("name", NODE), ("state", "linked"), ("transport", name)] {
             assert_eq!(node[key], expected, "{nodes}");
         }
-        assert_eq!((&node["volumes"], &node["drivers"][0]), (&Value::from(1), &Value::from(DRIVER)));
+        assert_eq!(
+            (&node["volumes"], &node["drivers"][0]),
+            (&Value::from(1), &Value::from(DRIVER))
+        );
         assert!(node["address"].as_str().is_some_and(|at| at.starts_with("127.0.0.1:")), "{node}");
         let table = desk.say(&["nodes"]).await?;
         assert_eq!(row(&table, "NAME")[..3], ["NAME", "STATE", "FOR"], "{table}");
         assert_eq!(row(&table, NODE)[1], "linked", "{table}");
 
         let drivers = desk.json(&["drivers"]).await?;
-        for (key, expected) in [("nodes", 1), ("nodes_linked", 1), ("homes", 1), ("intents_open", 0)] {
+        for (key, expected) in
+            [("nodes", 1), ("nodes_linked", 1), ("homes", 1), ("intents_open", 0)]
+        {
             assert_eq!(drivers[0][key], expected, "{drivers}");
         }
-        let can = drivers[0]["capabilities"]["ControllerGetCapabilities"].as_array().context("no words")?;
+        let can = drivers[0]["capabilities"]["ControllerGetCapabilities"]
+            .as_array()
+            .context("no words")?;
         assert!(can.contains(&"CREATE_DELETE_VOLUME".into()), "{drivers}");
         assert_eq!(row(&desk.say(&["drivers"]).await?, DRIVER)[1], "yes");
 
@@ -107,7 +122,10 @@ async fn all_that_there_is_is_shown_as_a_table_and_as_json() -> anyhow::Result<(
         assert_eq!(desk.json(&["intents"]).await?, Value::Array(Vec::new()));
         assert_eq!(desk.json(&["intents", "--all"]).await?[0]["made"], id.as_str());
         let top = desk.json(&["top", "--count", "1"]).await?;
-        assert_eq!((&top["nodes_linked"], &top["drivers"][0]["homes"]), (&Value::from(1), &Value::from(1)));
+        assert_eq!(
+            (&top["nodes_linked"], &top["drivers"][0]["homes"]),
+            (&Value::from(1), &Value::from(1))
+        );
         let drawn = desk.say(&["top", "--count", "2", "--interval", "1"]).await?;
         assert!(drawn.contains("1 of 1 nodes linked") && !drawn.contains('\u{1b}'), "{drawn}");
         desk.world.stop().await?;
@@ -125,14 +143,22 @@ async fn a_call_that_hangs_is_seen_with_its_node_and_what_it_is_about() -> anyho
     let path = controller("ControllerGetVolume");
     let (answer, seen) = tokio::join!(front.call(&path, &request), async {
         desk.world.driver.wait_for("ControllerGetVolume", 1).await?;
-        let seen = (desk.json(&["calls"]).await?, desk.say(&["calls"]).await?, desk.get("/metrics").await?);
+        let seen = (
+            desk.json(&["calls"]).await?,
+            desk.say(&["calls"]).await?,
+            desk.get("/metrics").await?,
+        );
         desk.world.driver.release();
         anyhow::Ok(seen)
     });
     let (calls, table, metrics) = seen?;
     assert_eq!(answer?.code(), Code::Ok);
-    let expected =
-        [("rpc", "ControllerGetVolume"), ("node", NODE), ("stage", "sent"), ("subject", &volume_id)];
+    let expected = [
+        ("rpc", "ControllerGetVolume"),
+        ("node", NODE),
+        ("stage", "sent"),
+        ("subject", &volume_id),
+    ];
     for (key, expected) in expected {
         assert_eq!(calls[0][key], expected, "{calls}");
     }
@@ -145,14 +171,19 @@ async fn a_call_that_hangs_is_seen_with_its_node_and_what_it_is_about() -> anyho
     let metrics = desk.get("/metrics").await?;
     for line in [
         format!("edge_csi_calls_total{{rpc=\"CreateVolume\",driver=\"{DRIVER}\",code=\"OK\"}} 1"),
-        format!("edge_csi_call_seconds_count{{hop=\"link\",rpc=\"CreateVolume\",driver=\"{DRIVER}\"}} 1"),
+        format!(
+            "edge_csi_call_seconds_count{{hop=\"link\",rpc=\"CreateVolume\",driver=\"{DRIVER}\"}} 1"
+        ),
         "edge_csi_links{transport=\"wss\"} 1".into(),
         "edge_csi_link_ups_total 1".into(),
         format!("edge_csi_homes{{driver=\"{DRIVER}\"}} 1"),
     ] {
         assert!(metrics.lines().any(|written| written == line), "{line} is not in {metrics}");
     }
-    assert!(!metrics.contains(&volume_id) && !metrics.contains("node="), "labels are bounded: {metrics}");
+    assert!(
+        !metrics.contains(&volume_id) && !metrics.contains("node="),
+        "labels are bounded: {metrics}"
+    );
     assert!(desk.get("/livez").await?.starts_with("HTTP/1.1 200"));
     assert!(desk.get("/readyz").await?.starts_with("HTTP/1.1 200"));
     assert!(desk.get("/x").await?.starts_with("HTTP/1.1 404"));
@@ -179,8 +210,10 @@ async fn a_node_that_was_removed_is_kept_out_until_it_is_admitted() -> anyhow::R
         "{nodes}"
     );
     assert_eq!(desk.json(&["volumes"]).await?[0]["state"], "lost");
-    let unpublish =
-        csi::ControllerUnpublishVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
+    let unpublish = csi::ControllerUnpublishVolumeRequest {
+        volume_id: volume_id.clone(),
+        ..Default::default()
+    };
     assert_eq!(desk.call("ControllerUnpublishVolume", &unpublish.encode_to_vec()).await?, Code::Ok);
     assert_ne!(desk.call("DeleteVolume", &delete(&volume_id)).await?, Code::Ok);
 
@@ -212,11 +245,18 @@ async fn wait_for_log(process: &Process, text: &str) -> anyhow::Result<()> {
 async fn a_create_whose_outcome_nobody_knows_is_shown_and_resolved() -> anyhow::Result<()> {
     let desk = Desk::new(TRANSPORTS[0]).await?;
     for name in ["made", "not-made"] {
-        desk.world.driver.inject("CreateVolume", Fault::error(Code::Internal, "who knows"), Times::Next(1));
+        desk.world.driver.inject(
+            "CreateVolume",
+            Fault::error(Code::Internal, "who knows"),
+            Times::Next(1),
+        );
         assert_eq!(desk.call("CreateVolume", &create(name)).await?, Code::Internal);
     }
     let open = desk.json(&["intent", "list"]).await?;
-    assert_eq!((&open[0]["name"], &open[1]["name"]), (&Value::from("made"), &Value::from("not-made")));
+    assert_eq!(
+        (&open[0]["name"], &open[1]["name"]),
+        (&Value::from("made"), &Value::from("not-made"))
+    );
     assert_eq!((&open[0]["node"], &open[0]["made"]), (&Value::from(NODE), &Value::Null), "{open}");
     assert_eq!(row(&desk.say(&["intents"]).await?, "made").last(), Some(&"open"));
 
@@ -255,8 +295,14 @@ async fn homes_are_forgotten_and_learned_again() -> anyhow::Result<()> {
     let said = desk.say(&["homes", "rebuild", "--from", &file]).await?;
     assert!(said.contains("2 homes") && said.contains("never linked so far: n7"), "{said}");
     let volumes = desk.json(&["volumes"]).await?;
-    assert_eq!((&volumes[0]["id"], &volumes[0]["node"]), (&"an id with spaces".into(), &Value::from("n7")));
-    assert_eq!((&volumes[1]["node"], &volumes[1]["state"]), (&NODE.into(), &Value::from("claimed")));
+    assert_eq!(
+        (&volumes[0]["id"], &volumes[0]["node"]),
+        (&"an id with spaces".into(), &Value::from("n7"))
+    );
+    assert_eq!(
+        (&volumes[1]["node"], &volumes[1]["state"]),
+        (&NODE.into(), &Value::from("claimed"))
+    );
     assert_eq!(volumes[1]["claimed_by"][0], "n7", "{volumes}");
     desk.world.stop().await
 }
@@ -271,8 +317,11 @@ async fn only_the_owner_may_ask_and_whoever_asks_in_vain_is_told_why() -> anyhow
     let World { stand, mut cloud, .. } = world;
     cloud.process.ended(START).await?;
     assert!(!std::path::Path::new(&admin).exists());
-    let error =
-        stand.run("csi-cloud", &["nodes", "--admin", &admin]).await.err().context("it was not refused")?;
+    let error = stand
+        .run("csi-cloud", &["nodes", "--admin", &admin])
+        .await
+        .err()
+        .context("it was not refused")?;
     let text = format!("{error:#}");
     assert!(text.contains("is `csi-cloud serve` running") && text.contains("--admin"), "{text}");
     Ok(())

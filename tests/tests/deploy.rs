@@ -44,7 +44,8 @@ fn metrics() -> BTreeSet<String> {
 fn registered(source: &str, names: &mut BTreeSet<String>) {
     for after in source.split("registry.register(").skip(1) {
         let name = after.trim_start().strip_prefix('"').and_then(|name| name.split_once('"'));
-        let (name, _) = name.unwrap_or_else(|| panic!("no name after registry.register( in {after:.80}"));
+        let (name, _) =
+            name.unwrap_or_else(|| panic!("no name after registry.register( in {after:.80}"));
         names.insert(format!("edge_csi_{name}"));
     }
 }

@@ -106,7 +106,8 @@ fn note(path: &str, value: &Value, facts: &mut Facts) {
         Value::Message(message) => walk(&format!("{path}."), message, facts),
         Value::List(values) => {
             for (index, value) in values.iter().enumerate() {
-                let name = value.as_message().map(|message| text(message, "name")).unwrap_or_default();
+                let name =
+                    value.as_message().map(|message| text(message, "name")).unwrap_or_default();
                 let key = if name.is_empty() { index.to_string() } else { name };
                 note(&format!("{path}[{key}]"), value, facts);
             }

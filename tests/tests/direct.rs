@@ -31,7 +31,8 @@ fn the_daemon_set_with_direct_volumes_sees_all_processes_of_its_host() {
 async fn staged(scene: &Scene, name: &str, fs_type: &str) -> anyhow::Result<Volume> {
     let capability = mount(Mode::SingleNodeSingleWriter, fs_type, "1000");
     let volume =
-        until("a volume", || async { Ok(scene.create(name, &CLASS, capability.clone()).await?) }).await?;
+        until("a volume", || async { Ok(scene.create(name, &CLASS, capability.clone()).await?) })
+            .await?;
     scene.stage(&volume).await?;
     Ok(volume)
 }
@@ -70,7 +71,10 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     let entry = std::fs::read_dir(scene.root())?.next().context("no entry")??.path();
     let text = std::fs::read_to_string(entry.join("mountInfo.json"))?;
     assert!(text.starts_with("{\"volume-type\":\"directvol\",\"device\":\"/dev/loop"), "{text}");
-    assert!(text.contains("\"fsGroup\":\"1000\"") && text.ends_with("\"options\":[\"noatime\"]}"), "{text}");
+    assert!(
+        text.contains("\"fsGroup\":\"1000\"") && text.ends_with("\"options\":[\"noatime\"]}"),
+        "{text}"
+    );
     assert_eq!(std::fs::read_dir(&first)?.count(), 0);
     assert_ne!(first, first.canonicalize()?, "the test's own symlink");
 
@@ -141,7 +145,9 @@ async fn the_controllers_calls_are_a_block_volumes_to_the_driver() -> anyhow::Re
         volume_capability: Some(volume.capability.clone()),
         ..Default::default()
     };
-    assert!(controller.controller_expand_volume(request).await?.into_inner().node_expansion_required);
+    assert!(
+        controller.controller_expand_volume(request).await?.into_inner().node_expansion_required
+    );
     scene.delete(&volume).await?;
     scene.stop().await
 }
@@ -153,7 +159,8 @@ async fn a_volume_that_was_made_by_hand_is_direct_by_its_attributes() -> anyhow:
     let mut block = mount(Mode::SingleNodeSingleWriter, "", "");
     block.access_type = Some(AccessType::Block(csi::volume_capability::BlockVolume {}));
     let mut volume =
-        until("a volume", || async { Ok(scene.create("by-hand", &[], block.clone()).await?) }).await?;
+        until("a volume", || async { Ok(scene.create("by-hand", &[], block.clone()).await?) })
+            .await?;
     // The PersistentVolume, as its author writes it.
     volume.capability = mount(Mode::SingleNodeSingleWriter, "ext4", "");
     volume.context.extend(CLASS.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -167,7 +174,10 @@ async fn a_volume_that_was_made_by_hand_is_direct_by_its_attributes() -> anyhow:
     let mut plain = volume.clone();
     plain.context.clear();
     let (refused, why) = code(scene.publish(&plain, &target).await);
-    assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
+    assert!(
+        refused == Code::FailedPrecondition && why.contains("unpublish it first"),
+        "{refused:?} {why}"
+    );
     scene.unpublish(&volume, &target).await?;
     scene.delete(&volume).await?;
     scene.stop().await
@@ -178,8 +188,10 @@ async fn a_volume_that_was_made_by_hand_is_direct_by_its_attributes() -> anyhow:
 async fn ordinary_volumes_of_the_same_driver_are_mounted_as_ever() -> anyhow::Result<()> {
     let scene = Scene::new("node").await?;
     let capability = mount(Mode::SingleNodeMultiWriter, "", "");
-    let volume =
-        until("a volume", || async { Ok(scene.create("ordinary", &[], capability.clone()).await?) }).await?;
+    let volume = until("a volume", || async {
+        Ok(scene.create("ordinary", &[], capability.clone()).await?)
+    })
+    .await?;
     scene.stage(&volume).await?;
     let target = scene.target("pod")?;
     scene.publish(&volume, &target).await?;
@@ -203,7 +215,10 @@ async fn what_cannot_be_had_directly_is_refused_with_the_reason() -> anyhow::Res
     };
     let rwo = refused(CLASS.to_vec(), once.clone()).await;
     assert_eq!(rwo.code(), Code::InvalidArgument);
-    assert!(rwo.message().contains("ReadWriteOncePod") && rwo.message().contains("direct-access"), "{rwo}");
+    assert!(
+        rwo.message().contains("ReadWriteOncePod") && rwo.message().contains("direct-access"),
+        "{rwo}"
+    );
     let mode = || mount(Mode::SingleNodeSingleWriter, "", "");
     let unknown = refused(vec![("edge-csi.io/direct", "firecracker")], mode()).await;
     assert!(unknown.message().contains("it can be: kata"), "{unknown}");
@@ -327,7 +342,9 @@ async fn killed_while_it_is_taken_back_it_goes_to_the_next_pod_whole() -> anyhow
 /// Whether a file of csi-edge's state says this.
 fn says(scene: &Scene, directory: &str, what: &str) -> bool {
     let files = std::fs::read_dir(scene.state().join(directory)).into_iter().flatten().flatten();
-    files.into_iter().any(|file| std::fs::read_to_string(file.path()).unwrap_or_default().contains(what))
+    files
+        .into_iter()
+        .any(|file| std::fs::read_to_string(file.path()).unwrap_or_default().contains(what))
 }
 
 #[tokio::test]
@@ -349,7 +366,8 @@ async fn killed_at_any_step_what_was_written_before_is_there() -> anyhow::Result
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothers() -> anyhow::Result<()> {
+async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothers()
+-> anyhow::Result<()> {
     let mut scene = Scene::new("node").await?;
     let volume = staged(&scene, "data", "ext4").await?;
     let target = scene.target("pod")?;
@@ -426,7 +444,10 @@ async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
     assert!(busy == Code::Unavailable && why.contains("is open in process"), "{busy:?} {why}");
     assert_eq!(entries(&scene), 0, "no VM that starts now gets it");
     let (refused, why) = code(scene.delete(&volume).await);
-    assert!(refused == Code::FailedPrecondition && why.contains("unpublish it first"), "{refused:?} {why}");
+    assert!(
+        refused == Code::FailedPrecondition && why.contains("unpublish it first"),
+        "{refused:?} {why}"
+    );
     // Nor by way of a pod that is no more.
     std::fs::remove_dir_all(first.ancestors().nth(4).context("no pod")?)?;
     let (busy, why) = code(scene.publish(&volume, &second).await);
@@ -440,7 +461,8 @@ async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_the_volume() -> anyhow::Result<()> {
+async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_the_volume() -> anyhow::Result<()>
+{
     let scene = Scene::new("node").await?;
     let volume = staged(&scene, "data", "ext4").await?;
     let (first, second) = (scene.kubelets_target("pod-1")?, scene.kubelets_target("pod-2")?);

@@ -22,7 +22,8 @@ fn held(driver: &TestDriver) -> Gate {
 }
 
 #[tokio::test]
-async fn a_cloud_that_stops_finishes_what_it_has_and_sends_its_edges_elsewhere() -> anyhow::Result<()> {
+async fn a_cloud_that_stops_finishes_what_it_has_and_sends_its_edges_elsewhere()
+-> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let mut stand = Stand::new().await?;
         let driver = TestDriver::new(DRIVER, NODE);
@@ -44,7 +45,10 @@ async fn a_cloud_that_stops_finishes_what_it_has_and_sends_its_edges_elsewhere()
             // The new link is there while the call is still in flight on the old one.
             assert!(edge.line_starting("linked ", START).await?.starts_with(&second.urls[0]));
             let socket = stand.at(&format!("a/{DRIVER}.sock"));
-            anyhow::ensure!(!Path::new(&socket).exists(), "a front that takes no calls is still there");
+            anyhow::ensure!(
+                !Path::new(&socket).exists(),
+                "a front that takes no calls is still there"
+            );
             gate.open();
             anyhow::Ok(())
         };
@@ -82,13 +86,18 @@ async fn an_edge_that_stops_finishes_what_it_has_and_gets_nothing_new() -> anyho
             let begun = Instant::now();
             let status = front.call(&controller("DeleteVolume"), &delete("x")).await?.status();
             assert_eq!(status.code(), Code::Unavailable, "{status}");
-            assert!(begun.elapsed() < Duration::from_millis(500), "not at once: {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_millis(500),
+                "not at once: {:?}",
+                begun.elapsed()
+            );
             gate.open();
             stage.open();
             anyhow::Ok(())
         };
         let capacity = controller("GetCapacity");
-        let calls = async { tokio::join!(front.call(&path, &request), node_front.call(&capacity, &[])) };
+        let calls =
+            async { tokio::join!(front.call(&path, &request), node_front.call(&capacity, &[])) };
         let ((by_cloud, by_node), stopped) = tokio::join!(calls, stopping);
         stopped?;
         assert_eq!((by_cloud?.code(), by_node?.code()), (Code::Ok, Code::Ok));
@@ -112,13 +121,18 @@ async fn end(process: &mut Process, twice: bool) -> anyhow::Result<std::process:
 }
 
 #[tokio::test]
-async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_open() -> anyhow::Result<()> {
+async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_open()
+-> anyhow::Result<()> {
     for (transport, grace, twice) in [(TRANSPORTS[0], "30", true), (TRANSPORTS[1], "1", false)] {
         for cloud_stops in [true, false] {
             let flags = ["--grace", grace];
             let World { stand, mut cloud, mut edge, driver, serving } =
                 World::with(transport, &flags, &flags).await?;
-            let front = if cloud_stops { stand.cloud_front(DRIVER) } else { stand.edge_front(NODE, DRIVER) };
+            let front = if cloud_stops {
+                stand.cloud_front(DRIVER)
+            } else {
+                stand.edge_front(NODE, DRIVER)
+            };
             let front = RawClient::connect(&front).await?;
             driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
             let (path, request) = (controller("CreateVolume"), create("v"));
@@ -188,7 +202,9 @@ impl Caller {
                     Err(_) => &self.seen.broken,
                     Ok(answer) => match (answer.code(), answer.status().message()) {
                         (Code::Ok, _) => return Ok(answer),
-                        (Code::Unavailable, text) if text.contains("not known") => &self.seen.unknown,
+                        (Code::Unavailable, text) if text.contains("not known") => {
+                            &self.seen.unknown
+                        }
                         (Code::Unavailable, _) => &self.seen.unavailable,
                         _ => anyhow::bail!("{method}: {}", answer.status()),
                     },
@@ -204,7 +220,8 @@ impl Caller {
 #[tokio::test]
 async fn restarts_of_either_end_under_load_lose_nothing_and_double_nothing() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
-        let World { mut stand, mut cloud, mut edge, driver, serving } = World::new(transport).await?;
+        let World { mut stand, mut cloud, mut edge, driver, serving } =
+            World::new(transport).await?;
         driver.inject("CreateVolume", Fault::Delay(Duration::from_millis(20)), Times::All);
         let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Seen::default()));
         let callers = (0..8).map(|name| {

@@ -75,7 +75,8 @@ impl Site {
     /// The segments that the node's front tells of, and whether it says that volumes are not accessible everywhere.
     async fn shown(&self) -> anyhow::Result<(Vec<(String, String)>, bool)> {
         let info = self.ask(INFO, &[]).await?;
-        let info = csi::NodeGetInfoResponse::decode(info.message().context(info.status().to_string())?)?;
+        let info =
+            csi::NodeGetInfoResponse::decode(info.message().context(info.status().to_string())?)?;
         let segments = info.accessible_topology.unwrap_or_default().segments.into_iter().collect();
         let answer = self.ask(CAPABILITIES, &[]).await?;
         let said = answer.message().context(answer.status().to_string())?;
@@ -88,7 +89,8 @@ fn ours() -> (Vec<(String, String)>, bool) {
 }
 
 #[tokio::test]
-async fn the_kubelet_sees_our_topology_also_after_a_restart_without_the_cloud() -> anyhow::Result<()> {
+async fn the_kubelet_sees_our_topology_also_after_a_restart_without_the_cloud() -> anyhow::Result<()>
+{
     let mut site = Site::new().await?;
     site.without_topology();
     let edge = site.edge().await?;
@@ -113,7 +115,8 @@ async fn the_kubelet_sees_our_topology_also_after_a_restart_without_the_cloud() 
     let mut request = csi::CreateVolumeRequest::decode(create("v").as_slice())?;
     let segments = [(NODE_SEGMENT.to_owned(), NODE.to_owned())].into();
     let requisite = vec![csi::Topology { segments }];
-    request.accessibility_requirements = Some(csi::TopologyRequirement { requisite, preferred: vec![] });
+    request.accessibility_requirements =
+        Some(csi::TopologyRequirement { requisite, preferred: vec![] });
     let made = csi::Volume { volume_id: "v-1".into(), ..Default::default() };
     let made = csi::CreateVolumeResponse { volume: Some(made) }.encode_to_vec();
     site.driver.inject("CreateVolume", Fault::raw(made), Times::Next(1));
@@ -137,7 +140,8 @@ async fn the_kubelet_sees_our_topology_also_after_a_restart_without_the_cloud() 
 }
 
 #[tokio::test]
-async fn a_driver_with_topology_of_its_own_shows_that_and_waits_for_no_cloud() -> anyhow::Result<()> {
+async fn a_driver_with_topology_of_its_own_shows_that_and_waits_for_no_cloud() -> anyhow::Result<()>
+{
     let mut site = Site::new().await?;
     let edge = site.edge().await?;
     let own = (vec![(TOPOLOGY_KEY.to_owned(), NODE.to_owned())], true);

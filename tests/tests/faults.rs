@@ -8,7 +8,8 @@ use tests::raw::RawClient;
 use tests::stand::{START, until};
 use tests::testdriver::{Fault, Gate, Optional, Outcome, Times};
 use tests::world::{
-    DRIVER, NODE, QUIET, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
+    DRIVER, NODE, QUIET, TRANSPORTS, World, controller, create, created, delete, ready,
+    snapshot_requests,
 };
 use tokio::time::Instant;
 use tonic::Code;
@@ -18,11 +19,13 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 #[tokio::test]
-async fn an_upstream_that_breaks_is_unavailable_also_in_the_middle_of_a_body() -> anyhow::Result<()> {
+async fn an_upstream_that_breaks_is_unavailable_also_in_the_middle_of_a_body() -> anyhow::Result<()>
+{
     for transport in TRANSPORTS {
         let world = World::new(transport).await?;
         for front in [world.front().await?, world.node_front().await?] {
-            for fault in [Fault::Die, Fault::DieAfterWork, Fault::DieInBody, Fault::NotGrpc, Fault::NoStatus]
+            for fault in
+                [Fault::Die, Fault::DieAfterWork, Fault::DieInBody, Fault::NotGrpc, Fault::NoStatus]
             {
                 breaks(&world, &front, &fault, "CreateVolume").await?;
                 breaks(&world, &front, &fault, "ListVolumes").await?;
@@ -33,7 +36,12 @@ async fn an_upstream_that_breaks_is_unavailable_also_in_the_middle_of_a_body() -
     Ok(())
 }
 
-async fn breaks(world: &World, front: &RawClient, fault: &Fault, method: &str) -> anyhow::Result<()> {
+async fn breaks(
+    world: &World,
+    front: &RawClient,
+    fault: &Fault,
+    method: &str,
+) -> anyhow::Result<()> {
     // The connection to the driver may just be coming back from the fault before.
     until("the driver is back", || async {
         let answer = front.call(&controller("GetCapacity"), &[]).await?;
@@ -58,7 +66,10 @@ async fn a_stream_that_breaks_keeps_what_came_and_ends_unavailable() -> anyhow::
         let answer = world.front().await?.call(path, &request).await?;
         assert_eq!(answer.code(), Code::Unavailable, "{}", answer.status());
         assert!(!answer.body.is_empty(), "what had come is lost: {answer:?}");
-        assert!(answer.trailers.contains_key("grpc-status"), "the end of a body is in its trailers");
+        assert!(
+            answer.trailers.contains_key("grpc-status"),
+            "the end of a body is in its trailers"
+        );
         world.stop().await?;
     }
     Ok(())
@@ -72,10 +83,14 @@ async fn a_call_runs_to_its_end_though_its_deadline_has_passed() -> anyhow::Resu
             let gate = Gate::new();
             world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
             let timeout = [("grpc-timeout", "300m")];
-            let answer = front.send(&controller("CreateVolume"), framed(&create(name)), &timeout).await?;
+            let answer =
+                front.send(&controller("CreateVolume"), framed(&create(name)), &timeout).await?;
             assert_eq!(answer.code(), Code::DeadlineExceeded, "{}", answer.status());
             let received = world.driver.wait_for("CreateVolume", 1).await?;
-            assert!(!received[0].headers.contains_key("grpc-timeout"), "a driver could give up by it");
+            assert!(
+                !received[0].headers.contains_key("grpc-timeout"),
+                "a driver could give up by it"
+            );
             tokio::time::sleep(QUIET).await;
             assert_eq!(
                 world.driver.calls_of("CreateVolume")[0].outcome,
@@ -86,7 +101,10 @@ async fn a_call_runs_to_its_end_though_its_deadline_has_passed() -> anyhow::Resu
             world.driver.wait_for_outcome("CreateVolume", Outcome::Finished, 1).await?;
             // Sent again it finds the volume that was made.
             let volume = created(&front.call(&controller("CreateVolume"), &create(name)).await?)?;
-            assert_eq!(world.driver.volumes().iter().filter(|v| v.volume_id == volume.volume_id).count(), 1);
+            assert_eq!(
+                world.driver.volumes().iter().filter(|v| v.volume_id == volume.volume_id).count(),
+                1
+            );
             world.driver.forget_calls();
         }
         assert_eq!(world.driver.volumes().len(), 2);
@@ -114,8 +132,8 @@ async fn a_call_runs_to_its_end_though_its_caller_hung_up() -> anyhow::Result<()
 }
 
 #[tokio::test]
-async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_at_once() -> anyhow::Result<()>
-{
+async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_at_once()
+-> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let World { stand, cloud, edge, driver, serving } = World::new(transport).await?;
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
@@ -172,7 +190,10 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
             let took = begun.elapsed();
             anyhow::ensure!(status.message().contains("has no link to the cloud"), "{status}");
             assert_eq!(status.code(), Code::Unavailable);
-            assert!(status.message().contains(NODE) && status.message().contains(DRIVER), "{status}");
+            assert!(
+                status.message().contains(NODE) && status.message().contains(DRIVER),
+                "{status}"
+            );
             assert!(took < Duration::from_millis(50), "not at once, after {took:?}");
             Ok(())
         })
@@ -187,7 +208,11 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
             let answer = front.call(&format!("/csi.v1.{method}"), &[]).await?;
             assert_eq!(answer.code(), Code::Ok, "{method}");
             assert!(!answer.message().unwrap_or_default().is_empty(), "{method} is empty");
-            assert!(begun.elapsed() < Duration::from_millis(50), "{method} took {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_millis(50),
+                "{method} took {:?}",
+                begun.elapsed()
+            );
         }
         ready(&front).await?;
         driver.release();
@@ -202,7 +227,8 @@ async fn a_call_whose_deadline_has_passed_is_not_dispatched() -> anyhow::Result<
     let world = World::new(TRANSPORTS[0]).await?;
     for front in [world.front().await?, world.node_front().await?] {
         let timeout = [("grpc-timeout", "0n")];
-        let answer = front.send(&controller("CreateVolume"), framed(&create("v")), &timeout).await?;
+        let answer =
+            front.send(&controller("CreateVolume"), framed(&create("v")), &timeout).await?;
         assert_eq!(answer.code(), Code::DeadlineExceeded, "{}", answer.status());
     }
     tokio::time::sleep(QUIET).await;
@@ -211,13 +237,17 @@ async fn a_call_whose_deadline_has_passed_is_not_dispatched() -> anyhow::Result<
 }
 
 #[tokio::test]
-async fn a_driver_that_restarts_is_found_again_and_one_that_is_another_is_not_taken() -> anyhow::Result<()> {
+async fn a_driver_that_restarts_is_found_again_and_one_that_is_another_is_not_taken()
+-> anyhow::Result<()> {
     let mut world = World::new(TRANSPORTS[0]).await?;
     let (cloud, socket) = (world.front().await?, world.stand.at("driver.sock"));
     world.serving.stop().await;
     let status = cloud.call(&controller("CreateVolume"), &create("v")).await?.status();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.message().contains("driver.sock") && status.message().contains(DRIVER), "{status}");
+    assert!(
+        status.message().contains("driver.sock") && status.message().contains(DRIVER),
+        "{status}"
+    );
 
     world.serving = world.driver.serve(std::path::Path::new(&socket))?;
     let answer = cloud.call(&controller("CreateVolume"), &create("v")).await?;
@@ -236,7 +266,8 @@ async fn a_driver_that_restarts_is_found_again_and_one_that_is_another_is_not_ta
 }
 
 #[tokio::test]
-async fn a_driver_that_learns_something_new_is_asked_again_when_it_restarts() -> anyhow::Result<()> {
+async fn a_driver_that_learns_something_new_is_asked_again_when_it_restarts() -> anyhow::Result<()>
+{
     for transport in TRANSPORTS {
         let mut world = World::new(transport).await?;
         let front = world.front().await?;
@@ -293,15 +324,23 @@ async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> 
     let mut stand = tests::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
     let file = stand.at("file.sock");
-    proto::host::publish::publish(file.as_ref(), b"no socket", 0o600, proto::host::publish::Existing::Keep)?;
+    proto::host::publish::publish(
+        file.as_ref(),
+        b"no socket",
+        0o600,
+        proto::host::publish::Existing::Keep,
+    )?;
     let (web, silent) = (stand.at("web.sock"), stand.at("silent.sock"));
     let web_server = tokio::net::UnixListener::bind(&web)?;
     let _silent_server = tokio::net::UnixListener::bind(&silent)?;
     let tasks = proto::host::tasks::Tasks::default();
     tasks.spawn_until_stop("web server", async move {
         while let Ok((mut stream, _)) = web_server.accept().await {
-            let _ =
-                tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            let _ = tokio::io::AsyncWriteExt::write_all(
+                &mut stream,
+                b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            )
+            .await;
         }
     });
     for (at, socket, expected) in [

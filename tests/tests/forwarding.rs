@@ -40,7 +40,10 @@ async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
                 assert_eq!(answered.trailers["x-cost-bin"], "AAEC", "{path}");
                 let received = world.driver.calls();
                 assert_eq!(received.len(), 1, "{path}: one call is one call");
-                assert_eq!((received[0].path.as_str(), &received[0].message[..]), (path.as_str(), UNKNOWN));
+                assert_eq!(
+                    (received[0].path.as_str(), &received[0].message[..]),
+                    (path.as_str(), UNKNOWN)
+                );
                 assert_eq!(received[0].headers["traceparent"], "00-aa-bb-01");
                 assert_eq!(received[0].headers.get_all("x-two").iter().count(), 2);
             }
@@ -59,7 +62,8 @@ async fn both_streams_come_whole() -> anyhow::Result<()> {
             let path = format!("/csi.v1.SnapshotMetadata/{method}");
             let requests = snapshot_requests(&direct).await?;
             let request = &requests[usize::from(method == "GetMetadataDelta")];
-            let (through, alone) = (cloud.call(&path, request).await?, direct.call(&path, request).await?);
+            let (through, alone) =
+                (cloud.call(&path, request).await?, direct.call(&path, request).await?);
             assert_eq!(alone.code(), Code::Ok, "{}", alone.status());
             assert!(
                 proto::csi::frame::message(&alone.body).is_err(),
@@ -79,7 +83,9 @@ async fn every_code_and_message_is_the_drivers() -> anyhow::Result<()> {
         let world = World::shared(transport).await?;
         let fronts = [world.front().await?, world.node_front().await?];
         for code in (1..=16).map(Code::from_i32) {
-            for (front, method) in fronts.iter().flat_map(|f| [(f, "CreateVolume"), (f, "ListVolumes")]) {
+            for (front, method) in
+                fronts.iter().flat_map(|f| [(f, "CreateVolume"), (f, "ListVolumes")])
+            {
                 let text = format!("{code:?}: 100 % von „Größe“\nzweite Zeile");
                 world.driver.inject(method, Fault::error(code, &text), Times::Next(1));
                 let status = front.call(&controller(method), &[]).await?.status();
@@ -97,7 +103,8 @@ async fn a_message_of_4_mib_passes_each_way() -> anyhow::Result<()> {
         let world = World::shared(transport).await?;
         let cloud = world.front().await?;
         // An unknown field of this many bytes, with its tag and length.
-        let padded = |size: usize| [b"\xc2\xb8\x02", varint(size).as_slice(), &vec![b'x'; size]].concat();
+        let padded =
+            |size: usize| [b"\xc2\xb8\x02", varint(size).as_slice(), &vec![b'x'; size]].concat();
         for size in [64 * 1024, 39 * MIB / 10, 4 * MIB - 16] {
             let message = Bytes::from(padded(size));
             for method in ["ListVolumes", "CreateVolume", "GetCapacity"] {
@@ -132,15 +139,20 @@ fn varint(mut value: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_method_of_the_future_is_the_drivers_at_the_node_and_unknown_in_the_cloud() -> anyhow::Result<()> {
+async fn a_method_of_the_future_is_the_drivers_at_the_node_and_unknown_in_the_cloud()
+-> anyhow::Result<()> {
     let world = World::shared(TRANSPORTS[0]).await?;
     let (cloud, node) = (world.front().await?, world.node_front().await?);
     let answer = node.call(FUTURE_PATH, UNKNOWN).await?;
     assert_eq!((answer.code(), answer.message().as_deref()), (Code::Ok, Some(UNKNOWN)));
     world.driver.forget_calls();
-    for path in
-        [FUTURE_PATH, "/grpc.health.v1.Health/Check", "/csi.v0.Identity/Probe", "/", "/csi.v1.Controller"]
-    {
+    for path in [
+        FUTURE_PATH,
+        "/grpc.health.v1.Health/Check",
+        "/csi.v0.Identity/Probe",
+        "/",
+        "/csi.v1.Controller",
+    ] {
         let status = cloud.call(path, &[]).await?.status();
         assert_eq!(status.code(), Code::Unimplemented, "{path}: {status}");
     }
@@ -164,8 +176,10 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
             (b"\0\xff\xff\xff\xff", Code::InvalidArgument),
         ];
         for (body, code) in cases {
-            let status =
-                front.send(&controller("CreateVolume"), Bytes::from_static(body), &[]).await?.status();
+            let status = front
+                .send(&controller("CreateVolume"), Bytes::from_static(body), &[])
+                .await?
+                .status();
             assert_eq!(status.code(), code, "{body:?}: {status}");
             assert!(status.message().contains("CreateVolume"), "{status}");
         }
@@ -173,12 +187,15 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
         let status = front.send(&controller("CreateVolume"), large, &[]).await?.status();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         let timeout = [("grpc-timeout", "soon")];
-        let status =
-            front.send(&controller("CreateVolume"), proto::csi::frame::frame(&[]), &timeout).await?.status();
+        let status = front
+            .send(&controller("CreateVolume"), proto::csi::frame::frame(&[]), &timeout)
+            .await?
+            .status();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     }
     // Only the cloud looks into the message; what the driver makes of it is the driver's at the node.
-    let status = world.front().await?.call(&controller("CreateVolume"), b"\x0a\xff").await?.status();
+    let status =
+        world.front().await?.call(&controller("CreateVolume"), b"\x0a\xff").await?.status();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     assert!(world.driver.calls().is_empty(), "something reached the driver");
     world.stop().await

@@ -112,7 +112,9 @@ async fn hold(stand: &Stand, place: &str) -> anyhow::Result<Process> {
     let mut command = stand.program("csi-cloud")?;
     command.args(["front", "--fronts", &stand.at("held"), "--driver", DRIVER, "--to", place]);
     if place.starts_with("https:") {
-        stand.run("csi-cloud", &["ca", "issue", "--front", "front-1", "--dir", &stand.pki()]).await?;
+        stand
+            .run("csi-cloud", &["ca", "issue", "--front", "front-1", "--dir", &stand.pki()])
+            .await?;
         let files = stand.files("front-1");
         command.arg("--ca").arg(files.ca).arg("--cert").arg(files.cert).arg("--key").arg(files.key);
     }
@@ -138,7 +140,9 @@ async fn channel(socket: String, done: Arc<Done>) -> anyhow::Result<Channel> {
             UnixStream::connect(socket).await.map(TokioIo::new)
         }
     };
-    Ok(Endpoint::from_static("http://localhost").connect_with_connector(tower::service_fn(connect)).await?)
+    Ok(Endpoint::from_static("http://localhost")
+        .connect_with_connector(tower::service_fn(connect))
+        .await?)
 }
 
 fn timed<T>(message: T) -> Request<T> {
@@ -166,7 +170,8 @@ async fn lead(
         let name = format!("pvc-{caller}-{number}");
         let create = csi::CreateVolumeRequest::decode(create(&name).as_slice())?;
         let at = Instant::now();
-        let made = client.create_volume(timed(create)).await.with_context(|| format!("create {name}"))?;
+        let made =
+            client.create_volume(timed(create)).await.with_context(|| format!("create {name}"))?;
         let volume_id = made.into_inner().volume.context("no volume")?.volume_id;
         let at = counted(at);
         let publish = csi::ControllerPublishVolumeRequest {
@@ -175,7 +180,10 @@ async fn lead(
             volume_capability: Some(capability()),
             ..Default::default()
         };
-        client.controller_publish_volume(timed(publish)).await.with_context(|| format!("publish {name}"))?;
+        client
+            .controller_publish_volume(timed(publish))
+            .await
+            .with_context(|| format!("publish {name}"))?;
         let at = counted(at);
         let node_id = NODE.to_owned();
         let unpublish = csi::ControllerUnpublishVolumeRequest {
@@ -225,14 +233,17 @@ async fn restarted(unix: bool, times: usize) -> anyhow::Result<()> {
     assert_eq!(done.connections.load(Ordering::Relaxed), CALLERS, "a connection was lost");
     assert!(world.driver.volumes().is_empty(), "leaked: {:?}", world.driver.volumes().len());
     let mut runs: BTreeMap<(String, Vec<u8>), usize> = BTreeMap::new();
-    for method in ["CreateVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "DeleteVolume"] {
+    for method in
+        ["CreateVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "DeleteVolume"]
+    {
         for call in world.driver.calls_of(method) {
             *runs.entry((method.into(), call.message.to_vec())).or_default() += 1;
         }
     }
     let doubles: Vec<_> =
         runs.iter().filter(|(_, times)| **times > 1).map(|((method, _), n)| (method, n)).collect();
-    let (calls, slowest) = (done.calls.load(Ordering::Relaxed), done.slowest_ms.load(Ordering::Relaxed));
+    let (calls, slowest) =
+        (done.calls.load(Ordering::Relaxed), done.slowest_ms.load(Ordering::Relaxed));
     println!("{times} restarts, {calls} calls, the slowest {slowest} ms");
     assert!(doubles.is_empty(), "ran more than once: {doubles:?}");
     world.stop().await
@@ -274,8 +285,8 @@ async fn a_call_that_was_dispatched_runs_once_whatever_ends_csi_cloud() -> anyho
 }
 
 #[tokio::test]
-async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_deadline() -> anyhow::Result<()>
-{
+async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_deadline()
+-> anyhow::Result<()> {
     let mut world = World::new(true).await?;
     let front = world.front().await?;
     let capabilities = controller("ControllerGetCapabilities");
@@ -286,7 +297,8 @@ async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_d
 
     let begun = Instant::now();
     let body = proto::csi::frame::frame(&create("v"));
-    let held = front.send(&controller("CreateVolume"), body.clone(), &[("grpc-timeout", "300m")]).await?;
+    let held =
+        front.send(&controller("CreateVolume"), body.clone(), &[("grpc-timeout", "300m")]).await?;
     assert_eq!(held.code(), Code::DeadlineExceeded, "{}", held.status());
     assert!(begun.elapsed() >= Duration::from_millis(300));
     let (path, request) = (controller("CreateVolume"), create("v"));
@@ -315,7 +327,8 @@ async fn a_holder_that_never_saw_csi_cloud_is_not_ready_and_no_error() -> anyhow
     let probe = csi::ProbeResponse::decode(probe.message().context("Probe failed")?)?;
     assert_eq!(probe.ready, Some(false));
     let body = proto::csi::frame::frame(&[]);
-    let info = front.send("/csi.v1.Identity/GetPluginInfo", body, &[("grpc-timeout", "200m")]).await?;
+    let info =
+        front.send("/csi.v1.Identity/GetPluginInfo", body, &[("grpc-timeout", "200m")]).await?;
     assert_eq!(info.code(), Code::DeadlineExceeded, "{}", info.status());
     holder.stop(START).await
 }
@@ -339,7 +352,8 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
             })
             .await?;
             // An error of Probe ends a sidecar.
-            let probe = front.send("/csi.v1.Identity/Probe", proto::csi::frame::frame(&[]), &[]).await?;
+            let probe =
+                front.send("/csi.v1.Identity/Probe", proto::csi::frame::frame(&[]), &[]).await?;
             ensure!(probe.code() == Code::Ok, "{}", probe.status());
             Ok(())
         };
@@ -366,12 +380,16 @@ async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> any
     let mut headers = http::HeaderMap::new();
     headers.insert(connection::AGAIN, http::HeaderValue::from_static("1"));
     let info = csi::GetCapacityResponse { available_capacity: 7, ..Default::default() };
-    let fault =
-        Fault::Raw { message: info.encode_to_vec().into(), headers: headers.clone(), trailers: headers };
+    let fault = Fault::Raw {
+        message: info.encode_to_vec().into(),
+        headers: headers.clone(),
+        trailers: headers,
+    };
     world.driver.inject("ControllerGetVolume", fault, Times::All);
     let request = csi::ControllerGetVolumeRequest { volume_id: "v".into() };
     let body = proto::csi::frame::frame(&request.encode_to_vec());
-    let answer = front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
+    let answer =
+        front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
     assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
     assert_eq!(world.driver.calls_of("ControllerGetVolume").len(), 1);
     world.stop().await
@@ -382,7 +400,8 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
     let mut world = World::new(true).await?;
     let front = world.front().await?;
     let [allocated, _] =
-        tests::world::snapshot_requests(&RawClient::connect(&world.stand.at("driver.sock")).await?).await?;
+        tests::world::snapshot_requests(&RawClient::connect(&world.stand.at("driver.sock")).await?)
+            .await?;
     let gate = Gate::new();
     world.driver.inject("GetMetadataAllocated", Fault::Gate(gate.clone()), Times::Next(1));
     let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
@@ -403,7 +422,8 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
 /// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client before the server has
 /// looked at its certificate.
 async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
-    let (upstream, connection) = upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
+    let (upstream, connection) =
+        upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
     let tasks = Tasks::default();
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
@@ -414,7 +434,8 @@ async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<htt
 }
 
 #[tokio::test]
-async fn who_connects_and_says_nothing_keeps_no_holder_of_another_address_out() -> anyhow::Result<()> {
+async fn who_connects_and_says_nothing_keeps_no_holder_of_another_address_out() -> anyhow::Result<()>
+{
     let world = World::new(false).await?;
     let at = world.place.trim_start_matches("https://").parse()?;
     let mut silent = Vec::new();
@@ -437,7 +458,10 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
     let place: Address = world.place.parse()?;
     let call = async |credentials| ask_at(&place, credentials).await;
     assert_eq!(call(world.stand.credentials("front-1", Role::Front)?).await?, 200);
-    assert!(call(world.stand.credentials(NODE, Role::Node)?).await.is_err(), "a node's certificate is taken");
+    assert!(
+        call(world.stand.credentials(NODE, Role::Node)?).await.is_err(),
+        "a node's certificate is taken"
+    );
     let other = Stand::new().await?;
     other.run("csi-cloud", &["ca", "issue", "--front", "front-1", "--dir", &other.pki()]).await?;
     assert!(
@@ -474,9 +498,12 @@ async fn what_the_hop_costs() -> anyhow::Result<()> {
         times.sort_unstable();
         p50.push(times[times.len() / 2]);
     }
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", world.holder.pid().context("it ended")?))?;
-    let resident = status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon"));
+    let status = std::fs::read_to_string(format!(
+        "/proc/{}/status",
+        world.holder.pid().context("it ended")?
+    ))?;
+    let resident =
+        status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon"));
     println!("p50 by csi-cloud's own socket, by the holder, and both again: {p50:?}");
     println!("the holder: {:?}", resident.collect::<Vec<_>>());
     world.stop().await

@@ -39,11 +39,14 @@ async fn hung_calls_leave_others_alone() -> anyhow::Result<()> {
         let front = world.front().await?;
         world.driver.inject("CreateVolume", Fault::Hang, Times::Next(40));
         let requests: Vec<_> = (0..40).map(|n| create(&format!("hung-{n}"))).collect();
-        let hung = join_all(requests.iter().map(|request| {
-            let body: Bytes = frame(request);
-            let front = front.clone();
-            async move { front.send(&controller("CreateVolume"), body, &[("grpc-timeout", "3S")]).await }
-        }));
+        let hung =
+            join_all(requests.iter().map(|request| {
+                let body: Bytes = frame(request);
+                let front = front.clone();
+                async move {
+                    front.send(&controller("CreateVolume"), body, &[("grpc-timeout", "3S")]).await
+                }
+            }));
         let others = async {
             world.driver.wait_for("CreateVolume", 40).await?;
             small_calls_are_quick(&front, "v").await?;
@@ -77,7 +80,9 @@ async fn readers_who_stand_still_leave_others_alone() -> anyhow::Result<()> {
         let mut unread = Vec::new();
         for _ in 0..MAX_PASSING {
             let mut stream = Request::post(format!("http://localhost{path}")).body(())?;
-            stream.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+            stream
+                .headers_mut()
+                .insert("content-type", http::HeaderValue::from_static("application/grpc"));
             unread.push(still.send(stream, frame(&request)).await?);
         }
         small_calls_are_quick(&front, "v").await?;
@@ -119,7 +124,8 @@ async fn a_full_front_says_so_at_once() -> anyhow::Result<()> {
     };
     let (hung, others) = tokio::join!(hung, others);
     others?;
-    let volumes: Result<Vec<csi::Volume>, _> = hung.into_iter().map(|answer| created(&answer?)).collect();
+    let volumes: Result<Vec<csi::Volume>, _> =
+        hung.into_iter().map(|answer| created(&answer?)).collect();
     assert_eq!(volumes?.len(), LIMIT);
     world.stop().await
 }

@@ -29,8 +29,10 @@ const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 /// The programs, or why the tier is skipped.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     let apiserver = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/bin/kube-apiserver");
-    let etcd =
-        ["/usr/bin/etcd", "/usr/local/bin/etcd"].map(PathBuf::from).into_iter().find(|path| path.exists());
+    let etcd = ["/usr/bin/etcd", "/usr/local/bin/etcd"]
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|path| path.exists());
     let missing = match &etcd {
         Some(etcd) if apiserver.exists() => return Some((apiserver, etcd.clone())),
         Some(_) => "kube-apiserver is not built (tests/go)",
@@ -38,8 +40,8 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     };
     // Not println!: the test harness would keep that to itself.
     let _ = writeln!(std::io::stderr(), "tier skipped: csi-cloud in Kubernetes: {missing}");
-    let may =
-        std::env::var("CI").as_deref() != Ok("true") || std::env::var_os("WITHOUT_KUBERNETES").is_some();
+    let may = std::env::var("CI").as_deref() != Ok("true")
+        || std::env::var_os("WITHOUT_KUBERNETES").is_some();
     assert!(may, "no tier may be skipped in CI but as .ci/run says");
     None
 }
@@ -85,7 +87,10 @@ impl Plane {
         for flag in ["listen-client-urls", "advertise-client-urls"] {
             command.arg(format!("--{flag}={client}"));
         }
-        command.args([format!("--listen-peer-urls={peer}"), format!("--initial-advertise-peer-urls={peer}")]);
+        command.args([
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+        ]);
         command.args([format!("--initial-cluster=default={peer}"), "--unsafe-no-fsync".into()]);
         let etcd = Process::start("etcd", command, &dir)?;
         let file = kube::config::Kubeconfig::read_from(dir.join("admin.kubeconfig"))?;
@@ -121,12 +126,15 @@ impl Plane {
         self.apiserver = Some(Process::start("apiserver", command, &self.dir)?);
         let apiserver = self.apiserver.as_ref().context("just started")?;
         until("the API server serves", || async {
-            let answer = self.admin.request_text(http::Request::get("/readyz").body(Vec::new())?).await;
+            let answer =
+                self.admin.request_text(http::Request::get("/readyz").body(Vec::new())?).await;
             answer.map(drop).with_context(|| apiserver.log_tail())
         })
         .await?;
         let namespaces = Api::<k8s_openapi::api::core::v1::Namespace>::all(self.admin.clone());
-        until("there is a namespace", || async { Ok(namespaces.get("default").await?) }).await.map(drop)
+        until("there is a namespace", || async { Ok(namespaces.get("default").await?) })
+            .await
+            .map(drop)
     }
 
     async fn kill_apiserver(&mut self) -> anyhow::Result<()> {
@@ -163,7 +171,11 @@ impl Plane {
     /// Makes an object in the name of this manager.
     async fn make<K>(&self, object: Value, manager: &str) -> anyhow::Result<K>
     where
-        K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
+        K: kube::Resource<DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + serde::Serialize
+            + std::fmt::Debug,
     {
         let params = PostParams { field_manager: Some(manager.into()), ..PostParams::default() };
         Ok(self.all().create(&params, &serde_json::from_value(object)?).await?)
@@ -178,11 +190,12 @@ impl Plane {
             let regards = |event: &Event| {
                 event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some(name)
             };
-            let mut of =
-                found.iter().filter(|event| event.reason.as_deref() == Some(reason) && regards(event));
-            of.next()
-                .cloned()
-                .with_context(|| format!("there are {:?}", found.iter().map(|e| &e.note).collect::<Vec<_>>()))
+            let mut of = found
+                .iter()
+                .filter(|event| event.reason.as_deref() == Some(reason) && regards(event));
+            of.next().cloned().with_context(|| {
+                format!("there are {:?}", found.iter().map(|e| &e.note).collect::<Vec<_>>())
+            })
         })
         .await
     }
@@ -229,7 +242,11 @@ impl Site {
     async fn logged(&self, what: &str) -> anyhow::Result<()> {
         until(what, || async {
             let log = self.world.cloud.process.log();
-            ensure!(String::from_utf8_lossy(&log).contains(what), "{}", self.world.cloud.process.log_tail());
+            ensure!(
+                String::from_utf8_lossy(&log).contains(what),
+                "{}",
+                self.world.cloud.process.log_tail()
+            );
             Ok(())
         })
         .await
@@ -238,7 +255,8 @@ impl Site {
     /// How csi-cloud says that the CSIDriver object stands.
     async fn stands(&self, expected: &str) -> anyhow::Result<()> {
         until(expected, || async {
-            let drivers: Value = serde_json::from_str(&self.say(&["drivers", "-o", "json"]).await?)?;
+            let drivers: Value =
+                serde_json::from_str(&self.say(&["drivers", "-o", "json"]).await?)?;
             ensure!(drivers[0]["csidriver"] == expected, "{drivers}");
             Ok(())
         })
@@ -249,15 +267,21 @@ impl Site {
     async fn published(&self, node: &str, expected: bool) -> anyhow::Result<()> {
         let (csinodes, nodes) = (self.plane.all::<CSINode>(), self.plane.all::<Node>());
         until(&format!("{node} published: {expected}"), || async {
-            let entries =
-                csinodes.get_opt(node).await?.map(|csinode| csinode.spec.drivers).unwrap_or_default();
+            let entries = csinodes
+                .get_opt(node)
+                .await?
+                .map(|csinode| csinode.spec.drivers)
+                .unwrap_or_default();
             let entry = entries.iter().find(|entry| entry.name == DRIVER);
             let live = nodes.get(node).await?;
             let label = live.labels().get(TOPOLOGY_KEY).map(String::as_str);
             let ids = live.annotations().get(NODE_IDS).map(String::as_str).unwrap_or("{}");
             let ids: BTreeMap<String, String> = serde_json::from_str(ids)?;
-            let said =
-                (entry.map(|entry| entry.node_id.as_str()), label, ids.get(DRIVER).map(String::as_str));
+            let said = (
+                entry.map(|entry| entry.node_id.as_str()),
+                label,
+                ids.get(DRIVER).map(String::as_str),
+            );
             let all = Some(node).filter(|_| expected);
             ensure!(said == (all, all, all), "{said:?}; {}", self.world.cloud.process.log_tail());
             let keys = entry.and_then(|entry| entry.topology_keys.clone()).unwrap_or_default();
@@ -291,7 +315,8 @@ async fn a_csidriver_is_made_and_kept_and_somebody_elses_is_left_alone() -> anyh
     );
     // An administrator edits it: his word stays.
     let edit = Patch::Merge(json!({"spec": {"storageCapacity": false}}));
-    let params = PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some("kubectl-edit".into()), ..PatchParams::default() };
     drivers.patch(DRIVER, &params, &edit).await?;
     site.stands("left to kubectl-edit").await?;
     assert_eq!(drivers.get(DRIVER).await?.spec.storage_capacity, Some(false));
@@ -315,7 +340,8 @@ async fn a_csidriver_is_made_and_kept_and_somebody_elses_is_left_alone() -> anyh
 }
 
 #[tokio::test]
-async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() -> anyhow::Result<()> {
+async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() -> anyhow::Result<()>
+{
     let mut first = node(NODE, json!({"rack": "7"}));
     first["metadata"]["annotations"] = json!({NODE_IDS: r#"{"vendor.example":"theirs"}"#});
     let nodes = [first, node("n2", json!({})), node("n3", json!({TOPOLOGY_KEY: "elsewhere"}))];
@@ -333,7 +359,11 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
         let driver = site.world.driver.beside(name);
         let socket = site.world.stand.at(&format!("{name}.sock"));
         let serving = driver.serve(Path::new(&socket))?;
-        others.push((site.world.stand.edge(name, &url, &[(DRIVER, &socket)]).await?, driver, serving));
+        others.push((
+            site.world.stand.edge(name, &url, &[(DRIVER, &socket)]).await?,
+            driver,
+            serving,
+        ));
     }
     site.published(NODE, true).await?;
     let csinode = site.plane.all::<CSINode>().get(NODE).await?;
@@ -355,7 +385,10 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
         "the kubelet's id is not ours"
     );
     let left = site.plane.all::<CSINode>().get(NODE).await?.spec.drivers;
-    assert_eq!(left.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["vendor.example"]);
+    assert_eq!(
+        left.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
+        ["vendor.example"]
+    );
     site.say(&["node", "admit", NODE]).await?;
     site.published(NODE, true).await?;
     // The driver leaves the node: its csi-edge comes back with another one.
@@ -376,7 +409,8 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
 }
 
 fn create_for(uid: &str) -> Vec<u8> {
-    let mut request = csi::CreateVolumeRequest::decode(&*create(&format!("pvc-{uid}"))).unwrap_or_default();
+    let mut request =
+        csi::CreateVolumeRequest::decode(&*create(&format!("pvc-{uid}"))).unwrap_or_default();
     for (key, value) in [("pvc/name", "data"), ("pvc/namespace", "default"), ("pv/name", "pv-1")] {
         request.parameters.insert(format!("csi.storage.k8s.io/{key}"), value.into());
     }
@@ -401,7 +435,8 @@ async fn an_outage_costs_no_call_and_what_came_meanwhile_is_done_after_it() -> a
     site.plane.kill_apiserver().await?;
     site.logged("Kubernetes is away").await?;
     let begun = tokio::time::Instant::now();
-    let answer = site.world.front().await?.call(&controller("CreateVolume"), &create("meanwhile")).await?;
+    let answer =
+        site.world.front().await?.call(&controller("CreateVolume"), &create("meanwhile")).await?;
     created(&answer)?;
     assert!(begun.elapsed() < Duration::from_secs(5), "a call waited for Kubernetes");
     site.say(&["node", "remove", NODE, "--yes"]).await?;
@@ -424,10 +459,14 @@ async fn claims_and_volumes_are_told_what_is_the_matter() -> anyhow::Result<()> 
     });
     site.plane.make::<PersistentVolume>(volume, "admin").await?;
     let uid = data.uid().context("no uid")?;
-    let answer = site.world.front().await?.call(&controller("CreateVolume"), &create_for(&uid)).await?;
+    let answer =
+        site.world.front().await?.call(&controller("CreateVolume"), &create_for(&uid)).await?;
     let made = created(&answer)?;
     let shown: Value = serde_json::from_str(&site.say(&["volumes", "-o", "json"]).await?)?;
-    assert_eq!((&shown[0]["claim_name"], &shown[0]["persistent_volume"]), (&json!("data"), &json!("pv-1")));
+    assert_eq!(
+        (&shown[0]["claim_name"], &shown[0]["persistent_volume"]),
+        (&json!("data"), &json!("pv-1"))
+    );
     site.logged("default/data").await?;
     // The edge goes, and a claim waits for it.
     site.world.edge.signal(rustix::process::Signal::KILL)?;
@@ -444,7 +483,8 @@ async fn claims_and_volumes_are_told_what_is_the_matter() -> anyhow::Result<()> 
     assert_eq!(event.regarding.and_then(|about| about.uid), Some(uid));
     site.plane.event("EdgeRemoved", "waits").await?;
     let told = site.plane.all::<Event>().list(&ListParams::default()).await?.items;
-    let of = |reason: &str| told.iter().filter(|event| event.reason.as_deref() == Some(reason)).count();
+    let of =
+        |reason: &str| told.iter().filter(|event| event.reason.as_deref() == Some(reason)).count();
     assert_eq!((of("EdgeAway"), of("VolumeLost")), (2, 2), "each once");
     site.plane.stop().await?;
     site.world.cloud.process.stop(START).await

@@ -87,7 +87,11 @@ async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     let all = async { tokio::try_join!(closed(tcp), closed(after_tls), slow, wss) };
     timeout(HANDSHAKE + Duration::from_secs(3), all).await??;
     timeout(Duration::from_secs(3), silent.closed()).await?;
-    assert!(begun.elapsed() >= HANDSHAKE - Duration::from_millis(100), "too soon: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= HANDSHAKE - Duration::from_millis(100),
+        "too soon: {:?}",
+        begun.elapsed()
+    );
     drop(endpoint);
     for world in worlds {
         world.cloud.process.logged("did not answer within 10s").await?;
@@ -103,13 +107,18 @@ async fn an_address_has_so_many_connections_and_no_more() -> anyhow::Result<()> 
         let dir = tempfile::tempdir()?;
         let config = dir.path().join("cloud.toml");
         publish(&config, b"[limits]\nconnections_per_address = 2\n", 0o600, Existing::Keep)?;
-        let world = World::with(transport, &["--config", &config.display().to_string()], &[]).await?;
+        let world =
+            World::with(transport, &["--config", &config.display().to_string()], &[]).await?;
         let second = world.dial().await?;
         let third = world.dial().await.err();
         let text = third.map(|error| format!("{error:#}")).unwrap_or_default();
         assert!(!text.is_empty(), "a third connection was taken");
         world.cloud.process.logged("127.0.0.1").await?;
-        world.cloud.process.logged("has 2 connections, which is the limit (connections_per_address)").await?;
+        world
+            .cloud
+            .process
+            .logged("has 2 connections, which is the limit (connections_per_address)")
+            .await?;
         second.close("done").await;
         let room = until("there is room again", || world.dial()).await?;
         room.close("done").await;
@@ -125,7 +134,9 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
         let world = World::new(transport).await?;
         let mut link = world.dial().await?;
         link.send(&Message::Hello(hello(NODE)?)).await?;
-        let Event::Message(Message::Welcome(welcome)) = link.next().await else { panic!("not welcome") };
+        let Event::Message(Message::Welcome(welcome)) = link.next().await else {
+            panic!("not welcome")
+        };
         assert_eq!(welcome.backoff_cap_ms, Some(2000), "what a small fleet is told");
         // Only the cloud welcomes.
         let welcome = Welcome {
@@ -163,12 +174,16 @@ async fn a_control_message_that_is_too_large_is_named_to_both_sides() -> anyhow:
 }
 
 #[tokio::test]
-async fn an_edge_opens_one_stream_and_no_bulk_connection_that_nobody_asked_for() -> anyhow::Result<()> {
+async fn an_edge_opens_one_stream_and_no_bulk_connection_that_nobody_asked_for()
+-> anyhow::Result<()> {
     let world = World::new(TRANSPORTS[1]).await?;
     let (_endpoint, connection) = quinn_connection(&world).await?;
     let _first = connection.open_bi().await?;
     assert!(timeout(QUIET, connection.open_bi()).await.is_err(), "a second stream was let in");
-    assert!(timeout(QUIET, connection.open_uni()).await.is_err(), "a stream of one direction was let in");
+    assert!(
+        timeout(QUIET, connection.open_uni()).await.is_err(),
+        "a stream of one direction was let in"
+    );
     assert_eq!(connection.max_datagram_size(), None);
     untouched(&world).await?;
     world.stop().await?;
@@ -189,7 +204,10 @@ async fn headers_that_are_too_large_end_that_call_only() -> anyhow::Result<()> {
         let large = "x".repeat(70 * 1024);
         let body = proto::csi::frame::frame(&[]);
         let refused = front.send(&controller("GetCapacity"), body, &[("large", &large)]).await;
-        assert!(refused.is_err() || refused.is_ok_and(|answer| answer.code() != Code::Ok), "it was taken");
+        assert!(
+            refused.is_err() || refused.is_ok_and(|answer| answer.code() != Code::Ok),
+            "it was taken"
+        );
         assert_eq!(front.call(&controller("GetCapacity"), &[]).await?.code(), Code::Ok);
     }
     let calls = world.driver.calls_of("GetCapacity");

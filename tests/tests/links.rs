@@ -47,7 +47,10 @@ async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<
             "the cloud's log does not say it"
         );
         // The good link that was there is untouched.
-        assert_eq!(world.front().await?.call(&controller("GetCapacity"), &[]).await?.code(), Code::Ok);
+        assert_eq!(
+            world.front().await?.call(&controller("GetCapacity"), &[]).await?.code(),
+            Code::Ok
+        );
         world.stop().await?;
     }
     Ok(())
@@ -96,7 +99,8 @@ async fn garbage_before_the_hello_ends_that_link_only() -> anyhow::Result<()> {
         let tcp = tokio::net::TcpStream::connect(&at).await?;
         let name = rustls::pki_types::ServerName::try_from("127.0.0.1")?;
         let stream = tokio_rustls::TlsConnector::from(tls.clone()).connect(name, tcp).await?;
-        let (mut socket, _) = tokio_tungstenite::client_async(format!("wss://{at}/link"), stream).await?;
+        let (mut socket, _) =
+            tokio_tungstenite::client_async(format!("wss://{at}/link"), stream).await?;
         // The cloud may close while a large one is still being sent.
         let _ = socket.send(message).await;
         let closed = async { while let Some(Ok(_)) = socket.next().await {} };
@@ -128,7 +132,8 @@ async fn garbage_on_quics_first_stream_ends_that_link_only() -> anyhow::Result<(
 }
 
 #[tokio::test]
-async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older() -> anyhow::Result<()> {
+async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older()
+-> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let mut world = World::new(transport).await?;
         let front = world.front().await?;
@@ -145,7 +150,8 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
             use prost::Message as _;
             let segments = [("topology.edge-csi.io/node".to_owned(), node.to_owned())].into();
             let accessible_topology = Some(proto::csi::Topology { segments });
-            proto::csi::GetCapacityRequest { accessible_topology, ..Default::default() }.encode_to_vec()
+            proto::csi::GetCapacityRequest { accessible_topology, ..Default::default() }
+                .encode_to_vec()
         };
         let answer = front.call(&controller("GetCapacity"), &asks("n2")).await?;
         assert_eq!(answer.code(), Code::Ok, "n2 is still n2's: {}", answer.status());
@@ -157,7 +163,9 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
             Ok(())
         })
         .await?;
-        assert!(world.cloud.process.log_tail().contains("calls itself otherwise than its certificate"));
+        assert!(
+            world.cloud.process.log_tail().contains("calls itself otherwise than its certificate")
+        );
         second.stop(START).await?;
         serving.stop().await;
         world.stop().await?;
@@ -217,7 +225,10 @@ async fn an_edge_that_falls_silent_is_given_up_and_comes_back() -> anyhow::Resul
         world.cloud.process.logged("sign of life").await?;
         let took = begun.elapsed();
         // The rest is the machine's.
-        assert!(took < Duration::from_millis(3500), "{transport}: noticed after {took:?} and not after 2 s");
+        assert!(
+            took < Duration::from_millis(3500),
+            "{transport}: noticed after {took:?} and not after 2 s"
+        );
         world.edge.signal(Signal::CONT)?;
         let front = world.front().await?;
         until("the edge is back", || async {
@@ -241,7 +252,10 @@ async fn a_cloud_that_falls_silent_is_given_up_by_the_edge() -> anyhow::Result<(
         world.edge.logged("no link; dialing again").await?;
         world.edge.logged("sign of life").await?;
         let took = begun.elapsed();
-        assert!(took < Duration::from_millis(3500), "{transport}: noticed after {took:?} and not after 2 s");
+        assert!(
+            took < Duration::from_millis(3500),
+            "{transport}: noticed after {took:?} and not after 2 s"
+        );
         world.cloud.process.signal(Signal::CONT)?;
         world.edge.line_starting("linked ", START).await?;
         world.stop().await?;

@@ -48,7 +48,8 @@ impl Nodes {
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], &["--config", &config]).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
-            let (driver, socket) = (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
+            let (driver, socket) =
+                (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
             for (_, method, fault) in faults.iter().filter(|(of, ..)| *of == at) {
                 driver.inject(method, fault.clone(), Times::All);
             }
@@ -56,7 +57,11 @@ impl Nodes {
             driver.count_from(at as u64 * 1000);
             driver.fill(EACH, 10);
             let url = cloud.urls[usize::from(at == 2)].clone();
-            nodes.push(Some((driver, serving, stand.edge(node, &url, &[(DRIVER, &socket)]).await?)));
+            nodes.push(Some((
+                driver,
+                serving,
+                stand.edge(node, &url, &[(DRIVER, &socket)]).await?,
+            )));
         }
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         until("the cloud learns of the driver", || ready(&front)).await?;
@@ -77,7 +82,10 @@ impl Nodes {
                 ensure!(answer.code() != Code::Unavailable, "{}", answer.status());
                 let message = answer.message().unwrap_or_default();
                 let said = csi::GetCapacityResponse::decode(message)?;
-                ensure!(answer.code() != Code::Ok || said.available_capacity > 0, "it is not linked");
+                ensure!(
+                    answer.code() != Code::Ok || said.available_capacity > 0,
+                    "it is not linked"
+                );
                 Ok(())
             })
             .await?;
@@ -85,7 +93,10 @@ impl Nodes {
         Ok(())
     }
 
-    #[expect(clippy::unwrap_used, reason = "a helper of tests, for a node that they have not stopped")]
+    #[expect(
+        clippy::unwrap_used,
+        reason = "a helper of tests, for a node that they have not stopped"
+    )]
     fn driver(&self, at: usize) -> &TestDriver {
         &self.nodes[at].as_ref().unwrap().0
     }
@@ -94,7 +105,11 @@ impl Nodes {
         self.front.call(&controller(method), &request.encode_to_vec()).await
     }
 
-    async fn page(&self, max_entries: i32, token: &str) -> anyhow::Result<csi::ListVolumesResponse> {
+    async fn page(
+        &self,
+        max_entries: i32,
+        token: &str,
+    ) -> anyhow::Result<csi::ListVolumesResponse> {
         let request = csi::ListVolumesRequest { max_entries, starting_token: token.into() };
         let answer = self.call("ListVolumes", &request).await?;
         ensure!(answer.code() == Code::Ok, "{}", answer.status());
@@ -140,7 +155,11 @@ impl Nodes {
 }
 
 fn ids(list: &csi::ListVolumesResponse) -> Vec<String> {
-    list.entries.iter().flat_map(|entry| &entry.volume).map(|volume| volume.volume_id.clone()).collect()
+    list.entries
+        .iter()
+        .flat_map(|entry| &entry.volume)
+        .map(|volume| volume.volume_id.clone())
+        .collect()
 }
 
 /// Raw entries, by the id in them.
@@ -149,7 +168,8 @@ fn raw(answer: &Bytes) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     for field in proto::csi::wire::fields(answer) {
         let field = field?;
         if let (1, Some(entry)) = (field.number, field.content) {
-            let volume = csi::list_volumes_response::Entry::decode(entry)?.volume.context("no volume")?;
+            let volume =
+                csi::list_volumes_response::Entry::decode(entry)?.volume.context("no volume")?;
             raw.insert(volume.volume_id, entry.to_vec());
         }
     }
@@ -209,7 +229,8 @@ async fn pages_are_stable_whatever_happens_between_them() -> anyhow::Result<()> 
     assert!(stayed.is_subset(&once), "lost: {:?}", stayed.difference(&once));
     assert!(once.is_disjoint(&deleted));
     for token in ["invalid-token", "1", "ZWRnZS1jc2kBc2E"] {
-        let request = csi::ListVolumesRequest { starting_token: token.into(), ..Default::default() };
+        let request =
+            csi::ListVolumesRequest { starting_token: token.into(), ..Default::default() };
         let status = nodes.call("ListVolumes", &request).await?.status();
         assert_eq!(status.code(), Code::Aborted, "{token}: {status}");
     }
@@ -249,11 +270,14 @@ async fn a_node_that_is_away_is_listed_with_what_was_known_of_it() -> anyhow::Re
             nodes = nodes.restart().await?;
         }
         let list = until("the list is whole", || nodes.page(0, "")).await?;
-        assert_eq!(ids(&list).into_iter().collect::<BTreeSet<_>>(), all, "after a restart: {restart}");
-        let attached = list
-            .entries
-            .iter()
-            .find(|entry| entry.volume.as_ref().is_some_and(|volume| volume.volume_id == volume_id));
+        assert_eq!(
+            ids(&list).into_iter().collect::<BTreeSet<_>>(),
+            all,
+            "after a restart: {restart}"
+        );
+        let attached = list.entries.iter().find(|entry| {
+            entry.volume.as_ref().is_some_and(|volume| volume.volume_id == volume_id)
+        });
         let status = attached.and_then(|entry| entry.status.clone()).unwrap_or_default();
         assert_eq!(status.published_node_ids, ["n3"]);
     }
@@ -267,7 +291,10 @@ async fn a_node_that_was_never_listed_makes_the_list_unavailable() -> anyhow::Re
     let list = csi::ListVolumesRequest::default();
     let status = nodes.call("ListVolumes", &list).await?.status();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.message().contains("n2") && status.message().contains("the pool is gone"), "{status}");
+    assert!(
+        status.message().contains("n2") && status.message().contains("the pool is gone"),
+        "{status}"
+    );
     assert!(!status.message().contains("n1"), "{status}");
     nodes.driver(1).clear_faults();
     assert_eq!(nodes.listed().await?, nodes.there());
@@ -319,19 +346,25 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
     let mut cut = BTreeSet::new();
     for at in 0..NODES.len() {
         let source_volume_id = nodes.driver(at).volumes()[0].volume_id.clone();
-        let request =
-            csi::CreateSnapshotRequest { source_volume_id, name: format!("s{at}"), ..Default::default() };
+        let request = csi::CreateSnapshotRequest {
+            source_volume_id,
+            name: format!("s{at}"),
+            ..Default::default()
+        };
         let answer = nodes.call("CreateSnapshot", &request).await?;
         let made = csi::CreateSnapshotResponse::decode(answer.message().context("no snapshot")?)?;
         cut.insert(made.snapshot.context("no snapshot")?.snapshot_id);
     }
     let (mut seen, mut starting_token) = (Vec::new(), String::new());
     loop {
-        let request = csi::ListSnapshotsRequest { max_entries: 1, starting_token, ..Default::default() };
+        let request =
+            csi::ListSnapshotsRequest { max_entries: 1, starting_token, ..Default::default() };
         let answer = nodes.call("ListSnapshots", &request).await?;
         let page = csi::ListSnapshotsResponse::decode(answer.message().context("no list")?)?;
         assert!(page.entries.len() <= 1);
-        seen.extend(page.entries.into_iter().filter_map(|entry| entry.snapshot).map(|s| s.snapshot_id));
+        seen.extend(
+            page.entries.into_iter().filter_map(|entry| entry.snapshot).map(|s| s.snapshot_id),
+        );
         starting_token = page.next_token;
         if starting_token.is_empty() {
             break;
@@ -347,7 +380,9 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
                 ..Default::default()
             };
             let answer = nodes.call("ControllerListVolumeHealth", &request).await?;
-            let page = csi::ControllerListVolumeHealthResponse::decode(answer.message().context("no list")?)?;
+            let page = csi::ControllerListVolumeHealthResponse::decode(
+                answer.message().context("no list")?,
+            )?;
             assert!(most == 0 || page.entries.len() <= 2);
             seen.extend(page.entries.into_iter().map(|health| health.volume_id));
             starting_token = page.next_token;
@@ -364,7 +399,8 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
 async fn capacity(nodes: &Nodes) -> anyhow::Result<i64> {
     let answer = nodes.call("GetCapacity", &csi::GetCapacityRequest::default()).await?;
     ensure!(answer.code() == Code::Ok, "{}", answer.status());
-    Ok(csi::GetCapacityResponse::decode(answer.message().context("no capacity")?)?.available_capacity)
+    Ok(csi::GetCapacityResponse::decode(answer.message().context("no capacity")?)?
+        .available_capacity)
 }
 
 #[tokio::test]
@@ -396,7 +432,11 @@ async fn capacity_is_the_sum_and_one_slow_node_holds_nobody_up() -> anyhow::Resu
     assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "no such class"));
     nodes.driver(2).inject("GetCapacity", Fault::error(Code::Internal, "just now"), Times::Next(1));
     assert_eq!(capacity(&nodes).await?, all - one, "one that fails counts with what it said last");
-    nodes.driver(2).inject("GetCapacity", Fault::error(Code::Unimplemented, "none"), Times::Next(1));
+    nodes.driver(2).inject(
+        "GetCapacity",
+        Fault::error(Code::Unimplemented, "none"),
+        Times::Next(1),
+    );
     let status = nodes.call("GetCapacity", &csi::GetCapacityRequest::default()).await?.status();
     assert_eq!(status.code(), Code::Unimplemented, "{status}");
     nodes.stop().await

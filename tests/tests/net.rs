@@ -29,17 +29,25 @@ async fn calls_and_lists_arrive_whole_over_a_bad_network() {
         let front = world.front().await.unwrap();
         for n in 0..10 {
             let begun = Instant::now();
-            let made = front.call(&controller("CreateVolume"), &create(&format!("v{n}"))).await.unwrap();
-            assert!(begun.elapsed() >= SHAPE.delay * 2, "{scheme}: the call went round the network");
+            let made =
+                front.call(&controller("CreateVolume"), &create(&format!("v{n}"))).await.unwrap();
+            assert!(
+                begun.elapsed() >= SHAPE.delay * 2,
+                "{scheme}: the call went round the network"
+            );
             let id = created(&made).unwrap().volume_id;
             let deleted = front.call(&controller("DeleteVolume"), &delete(&id)).await.unwrap();
             assert_eq!(deleted.code(), Code::Ok, "{scheme}: {}", deleted.status());
         }
         let there = front.call(&controller("ListVolumes"), &[]).await.unwrap();
-        let here = world.direct().await.unwrap().call(&controller("ListVolumes"), &[]).await.unwrap();
+        let here =
+            world.direct().await.unwrap().call(&controller("ListVolumes"), &[]).await.unwrap();
         assert!(there.body == here.body, "{scheme}: the list is the driver's, byte for byte");
         let [to_edge, to_cloud] = world.stand.net().unwrap().counts();
-        assert!(to_edge.lost + to_cloud.lost > 0, "{scheme}: nothing was lost: {to_edge:?} {to_cloud:?}");
+        assert!(
+            to_edge.lost + to_cloud.lost > 0,
+            "{scheme}: nothing was lost: {to_edge:?} {to_cloud:?}"
+        );
         world.stop().await.unwrap();
     }
 }

@@ -81,7 +81,8 @@ impl Node {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let handlers = Handlers { vm: set(&["kata", "kata-rs"]), typed: set(&["kata-rs"]) };
         let runtimes = Arc::new(Runtimes::new(roots, PATIENCE));
-        let plugin = Plugin { state: dir.path().to_owned(), index: "10".into(), handlers, runtimes };
+        let plugin =
+            Plugin { state: dir.path().to_owned(), index: "10".into(), handlers, runtimes };
         let node = Self { dir, plugin };
         for (name, kind) in [("block", Kind::Block), ("vfio", Kind::Vfio), ("spdk", Kind::Spdk)] {
             node.publish(name, kind);
@@ -178,6 +179,9 @@ async fn containers_get_their_typed_mounts_or_are_not_made() {
     // The container runtime is started again.
     drop(runtime);
     let mut runtime = Runtime::start(&socket).unwrap().with_plugin().await;
-    refused(&runtime.create("runc", "sandbox-3", &target("block")).await, "is handed to VMs directly");
+    refused(
+        &runtime.create("runc", "sandbox-3", &target("block")).await,
+        "is handed to VMs directly",
+    );
     tasks.give_up();
 }

@@ -36,7 +36,8 @@ fn refused(outcome: anyhow::Result<()>, with: Code, words: &[&str]) {
 async fn staged(pair: &Pair) -> anyhow::Result<Volume> {
     let capability = mount(Mode::SingleNodeMultiWriter, "ext4", "");
     let volume =
-        until("a volume", || async { pair.create("data", &CLASS, capability.clone()).await }).await?;
+        until("a volume", || async { pair.create("data", &CLASS, capability.clone()).await })
+            .await?;
     for node in [0, 1] {
         pair.stage(node, &volume).await?;
     }
@@ -53,7 +54,10 @@ async fn is_the_first_nodes(pair: &Pair, volume: &Volume) -> anyhow::Result<()> 
     .await?;
     until("the other one is linked", || async {
         let (code, why) = code(pair.publish(1, volume, "uid-2").await);
-        ensure!(code == Code::FailedPrecondition && why.contains("node n1 has it"), "{code:?} {why}");
+        ensure!(
+            code == Code::FailedPrecondition && why.contains("node n1 has it"),
+            "{code:?} {why}"
+        );
         Ok(())
     })
     .await
@@ -83,13 +87,23 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
         (&owners[0]["id"], &owners[0]["holder_node"]),
         (&Value::from(&*volume.id), &Value::from("n1"))
     );
-    assert_eq!((&owners[0]["holder_pod"], &owners[0]["linked"]), (&"uid-1".into(), &true.into()), "{owners}");
+    assert_eq!(
+        (&owners[0]["holder_pod"], &owners[0]["linked"]),
+        (&"uid-1".into(), &true.into()),
+        "{owners}"
+    );
     let volumes = pair.json(&["volumes"]).await?;
     assert_eq!(volumes[0]["holder_node"], "n1", "{volumes}");
-    refused(pair.delete(&volume).await, Code::FailedPrecondition, &["node n1 has it for pod uid-1"]);
-    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--yes", "--node"];
+    refused(
+        pair.delete(&volume).await,
+        Code::FailedPrecondition,
+        &["node n1 has it for pod uid-1"],
+    );
+    let release =
+        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--yes", "--node"];
     for (node, why) in [("n1", "n1 is linked"), ("n2", "n1 has it, and not n2")] {
-        let error = pair.say(&[&release[..], &[node]].concat()).await.err().context("it was taken")?;
+        let error =
+            pair.say(&[&release[..], &[node]].concat()).await.err().context("it was taken")?;
         assert!(format!("{error:#}").contains(why), "{error:#}");
     }
     pair.unpublish(0, &volume, "uid-1").await?;
@@ -103,7 +117,8 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back() -> anyhow::Result<()> {
+async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back()
+-> anyhow::Result<()> {
     let mut pair = Pair::new().await?;
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
@@ -118,7 +133,11 @@ async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back(
     until("it is served", || pair.publish(0, &volume, "uid-3")).await?;
     pair.unpublish(0, &volume, "uid-3").await?;
     // It is free there, and nobody knows.
-    refused(pair.publish(1, &volume, "uid-2").await, Code::FailedPrecondition, &["node n1", "has no link"]);
+    refused(
+        pair.publish(1, &volume, "uid-2").await,
+        Code::FailedPrecondition,
+        &["node n1", "has no link"],
+    );
     pair.mend(0);
     until("it has let go", || pair.publish(1, &volume, "uid-2")).await?;
     // What is new to a node cannot be had while it is cut off.
@@ -134,7 +153,8 @@ async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back(
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_back() -> anyhow::Result<()> {
+async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_back()
+-> anyhow::Result<()> {
     let mut pair = Pair::new().await?;
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
@@ -163,7 +183,10 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     let is_refused = || async {
         let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
         let words = ["it was taken from this node", "node n2 has it for pod uid-2"];
-        ensure!(code == Code::Unavailable && words.iter().all(|word| why.contains(word)), "{code:?} {why}");
+        ensure!(
+            code == Code::Unavailable && words.iter().all(|word| why.contains(word)),
+            "{code:?} {why}"
+        );
         Ok(())
     };
     until("it is refused", is_refused).await?;
@@ -178,7 +201,10 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     pair.unpublish(0, &volume, "uid-1").await?;
     until("it is an ordinary node again", || async {
         let (code, why) = code(pair.publish(0, &volume, "uid-1").await);
-        ensure!(code == Code::FailedPrecondition && why.contains("node n2 has it"), "{code:?} {why}");
+        ensure!(
+            code == Code::FailedPrecondition && why.contains("node n2 has it"),
+            "{code:?} {why}"
+        );
         Ok(())
     })
     .await?;
@@ -188,24 +214,33 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     assert!(owners[0]["holder_epoch"].as_u64() > owners[0]["broken"].as_u64(), "{owners}");
     pair.unpublish(0, &volume, "uid-1").await?;
     pair.end(&volume).await?;
-    assert_eq!(pair.json(&["owners"]).await?, Value::Array(Vec::new()), "it is forgotten with the volume");
+    assert_eq!(
+        pair.json(&["owners"]).await?,
+        Value::Array(Vec::new()),
+        "it is forgotten with the volume"
+    );
     pair.stop().await
 }
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends() -> anyhow::Result<()> {
+async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends()
+-> anyhow::Result<()> {
     let pair = Pair::new().await?;
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     let guest = std::fs::File::open(pair.device()?)?;
     pair.cut(0).await?;
-    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    let release =
+        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
     pair.say(&release).await?;
     pair.mend(0);
     until("it is told", || async {
         let shown = pair.direct(0, &["inspect", &volume.id]).await?;
-        ensure!(shown.contains("taken from this node") && shown.contains("is nobody's now"), "{shown}");
+        ensure!(
+            shown.contains("taken from this node") && shown.contains("is nobody's now"),
+            "{shown}"
+        );
         Ok(())
     })
     .await?;
@@ -222,13 +257,14 @@ async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends(
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_has_it() -> anyhow::Result<()>
-{
+async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_has_it()
+-> anyhow::Result<()> {
     let mut pair = Pair::new().await?;
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.power_off(0).await?;
-    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    let release =
+        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
     pair.say(&release).await?;
     pair.publish(1, &volume, "uid-2").await?;
     pair.power_on(0).await?;
@@ -255,7 +291,8 @@ async fn a_guest_that_runs_with_a_fenced_volume_is_the_last_one() -> anyhow::Res
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.cut(0).await?;
-    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    let release =
+        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
     pair.say(&release).await?;
     pair.publish(1, &volume, "uid-2").await?;
     let shown = pair.shown(0).await?;
@@ -291,7 +328,11 @@ async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_its_volume_fro
     // The node is off, and its pod is given up meanwhile.
     pair.publish(0, &volume, "uid-1").await?;
     pair.power_off(0).await?;
-    refused(pair.publish(1, &volume, "uid-2").await, Code::FailedPrecondition, &["node n1", "has no link"]);
+    refused(
+        pair.publish(1, &volume, "uid-2").await,
+        Code::FailedPrecondition,
+        &["node n1", "has no link"],
+    );
     pair.forget_pod(0, "uid-1")?;
     pair.power_on(0).await?;
     until("it has let go", || pair.publish(1, &volume, "uid-2")).await?;
@@ -349,7 +390,10 @@ async fn a_cloud_that_is_killed_while_it_gives_a_volume_gives_it_to_one() -> any
     until("it is published", || pair.publish(0, &volume, "uid-1")).await?;
     until("the other one is linked, and refused", || async {
         let (code, why) = code(pair.publish(1, &volume, "uid-2").await);
-        ensure!(code == Code::FailedPrecondition && why.contains("node n1 has it"), "{code:?} {why}");
+        ensure!(
+            code == Code::FailedPrecondition && why.contains("node n1 has it"),
+            "{code:?} {why}"
+        );
         Ok(())
     })
     .await?;
@@ -404,7 +448,10 @@ impl Attacher {
             volume_id: self.volume_id.clone(),
             node_id: node.into(),
             volume_capability: Some(mount(Mode::SingleNodeMultiWriter, "", "")),
-            volume_context: class.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            volume_context: class
+                .iter()
+                .map(|(key, value)| ((*key).into(), (*value).into()))
+                .collect(),
             ..Default::default()
         };
         self.front.call(&controller("ControllerPublishVolume"), &request.encode_to_vec()).await
@@ -412,7 +459,8 @@ impl Attacher {
 
     async fn detach(&self, node: &str) -> anyhow::Result<RawAnswer> {
         let (volume_id, node_id) = (self.volume_id.clone(), node.into());
-        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let request =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.front.call(&controller("ControllerUnpublishVolume"), &request.encode_to_vec()).await
     }
 }
@@ -444,7 +492,8 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
     }
     let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
     until("the cloud learns of the driver", || ready(&front)).await?;
-    let volume_id = created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
+    let volume_id =
+        created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
     let attacher = Attacher { front, volume_id };
     until("the cloud knows both nodes", || async {
         for (node, code) in [("id-1", Code::Ok), ("id-2", Code::FailedPrecondition)] {
@@ -454,12 +503,17 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
         Ok(())
     })
     .await?;
-    let calls =
-        || drivers.iter().map(|driver| driver.calls_of("ControllerPublishVolume").len()).sum::<usize>();
+    let calls = || {
+        drivers.iter().map(|driver| driver.calls_of("ControllerPublishVolume").len()).sum::<usize>()
+    };
     let before = calls();
     let answer = attacher.attach("id-2", &CLASS).await?;
     is(&answer, Code::FailedPrecondition);
-    assert!(answer.status().message().contains("attached to node n1 since 20"), "{}", answer.status());
+    assert!(
+        answer.status().message().contains("attached to node n1 since 20"),
+        "{}",
+        answer.status()
+    );
     assert_eq!(calls(), before, "the driver was asked");
     is(&attacher.attach("id-1", &CLASS).await?, Code::Ok);
     is(&attacher.detach("id-2").await?, Code::Ok);

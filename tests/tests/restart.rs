@@ -7,7 +7,8 @@ use tests::stand::STOP;
 use tests::world::{DRIVER, NODE, TRANSPORTS, World};
 
 #[tokio::test]
-async fn an_edge_learns_from_the_next_cloud_that_its_link_died_with_the_last() -> anyhow::Result<()> {
+async fn an_edge_learns_from_the_next_cloud_that_its_link_died_with_the_last() -> anyhow::Result<()>
+{
     let world = World::new(TRANSPORTS[1]).await?;
     let url = world.url().to_owned();
     let World { stand, cloud, mut edge, .. } = world;

@@ -45,7 +45,8 @@ impl Nodes {
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], more).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
-            let (driver, socket) = (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
+            let (driver, socket) =
+                (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
             let serving = driver.serve(Path::new(&socket))?;
             let url = cloud.urls[usize::from(at == 2)].clone();
             // No two nodes give the same ids.
@@ -81,8 +82,10 @@ impl Nodes {
 
     /// The nodes that got a call of this method since the last time this was asked.
     fn who_got(&self, method: &str) -> Vec<&'static str> {
-        let got =
-            NODES.iter().zip(&self.nodes).filter(|(_, (driver, ..))| !driver.calls_of(method).is_empty());
+        let got = NODES
+            .iter()
+            .zip(&self.nodes)
+            .filter(|(_, (driver, ..))| !driver.calls_of(method).is_empty());
         let got = got.map(|(node, _)| *node).collect();
         self.nodes.iter().for_each(|(driver, ..)| driver.forget_calls());
         got
@@ -99,7 +102,8 @@ impl Nodes {
         for node in NODES {
             until("all nodes are back", || async {
                 let answer = back.call("GetCapacity", &back.capacity(node)).await?;
-                let capacity = csi::GetCapacityResponse::decode(answer.message().context("no answer")?)?;
+                let capacity =
+                    csi::GetCapacityResponse::decode(answer.message().context("no answer")?)?;
                 anyhow::ensure!(capacity.available_capacity > 0, "{node} is not");
                 Ok(())
             })
@@ -124,8 +128,10 @@ fn topology(node: &str) -> csi::Topology {
 fn create_at(name: &str, nodes: &[&str]) -> anyhow::Result<csi::CreateVolumeRequest> {
     let mut request = csi::CreateVolumeRequest::decode(create(name).as_slice())?;
     let preferred: Vec<_> = nodes.iter().map(|node| topology(node)).collect();
-    request.accessibility_requirements =
-        Some(csi::TopologyRequirement { requisite: preferred.iter().rev().cloned().collect(), preferred });
+    request.accessibility_requirements = Some(csi::TopologyRequirement {
+        requisite: preferred.iter().rev().cloned().collect(),
+        preferred,
+    });
     Ok(request)
 }
 
@@ -154,8 +160,9 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
         // A volume out of a snapshot is made where that is, whatever else is asked.
         let mut restore = create_at(&format!("r-{name}"), &["n1", "n2", "n3"])?;
         let source = volume_content_source::SnapshotSource { snapshot_id: snapshot_id.clone() };
-        restore.volume_content_source =
-            Some(csi::VolumeContentSource { r#type: Some(volume_content_source::Type::Snapshot(source)) });
+        restore.volume_content_source = Some(csi::VolumeContentSource {
+            r#type: Some(volume_content_source::Type::Snapshot(source)),
+        });
         assert_eq!(nodes.call("CreateVolume", &restore).await?.code(), Code::Ok);
         assert_eq!(nodes.who_got("CreateVolume"), [home]);
         // Even if the scheduler, which knows nothing of snapshots, wants it elsewhere: a driver would refuse that.
@@ -199,7 +206,8 @@ async fn a_volume_that_names_no_node_is_spread_or_pinned() -> anyhow::Result<()>
 
 /// CSI: "Unable to provision in accessible_topology"; nothing was ever sent anywhere.
 #[tokio::test]
-async fn a_topology_that_no_node_has_is_exhausted_and_one_that_is_away_is_not() -> anyhow::Result<()> {
+async fn a_topology_that_no_node_has_is_exhausted_and_one_that_is_away_is_not() -> anyhow::Result<()>
+{
     let mut nodes = Nodes::new(&[]).await?;
     let status = nodes.call("CreateVolume", &create_at("elsewhere", &["n9"])?).await?.status();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
@@ -248,7 +256,8 @@ async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
 /// A driver answers OK when it is told to delete what it does not have, so one node's word is not enough.
 /// The suite asks so, and a single node's driver would say so.
 #[tokio::test]
-async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known() -> anyhow::Result<()> {
+async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known()
+-> anyhow::Result<()> {
     let nodes = Nodes::new(&[]).await?;
     let (volume_id, node_id) = ("strange".to_owned(), "n1".to_owned());
     let whole = csi::ControllerPublishVolumeRequest {
@@ -263,8 +272,10 @@ async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known()
     assert_eq!(code("ControllerPublishVolume", whole.encode_to_vec()).await?, Code::NotFound);
     let no_node = csi::ControllerPublishVolumeRequest { node_id: String::new(), ..whole.clone() };
     let no_capability = csi::ControllerPublishVolumeRequest { volume_capability: None, ..whole };
-    let nothing =
-        csi::ValidateVolumeCapabilitiesRequest { volume_id: volume_id.clone(), ..Default::default() };
+    let nothing = csi::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume_id.clone(),
+        ..Default::default()
+    };
     let no_size = csi::ControllerExpandVolumeRequest { volume_id, ..Default::default() };
     for (method, request) in [
         ("ControllerPublishVolume", no_node.encode_to_vec()),
@@ -291,7 +302,11 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
     // No word is final while another node may still do it, whichever answers first.
     for (slow, busy) in [(0, 1), (1, 0)] {
         nodes.nodes[slow].0.slow(Duration::from_millis(200), Duration::ZERO);
-        nodes.nodes[busy].0.inject("DeleteVolume", Fault::error(Code::Aborted, "it is busy"), Times::Next(1));
+        nodes.nodes[busy].0.inject(
+            "DeleteVolume",
+            Fault::error(Code::Aborted, "it is busy"),
+            Times::Next(1),
+        );
         let refusal = Fault::error(Code::FailedPrecondition, "it is in use");
         nodes.nodes[1 - busy].0.inject("DeleteVolume", refusal, Times::Next(1));
         let open = nodes.front.call(&controller("DeleteVolume"), &delete("never")).await?.status();
@@ -318,7 +333,8 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
     let at_n3 = |name: &str| create_at(name, &["n3"]).map(|request| request.encode_to_vec());
     nodes.nodes[2].0.inject("CreateVolume", Fault::Hang, Times::Next(1));
     let sent = proto::csi::frame::frame(&at_n3("sent")?);
-    let hung = nodes.front.send(&controller("CreateVolume"), sent, &[("grpc-timeout", "300m")]).await?;
+    let hung =
+        nodes.front.send(&controller("CreateVolume"), sent, &[("grpc-timeout", "300m")]).await?;
     assert_eq!(hung.code(), Code::DeadlineExceeded, "{}", hung.status());
     let (_, _hangs, edge) = nodes.nodes.pop().context("no node")?;
     edge.kill().await?;
@@ -328,7 +344,8 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
         tries.set(tries.get() + 1);
         let request = proto::csi::frame::frame(&at_n3(&format!("never-sent-{}", tries.get()))?);
         let deadline = [("grpc-timeout", "300m")];
-        let status = nodes.front.send(&controller("CreateVolume"), request, &deadline).await?.status();
+        let status =
+            nodes.front.send(&controller("CreateVolume"), request, &deadline).await?.status();
         anyhow::ensure!(status.code() == Code::ResourceExhausted, "{status}");
         Ok(())
     })
@@ -363,7 +380,11 @@ async fn any_id_that_a_driver_gives_has_its_home_also_after_a_crash() -> anyhow:
         assert_eq!(nodes.who_got("ControllerGetVolume"), ["n2"], "{id:?}");
         nodes.nodes[1].0.inject("DeleteVolume", Fault::raw(Vec::new()), Times::Next(1));
         let deleted = nodes.front.call(&controller("DeleteVolume"), &delete(id)).await?;
-        assert_eq!((deleted.code(), nodes.who_got("DeleteVolume")), (Code::Ok, vec!["n2"]), "{id:?}");
+        assert_eq!(
+            (deleted.code(), nodes.who_got("DeleteVolume")),
+            (Code::Ok, vec!["n2"]),
+            "{id:?}"
+        );
     }
     nodes.stop().await
 }
@@ -371,7 +392,8 @@ async fn any_id_that_a_driver_gives_has_its_home_also_after_a_crash() -> anyhow:
 #[tokio::test]
 async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     let nodes = Nodes::new(&[]).await?;
-    let at = |node: usize, answer| nodes.nodes[node].0.inject("CreateVolume", answer, Times::Next(1));
+    let at =
+        |node: usize, answer| nodes.nodes[node].0.inject("CreateVolume", answer, Times::Next(1));
     let without = csi::CreateVolumeResponse::default().encode_to_vec();
     for (answer, why) in [(Fault::raw(without), "without an id"), (made("", 1), "without an id")] {
         at(0, answer);
@@ -389,7 +411,11 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     let mut small = create_at("s", &["n2"])?;
     small.capacity_range = Some(csi::CapacityRange { required_bytes: 2, limit_bytes: 0 });
     assert_eq!(created(&nodes.call("CreateVolume", &small).await?)?.capacity_bytes, 1);
-    nodes.cloud.process.logged("the driver made a volume of another size than was asked for").await?;
+    nodes
+        .cloud
+        .process
+        .logged("the driver made a volume of another size than was asked for")
+        .await?;
     // Another id for a name that was made: both are known.
     at(1, made("other", 1));
     created(&nodes.call("CreateVolume", &create_at("s", &["n2"])?).await?)?;
@@ -398,7 +424,10 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     at(2, made("small", 1));
     let status = nodes.call("CreateVolume", &create_at("claim", &["n3"])?).await?.status();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(status.message().contains("n3 made \"small\", and that is the id of what n2 has"), "{status}");
+    assert!(
+        status.message().contains("n3 made \"small\", and that is the id of what n2 has"),
+        "{status}"
+    );
     nodes.who_got("CreateVolume");
     for id in ["small", "other"] {
         let get = csi::ControllerGetVolumeRequest { volume_id: id.into() };
@@ -417,7 +446,8 @@ async fn a_node_has_a_front_of_its_own_if_it_is_wished() -> anyhow::Result<()> {
     let info = front.call("/csi.v1.Node/NodeGetInfo", &[]).await?;
     let info = csi::NodeGetInfoResponse::decode(info.message().context("no answer")?)?;
     assert_eq!(info.accessible_topology.context("no topology")?.segments[TOPOLOGY_KEY], "n2");
-    let volume_id = created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
+    let volume_id =
+        created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
     assert_eq!(nodes.who_got("CreateVolume"), ["n2"]);
     let list = front.call(&controller("ListVolumes"), &[]).await?;
     assert_eq!((list.code(), nodes.who_got("ListVolumes")), (Code::Ok, vec!["n2"]));
@@ -435,8 +465,11 @@ async fn a_group_snapshot_over_several_nodes_is_refused_for_good() -> anyhow::Re
         let made = nodes.call("CreateVolume", &create_at(&format!("v-{node}"), &[node])?).await?;
         source_volume_ids.push(created(&made)?.volume_id);
     }
-    let request =
-        csi::CreateVolumeGroupSnapshotRequest { name: "g".into(), source_volume_ids, ..Default::default() };
+    let request = csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".into(),
+        source_volume_ids,
+        ..Default::default()
+    };
     let path = "/csi.v1.GroupController/CreateVolumeGroupSnapshot";
     let status = nodes.front.call(path, &request.encode_to_vec()).await?.status();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");

@@ -24,7 +24,8 @@ const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];
 async fn staged(scene: &Scene) -> anyhow::Result<Volume> {
     let capability = mount(Mode::SingleNodeSingleWriter, "ext4", "");
     let volume =
-        until("a volume", || async { Ok(scene.create("data", &CLASS, capability.clone()).await?) }).await?;
+        until("a volume", || async { Ok(scene.create("data", &CLASS, capability.clone()).await?) })
+            .await?;
     scene.stage(&volume).await?;
     Ok(volume)
 }
@@ -32,7 +33,8 @@ async fn staged(scene: &Scene) -> anyhow::Result<Volume> {
 /// The entry of a target, and the device in it.
 fn entry(scene: &Scene, target: &Path) -> anyhow::Result<(PathBuf, String)> {
     let target = target.canonicalize()?;
-    let name = base64::engine::general_purpose::URL_SAFE.encode(target.as_os_str().as_encoded_bytes());
+    let name =
+        base64::engine::general_purpose::URL_SAFE.encode(target.as_os_str().as_encoded_bytes());
     let entry = scene.root().join(name);
     let info: Value = serde_json::from_slice(&std::fs::read(entry.join("mountInfo.json"))?)?;
     Ok((entry, info["device"].as_str().context("no device")?.to_owned()))
@@ -43,7 +45,10 @@ fn shim(scene: &Scene, target: &Path, grows: bool) -> anyhow::Result<Shim> {
     let (entry, device) = entry(scene, target)?;
     std::fs::File::create(entry.join("sandbox-1"))?;
     let shim = Shim::start(&scene.sandboxes(), "sandbox-1", Dialect::Reference)?;
-    shim.has(device, Usage { total: 300 * MIB, used: 10 * MIB, inodes: 100, inodes_used: 11, grows });
+    shim.has(
+        device,
+        Usage { total: 300 * MIB, used: 10 * MIB, inodes: 100, inodes_used: 11, grows },
+    );
     Ok(shim)
 }
 
@@ -70,9 +75,16 @@ async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
     assert_eq!(scene.stats(&volume, &target).await?, (300 << 20, 10 << 20));
 
     let listed = command(&scene, &["list"]).await?;
-    assert_eq!((&listed[0]["standing"], &listed[0]["sandbox"]), (&"published".into(), &"sandbox-1".into()));
+    assert_eq!(
+        (&listed[0]["standing"], &listed[0]["sandbox"]),
+        (&"published".into(), &"sandbox-1".into())
+    );
     let seen = command(&scene, &["inspect", &volume.id]).await?;
-    assert_eq!(seen[0]["guest"]["bytes"], serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]), "{seen}");
+    assert_eq!(
+        seen[0]["guest"]["bytes"],
+        serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]),
+        "{seen}"
+    );
     assert!(command(&scene, &["inspect", "nothing"]).await.is_err());
 
     // On line: the driver grows the device, and the guest its file system.
@@ -97,7 +109,8 @@ async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::
     let volume = staged(&scene).await?;
     let first = scene.target("pod-1")?;
     scene.publish(&volume, &first).await?;
-    let mut guest = Guest::start(&scene.stand, Runtime::Go, &scene.root(), &first.canonicalize()?).await?;
+    let mut guest =
+        Guest::start(&scene.stand, Runtime::Go, &scene.root(), &first.canonicalize()?).await?;
     guest.tell("write hello before it grew").await?;
     // A runtime that cannot grow it says so, and nothing is done to the guest's file system.
     let shim = shim(&scene, &first, false)?;
@@ -115,7 +128,8 @@ async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::
     let second = scene.target("pod-2")?;
     scene.publish(&volume, &second).await?;
     assert_eq!(scene.grow_at_node(&volume, Some(&second), 640).await?, 640);
-    let mut guest = Guest::start(&scene.stand, Runtime::Rs, &scene.root(), &second.canonicalize()?).await?;
+    let mut guest =
+        Guest::start(&scene.stand, Runtime::Rs, &scene.root(), &second.canonicalize()?).await?;
     assert_eq!(guest.tell("read hello").await?, "before it grew");
     guest.stop().await?;
     let (_, device) = entry(&scene, &second)?;
@@ -124,7 +138,8 @@ async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::
     let field = |name: &str| -> Option<u64> {
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     };
-    let bytes = field("Block count:").context("no count")? * field("Block size:").context("no size")?;
+    let bytes =
+        field("Block count:").context("no count")? * field("Block size:").context("no size")?;
     assert_eq!(bytes, 640 * MIB);
     scene.host_has_mounted_none()?;
     scene.unpublish(&volume, &second).await?;
@@ -141,7 +156,8 @@ async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
     scene.publish(&volume, &target).await?;
     let (lost, _) = entry(&scene, &target)?;
     std::fs::remove_dir_all(&lost)?;
-    let foreign = scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
+    let foreign =
+        scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
     std::fs::create_dir(&foreign)?;
     let busy = command(&scene, &["reconcile"]).await.unwrap_err().to_string();
     assert!(busy.contains("works on"), "{busy}");

@@ -8,8 +8,8 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use protox::Compiler;
 use protox::prost_reflect::{
-    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
-    Value,
+    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey,
+    MessageDescriptor, Value,
 };
 use tests::raw::RawClient;
 use tests::stand::{START, Stand};
@@ -38,7 +38,8 @@ struct Filling<'a> {
 
 impl Spec {
     fn read() -> anyhow::Result<Self> {
-        let mut compiler = Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/csi/v1")])?;
+        let mut compiler =
+            Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/csi/v1")])?;
         let compiled = compiler.include_imports(true).open_file("csi.proto")?;
         // Read again with the file's own extensions at hand: only so are its options more than unknown fields.
         let pool = DescriptorPool::decode(compiled.encode_file_descriptor_set().as_slice())?;
@@ -52,8 +53,12 @@ impl Spec {
 
     /// All secret fields, as `Message.field`.
     fn secrets(&self) -> BTreeSet<String> {
-        let fields = self.pool.all_messages().flat_map(|message| message.fields().collect::<Vec<_>>());
-        fields.filter(|field| self.is_secret(field)).map(|field| field.full_name().to_owned()).collect()
+        let fields =
+            self.pool.all_messages().flat_map(|message| message.fields().collect::<Vec<_>>());
+        fields
+            .filter(|field| self.is_secret(field))
+            .map(|field| field.full_name().to_owned())
+            .collect()
     }
 
     /// The path and the request of every RPC; what ends something comes last.
@@ -79,8 +84,11 @@ impl Filling<'_> {
     fn message(&self, descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
         let mut message = DynamicMessage::new(descriptor.clone());
         for field in descriptor.fields().filter(|field| depth > 0 || self.spec.is_secret(field)) {
-            let value =
-                if self.spec.is_secret(&field) { Some(self.secret()) } else { self.value(&field, depth) };
+            let value = if self.spec.is_secret(&field) {
+                Some(self.secret())
+            } else {
+                self.value(&field, depth)
+            };
             if let Some(value) = value {
                 message.set_field(&field, value);
             }
@@ -128,8 +136,9 @@ async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> a
 
 /// Where a text was found.
 fn search(places: &[(String, Vec<u8>)], text: &str) -> Vec<String> {
-    let found =
-        places.iter().filter(|(_, bytes)| bytes.windows(text.len()).any(|part| part == text.as_bytes()));
+    let found = places
+        .iter()
+        .filter(|(_, bytes)| bytes.windows(text.len()).any(|part| part == text.as_bytes()));
     found.map(|(place, _)| place.clone()).collect()
 }
 
@@ -171,7 +180,8 @@ async fn written(world: World) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     for (name, process) in [("edge", &mut edge), ("cloud", &mut cloud.process)] {
         process.signal(rustix::process::Signal::TERM)?;
         process.ended(START).await?;
-        places.push((format!("{name}'s stdout"), process.rest(START).await?.join("\n").into_bytes()));
+        places
+            .push((format!("{name}'s stdout"), process.rest(START).await?.join("\n").into_bytes()));
         places.push((format!("{name}'s log"), process.log()));
     }
     places.push(("the store".into(), std::fs::read(stand.at("cloud.redb"))?));
@@ -198,7 +208,8 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
                 send(&world, &node, &path, &request).await?;
             }
         }
-        let received: Vec<Bytes> = world.driver.calls().into_iter().map(|call| call.message).collect();
+        let received: Vec<Bytes> =
+            world.driver.calls().into_iter().map(|call| call.message).collect();
         let with_secrets = received
             .iter()
             .filter(|message| !search(&[(String::new(), message.to_vec())], &marker).is_empty());
@@ -212,7 +223,10 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
         for (place, text) in
             [("the store", "of-after"), ("cloud's log", "CreateVolume"), ("edge's log", NODE)]
         {
-            assert!(search(&places, text).contains(&place.to_owned()), "{place} is not what it should be");
+            assert!(
+                search(&places, text).contains(&place.to_owned()),
+                "{place} is not what it should be"
+            );
         }
         assert_eq!(search(&places, &marker), Vec::<String>::new(), "a secret was found here");
         assert!(search(&places, DRIVER).len() > 5);

@@ -15,7 +15,8 @@ use tests::direct::shim::{Dialect, Manner, Shim, Volume};
 use tonic::Code;
 
 const MIB: u64 = 1 << 20;
-const GUEST: Volume = Volume { total: 60 * MIB, used: 20 * MIB, inodes: 1000, inodes_used: 0, grows: false };
+const GUEST: Volume =
+    Volume { total: 60 * MIB, used: 20 * MIB, inodes: 1000, inodes_used: 0, grows: false };
 const GROWS: Volume = Volume { grows: true, ..GUEST };
 const UUID: &str = "5f0c4b1e-6f5d-4f0a-9d3e-0123456789ab";
 
@@ -73,7 +74,10 @@ impl Host {
     fn mkfs(&self, bytes: u64) {
         let disk = File::create(&self.volume.device).unwrap();
         disk.set_len(bytes).unwrap();
-        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-U", UUID]).arg(&self.volume.device).status();
+        let made = Command::new("mkfs.ext4")
+            .args(["-q", "-F", "-U", UUID])
+            .arg(&self.volume.device)
+            .status();
         assert!(made.unwrap().success());
     }
 }
@@ -235,7 +239,8 @@ async fn the_live_sandbox_is_found_among_those_that_are_gone() {
     let error = host.runtimes.stats(&host.volume).await.unwrap_err();
     assert_eq!(code(&error), Code::Unavailable, "{}", told(&error));
     let _alive = host.shim("alive-1", Dialect::Go, GUEST);
-    let Holder::Live { runtime, sandbox } = host.runtimes.holder(&host.volume).await.unwrap() else {
+    let Holder::Live { runtime, sandbox } = host.runtimes.holder(&host.volume).await.unwrap()
+    else {
         panic!("nobody has it")
     };
     assert_eq!((runtime.name(), sandbox.as_str()), ("kata-go", "alive-1"));
@@ -259,7 +264,12 @@ async fn a_guest_that_can_grow_its_file_system_does() {
         let shim = host.shim("sandbox-1", dialect, GROWS);
         File::options().write(true).open(&host.volume.device).unwrap().set_len(256 * MIB).unwrap();
         let grown = host.runtimes.expand(&host.volume, 200 * MIB).await;
-        assert_eq!(grown.map_err(|error| told(&error)), Ok(256 * MIB), "{dialect:?}: {:?}", shim.asked());
+        assert_eq!(
+            grown.map_err(|error| told(&error)),
+            Ok(256 * MIB),
+            "{dialect:?}: {:?}",
+            shim.asked()
+        );
         assert_eq!(host.runtimes.stats(&host.volume).await.unwrap().bytes.total, 240 * MIB);
     }
 }

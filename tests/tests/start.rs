@@ -19,7 +19,12 @@ async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {
 
 /// Starts a cloud that must not come up, and gives why it did not; nothing if it did.
 async fn no_cloud(stand: &Stand, listen: &[&str], drivers: &[&str], more: &[&str]) -> String {
-    stand.cloud(listen, drivers, more).await.err().map(|error| format!("{error:#}")).unwrap_or_default()
+    stand
+        .cloud(listen, drivers, more)
+        .await
+        .err()
+        .map(|error| format!("{error:#}"))
+        .unwrap_or_default()
 }
 
 fn write(stand: &Stand, name: &str, text: &str) -> String {
@@ -36,14 +41,21 @@ async fn all_that_is_wrong_with_a_configuration_is_said_at_once() -> anyhow::Res
         "listen = [\"ws://h:1\", 7]\nlisten_on = 1\n[tls]\nca = 1\nkee = \"k\"\n",
     );
     let text = refused(&stand, "csi-cloud", &["serve", "--config", &file]).await;
-    for expected in
-        ["without TLS", "here it is: 7", "\"listen_on\"", "ca is a text", "\"kee\"", "(--driver) is missing"]
-    {
+    for expected in [
+        "without TLS",
+        "here it is: 7",
+        "\"listen_on\"",
+        "ca is a text",
+        "\"kee\"",
+        "(--driver) is missing",
+    ] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
     let file = write(&stand, "edge.toml", "cloud = \"tcp://h:1\"\n[[drivers]]\nname = \"a_b\"\n");
     let text = refused(&stand, "csi-edge", &["serve", "--config", &file]).await;
-    for expected in ["wss://HOST:PORT", "no CSI driver name", "a name and a socket", "(--cert) is missing"] {
+    for expected in
+        ["wss://HOST:PORT", "no CSI driver name", "a name and a socket", "(--cert) is missing"]
+    {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
     let text = refused(&stand, "csi-edge", &["serve", "--config", "/does/not/exist.toml"]).await;
@@ -89,7 +101,10 @@ async fn a_socket_path_too_long_is_named_with_its_length() -> anyhow::Result<()>
     let stand = Stand::new().await?;
     let long = stand.at(&"x".repeat(100));
     let text = no_cloud(&stand, &[TRANSPORTS[0]], &[DRIVER], &["--fronts", &long]).await;
-    assert!(text.contains("cannot be used multiple times") || text.contains("107 is the most"), "{text}");
+    assert!(
+        text.contains("cannot be used multiple times") || text.contains("107 is the most"),
+        "{text}"
+    );
     let (pki, fronts) = (stand.pki(), long.as_str());
     let tls = ["ca", "cert", "key"].map(|end| {
         let name = if end == "ca" {
@@ -113,8 +128,12 @@ async fn an_address_that_is_taken_is_named() -> anyhow::Result<()> {
     let first = stand.cloud(&TRANSPORTS, &[DRIVER], &[]).await?;
     for url in &first.urls {
         let other = Stand::new().await?;
-        let text =
-            other.cloud(&[url], &[DRIVER], &[]).await.err().map(|e| format!("{e:#}")).unwrap_or_default();
+        let text = other
+            .cloud(&[url], &[DRIVER], &[])
+            .await
+            .err()
+            .map(|e| format!("{e:#}"))
+            .unwrap_or_default();
         assert!(text.contains("cannot listen on") && text.contains(url.as_str()), "{text}");
     }
     first.process.stop(START).await
@@ -126,10 +145,13 @@ async fn certificates_of_the_wrong_kind_are_named() -> anyhow::Result<()> {
     stand.run("csi-cloud", &["ca", "issue", "n1", "--dir", &stand.pki()]).await?;
     let pki = stand.pki();
     let edge = |cert: &str, key: &str| {
-        let tls =
-            [format!("--ca={pki}/ca.crt"), format!("--cert={pki}/{cert}"), format!("--key={pki}/{key}")];
-        let fixed =
-            ["serve", "--cloud", "wss://127.0.0.1:1", "--driver", "d.example=/x.sock"].map(str::to_owned);
+        let tls = [
+            format!("--ca={pki}/ca.crt"),
+            format!("--cert={pki}/{cert}"),
+            format!("--key={pki}/{key}"),
+        ];
+        let fixed = ["serve", "--cloud", "wss://127.0.0.1:1", "--driver", "d.example=/x.sock"]
+            .map(str::to_owned);
         fixed.into_iter().chain(tls).collect::<Vec<_>>()
     };
     for (cert, key, expected) in [

@@ -27,16 +27,26 @@ const DEADLINE: (&str, &str) = ("grpc-timeout", "20S");
 fn publish(volume_id: &str) -> Vec<u8> {
     let volume_capability = Some(tests::bench::load::capability());
     let (volume_id, node_id) = (volume_id.to_owned(), NODE.to_owned());
-    csi::ControllerPublishVolumeRequest { volume_id, node_id, volume_capability, ..Default::default() }
-        .encode_to_vec()
+    csi::ControllerPublishVolumeRequest {
+        volume_id,
+        node_id,
+        volume_capability,
+        ..Default::default()
+    }
+    .encode_to_vec()
 }
 
 fn unpublish(volume_id: &str) -> Vec<u8> {
     let (volume_id, node_id) = (volume_id.to_owned(), NODE.to_owned());
-    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }.encode_to_vec()
+    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }
+        .encode_to_vec()
 }
 
-async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<tests::raw::RawAnswer> {
+async fn call(
+    front: &RawClient,
+    method: &str,
+    request: &[u8],
+) -> anyhow::Result<tests::raw::RawAnswer> {
     front.send(&controller(method), frame(request), &[DEADLINE]).await
 }
 
@@ -201,7 +211,8 @@ async fn a_caller_is_held_until_its_deadline_and_disturbs_nobody() -> anyhow::Re
 }
 
 #[tokio::test]
-async fn identical_requests_share_a_run_and_another_for_the_same_is_aborted() -> anyhow::Result<()> {
+async fn identical_requests_share_a_run_and_another_for_the_same_is_aborted() -> anyhow::Result<()>
+{
     for transport in TRANSPORTS {
         let world = World::new(transport).await?;
         for front in [world.front().await?, world.node_front().await?] {
@@ -209,8 +220,10 @@ async fn identical_requests_share_a_run_and_another_for_the_same_is_aborted() ->
             world.driver.forget_calls();
             world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
             let with = |parameters: &[(&str, &str)]| {
-                let mut request = csi::CreateVolumeRequest::decode(&*create("v")).unwrap_or_default();
-                request.parameters = parameters.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+                let mut request =
+                    csi::CreateVolumeRequest::decode(&*create("v")).unwrap_or_default();
+                request.parameters =
+                    parameters.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
                 request
             };
             // A map has no order: callers write its entries as they come.
@@ -224,7 +237,8 @@ async fn identical_requests_share_a_run_and_another_for_the_same_is_aborted() ->
                 let bare = csi::CreateVolumeRequest { parameters: Default::default(), ..a.clone() };
                 [bare.encode_to_vec(), entry(&b), entry(&a)].concat()
             }];
-            let asked = join_all(orders.iter().map(|request| call(&front, "CreateVolume", request)));
+            let asked =
+                join_all(orders.iter().map(|request| call(&front, "CreateVolume", request)));
             let other = async {
                 gate.wait_for(1).await?;
                 let other = call(&front, "CreateVolume", &request).await?.status();

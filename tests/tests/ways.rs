@@ -54,7 +54,8 @@ impl Ways {
 }
 
 #[tokio::test]
-async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_works() -> anyhow::Result<()> {
+async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_works()
+-> anyhow::Result<()> {
     let mut world = Ways::new().await?;
     let relay = Relay::to(&world.cloud.urls[1]).await?;
     relay.swallow();
@@ -111,7 +112,8 @@ async fn a_way_on_which_nobody_listens_is_left_at_once() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes() -> anyhow::Result<()> {
+async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
+-> anyhow::Result<()> {
     let mut world = Ways::new().await?;
     let relay = Relay::to(&world.cloud.urls[1]).await?;
     let mut edge = world.edge(&[relay.url()]).await?;
@@ -135,7 +137,10 @@ async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
     moved?;
     assert_eq!(answer?.code(), Code::Ok);
     let logs = [edge.log_tail(), world.cloud.process.log_tail()];
-    assert!(!logs[0].contains("no link") && !logs[1].contains("unlinked"), "it was made again: {logs:?}");
+    assert!(
+        !logs[0].contains("no link") && !logs[1].contains("unlinked"),
+        "it was made again: {logs:?}"
+    );
     world.stop(edge).await
 }
 

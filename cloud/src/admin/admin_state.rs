@@ -8,7 +8,7 @@ use proto::names::{DriverName, NodeName};
 use crate::csi::front::Front;
 use crate::kubernetes::published::Published;
 use crate::nodes::links::Links;
-use crate::state::known::OfDriver;
+use crate::state::known::DriverState;
 use crate::state::policy::Policy;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{Calls, Stage};
@@ -50,6 +50,6 @@ impl AdminState {
 }
 
 /// How many nodes of a driver are among the linked ones.
-pub(super) fn count_linked(of: &OfDriver, linked: &HashSet<NodeName>) -> usize {
+pub(super) fn count_linked(of: &DriverState, linked: &HashSet<NodeName>) -> usize {
     of.nodes().keys().filter(|node| linked.contains(*node)).count()
 }

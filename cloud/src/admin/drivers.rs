@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
 use crate::state::capabilities;
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 use crate::state::policy::{Placement, Policy, Scope};
 
 /// The path of the command.
@@ -78,20 +78,20 @@ impl AdminState {
         let of = state.driver(&name);
         let policy = self.policies.get(&name);
         let configured = policy.and_then(|policy| policy.scope);
-        let inferred = of.map(|of| of.said().scope());
+        let inferred = of.map(|of| of.info().scope());
         let scope = configured.or(inferred).unwrap_or(Scope::Node);
         let shared = of.filter(|_| scope == Scope::Shared);
-        let mismatches = of.iter().flat_map(|of| of.said().odd());
+        let mismatches = of.iter().flat_map(|of| of.info().mismatches());
         DriverView {
             front: policy.is_some(),
             scope: if scope == Scope::Node { "node" } else { "shared" }.into(),
             scope_inferred: configured.is_none(),
             placement: placement(policy, scope),
-            elected: shared.and_then(OfDriver::elected).cloned(),
+            elected: shared.and_then(DriverState::elected).cloned(),
             nodes: of.map_or(0, |of| of.nodes().len()),
             nodes_linked: of.map_or(0, |of| count_linked(of, linked)),
             homes: of.map_or(0, |of| of.homes().len()),
-            intents_open: of.map_or(0, OfDriver::open_intents),
+            intents_open: of.map_or(0, DriverState::open_intents),
             calls: 0,
             capabilities: of.and_then(|of| reported(of, scope)),
             csidriver: None,
@@ -110,14 +110,14 @@ fn placement(policy: Option<&Policy>, scope: Scope) -> String {
 }
 
 /// The capabilities that the front reports. RPCs that it does not implement are left out.
-fn reported(of: &OfDriver, scope: Scope) -> Option<BTreeMap<String, Vec<String>>> {
+fn reported(of: &DriverState, scope: Scope) -> Option<BTreeMap<String, Vec<String>>> {
     let our_topology = scope == Scope::Node && of.has_our_topology();
     let mut reported = BTreeMap::new();
     for kind in Capabilities::ALL {
         let local = Local::Capabilities(kind);
-        if let Some(answer) = of.said().answer(local, our_topology).ok()? {
+        if let Some(answer) = of.info().answer(local, our_topology).ok()? {
             let method = Method::answering(local).name().to_owned();
-            reported.insert(method, capabilities::words(kind, &answer));
+            reported.insert(method, capabilities::capability_names(kind, &answer));
         }
     }
     Some(reported)

@@ -50,7 +50,7 @@ impl AdminState {
                  a delete will look for it everywhere. Give --force if you are sure"
             )));
         }
-        ingest::forgotten(&self.store, &driver, &key).await?;
+        ingest::forget(&self.store, &driver, &key).await?;
         Ok(done(format!(
             "the {kind} {name} of {driver} at {node} is forgotten; nothing was deleted there"
         )))

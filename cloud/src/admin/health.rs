@@ -160,7 +160,11 @@ mod tests {
         // The store says so before its task has ended.
         tasks.ended().await;
         assert_eq!(status(&health, "/readyz"), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(status(&health, "/livez"), StatusCode::OK, "starting it again does not help a full disk");
+        assert_eq!(
+            status(&health, "/livez"),
+            StatusCode::OK,
+            "starting it again does not help a full disk"
+        );
     }
 
     #[tokio::test]

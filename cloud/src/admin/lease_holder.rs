@@ -3,7 +3,7 @@
 use proto::names::NodeName;
 use serde::{Deserialize, Serialize};
 
-use crate::state::record::Ownership;
+use crate::state::record::LeaseRecord;
 
 /// Who has a volume's exclusive lease, or where the volume is attached; all none if nobody has it.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,9 +28,9 @@ pub struct LeaseHolder {
     pub holder_since_ms: Option<u64>,
 }
 
-impl From<&Ownership> for LeaseHolder {
-    fn from(lease: &Ownership) -> Self {
-        let owner = lease.owner.as_ref();
+impl From<&LeaseRecord> for LeaseHolder {
+    fn from(lease: &LeaseRecord) -> Self {
+        let owner = lease.holder.as_ref();
         let attached_to = lease.attached.as_ref().map(|attached| &attached.node);
         let node = owner.map(|owner| &owner.node).or(attached_to);
         let attached = lease.attached.as_ref().filter(|attached| Some(&attached.node) == node);
@@ -56,8 +56,8 @@ pub(super) enum Hold {
 }
 
 /// What this node has of a direct volume, if anything.
-pub(super) fn hold(lease: &Ownership, node: &NodeName) -> Option<Hold> {
-    if let Some(owner) = lease.owner.as_ref().filter(|owner| owner.node == *node) {
+pub(super) fn hold(lease: &LeaseRecord, node: &NodeName) -> Option<Hold> {
+    if let Some(owner) = lease.holder.as_ref().filter(|owner| owner.node == *node) {
         return Some(Hold::Pod(owner.pod.clone()));
     }
     let attached = lease.attached.as_ref().filter(|attached| attached.node == *node);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::lease_holder::{LeaseHolder, hold};
 use crate::admin::page::{Cursor, Page, Records, Walk, ids_after};
-use crate::state::record::Ownership;
+use crate::state::record::LeaseRecord;
 
 /// The path of the command.
 pub(crate) const PATH: &str = "/owners";
@@ -51,8 +51,8 @@ impl AdminState {
         let next = self.store.read(|state| {
             walk.visit(
                 state,
-                |of, after| -> Records<'_, Ownership> {
-                    Box::new(of.owners().range(ids_after(after)))
+                |of, after| -> Records<'_, LeaseRecord> {
+                    Box::new(of.leases().range(ids_after(after)))
                 },
                 |driver, id, lease| {
                     if query.node.as_ref().is_none_or(|node| hold(lease, node).is_some()) {
@@ -69,7 +69,7 @@ impl AdminState {
     }
 }
 
-fn view(driver: &DriverName, id: &Id, lease: &Ownership) -> LeaseView {
+fn view(driver: &DriverName, id: &Id, lease: &LeaseRecord) -> LeaseView {
     LeaseView {
         id: id.text().into(),
         driver: driver.clone(),

@@ -7,7 +7,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
 use crate::csi::dispatch::MAX_CALLS;
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 use crate::telemetry::calls::Stage;
 use crate::telemetry::metrics::{DriverNow, Now};
 
@@ -51,7 +51,7 @@ impl AdminState {
                 driver: driver.clone(),
                 nodes: of.map_or((0, 0), |of| (of.nodes().len(), count_linked(of, linked))),
                 homes: of.map_or(0, |of| of.homes().len()),
-                intents: of.map_or(0, OfDriver::open_intents),
+                intents: of.map_or(0, DriverState::open_intents),
                 in_flight: in_flight.into(),
                 limit: MAX_CALLS,
             }

@@ -132,7 +132,7 @@ fn mark(txn: &mut Txn<'_>, node: &NodeName, lost: bool) -> usize {
 fn still_held(state: &State, node: &NodeName) -> String {
     let mut held = 0;
     let mut attached = 0;
-    let leases = state.drivers().into_values().flat_map(|of| of.owners().values());
+    let leases = state.drivers().into_values().flat_map(|of| of.leases().values());
     for hold in leases.filter_map(|lease| hold(lease, node)) {
         match hold {
             Hold::Pod(_) => held += 1,
@@ -148,9 +148,8 @@ fn still_held(state: &State, node: &NodeName) -> String {
         );
     }
     if attached > 0 {
-        text += &format!(
-            ", and {attached} direct volumes stay attached to it until they are detached"
-        );
+        text +=
+            &format!(", and {attached} direct volumes stay attached to it until they are detached");
     }
     text
 }

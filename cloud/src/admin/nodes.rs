@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::page::{PAGE, Page};
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 use crate::state::record::Node;
 
 /// The path of the command.
@@ -81,7 +81,7 @@ impl AdminState {
 /// A node as the store knows it.
 fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
     let drivers = state.drivers();
-    let has = |of: &OfDriver| of.at(name).is_some_and(|at| at.gone.is_none());
+    let has = |of: &DriverState| of.at(name).is_some_and(|at| at.gone.is_none());
     let here = drivers.iter().filter(|(_, of)| has(of));
     NodeView {
         name: name.clone(),

@@ -6,7 +6,7 @@ use proto::csi::{Id, Method};
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
 
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 
 /// Records that one page looks at.
 pub(super) const PAGE: usize = 1000;
@@ -52,7 +52,7 @@ impl Walk<'_> {
     pub(super) fn visit<'s, R: 's>(
         &self,
         state: &'s State,
-        records: impl Fn(&'s OfDriver, Option<Id>) -> Records<'s, R>,
+        records: impl Fn(&'s DriverState, Option<Id>) -> Records<'s, R>,
         mut each: impl FnMut(&DriverName, &'s Id, &'s R),
     ) -> Option<Cursor> {
         let mut left = PAGE;

@@ -60,7 +60,7 @@ impl AdminState {
         let unknown = self.unknown_nodes(&homes);
         let count = homes.len();
         let recording = stream::iter(homes).map(|GivenHome { driver, node, id }| async move {
-            ingest::found(&self.store, &driver, &Id::Volume(id), &node, Bytes::new()).await
+            ingest::discovered(&self.store, &driver, &Id::Volume(id), &node, Bytes::new()).await
         });
         let recorded: Vec<_> = recording.buffer_unordered(AT_ONCE).collect().await;
         recorded.into_iter().collect::<Result<(), _>>()?;

@@ -11,7 +11,7 @@ use crate::admin::refused::Refused;
 use crate::lease::decide::{Step, Verdict};
 use crate::lease::standing::Standing;
 use crate::lease::step;
-use crate::state::record::Ownership;
+use crate::state::record::LeaseRecord;
 
 /// The path of the command.
 pub(crate) const PATH: &str = "/volume/release";
@@ -47,7 +47,7 @@ impl AdminState {
             // before is seen here.
             let removed = txn.node(&from).is_some_and(|node| node.removed.is_some());
             let standing = Standing::of(&from, removed, &links);
-            let hold = check_release(txn.owner(&of, &key), &from, &standing)?;
+            let hold = check_release(txn.lease(&of, &key), &from, &standing)?;
             match step::step(txn, &of, &key, &from, Step::Break) {
                 Verdict::Done => Ok((hold, standing)),
                 _ => Err(Refused::failed("it has become another's")),
@@ -68,7 +68,7 @@ impl AdminState {
         let standing = Standing::of(node, removed, &self.links);
         let key = Id::Volume(id.clone());
         let hold = self.store.read(|state| {
-            let lease = state.driver(driver).and_then(|driver| driver.owner(&key));
+            let lease = state.driver(driver).and_then(|driver| driver.lease(&key));
             check_release(lease, node, &standing)
         })?;
         let text = format!(
@@ -83,7 +83,7 @@ impl AdminState {
 
 /// What the named node has of the volume, if the operator may take it.
 fn check_release(
-    lease: Option<&Ownership>,
+    lease: Option<&LeaseRecord>,
     node: &NodeName,
     standing: &Standing,
 ) -> Result<Hold, Refused> {
@@ -136,10 +136,12 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
             "The csi-edge at {node}, {version}, does not say what it has, and is NOT told: look there that \
              the volume is unpublished, and see that no pod gets it again."
         ),
-        Standing::Away | Standing::Linked => "Power the machine off, or end the guest and cut the machine \
+        Standing::Away | Standing::Linked => {
+            "Power the machine off, or end the guest and cut the machine \
              from the storage. It must stay off the storage until it has linked again, and \
              `csi-edge direct list` there says that the volume is fenced, or does not have it."
-            .into(),
+                .into()
+        }
     };
     format!("{promise} {told}")
 }
@@ -161,21 +163,21 @@ fn remaining_duty(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::record::{Attached, Owner};
+    use crate::state::record::{Attached, Holder};
 
     fn node(name: &str) -> NodeName {
         name.parse().unwrap()
     }
 
-    fn attached(lease: Ownership, at: &str) -> Ownership {
+    fn attached(lease: LeaseRecord, at: &str) -> LeaseRecord {
         let attached = Attached { node: node(at), id: "i".into(), since: 1 };
-        Ownership { attached: Some(attached), ..lease }
+        LeaseRecord { attached: Some(attached), ..lease }
     }
 
     #[test]
     fn only_who_cannot_let_go_by_itself_is_taken_from_and_what_is_promised_is_said() {
-        let owner = Owner { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
-        let held = Ownership { owner: Some(owner), ..Ownership::default() };
+        let owner = Holder { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+        let held = LeaseRecord { holder: Some(owner), ..LeaseRecord::default() };
         let refused = check_release(Some(&held), &node("n1"), &Standing::Linked).unwrap_err();
         assert!(refused.text.contains("n1 is linked") && refused.text.contains("stop csi-edge"));
         let mute = Standing::Mute("0.1.0".into());
@@ -190,7 +192,7 @@ mod tests {
             assert!(check_release(Some(&held), &node("n2"), &standing).is_err());
         }
         // What is only attached can be taken from a linked node, and from another than its owner.
-        for lease in [attached(Ownership::default(), "n2"), attached(held, "n2")] {
+        for lease in [attached(LeaseRecord::default(), "n2"), attached(held, "n2")] {
             let hold = check_release(Some(&lease), &node("n2"), &Standing::Linked).unwrap();
             let text = precondition(&hold, &node("n2"), &Standing::Linked);
             assert!(text.contains("Nothing is detached"), "{text}");

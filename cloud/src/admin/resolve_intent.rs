@@ -34,9 +34,8 @@ impl AdminState {
     pub(super) async fn resolve_intent(&self, request: ResolveIntent) -> Result<Done, Refused> {
         let ResolveIntent { driver, method, name, made } = request;
         let key = id(&method, &name).filter(|id| matches!(id, Id::Name(..)));
-        let key = key.ok_or_else(|| {
-            Refused::bad(format!("{method} makes nothing that has a name"))
-        })?;
+        let key =
+            key.ok_or_else(|| Refused::bad(format!("{method} makes nothing that has a name")))?;
         if self.is_in_flight(&driver, &key) {
             return Err(Refused::conflict(format!(
                 "a call for {name} is in flight and may still come to an end; see `csi-cloud calls`"

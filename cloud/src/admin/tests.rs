@@ -41,7 +41,14 @@ pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Admi
     let store = Store::open(backend, tasks).unwrap();
     let links = Arc::new(Links::new(store.clone(), tasks.clone(), answer::answer));
     let policies = BTreeMap::from([(driver(), Policy::new(None))]);
-    AdminState { store, links, calls: Arc::default(), policies, fronts: BTreeMap::new(), kubernetes: None }
+    AdminState {
+        store,
+        links,
+        calls: Arc::default(),
+        policies,
+        fronts: BTreeMap::new(),
+        kubernetes: None,
+    }
 }
 
 fn driver() -> DriverName {
@@ -73,7 +80,11 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
             txn.set_at(&driver(), &at, Some(NodeDriver::default()));
         }
         for number in 0..volumes {
-            txn.set_home(&driver(), &volume(&format!("v{number:04}")), Some(Home::at(node("n1"), 1)));
+            txn.set_home(
+                &driver(),
+                &volume(&format!("v{number:04}")),
+                Some(Home::at(node("n1"), 1)),
+            );
         }
         txn.set_home(&driver(), &volume("w"), Some(Home::at(node("n2"), 1)));
         txn.set_home(&driver(), &Id::Snapshot("s".into()), Some(Home::at(node("n2"), 1)));
@@ -102,7 +113,8 @@ fn state(id: &str, state: &str) -> (String, String) {
 async fn a_list_of_any_length_comes_in_pages_that_neither_miss_nor_repeat() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 2500).await;
-    let (mut ids, mut ask, mut pages) = (Vec::new(), VolumesQuery { all: true, ..VolumesQuery::default() }, 0);
+    let (mut ids, mut ask, mut pages) =
+        (Vec::new(), VolumesQuery { all: true, ..VolumesQuery::default() }, 0);
     loop {
         let page = admin.volumes(&ask);
         assert!(page.items.len() <= 1000);
@@ -127,7 +139,8 @@ async fn a_page_goes_on_where_the_last_one_ended_though_that_is_gone() {
     let ids: Vec<_> = page.items.iter().map(|volume| volume.id.as_str()).collect();
     assert_eq!(ids, ["v0001", "v0002", "w"]);
     let of_node = |at: &str, after| {
-        let page = admin.volumes(&VolumesQuery { node: Some(node(at)), after, ..VolumesQuery::default() });
+        let page =
+            admin.volumes(&VolumesQuery { node: Some(node(at)), after, ..VolumesQuery::default() });
         page.items.into_iter().map(|volume| volume.id).collect::<Vec<_>>()
     };
     assert_eq!(of_node("n2", None), ["w"]);
@@ -181,19 +194,26 @@ async fn a_create_is_resolved_either_way_and_only_while_it_is_open() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
     assert_eq!(admin.intents(&IntentsQuery::default()).items.len(), 1);
-    assert_eq!(admin.intents(&IntentsQuery { all: true, ..IntentsQuery::default() }).items.len(), 2);
-    for (name, made, status) in [("made", None, 409), ("none", None, 404), ("open", Some("w"), 409)] {
+    assert_eq!(
+        admin.intents(&IntentsQuery { all: true, ..IntentsQuery::default() }).items.len(),
+        2
+    );
+    for (name, made, status) in [("made", None, 409), ("none", None, 404), ("open", Some("w"), 409)]
+    {
         let refused = admin.resolve_intent(resolve(name, made)).await.unwrap_err();
         assert_eq!(refused.status, status, "{name}: {}", refused.text);
     }
     assert!(admin.resolve_intent(resolve("open", Some("new"))).await.unwrap().done);
-    let home = admin.store.read(|state| state.driver(&driver())?.home(&volume("new")).cloned()).unwrap();
+    let home =
+        admin.store.read(|state| state.driver(&driver())?.home(&volume("new")).cloned()).unwrap();
     assert_eq!((home.node, home.name.as_deref()), (node("n1"), Some("open")));
     assert!(admin.intents(&IntentsQuery::default()).items.is_empty());
 
     let admin = filled(&tasks, 0).await;
     assert!(admin.resolve_intent(resolve("open", None)).await.unwrap().done);
-    assert!(admin.store.read(|state| state.driver(&driver())?.intent(&name("open")).cloned()).is_none());
+    assert!(
+        admin.store.read(|state| state.driver(&driver())?.intent(&name("open")).cloned()).is_none()
+    );
 }
 
 #[tokio::test]
@@ -212,8 +232,12 @@ async fn a_create_that_is_in_flight_is_not_resolved() {
 async fn only_what_is_lost_is_forgotten_without_force() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
-    let forget =
-        |id: &str, force| ForgetVolume { driver: driver(), kind: "volume".into(), id: id.into(), force };
+    let forget = |id: &str, force| ForgetVolume {
+        driver: driver(),
+        kind: "volume".into(),
+        id: id.into(),
+        force,
+    };
     assert_eq!(admin.forget_volume(forget("v0000", false)).await.unwrap_err().status, 409);
     assert!(admin.forget_volume(forget("w", true)).await.unwrap().done);
     admin.remove_node(remove(true)).await.unwrap();
@@ -247,7 +271,10 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
     let shown = owners(LeasesQuery::default());
     assert_eq!(shown.iter().map(|owner| &*owner.id).collect::<Vec<_>>(), ["by-hand", "v0000"]);
     let holder = &shown[1].holder;
-    assert_eq!((holder.holder_node.clone(), holder.holder_pod.as_deref()), (Some(node("n1")), Some("p")));
+    assert_eq!(
+        (holder.holder_node.clone(), holder.holder_pod.as_deref()),
+        (Some(node("n1")), Some("p"))
+    );
     assert_eq!((shown[0].holder.holder_pod.as_deref(), shown[0].linked), (None, Some(false)));
     assert!(owners(LeasesQuery { node: Some(node("n2")), ..LeasesQuery::default() }).is_empty());
     let volumes = admin.volumes(&VolumesQuery::default()).items;
@@ -264,13 +291,20 @@ async fn a_volume_is_taken_from_its_owner_and_from_no_other_and_only_when_that_i
     assert!(said.text.contains("1 volumes that one guest owns stay its own"), "{}", said.text);
     assert!(said.text.contains("1 direct volumes stay attached"), "{}", said.text);
     let said = admin.release_volume(release("v0000", "n1", false)).await.unwrap();
-    assert!(!said.done && said.text.contains("pod p has it") && said.text.contains("--yes"), "{}", said.text);
+    assert!(
+        !said.done && said.text.contains("pod p has it") && said.text.contains("--yes"),
+        "{}",
+        said.text
+    );
     assert_eq!(owners(LeasesQuery::default()), shown);
     assert!(admin.release_volume(release("v0000", "n1", true)).await.unwrap().done);
     assert!(admin.release_volume(release("by-hand", "n1", true)).await.unwrap().done);
     let broken = owners(LeasesQuery::default());
     assert!(
-        broken.iter().all(|owner| owner.broken > holder.holder_epoch && owner.holder == LeaseHolder::default())
+        broken
+            .iter()
+            .all(|owner| owner.broken > holder.holder_epoch
+                && owner.holder == LeaseHolder::default())
     );
     assert_eq!(admin.release_volume(release("v0000", "n1", true)).await.unwrap_err().status, 404);
 }
@@ -283,8 +317,12 @@ async fn homes_that_are_given_are_learned_and_the_first_one_stays() {
     let homes = Some(vec![given("n2", "of-before"), given("n3", "far away"), given("n1", "w")]);
     let said = admin.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
     assert!(said.text.contains("3 homes") && said.text.contains("n3"), "{}", said.text);
-    let expected =
-        [state("far away", "ok"), state("of-before", "ok"), state("v0000", "ok"), state("w", "claimed")];
+    let expected = [
+        state("far away", "ok"),
+        state("of-before", "ok"),
+        state("v0000", "ok"),
+        state("w", "claimed"),
+    ];
     assert_eq!(states(&admin), expected);
 }
 

@@ -72,16 +72,16 @@ impl AdminState {
 }
 
 fn view(driver: DriverNow, totals: Totals) -> TopDriver {
-        let in_flight: u64 = driver.in_flight.iter().map(|(_, calls)| calls).sum();
-        TopDriver {
-            name: driver.driver,
-            nodes: driver.nodes.0,
-            nodes_linked: driver.nodes.1,
-            homes: driver.homes,
-            intents_open: driver.intents,
-            calls_in_flight: usize::try_from(in_flight).unwrap_or(usize::MAX),
-            calls_answered: totals.calls,
-            calls_failed: totals.failed,
-            calls_ms: u64::try_from(totals.time.as_millis()).unwrap_or(u64::MAX),
-        }
+    let in_flight: u64 = driver.in_flight.iter().map(|(_, calls)| calls).sum();
+    TopDriver {
+        name: driver.driver,
+        nodes: driver.nodes.0,
+        nodes_linked: driver.nodes.1,
+        homes: driver.homes,
+        intents_open: driver.intents,
+        calls_in_flight: usize::try_from(in_flight).unwrap_or(usize::MAX),
+        calls_answered: totals.calls,
+        calls_failed: totals.failed,
+        calls_ms: u64::try_from(totals.time.as_millis()).unwrap_or(u64::MAX),
+    }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::lease_holder::LeaseHolder;
 use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 use crate::state::record::Home;
 
 /// The path of the command.
@@ -87,7 +87,7 @@ impl AdminState {
 
 /// The homes of a driver after an id, at one node or at all.
 fn records<'s>(
-    of: &'s OfDriver,
+    of: &'s DriverState,
     node: Option<&NodeName>,
     after: Option<Id>,
 ) -> Records<'s, Home> {
@@ -103,7 +103,7 @@ fn records<'s>(
 fn view(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeView {
     let (capacity_bytes, published) = size_and_nodes(id, home);
     let claim = home.claim.as_ref();
-    let lease = state.driver(driver).and_then(|of| of.owner(id));
+    let lease = state.driver(driver).and_then(|of| of.lease(id));
     VolumeView {
         kind: kind(id).into(),
         id: id.text().into(),

@@ -60,8 +60,10 @@ impl Client {
     /// Nobody serves the socket.
     pub async fn connect(path: &Path) -> Result<Self, ClientError> {
         let connected = UnixStream::connect(path).await;
-        let stream = connected.map_err(|source| ClientError::NotThere { path: path.to_owned(), source })?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(ClientError::Broken)?;
+        let stream =
+            connected.map_err(|source| ClientError::NotThere { path: path.to_owned(), source })?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(ClientError::Broken)?;
         let tasks = Tasks::default();
         // How it ends is told to who asks.
         tasks.spawn_until_stop("admin", async move { drop(connection.await) });
@@ -89,7 +91,8 @@ impl Client {
             let (parts, body) = self.sender.send_request(request).await?.into_parts();
             Ok((parts.status, body.collect().await?.to_bytes()))
         };
-        let answered = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| ClientError::TimedOut)?;
+        let answered =
+            tokio::time::timeout(PATIENCE, asked).await.map_err(|_| ClientError::TimedOut)?;
         let (status, body) = answered.map_err(ClientError::Broken)?;
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(ClientError::Unreadable);

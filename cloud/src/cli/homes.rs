@@ -47,9 +47,7 @@ fn read(file: &Path) -> anyhow::Result<Vec<GivenHome>> {
 fn parse(line: &str) -> anyhow::Result<GivenHome> {
     let parts: Vec<_> = line.splitn(3, ' ').filter(|part| !part.is_empty()).collect();
     let [driver, node, id] = parts[..] else {
-        bail!(
-            "a line is DRIVER NODE ID, with one space between them; an id may have spaces in it"
-        );
+        bail!("a line is DRIVER NODE ID, with one space between them; an id may have spaces in it");
     };
     Ok(GivenHome { driver: driver.parse()?, node: node.parse()?, id: id.to_owned() })
 }

@@ -65,15 +65,16 @@ pub(super) async fn run(show: &Show, interval: u64, count: Option<u64>) -> anyho
 
 impl Totals {
     fn of(driver: &TopDriver) -> Self {
-        Self {
-            answered: driver.calls_answered,
-            failed: driver.calls_failed,
-            ms: driver.calls_ms,
-        }
+        Self { answered: driver.calls_answered, failed: driver.calls_failed, ms: driver.calls_ms }
     }
 }
 
-fn draw(out: &mut impl Write, top: &TopView, before: Option<&Before>, now: Instant) -> io::Result<()> {
+fn draw(
+    out: &mut impl Write,
+    top: &TopView,
+    before: Option<&Before>,
+    now: Instant,
+) -> io::Result<()> {
     if io::stdout().is_terminal() {
         write!(out, "{CLEAR}")?;
     }

@@ -150,11 +150,7 @@ fn admin(
 }
 
 /// The driver whose front is at the path, if there is one.
-fn front_at<'a>(
-    path: &Path,
-    fronts: &Path,
-    drivers: &'a [DriverName],
-) -> Option<&'a DriverName> {
+fn front_at<'a>(path: &Path, fronts: &Path, drivers: &'a [DriverName]) -> Option<&'a DriverName> {
     drivers.iter().find(|driver| fronts.join(format!("{driver}.sock")) == path)
 }
 
@@ -162,9 +158,7 @@ fn node_fronts(flag: bool, file: &mut Reader, fronts: Option<&Path>) -> bool {
     let configured = file.yes_no("node_fronts");
     let node_fronts = flag || configured.unwrap_or(false);
     if node_fronts && fronts.is_none() {
-        file.problem(
-            "node_fronts (--node-fronts) are below fronts (--fronts), which is missing",
-        );
+        file.problem("node_fronts (--node-fronts) are below fronts (--fronts), which is missing");
     }
     node_fronts
 }
@@ -192,9 +186,8 @@ fn sections(
                 policies.insert(driver.clone(), policy);
                 csidrivers.insert(driver.clone(), csidriver);
             }
-            None => section.problem(format!(
-                "[driver.{name:?}] is not among the drivers (drivers, --driver)"
-            )),
+            None => section
+                .problem(format!("[driver.{name:?}] is not among the drivers (drivers, --driver)")),
         }
     });
     (policies, csidrivers)

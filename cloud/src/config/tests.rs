@@ -18,8 +18,13 @@ use crate::state::store::url::StoreAt;
 fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cloud.toml");
-    proto::host::publish::publish(&path, file.as_bytes(), 0o600, proto::host::publish::Existing::Keep)
-        .unwrap();
+    proto::host::publish::publish(
+        &path,
+        file.as_bytes(),
+        0o600,
+        proto::host::publish::Existing::Keep,
+    )
+    .unwrap();
     let path = path.to_str().unwrap().to_owned();
     let args = ["csi-cloud", "serve", "--config", &path].into_iter().chain(flags.iter().copied());
     match Cli::try_parse_from(args).unwrap().command {
@@ -50,10 +55,17 @@ fn pinned(node: &str) -> Placement {
 
 #[test]
 fn a_flag_overrides_the_file() {
-    let flags = ["--listen", "quic://[::1]:1", "--workers", "4", "--store", "memory:", "--http", "[::1]:0"];
+    let flags =
+        ["--listen", "quic://[::1]:1", "--workers", "4", "--store", "memory:", "--http", "[::1]:0"];
     let config = load(WHOLE, &flags).unwrap();
-    assert_eq!(config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["quic://[::1]:1"]);
-    assert_eq!(config.drivers.iter().map(DriverName::as_str).collect::<Vec<_>>(), ["a.example", "b.example"]);
+    assert_eq!(
+        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["quic://[::1]:1"]
+    );
+    assert_eq!(
+        config.drivers.iter().map(DriverName::as_str).collect::<Vec<_>>(),
+        ["a.example", "b.example"]
+    );
     assert_eq!((config.common.workers, config.default_node.unwrap().as_str()), (4, "n1"));
     assert_eq!((config.store, config.http), (StoreAt::Memory, Some("[::1]:0".parse().unwrap())));
 }
@@ -91,10 +103,12 @@ fn fronts_may_be_left_out_where_holders_bring_the_calls() {
     let holders: Vec<_> = config.holders.iter().map(ToString::to_string).collect();
     assert_eq!(holders, ["unix:/h.sock", "https://0.0.0.0:7444"]);
     assert_eq!(config.fronts, None);
-    let problems =
-        load(&file.replace("admin = \"/a.sock\"\n", ""), &["--node-fronts"]).unwrap_err().to_string();
+    let problems = load(&file.replace("admin = \"/a.sock\"\n", ""), &["--node-fronts"])
+        .unwrap_err()
+        .to_string();
     assert!(problems.contains("admin (--admin)") && problems.contains("node_fronts"), "{problems}");
-    let beside = format!("{WHOLE}\n").replace("default_node", "holders = [\"unix:/h\"]\ndefault_node");
+    let beside =
+        format!("{WHOLE}\n").replace("default_node", "holders = [\"unix:/h\"]\ndefault_node");
     assert_eq!(load(&beside, &[]).unwrap().fronts, Some("/run/x".into()), "beside its own");
 }
 
@@ -140,7 +154,10 @@ fn a_driver_may_have_a_policy_of_its_own() {
     assert_eq!(b.grace, Duration::from_secs(60));
     assert_eq!(policy(&file, "a.example").placement, Placement::Spread);
     // A node alone pins; "pinned" alone is pinned to the default.
-    assert_eq!(policy(&with("[driver.\"a.example\"]\nnode = \"n3\"\n"), "a.example").placement, pinned("n3"));
+    assert_eq!(
+        policy(&with("[driver.\"a.example\"]\nnode = \"n3\"\n"), "a.example").placement,
+        pinned("n3")
+    );
     let file = with("[driver.\"a.example\"]\nplacement = \"pinned\"\n");
     assert_eq!(policy(&file, "a.example").placement, pinned("n1"));
 }
@@ -175,10 +192,12 @@ fn an_admin_socket_is_no_front() {
 
 #[test]
 fn without_a_word_there_is_no_kubernetes() {
-    let kubernetes = |sections: &str, flags: &[&str]| load(&with(sections), flags).unwrap().kubernetes;
+    let kubernetes =
+        |sections: &str, flags: &[&str]| load(&with(sections), flags).unwrap().kubernetes;
     assert_eq!(kubernetes("", &[]), None);
     assert_eq!(kubernetes("", &["--publish-csinode", "on"]), None);
-    let of = |api: ApiAt, publish, s| Some(Kubernetes { api, publish, grace: Duration::from_secs(s) });
+    let of =
+        |api: ApiAt, publish, s| Some(Kubernetes { api, publish, grace: Duration::from_secs(s) });
     assert_eq!(kubernetes("[kubernetes]\n", &[]), of(ApiAt::InCluster, Publish::Auto, 60));
     let file = "[kubernetes]\napi = \"/k\"\npublish_csinode = \"off\"\ngrace_s = 5\n";
     assert_eq!(kubernetes(file, &[]), of(ApiAt::Kubeconfig("/k".into()), Publish::Off, 5));
@@ -191,8 +210,9 @@ fn without_a_word_there_is_no_kubernetes() {
         panic!("no kubeconfig")
     };
     assert!(path.is_absolute() && path.ends_with("k"), "relative to the file: {}", path.display());
-    let text =
-        load(&with("[kubernetes]\npublish_csinode = \"yes\"\ngrace_s = 0\n"), &[]).unwrap_err().to_string();
+    let text = load(&with("[kubernetes]\npublish_csinode = \"yes\"\ngrace_s = 0\n"), &[])
+        .unwrap_err()
+        .to_string();
     for expected in ["\"yes\" is none of \"on\"", "grace_s is a whole number from 1 to 3600"] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
@@ -214,7 +234,9 @@ fn what_a_csidriver_object_says_is_the_operators_word() {
          [[driver.\"a.example\".token_requests]]\nexpiration_s = 60\n",
     );
     let text = load(&file, &[]).unwrap_err().to_string();
-    for expected in ["\"all\" is none of", "\"persistent\" is none of", "expiration_s is at least 600"] {
+    for expected in
+        ["\"all\" is none of", "\"persistent\" is none of", "expiration_s is at least 600"]
+    {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
 }

@@ -118,7 +118,8 @@ impl Capacities {
 
     fn answer(&self, mut sum: Sum, answered: usize) -> Result<Response<Body>, Error> {
         // They all say that the question is wrong, so what one of them said before does not count.
-        let codes = || sum.refused.iter().filter_map(|answer| answer.failure()).map(|status| status.code());
+        let codes =
+            || sum.refused.iter().filter_map(|answer| answer.failure()).map(|status| status.code());
         let first = codes().next();
         let alike = sum.refused.len() == answered && codes().all(|code| Some(code) == first);
         if let Some(answer) = sum.refused.pop().filter(|_| alike) {
@@ -143,7 +144,8 @@ impl Capacities {
         }
         let at = self.store.read(|state| state.driver(&self.asker.driver)?.at(node).cloned());
         let request = message::for_node(call.method.rewrite(), &call.for_driver, at.as_ref())?;
-        let (asked, asker, last) = ((node.clone(), question), self.asker.clone(), self.last.clone());
+        let (asked, asker, last) =
+            ((node.clone(), question), self.asker.clone(), self.last.clone());
         let method = call.method;
         let mut call = call.clone();
         call.send(&request);
@@ -178,7 +180,12 @@ impl Capacities {
     }
 }
 
-async fn one(asker: &NodeQueries, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
+async fn one(
+    asker: &NodeQueries,
+    node: &NodeName,
+    method: Method,
+    mut call: Call,
+) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
     let (links, driver, authority) = (&**asker.links(), &asker.driver, asker.authority());
     let passage = NodeCall { links, driver, authority, node, method, deadline, call: None };
@@ -199,7 +206,8 @@ fn is_unimplemented(answer: &Answer) -> bool {
 fn meaning(request: &Bytes) -> Vec<Vec<u8>> {
     let asks = csi::GetCapacityRequest::decode(request.clone()).unwrap_or_default();
     let parameters: BTreeMap<_, _> = asks.parameters.into_iter().collect();
-    let topology = asks.accessible_topology.map(|at| at.segments.into_iter().collect::<BTreeMap<_, _>>());
+    let topology =
+        asks.accessible_topology.map(|at| at.segments.into_iter().collect::<BTreeMap<_, _>>());
     let mut meaning: Vec<_> =
         asks.volume_capabilities.iter().map(|capability| capability.encode_to_vec()).collect();
     for map in [Some(parameters), topology].into_iter().flatten() {
@@ -232,7 +240,8 @@ impl Sum {
     fn add(&mut self, said: &csi::GetCapacityResponse) {
         let all = &mut self.all;
         self.known = true;
-        all.available_capacity = all.available_capacity.saturating_add(said.available_capacity.max(0));
+        all.available_capacity =
+            all.available_capacity.saturating_add(said.available_capacity.max(0));
         // A volume lives at one node: the largest is what the best of them takes.
         all.maximum_volume_size = all.maximum_volume_size.max(said.maximum_volume_size);
         let both = all.minimum_volume_size.into_iter().chain(said.minimum_volume_size);

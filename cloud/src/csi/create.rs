@@ -60,7 +60,11 @@ pub(crate) async fn create(
     let message = message_of(&answer).ok_or_else(|| bad("with what cannot be read"))?;
     let made = match call.method.learn() {
         Learn::Made(read) => read(&message).ok(),
-        Learn::Nothing | Learn::Gone | Learn::Attached(_) | Learn::Detached(_) | Learn::Resized(_) => None,
+        Learn::Nothing
+        | Learn::Gone
+        | Learn::Attached(_)
+        | Learn::Detached(_)
+        | Learn::Resized(_) => None,
     };
     let made = made.ok_or_else(|| bad("with what cannot be read"))?;
     if made.first().is_none_or(|made| made.id.text().is_empty()) {
@@ -90,7 +94,12 @@ fn facts(call: &IncomingCall) -> CreateFacts {
     }
 }
 
-fn warn_of_other_size(sender: &Sender<'_>, node: &NodeName, call: &IncomingCall, answer: &bytes::Bytes) {
+fn warn_of_other_size(
+    sender: &Sender<'_>,
+    node: &NodeName,
+    call: &IncomingCall,
+    answer: &bytes::Bytes,
+) {
     let Some(range) = call.range else { return };
     let Some(size) = created::other_size(range, answer) else { return };
     let driver = sender.driver;

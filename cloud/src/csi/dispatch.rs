@@ -105,17 +105,22 @@ impl Dispatcher {
 
     /// Asks the nodes for things without a home, and keeps where they live.
     async fn discover(&self, ids: &[Id], call: &IncomingCall) -> Result<Found, Error> {
-        let discovery = Discovery { queries: &self.asker, store: &self.store, deadline: call.deadline };
+        let discovery =
+            Discovery { queries: &self.asker, store: &self.store, deadline: call.deadline };
         let _room = self.room()?;
         for id in ids {
             match discovery.discover(id).await {
                 Ok(()) => {}
                 // CSI: a list of a snapshot that is not there is empty.
-                Err(Error::NoSuchThing { .. }) if call.method.bulk() => return Ok(Found::EmptyList),
+                Err(Error::NoSuchThing { .. }) if call.method.bulk() => {
+                    return Ok(Found::EmptyList);
+                }
                 // A request without a required field is wrong whatever it is about.
                 Err(error @ Error::NoSuchThing { .. }) => {
                     let incomplete = call.method.incomplete(&call.message);
-                    return Err(incomplete.map_or(error, |field| Error::Missing(call.method.name(), field)));
+                    return Err(
+                        incomplete.map_or(error, |field| Error::Missing(call.method.name(), field))
+                    );
                 }
                 Err(error) => return Err(error),
             }
@@ -148,7 +153,11 @@ impl Dispatcher {
     }
 
     /// A list of all nodes. The driver's only node answers by itself, byte for byte.
-    async fn list(&self, sender: &Sender<'_>, call: &mut IncomingCall) -> Result<Response<Body>, Error> {
+    async fn list(
+        &self,
+        sender: &Sender<'_>,
+        call: &mut IncomingCall,
+    ) -> Result<Response<Body>, Error> {
         let Some(only) = self.lists.only(call) else { return self.lists.list(call).await };
         let answer = sender.node_call(&only.node, call).unary(&mut call.call).await?;
         if let Some(message) = message_of(&answer) {

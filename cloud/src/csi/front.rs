@@ -84,7 +84,8 @@ impl Front {
         let Dispatcher { planner, store, asker, journal, .. } = &self.dispatcher;
         let driver = planner.driver.clone();
         let policy = planner.policy.clone();
-        let mut front = Self::new(driver, policy, store.clone(), asker.links().clone(), self.calls.clone());
+        let mut front =
+            Self::new(driver, policy, store.clone(), asker.links().clone(), self.calls.clone());
         front.dispatcher.planner.only = Some(node);
         // A name is one create, whichever front it comes in by. Nothing goes to an elected node.
         front.dispatcher.journal = journal.clone();
@@ -124,7 +125,10 @@ impl Front {
     }
 
     /// Answers one request.
-    pub async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    pub async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
         let answered = self.answered(request, By::Socket).await;
         Ok(answered.unwrap_or_else(|error| forward::failure(&error)))
     }

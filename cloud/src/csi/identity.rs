@@ -98,7 +98,9 @@ fn answer(
             let method = Method::answering(local).name();
             Err(Error::NotImplemented { driver: driver.clone(), method })
         }
-        (Local::Capabilities(_) | Local::NodeInfo, Err(Unknown)) => Err(Error::NotLearned(driver.clone())),
+        (Local::Capabilities(_) | Local::NodeInfo, Err(Unknown)) => {
+            Err(Error::NotLearned(driver.clone()))
+        }
     }
 }
 
@@ -116,14 +118,17 @@ mod tests {
 
     #[test]
     fn probe_is_never_an_error() {
-        let ready = |learned| csi::ProbeResponse::decode(ask(Local::Probe, learned).unwrap()).unwrap().ready;
+        let ready = |learned| {
+            csi::ProbeResponse::decode(ask(Local::Probe, learned).unwrap()).unwrap().ready
+        };
         assert_eq!(ready(Err(Unknown)), Some(false));
         assert_eq!(ready(Ok(None)), Some(true));
     }
 
     #[test]
     fn the_name_is_known_before_anything_else() {
-        let info = csi::GetPluginInfoResponse::decode(ask(Local::Info, Err(Unknown)).unwrap()).unwrap();
+        let info =
+            csi::GetPluginInfoResponse::decode(ask(Local::Info, Err(Unknown)).unwrap()).unwrap();
         assert_eq!(info.name, "d.example");
         assert!(!info.vendor_version.is_empty());
     }

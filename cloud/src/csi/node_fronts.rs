@@ -32,7 +32,8 @@ impl NodeFronts {
 
     /// Keeps a front for each node that has a driver, until told to stop.
     pub(crate) async fn keep(mut self, tasks: Tasks) {
-        let Some(mut linked) = self.drivers.values().next().map(|front| front.links().linking()) else {
+        let Some(mut linked) = self.drivers.values().next().map(|front| front.links().linking())
+        else {
             return;
         };
         loop {
@@ -50,7 +51,9 @@ impl NodeFronts {
     fn follow(&mut self, tasks: &Tasks) {
         let fronts = self.drivers.iter();
         let wanted: Vec<_> = fronts
-            .flat_map(|(driver, front)| front.nodes().into_iter().map(move |node| (node, driver.clone())))
+            .flat_map(|(driver, front)| {
+                front.nodes().into_iter().map(move |node| (node, driver.clone()))
+            })
             .collect();
         self.serving.retain(|at, serving| {
             let stays = wanted.contains(at);
@@ -81,7 +84,10 @@ impl NodeFronts {
         let directory = self.directory.join(node.as_str());
         std::fs::create_dir_all(&directory)?;
         let socket = Socket::bind(&directory.join(format!("{driver}.sock")))?;
-        tasks.spawn("node front", Arc::new(front.of_node(node.clone())).answer_all(socket, tasks.clone()));
+        tasks.spawn(
+            "node front",
+            Arc::new(front.of_node(node.clone())).answer_all(socket, tasks.clone()),
+        );
         Ok(())
     }
 }

@@ -29,7 +29,8 @@ pub(crate) struct Planner {
 impl Planner {
     /// How far the driver's volumes reach: the operator's word, else what the driver says.
     pub(crate) fn scope(&self, store: &Store) -> Scope {
-        let inferred = || store.read(|state| state.driver(&self.driver).map(|driver| driver.info().scope()));
+        let inferred =
+            || store.read(|state| state.driver(&self.driver).map(|driver| driver.info().scope()));
         self.policy.scope.or_else(inferred).unwrap_or(Scope::Node)
     }
 
@@ -45,7 +46,10 @@ impl Planner {
         in_doubt: &InDoubt,
     ) -> Result<Plan, Error> {
         let scope = self.scope(store);
-        if scope == Scope::Shared && self.only.is_none() && !matches!(call.key, Key::Local | Key::Node(_)) {
+        if scope == Scope::Shared
+            && self.only.is_none()
+            && !matches!(call.key, Key::Local | Key::Node(_))
+        {
             self.elect(store, links, in_doubt).await?;
         }
         let decided = store.read(|state| {
@@ -69,7 +73,9 @@ impl Planner {
             Unclear::Yet(why) => Error::NoRoute { driver, why },
             Unclear::Nowhere(why) => Error::Nowhere { driver, why },
             Unclear::Removed(node) => Error::Removed { node },
-            Unclear::Away(node) if self.policy.reschedule && method.direct() == Some(DirectCall::Create) => {
+            Unclear::Away(node)
+                if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
+            {
                 Error::Reschedule { node }
             }
             Unclear::Away(node) => Error::NotLinked { node, driver },

@@ -104,7 +104,11 @@ mod tests {
             })
         };
         assert_eq!(wait(ask(3), end(None)).await, None, "nobody waits longer than for a second");
-        assert_eq!(wait(ask(3), Instant::now() + Duration::from_secs(9)).await, Some(1), "it went on");
+        assert_eq!(
+            wait(ask(3), Instant::now() + Duration::from_secs(9)).await,
+            Some(1),
+            "it went on"
+        );
         assert_eq!(wait(ask(0), end(None)).await, Some(2));
     }
 

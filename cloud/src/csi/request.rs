@@ -65,7 +65,8 @@ pub(crate) fn prepare(
     let message = frame::message(&body).map_err(|e| bad(method, e.into()))?;
     let key = method.key(&message).map_err(|e| bad(method, e.into()))?;
     running.is_about(&key);
-    let (mut for_driver, extracted) = message::extract(method, &message).map_err(|e| malformed(method, e))?;
+    let (mut for_driver, extracted) =
+        message::extract(method, &message).map_err(|e| malformed(method, e))?;
     let mut is_direct = false;
     let mut range = None;
     if method.direct() == Some(DirectCall::Create) {

@@ -95,7 +95,9 @@ fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear>
     match (key, facts.scope) {
         (Key::Local, _) => Ok(Plan::Local),
         (Key::Node(_), _) => Ok(Plan::NodeOnly),
-        (Key::Create { name, .. } | Key::Snapshot { name, .. }, Scope::Shared) if !name.is_empty() => {
+        (Key::Create { name, .. } | Key::Snapshot { name, .. }, Scope::Shared)
+            if !name.is_empty() =>
+        {
             facts.create_shared(Id::Name(method, name.clone()))
         }
         // Without a name it is the driver's to refuse.
@@ -204,13 +206,15 @@ impl Facts<'_> {
         let nodes = self.driver?.located(segments).filter(|node| !(self.removed)(node));
         let mut nodes = nodes.peekable();
         let away = (*nodes.peek()?).clone();
-        let linked: Vec<_> = nodes.filter(|node| (self.linked)(node)).take(COMPARED).cloned().collect();
+        let linked: Vec<_> =
+            nodes.filter(|node| (self.linked)(node)).take(COMPARED).cloned().collect();
         Some(if linked.is_empty() { Err(Unclear::Away(away)) } else { Ok(linked) })
     }
 
     /// A snapshot. CSI: it is cut of volumes that one plugin holds; here that is one node.
     fn snapshot(&self, name: Id, volumes: &[Id]) -> Result<Plan, Unclear> {
-        let home = |id: &Id| self.driver.and_then(|driver| driver.home(id)).map(|home| home.node.clone());
+        let home =
+            |id: &Id| self.driver.and_then(|driver| driver.home(id)).map(|home| home.node.clone());
         let unknown: Vec<_> = volumes.iter().filter(|id| home(id).is_none()).cloned().collect();
         if !unknown.is_empty() || volumes.is_empty() {
             return match self.only_node() {
@@ -274,10 +278,9 @@ impl Facts<'_> {
         let elected = self.elected()?;
         match self.driver.and_then(|driver| driver.intent(&name)) {
             Some(intent) if intent.made.is_some() => Ok(Plan::CreateAgain(name, elected)),
-            Some(intent) if intent.node != elected && self.may_begin(intent) => Err(Unclear::Yet(format!(
-                "it was sent to {} and may still be carried out there",
-                intent.node
-            ))),
+            Some(intent) if intent.node != elected && self.may_begin(intent) => Err(Unclear::Yet(
+                format!("it was sent to {} and may still be carried out there", intent.node),
+            )),
             _ => self.create_at(name, elected),
         }
     }
@@ -290,7 +293,10 @@ impl Facts<'_> {
         let asked: Vec<_> = asked.iter().map(|segments| written(segments.iter())).collect();
         let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
         let known = first_few(nodes.map(|(node, at)| {
-            format!("{node} {}", written(at.segments.iter().map(|segment| (&segment.0, &segment.1))))
+            format!(
+                "{node} {}",
+                written(at.segments.iter().map(|segment| (&segment.0, &segment.1)))
+            )
         }));
         format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
     }

@@ -57,7 +57,11 @@ impl Sender<'_> {
     ///
     /// # Errors
     /// The node has no link, or did not answer in time.
-    pub(crate) async fn send(&self, node: &NodeName, call: &mut IncomingCall) -> Result<Answer, Error> {
+    pub(crate) async fn send(
+        &self,
+        node: &NodeName,
+        call: &mut IncomingCall,
+    ) -> Result<Answer, Error> {
         let subjects = match self.scope {
             Scope::Shared => call.method.subjects(&call.key),
             Scope::Node => Vec::new(),
@@ -72,7 +76,11 @@ impl Sender<'_> {
     ///
     /// # Errors
     /// The node has no link, or lost it.
-    pub(crate) async fn stream(&self, node: &NodeName, call: &IncomingCall) -> Result<Response<Body>, Error> {
+    pub(crate) async fn stream(
+        &self,
+        node: &NodeName,
+        call: &IncomingCall,
+    ) -> Result<Response<Body>, Error> {
         self.node_call(node, call).stream(&call.call).await
     }
 
@@ -94,14 +102,23 @@ impl Sender<'_> {
     }
 
     pub(crate) fn bad_answer(&self, node: &NodeName, method: Method, why: &'static str) -> Error {
-        Error::BadAnswer { driver: self.driver.clone(), node: node.clone(), method: method.name(), why }
+        Error::BadAnswer {
+            driver: self.driver.clone(),
+            node: node.clone(),
+            method: method.name(),
+            why,
+        }
     }
 
     /// Carries out a call at one node.
     ///
     /// # Errors
     /// It was not carried out, its outcome is not known, or it could not be made durable.
-    pub(crate) async fn at(&self, node: &NodeName, call: &mut IncomingCall) -> Result<Response<Body>, Error> {
+    pub(crate) async fn at(
+        &self,
+        node: &NodeName,
+        call: &mut IncomingCall,
+    ) -> Result<Response<Body>, Error> {
         self.attach_to_holder(call).await?;
         let mut answer = self.send(node, call).await?;
         if let Some(message) = message_of(&answer)
@@ -119,8 +136,13 @@ impl Sender<'_> {
     ///
     /// # Errors
     /// Not every node said that it is gone; or it could not be made durable.
-    pub(crate) async fn everywhere(&self, id: &Id, call: &IncomingCall) -> Result<Response<Body>, Error> {
-        let discovery = Discovery { queries: self.asker, store: self.store, deadline: call.deadline };
+    pub(crate) async fn everywhere(
+        &self,
+        id: &Id,
+        call: &IncomingCall,
+    ) -> Result<Response<Body>, Error> {
+        let discovery =
+            Discovery { queries: self.asker, store: self.store, deadline: call.deadline };
         let answer = discovery.delete(call.method, id, &call.call).await?;
         self.record(call, &answer).await?;
         Ok(answer.response())
@@ -129,7 +151,9 @@ impl Sender<'_> {
     /// A direct volume is attached only to the node that holds its lease, or gets it now; so is any
     /// volume while a node holds its lease.
     async fn attach_to_holder(&self, call: &IncomingCall) -> Result<(), Error> {
-        let (Learn::Attached(_), Key::Home(id)) = (call.method.learn(), &call.key) else { return Ok(()) };
+        let (Learn::Attached(_), Key::Home(id)) = (call.method.learn(), &call.key) else {
+            return Ok(());
+        };
         if !call.is_direct && !attach::is_in_use(self.store, self.driver, id) {
             return Ok(());
         }
@@ -151,14 +175,19 @@ impl Sender<'_> {
                 Ok(())
             }
             Learn::Attached(_) => {
-                ingest::update(store, driver, id, move |old| list_entry::attach(old, &node_id)).await
+                ingest::update(store, driver, id, move |old| list_entry::attach(old, &node_id))
+                    .await
             }
             Learn::Detached(_) => {
                 attach::detached(store, driver, id, node_id.clone()).await.map_err(not_durable)?;
-                ingest::update(store, driver, id, move |old| list_entry::detach(old, &node_id)).await
+                ingest::update(store, driver, id, move |old| list_entry::detach(old, &node_id))
+                    .await
             }
             Learn::Resized(read) => match read(&answer) {
-                Ok(size) => ingest::update(store, driver, id, move |old| list_entry::resize(old, size)).await,
+                Ok(size) => {
+                    ingest::update(store, driver, id, move |old| list_entry::resize(old, size))
+                        .await
+                }
                 Err(_) => Ok(()),
             },
         };

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context;
 use kube::Client;
 use kube::runtime::watcher;
-use anyhow::Context;
 use proto::host::chain;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -109,18 +109,24 @@ impl Server {
     /// What says where it is cannot be read, or not be used.
     pub(super) async fn new(at: &ApiAt, calls: Arc<Calls>) -> anyhow::Result<Self> {
         let mut config = match at {
-            ApiAt::InCluster => kube::Config::incluster()
-                .context("the API of Kubernetes cannot be found (kubernetes = in-cluster); is this a pod?")?,
+            ApiAt::InCluster => kube::Config::incluster().context(
+                "the API of Kubernetes cannot be found (kubernetes = in-cluster); is this a pod?",
+            )?,
             ApiAt::Kubeconfig(path) => {
-                let cannot = || format!("the kubeconfig {} cannot be used (--kubernetes)", path.display());
+                let cannot =
+                    || format!("the kubeconfig {} cannot be used (--kubernetes)", path.display());
                 let file = kube::config::Kubeconfig::read_from(path).with_context(cannot)?;
-                kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default())
-                    .await
-                    .with_context(cannot)?
+                kube::Config::from_custom_kubeconfig(
+                    file,
+                    &kube::config::KubeConfigOptions::default(),
+                )
+                .await
+                .with_context(cannot)?
             }
         };
         limit(&mut config);
-        let client = Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
+        let client =
+            Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
         Ok(Self::by(client, calls))
     }
 
@@ -140,8 +146,9 @@ impl Server {
         tokio::time::sleep(wait).await;
         let begun = Instant::now();
         let answered = tokio::time::timeout(PATIENCE, request).await;
-        let answered =
-            answered.map_err(|_| ApiError::Away(None)).and_then(|answer| answer.map_err(ApiError::from));
+        let answered = answered
+            .map_err(|_| ApiError::Away(None))
+            .and_then(|answer| answer.map_err(ApiError::from));
         let outcome = answered.as_ref().err().map_or("ok", ApiError::outcome);
         self.calls.metrics.asked(what, outcome, begun.elapsed());
         match &answered {
@@ -153,7 +160,8 @@ impl Server {
 
     /// Takes it that a watch failed. What it says again and again is told once.
     pub(super) fn watch_failed(&self, what: &'static str, error: watcher::Error) {
-        let (watcher::Error::InitialListFailed(failed) | watcher::Error::WatchStartFailed(failed)) = error
+        let (watcher::Error::InitialListFailed(failed) | watcher::Error::WatchStartFailed(failed)) =
+            error
         else {
             // Watches end now and then, and are begun again.
             debug!(what, error = chain(&error), "a watch ended");
@@ -245,10 +253,10 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
     use kube::Api;
     use kube::api::ListParams;
     use kube::core::Status;
-    use k8s_openapi::api::core::v1::Node;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -262,7 +270,8 @@ mod tests {
         let nodes: Api<Node> = Api::all(Client::try_from(config).unwrap());
         let all = ListParams::default();
         let listing = nodes.list(&all);
-        let (listed, _silent) = tokio::join!(tokio::time::timeout(SILENCE * 3, listing), listener.accept());
+        let (listed, _silent) =
+            tokio::join!(tokio::time::timeout(SILENCE * 3, listing), listener.accept());
         assert!(listed.expect("it has no end").is_err());
     }
 

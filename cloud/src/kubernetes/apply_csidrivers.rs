@@ -1,8 +1,8 @@
 //! Applies the CSIDriver objects as `csidriver` decides.
 
+use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use k8s_openapi::api::storage::v1::CSIDriver;
 use proto::names::DriverName;
 use serde_json::json;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ impl Keeper {
 
     async fn update_csidriver(&mut self, driver: &DriverName) -> Result<(), Away> {
         let known = self.facts.store.read(|state| {
-            let required = state.driver(driver).map(|of| csidriver::attach_required(of.said()));
+            let required = state.driver(driver).map(|of| csidriver::attach_required(of.info()));
             required.and_then(Result::ok)
         });
         // Sidecars and kubelets would act on a guess.

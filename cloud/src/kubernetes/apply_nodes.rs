@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use kube::Api;
-use kube::api::{PartialObjectMeta, Patch, PatchParams};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
+use kube::Api;
+use kube::api::{PartialObjectMeta, Patch, PatchParams};
 use proto::names::{DriverName, NodeName};
 use serde_json::json;
 use tokio::time::Instant;
@@ -22,9 +22,9 @@ use crate::kubernetes::node;
 use crate::kubernetes::node::{Plan, Step, Wanted};
 use crate::kubernetes::settings::Publish;
 use crate::state::clock::now;
-use crate::state::known::{OfDriver, State};
+use crate::state::known::{DriverState, State};
 use crate::state::policy::Scope;
-use crate::state::record::At;
+use crate::state::record::NodeDriver;
 
 /// Nodes that one round changes.
 const TURN: usize = 50;
@@ -76,7 +76,7 @@ impl Keeper {
             // Copied, so that the store is locked for no longer.
             let (scope, nodes) = self.facts.store.read(|state| {
                 let of = state.driver(driver);
-                let inferred = of.map(|of| of.said().scope());
+                let inferred = of.map(|of| of.info().scope());
                 let scope = policy.scope.or(inferred).unwrap_or(Scope::Node);
                 (scope, of.map(|of| admitted_nodes(state, of)).unwrap_or_default())
             });
@@ -90,10 +90,7 @@ impl Keeper {
     }
 
     /// What there is to do about nodes that Kubernetes knows.
-    fn plans(
-        &self,
-        wanted: &BTreeMap<NodeName, Vec<Wanted>>,
-    ) -> Vec<(NodeName, KnownNode, Plan)> {
+    fn plans(&self, wanted: &BTreeMap<NodeName, Vec<Wanted>>) -> Vec<(NodeName, KnownNode, Plan)> {
         let now = Instant::now();
         let objects = self.mirror.objects();
         let none = KnownCsiNode::default();
@@ -276,7 +273,7 @@ fn target(
 }
 
 /// The driver at nodes that were not removed.
-fn admitted_nodes(state: &State, of: &OfDriver) -> Vec<(NodeName, At)> {
+fn admitted_nodes(state: &State, of: &DriverState) -> Vec<(NodeName, NodeDriver)> {
     let admitted = of.nodes().iter().filter(|(node, _)| !state.is_removed(node));
     admitted.map(|(node, at)| (node.clone(), at.clone())).collect()
 }

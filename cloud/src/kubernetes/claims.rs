@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use kube::api::PartialObjectMeta;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PartialObjectMeta;
 use proto::csi::{Id, Kind, Method};
 use proto::names::{DriverName, NodeName};
 
@@ -81,7 +81,8 @@ mod tests {
     use crate::state::record::{Change, Intent, Node, NodeDriver};
 
     fn metadata(annotations: &[(&str, &str)]) -> ObjectMeta {
-        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let annotations =
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let annotations = Some(annotations.collect());
         ObjectMeta { uid: Some("u".into()), annotations, ..ObjectMeta::default() }
     }
@@ -92,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_claim_waits_until_it_is_bound() {
-        let (by, at) = (("volume.kubernetes.io/storage-provisioner", "d.example"), (SELECTED, "n1"));
+        let (by, at) =
+            (("volume.kubernetes.io/storage-provisioner", "d.example"), (SELECTED, "n1"));
         let waiting = pending(&metadata(&[by, at])).unwrap();
         assert_eq!((waiting.driver.as_str(), waiting.node), ("d.example", Some(node("n1"))));
         assert!(pending(&metadata(&[by])).unwrap().node.is_none());
@@ -103,7 +105,9 @@ mod tests {
     #[test]
     fn the_reason_is_the_node_that_it_was_sent_to_or_that_was_selected() {
         let driver: DriverName = "d.example".parse().unwrap();
-        let at = |name: &str| Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()));
+        let at = |name: &str| {
+            Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()))
+        };
         let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
         let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None };
         let sent = Change::Intent(
@@ -114,7 +118,8 @@ mod tests {
         let state = State::of([at("n1"), at("n2"), at("n3"), removed, sent]);
         let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
         let why = |uid: &str, selected: Option<&str>, away: Option<Duration>| {
-            let claim = Pending { uid: uid.into(), driver: driver.clone(), node: selected.map(node) };
+            let claim =
+                Pending { uid: uid.into(), driver: driver.clone(), node: selected.map(node) };
             reason(&claim, &state, |_| away, second * 10)
         };
         assert_eq!(why("x", Some("n1"), Some(minute)), Some(Reason::Away(node("n1"), minute)));

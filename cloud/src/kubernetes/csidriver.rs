@@ -13,8 +13,8 @@ use proto::names::DriverName;
 use serde_json::Value;
 
 use crate::kubernetes::managed_fields::{MANAGER, ManagedFields};
-use crate::state::capabilities::words;
-use crate::state::driver_info::{Said, Unknown};
+use crate::state::capabilities::capability_names;
+use crate::state::driver_info::{DriverInfo, Unknown};
 
 /// By this label an object says who manages it.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -73,12 +73,14 @@ impl CsiDriverSettings {
             // The API's audience is told by an empty text.
             Token { audience: audience.unwrap_or_default(), expiration_s }
         });
-        let modes = section.list("volume_lifecycle_modes", |text| one_of(text, ["Persistent", "Ephemeral"]));
+        let modes = section
+            .list("volume_lifecycle_modes", |text| one_of(text, ["Persistent", "Ephemeral"]));
         Self {
             pod_info_on_mount: section.yes_no("pod_info_on_mount"),
             storage_capacity: section.yes_no("storage_capacity"),
-            fs_group_policy: section
-                .parsed("fs_group_policy", |text| one_of(text, ["None", "File", "ReadWriteOnceWithFSType"])),
+            fs_group_policy: section.parsed("fs_group_policy", |text| {
+                one_of(text, ["None", "File", "ReadWriteOnceWithFSType"])
+            }),
             volume_lifecycle_modes: modes,
             requires_republish: section.yes_no("requires_republish"),
             se_linux_mount: section.yes_no("se_linux_mount"),
@@ -88,7 +90,10 @@ impl CsiDriverSettings {
 }
 
 fn one_of<const N: usize>(text: &str, known: [&'static str; N]) -> Result<&'static str, String> {
-    known.into_iter().find(|known| *known == text).ok_or_else(|| format!("{text:?} is none of {known:?}"))
+    known
+        .into_iter()
+        .find(|known| *known == text)
+        .ok_or_else(|| format!("{text:?} is none of {known:?}"))
 }
 
 /// What is to be done about a CSIDriver object.
@@ -108,14 +113,20 @@ pub(super) enum Decision {
 ///
 /// # Errors
 /// Nothing is known of it yet.
-pub(super) fn attach_required(said: &Said) -> Result<bool, Unknown> {
+pub(super) fn attach_required(said: &DriverInfo) -> Result<bool, Unknown> {
     let kind = Capabilities::Controller;
     let answer = said.answer(Local::Capabilities(kind), false)?;
-    Ok(answer.is_some_and(|answer| words(kind, &answer).iter().any(|can| can == "PUBLISH_UNPUBLISH_VOLUME")))
+    Ok(answer.is_some_and(|answer| {
+        capability_names(kind, &answer).iter().any(|can| can == "PUBLISH_UNPUBLISH_VOLUME")
+    }))
 }
 
 /// The object that a driver shall have.
-pub(super) fn wanted(driver: &DriverName, attach_required: bool, settings: &CsiDriverSettings) -> CSIDriver {
+pub(super) fn wanted(
+    driver: &DriverName,
+    attach_required: bool,
+    settings: &CsiDriverSettings,
+) -> CSIDriver {
     let tokens = settings.token_requests.iter().map(|token| TokenRequest {
         audience: token.audience.clone(),
         expiration_seconds: token.expiration_s.map(Into::into),
@@ -132,7 +143,8 @@ pub(super) fn wanted(driver: &DriverName, attach_required: bool, settings: &CsiD
             pod_info_on_mount: settings.pod_info_on_mount,
             storage_capacity: settings.storage_capacity,
             fs_group_policy: settings.fs_group_policy.map(Into::into),
-            volume_lifecycle_modes: Some(modes.collect::<Vec<_>>()).filter(|modes| !modes.is_empty()),
+            volume_lifecycle_modes: Some(modes.collect::<Vec<_>>())
+                .filter(|modes| !modes.is_empty()),
             requires_republish: settings.requires_republish,
             se_linux_mount: settings.se_linux_mount,
             token_requests: Some(tokens.collect::<Vec<_>>()).filter(|tokens| !tokens.is_empty()),
@@ -186,7 +198,8 @@ fn someone_else(metadata: &ObjectMeta, owners: &ManagedFields<'_>) -> Option<Str
     let labels = metadata.labels.iter().flatten();
     let mut marks = labels.chain(metadata.annotations.iter().flatten());
     let tool = marks.find_map(|(key, value)| {
-        let tool = TOOLS.iter().find(|(mark, _)| mark == key).map(|(_, tool)| format!("{tool} ({value})"));
+        let tool =
+            TOOLS.iter().find(|(mark, _)| mark == key).map(|(_, tool)| format!("{tool} ({value})"));
         tool.or_else(|| (key == MANAGED_BY && value != MANAGER).then(|| value.clone()))
     });
     let owner = || {
@@ -194,7 +207,8 @@ fn someone_else(metadata: &ObjectMeta, owners: &ManagedFields<'_>) -> Option<Str
         Some(format!("{} {}", owner.kind, owner.name))
     };
     let manager = || owners.other(&["f:spec"]).map(str::to_owned);
-    let nobody = || owners.ours(&["f:spec"]).is_none().then(|| "somebody who does not say so".to_owned());
+    let nobody =
+        || owners.ours(&["f:spec"]).is_none().then(|| "somebody who does not say so".to_owned());
     tool.or_else(owner).or_else(manager).or_else(nobody)
 }
 
@@ -219,7 +233,8 @@ mod tests {
         let mut live = object.clone();
         let named = fields(&object.spec).into_keys().map(|field| (format!("f:{field}"), json!({})));
         let named = Value::Object(named.collect());
-        live.metadata.managed_fields = Some(vec![managed(MANAGER, "Apply", json!({ "f:spec": named }))]);
+        live.metadata.managed_fields =
+            Some(vec![managed(MANAGER, "Apply", json!({ "f:spec": named }))]);
         live.spec.pod_info_on_mount.get_or_insert(false);
         live.spec.fs_group_policy.get_or_insert_with(|| "ReadWriteOnceWithFSType".into());
         live.spec.volume_lifecycle_modes.get_or_insert_with(|| vec!["Persistent".into()]);
@@ -245,9 +260,15 @@ mod tests {
         let object = ours(true, &settings());
         let live = applied(&ours(false, &settings()));
         assert_eq!(decide(&object, Some(&live)), Decision::Remake("attachRequired"));
-        let both = CsiDriverSettings { volume_lifecycle_modes: vec!["Persistent", "Ephemeral"], ..settings() };
+        let both = CsiDriverSettings {
+            volume_lifecycle_modes: vec!["Persistent", "Ephemeral"],
+            ..settings()
+        };
         let both = ours(true, &both);
-        assert_eq!(decide(&both, Some(&applied(&object))), Decision::Remake("volumeLifecycleModes"));
+        assert_eq!(
+            decide(&both, Some(&applied(&object))),
+            Decision::Remake("volumeLifecycleModes")
+        );
         let mut swapped = applied(&both);
         swapped.spec.volume_lifecycle_modes = Some(vec!["Ephemeral".into(), "Persistent".into()]);
         assert!(!matches!(decide(&both, Some(&swapped)), Decision::Remake(_)));
@@ -270,19 +291,28 @@ mod tests {
                 entries.push(Clone::clone(&entry));
             }
         };
-        let edited = managed("kubectl-edit", "Update", json!({ "f:spec": { "f:podInfoOnMount": {} } }));
+        let edited =
+            managed("kubectl-edit", "Update", json!({ "f:spec": { "f:podInfoOnMount": {} } }));
         assert_eq!(who(&also(edited)), "kubectl-edit");
         assert_eq!(who(&|metadata| metadata.managed_fields = None), "somebody who does not say so");
-        let mark = |key: &str, value: &str| Some(BTreeMap::from([(key.to_owned(), value.to_owned())]));
+        let mark =
+            |key: &str, value: &str| Some(BTreeMap::from([(key.to_owned(), value.to_owned())]));
         let helm = mark("meta.helm.sh/release-name", "lvm");
         assert_eq!(who(&|metadata| metadata.annotations = helm.clone()), "a Helm release (lvm)");
         let operator = mark(MANAGED_BY, "lvm-operator");
         assert_eq!(who(&|metadata| metadata.labels = operator.clone()), "lvm-operator");
-        let owner = OwnerReference { kind: "Deployment".into(), name: "x".into(), ..Default::default() };
-        assert_eq!(who(&|metadata| metadata.owner_references = Some(vec![owner.clone()])), "Deployment x");
+        let owner =
+            OwnerReference { kind: "Deployment".into(), name: "x".into(), ..Default::default() };
+        assert_eq!(
+            who(&|metadata| metadata.owner_references = Some(vec![owner.clone()])),
+            "Deployment x"
+        );
         // What others say of it besides is theirs, and no reason.
-        let labelled =
-            managed("kubectl-label", "Update", json!({ "f:metadata": { "f:labels": { "f:x": {} } } }));
+        let labelled = managed(
+            "kubectl-label",
+            "Update",
+            json!({ "f:metadata": { "f:labels": { "f:x": {} } } }),
+        );
         assert_eq!(who(&also(labelled)), "Remake(\"attachRequired\")");
     }
 
@@ -293,12 +323,13 @@ mod tests {
         use proto::csi::{ControllerGetCapabilitiesResponse, ControllerServiceCapability};
 
         let said = |answers: &[(&str, Vec<u8>)]| {
-            let alike = answers.iter().map(|(name, answer)| ((*name).to_owned(), answer.clone().into()));
-            let at = crate::state::record::At {
-                alike: std::sync::Arc::new(alike.collect()),
+            let alike =
+                answers.iter().map(|(name, answer)| ((*name).to_owned(), answer.clone().into()));
+            let at = crate::state::record::NodeDriver {
+                answers: std::sync::Arc::new(alike.collect()),
                 ..Default::default()
             };
-            attach_required(&Said::of(&BTreeMap::from([("n1".parse().unwrap(), at)])))
+            attach_required(&DriverInfo::of(&BTreeMap::from([("n1".parse().unwrap(), at)])))
         };
         let can = |can: rpc::Type| {
             let r#type = Some(Type::Rpc(Rpc { r#type: can.into() }));

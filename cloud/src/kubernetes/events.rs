@@ -50,7 +50,9 @@ impl About {
     /// As Events name it.
     pub(super) fn reference(&self, uid: Option<String>) -> ObjectReference {
         let (kind, namespace, name) = match self {
-            Self::Claim { namespace, name, .. } => ("PersistentVolumeClaim", Some(namespace.clone()), name),
+            Self::Claim { namespace, name, .. } => {
+                ("PersistentVolumeClaim", Some(namespace.clone()), name)
+            }
             Self::Volume(name) => ("PersistentVolume", None, name),
             Self::Node { name, .. } => ("Node", None, name),
         };
@@ -68,7 +70,8 @@ impl About {
 /// A claim waits for a node.
 pub(super) fn waiting(key: &str, uid: &str, waits: &Reason) -> Notice {
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
-    let about = About::Claim { namespace: namespace.into(), name: name.into(), uid: Some(uid.into()) };
+    let about =
+        About::Claim { namespace: namespace.into(), name: name.into(), uid: Some(uid.into()) };
     let (reason, note) = match waits {
         Reason::Away(node, away) => (
             "EdgeAway",
@@ -79,11 +82,15 @@ pub(super) fn waiting(key: &str, uid: &str, waits: &Reason) -> Notice {
         ),
         Reason::Removed(node) => (
             "EdgeRemoved",
-            format!("node {node} was removed for good (csi-cloud node admit {node} lets it in again)"),
+            format!(
+                "node {node} was removed for good (csi-cloud node admit {node} lets it in again)"
+            ),
         ),
         Reason::Unknown(node) => (
             "EdgeUnknown",
-            format!("no csi-edge at node {node} has linked and told of this driver; does it run there?"),
+            format!(
+                "no csi-edge at node {node} has linked and told of this driver; does it run there?"
+            ),
         ),
     };
     Notice { about, reason, note }
@@ -100,22 +107,33 @@ fn minutes(time: Duration) -> String {
 pub(super) fn collision(node: &NodeName, uid: &str, collision: &Collision) -> Notice {
     let Collision { driver, key, value, why } = collision;
     let about = About::Node { name: node.to_string(), uid: uid.into() };
-    let note = format!("driver {driver} is not published at this node: it says {key}={value}, but {why}");
+    let note =
+        format!("driver {driver} is not published at this node: it says {key}={value}, but {why}");
     Notice { about, reason: "LabelCollision", note }
 }
 
 /// What is wrong with volumes of a driver: a slice of them, after this one; and where the next slice begins.
-pub(super) fn trouble(state: &State, driver: &DriverName, after: Option<Id>) -> (Vec<Notice>, Option<Id>) {
+pub(super) fn trouble(
+    state: &State,
+    driver: &DriverName,
+    after: Option<Id>,
+) -> (Vec<Notice>, Option<Id>) {
     let Some(of) = state.driver(driver) else { return (Vec::new(), None) };
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     let (mut notices, mut seen, mut last) = (Vec::new(), 0, None);
     // Volumes come before all else.
-    let volumes =
-        of.homes().range((from, Bound::Unbounded)).take_while(|(id, _)| matches!(id, Id::Volume(_)));
+    let volumes = of
+        .homes()
+        .range((from, Bound::Unbounded))
+        .take_while(|(id, _)| matches!(id, Id::Volume(_)));
     for (id, home) in volumes.take(SLICE) {
         (seen, last) = (seen + 1, Some(id));
         let Some((reason, note)) = what_is_wrong(state, id, home) else { continue };
-        notices.extend(whose(home).into_iter().map(|about| Notice { about, reason, note: note.clone() }));
+        notices.extend(whose(home).into_iter().map(|about| Notice {
+            about,
+            reason,
+            note: note.clone(),
+        }));
     }
     (notices, last.filter(|_| seen == SLICE).cloned())
 }
@@ -123,7 +141,9 @@ pub(super) fn trouble(state: &State, driver: &DriverName, after: Option<Id>) -> 
 fn what_is_wrong(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
     let (id, node) = (id.text(), &home.node);
     if home.lost || state.is_removed(node) {
-        let note = format!("volume {id} lived on node {node}, which was removed for good; its data is lost");
+        let note = format!(
+            "volume {id} lived on node {node}, which was removed for good; its data is lost"
+        );
         return Some(("VolumeLost", note));
     }
     let rival = home.rivals.first()?;
@@ -143,7 +163,8 @@ fn whose(home: &Home) -> Vec<About> {
         let (namespace, name) = (claim.namespace.to_string(), claim.name.to_string());
         About::Claim { namespace, name, uid }
     });
-    let volume = claim.and_then(|claim| said(&claim.volume)).or_else(|| home.name.as_deref().and_then(said));
+    let volume =
+        claim.and_then(|claim| said(&claim.volume)).or_else(|| home.name.as_deref().and_then(said));
     of_claim.into_iter().chain(volume.map(About::Volume)).collect()
 }
 
@@ -194,8 +215,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_is_told_once_an_hour() {
         let (mut told, now) = (Told::default(), Instant::now());
-        let away = |name: &str| waiting(name, "u", &Reason::Away(node("n1"), Duration::from_secs(300)));
-        assert!(told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now), "it was not told yet");
+        let away =
+            |name: &str| waiting(name, "u", &Reason::Away(node("n1"), Duration::from_secs(300)));
+        assert!(
+            told.is_news(&away("s/a"), now) && told.is_news(&away("s/a"), now),
+            "it was not told yet"
+        );
         told.keep(&away("s/a"), now, AGAIN);
         assert!(!told.is_news(&away("s/a"), now) && told.is_news(&away("s/b"), now));
         let removed = waiting("s/a", "u", &Reason::Removed(node("n1")));
@@ -218,22 +243,29 @@ mod tests {
     fn what_is_wrong_with_volumes_is_told_of_claim_and_volume_slice_by_slice() {
         let driver: DriverName = "d.example".parse().unwrap();
         let claim = Claim { namespace: "shop".into(), name: "data".into(), volume: "pv-7".into() };
-        let mut changes: Vec<_> =
-            (0..SLICE).map(|number| (Id::Volume(format!("v{number:04}")), Home::at(node("n1"), 1))).collect();
-        let lost = Home { claim: Some(claim.into()), name: Some("pvc-u1".into()), ..Home::at(node("n2"), 1) };
+        let mut changes: Vec<_> = (0..SLICE)
+            .map(|number| (Id::Volume(format!("v{number:04}")), Home::at(node("n1"), 1)))
+            .collect();
+        let lost = Home {
+            claim: Some(claim.into()),
+            name: Some("pvc-u1".into()),
+            ..Home::at(node("n2"), 1)
+        };
         changes.push((Id::Volume("w-lost".into()), lost));
         let rivals = vec![node("n3")];
         let twice = Home { name: Some("pvc-u2".into()), rivals, ..Home::at(node("n1"), 1) };
         changes.push((Id::Volume("x-twice".into()), twice));
         changes.push((Id::Snapshot("s".into()), Home { lost: true, ..Home::at(node("n2"), 1) }));
-        let homes = changes.into_iter().map(|(id, home)| Change::Home(driver.clone(), id, Some(home)));
+        let homes =
+            changes.into_iter().map(|(id, home)| Change::Home(driver.clone(), id, Some(home)));
         let removed = Change::Node(node("n2"), Some(Node { since: 1, removed: Some(2) }));
         let state = State::of(homes.chain([removed]));
         let (notices, next) = trouble(&state, &driver, None);
         assert_eq!((notices.len(), next.clone()), (0, Some(Id::Volume("v0999".into()))));
         let (notices, next) = trouble(&state, &driver, next);
         assert_eq!(next, None);
-        let told: Vec<_> = notices.iter().map(|notice| (notice.reason, notice.about.clone())).collect();
+        let told: Vec<_> =
+            notices.iter().map(|notice| (notice.reason, notice.about.clone())).collect();
         let uid = Some("u1".to_owned());
         assert_eq!(
             told,

@@ -24,7 +24,8 @@ const NAME: usize = 63;
 
 /// Why a segment may be no label of its node; none if it may.
 pub(super) fn refused(key: &str, value: &str) -> Option<&'static str> {
-    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let (prefix, name) =
+        key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let is_value = value.is_empty() || is_name(value);
     if !is_name(name) || !prefix.is_none_or(is_domain) || !is_value {
         return Some("it is no label that Kubernetes takes");
@@ -81,7 +82,11 @@ mod tests {
             "k8s.io/x",
             "x.k8s.io/y",
         ] {
-            assert_eq!(refused(key, "1"), Some("only an administrator may set such a label"), "{key}");
+            assert_eq!(
+                refused(key, "1"),
+                Some("only an administrator may set such a label"),
+                "{key}"
+            );
         }
         let long = "a".repeat(64);
         for (key, value) in [
@@ -94,7 +99,11 @@ mod tests {
             ("x", &long),
             ("é", ""),
         ] {
-            assert_eq!(refused(key, value), Some("it is no label that Kubernetes takes"), "{key}={value}");
+            assert_eq!(
+                refused(key, value),
+                Some("it is no label that Kubernetes takes"),
+                "{key}={value}"
+            );
         }
     }
 

@@ -86,11 +86,17 @@ pub(super) mod tests {
         };
         let owners = ManagedFields::of(&metadata);
         assert_eq!(owners.our_names(&["f:spec"]), ["a".to_owned(), "b".to_owned()].into());
-        assert!(owners.ours(&["f:metadata"]).is_none() && owners.ours(&["f:spec", "f:b", "f:c"]).is_some());
+        assert!(
+            owners.ours(&["f:metadata"]).is_none()
+                && owners.ours(&["f:spec", "f:b", "f:c"]).is_some()
+        );
         assert_eq!(owners.other(&["f:metadata"]), Some("kubelet"));
         // Somebody who calls himself as we do and updates is not us.
         assert_eq!(owners.other(&["f:spec"]), Some(MANAGER));
         let none = ObjectMeta::default();
-        assert!(ManagedFields::of(&none).ours(&[]).is_none() && ManagedFields::of(&none).other(&[]).is_none());
+        assert!(
+            ManagedFields::of(&none).ours(&[]).is_none()
+                && ManagedFields::of(&none).other(&[]).is_none()
+        );
     }
 }

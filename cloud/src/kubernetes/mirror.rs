@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kube::api::PartialObjectMeta;
-use kube::runtime::watcher::Event;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSINodeDriver};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PartialObjectMeta;
+use kube::runtime::watcher::Event;
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -56,7 +56,8 @@ pub(super) struct KnownEntry {
 impl PartialEq for KnownNode {
     /// A heartbeat is no difference.
     fn eq(&self, other: &Self) -> bool {
-        let facts = |node: &Self| (node.uid.clone(), node.ids.clone(), node.our_ids, node.others_have_ids);
+        let facts =
+            |node: &Self| (node.uid.clone(), node.ids.clone(), node.our_ids, node.others_have_ids);
         self.labels == other.labels
             && self.our_labels == other.our_labels
             && self.their_labels == other.their_labels
@@ -113,7 +114,11 @@ impl<V> Default for Kind<V> {
 
 impl<V: PartialEq> Kind<V> {
     /// Takes what a watch says, of which `read` makes name and value; whether that changed anything.
-    pub(super) fn take<K>(&mut self, event: Event<K>, read: impl Fn(&K) -> (String, Option<V>)) -> bool {
+    pub(super) fn take<K>(
+        &mut self,
+        event: Event<K>,
+        read: impl Fn(&K) -> (String, Option<V>),
+    ) -> bool {
         match event {
             Event::Init => {
                 self.coming.clear();
@@ -233,14 +238,18 @@ mod tests {
         assert!(!kind.take(Event::Init, read) && !kind.take(Event::InitApply(("a", 1)), read));
         assert!(!kind.synced && kind.items().is_empty());
         assert!(kind.take::<(&str, u8)>(Event::InitDone, read) && kind.synced);
-        assert!(kind.take(Event::Apply(("b", 2)), read) && !kind.take(Event::Apply(("b", 2)), read));
+        assert!(
+            kind.take(Event::Apply(("b", 2)), read) && !kind.take(Event::Apply(("b", 2)), read)
+        );
         kind.take(Event::Init, read);
         kind.take(Event::InitApply(("b", 2)), read);
         assert_eq!(kind.items().len(), 2, "the copy stays until the list is whole");
         assert!(kind.take::<(&str, u8)>(Event::InitDone, read));
         assert_eq!(kind.items(), &BTreeMap::from([("b".to_owned(), 2)]));
         // What does not matter any more is gone.
-        assert!(kind.take(Event::Apply(("b", 0)), read) && !kind.take(Event::Delete(("b", 2)), read));
+        assert!(
+            kind.take(Event::Apply(("b", 0)), read) && !kind.take(Event::Delete(("b", 2)), read)
+        );
     }
 
     #[test]

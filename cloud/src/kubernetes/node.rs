@@ -63,12 +63,21 @@ pub(super) struct Plan {
 }
 
 /// What is to be published of a driver at a node; none if it says no id of the node.
-pub(super) fn wanted(driver: &DriverName, node: &NodeName, at: &NodeDriver, scope: Scope) -> Option<Wanted> {
+pub(super) fn wanted(
+    driver: &DriverName,
+    node: &NodeName,
+    at: &NodeDriver,
+    scope: Scope,
+) -> Option<Wanted> {
     let info = at.info.as_ref()?;
     // As the node's own front shows it to a kubelet.
-    let shown =
-        message::into_answer(Rewrite::NodeInfo, info, node, Some(at).filter(|_| scope == Scope::Node))
-            .ok()?;
+    let shown = message::into_answer(
+        Rewrite::NodeInfo,
+        info,
+        node,
+        Some(at).filter(|_| scope == Scope::Node),
+    )
+    .ok()?;
     let info = csi::NodeGetInfoResponse::decode(shown).ok()?;
     let segments = info.accessible_topology.map(|at| at.segments).unwrap_or_default();
     // CSI: a limit of 0 is for the CO to decide, and a negative one is none.
@@ -139,8 +148,9 @@ fn collision(wanted: &Wanted, node: &KnownNode, others: &[&Wanted]) -> Option<Co
             (!ours).then(|| format!("the node has it with the value {theirs:?}"))
         };
         let other = || {
-            let other =
-                others.iter().find(|other| other.segments.get(key).is_some_and(|its| its != value))?;
+            let other = others
+                .iter()
+                .find(|other| other.segments.get(key).is_some_and(|its| its != value))?;
             Some(format!("the driver {} says another value of it", other.driver))
         };
         let (driver, key, value) = (wanted.driver.clone(), key.clone(), value.clone());
@@ -153,12 +163,14 @@ fn labels_of(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) ->
     let segments = published.iter().flat_map(|one| &one.segments);
     // What somebody else says as well stays his.
     let is_ours = |key: &String| node.our_labels.contains(key) || !node.labels.contains_key(key);
-    let labels: BTreeMap<_, _> =
-        segments.filter(|(key, _)| is_ours(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+    let labels: BTreeMap<_, _> = segments
+        .filter(|(key, _)| is_ours(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     let (ids, foreign) = ids(published, node, csinode);
     let keys: BTreeSet<_> = labels.keys().cloned().collect();
-    let said =
-        keys == node.our_labels && labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+    let said = keys == node.our_labels
+        && labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
     let ids_said = node.our_ids == ids.is_some() && (ids.is_none() || node.ids == ids);
     (!said || !ids_said).then_some(Step::Labels { labels, ids, shared: foreign })
 }
@@ -168,8 +180,9 @@ fn ids(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) -> (Opti
     let text = node.ids.as_deref().unwrap_or("{}");
     // What is no map of texts is somebody's mistake, which kubelets refuse too; it is replaced.
     let before: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
-    let is_theirs =
-        |driver: &String| !node.our_ids || csinode.entries.get(driver).is_some_and(|entry| !entry.ours);
+    let is_theirs = |driver: &String| {
+        !node.our_ids || csinode.entries.get(driver).is_some_and(|entry| !entry.ours)
+    };
     let mut ids: BTreeMap<_, _> = before.iter().filter(|(driver, _)| is_theirs(driver)).collect();
     let foreign = !ids.is_empty() || node.others_have_ids;
     let ours: Vec<_> = published.iter().map(|one| (one.driver.to_string(), &one.id)).collect();

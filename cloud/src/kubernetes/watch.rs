@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::Api;
 use kube::api::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher;
 use kube::runtime::watcher::{Config, Event};
-use futures_util::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use proto::host::tasks::Tasks;
 
 use crate::kubernetes::api::Server;
@@ -75,8 +75,8 @@ async fn follow<K: Send + 'static>(
 mod tests {
     use std::time::Duration;
 
-    use kube::core::Status;
     use futures_util::stream;
+    use kube::core::Status;
 
     use super::*;
 

@@ -36,8 +36,9 @@ impl FromStr for Address {
             return if path.is_empty() { Err(invalid()) } else { Ok(Self::Unix(path.into())) };
         }
         let uri: Uri = text.parse().map_err(|_| invalid())?;
-        let has_host =
-            |authority: &&Authority| !authority.as_str().contains('@') && !authority.host().is_empty();
+        let has_host = |authority: &&Authority| {
+            !authority.as_str().contains('@') && !authority.host().is_empty()
+        };
         let authority = uri.authority().filter(has_host).ok_or_else(invalid)?;
         let port = authority.port_u16().ok_or_else(invalid)?;
         let has_no_path = uri.path_and_query().is_none_or(|path| path == "/");
@@ -67,7 +68,8 @@ mod tests {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         assert_eq!("unix:///run/x".parse::<Address>().unwrap(), Address::Unix("/run/x".into()));
-        for text in ["", "unix:", "/run/x", "http://h:1", "https://h", "https://u@h:1", "https://h:1/x"]
+        for text in
+            ["", "unix:", "/run/x", "http://h:1", "https://h", "https://u@h:1", "https://h:1/x"]
         {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("unix:PATH"), "{text}: {error}");

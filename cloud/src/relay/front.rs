@@ -155,9 +155,9 @@ impl RelayFront {
             let connection = match deadline {
                 // The caller of this function watches the deadline.
                 Some(_) => next.await,
-                None => timeout(HOLD, next)
-                    .await
-                    .map_err(|_| Error::ServerLost { source: last })?,
+                None => {
+                    timeout(HOLD, next).await.map_err(|_| Error::ServerLost { source: last })?
+                }
             };
             last = match connection.send(call.clone(), &self.authority, deadline).await {
                 Ok(answer) => return Ok(answer),

@@ -30,8 +30,7 @@ pub(super) fn is_local(method: Method) -> bool {
 impl LastAnswers {
     /// Keeps an answer that may be repeated: OK, or UNIMPLEMENTED.
     pub(super) fn keep(&self, driver: &DriverName, method: Method, answer: &Answer) {
-        let may_repeat =
-            answer.failure().is_none_or(|status| status.code() == Code::Unimplemented);
+        let may_repeat = answer.failure().is_none_or(|status| status.code() == Code::Unimplemented);
         if may_repeat {
             let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             answers.insert((driver.clone(), method), answer.clone());

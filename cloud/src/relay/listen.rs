@@ -30,7 +30,7 @@ use tracing::{debug, info, warn};
 use crate::csi::front::Front;
 use crate::error::Error;
 use crate::nodes::admission;
-use crate::nodes::admission::{Limits, Room};
+use crate::nodes::admission::{Admission, Limits};
 use crate::relay::address::Address;
 use crate::relay::connection::{AGAIN, Acceptor, MODE};
 
@@ -112,7 +112,7 @@ impl RelayListener {
     }
 
     async fn accept_tls(self, listener: TcpListener, acceptor: Acceptor) {
-        let room = Room::new(LIMITS);
+        let room = Admission::new(LIMITS);
         loop {
             match listener.accept().await {
                 Ok((tcp, from)) => self.admit(tcp, from, &acceptor, &room).await,
@@ -122,7 +122,7 @@ impl RelayListener {
     }
 
     /// Authenticates and serves a connection in its own task, if its address is within the limits.
-    async fn admit(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Room) {
+    async fn admit(&self, tcp: TcpStream, from: SocketAddr, acceptor: &Acceptor, room: &Admission) {
         let waiting = match room.enter(from.ip()).await {
             Ok(waiting) => waiting,
             Err(full) => return warn!(%from, error = %full, "refused a holder"),
@@ -139,7 +139,7 @@ impl RelayListener {
     }
 
     /// Serves a relay's connection in its own task, which keeps its place in the address's limit.
-    fn serve(&self, relay: String, io: Io, place: Option<admission::Place>) {
+    fn serve(&self, relay: String, io: Io, place: Option<admission::Slot>) {
         info!(front = relay, "a socket relay is connected");
         let listener = self.clone();
         let tasks = self.tasks.clone();

@@ -46,7 +46,8 @@ pub async fn measure(rounds: usize, time: Duration, dir: &Path) -> anyhow::Resul
     let dir = tempfile::tempdir_in(dir)?;
     let file = std::path::absolute(dir.path().join("durable.redb"))?;
     let ways = [Way::new("memory:").await?, Way::new(&format!("file:{}", file.display())).await?];
-    let (mut rates, mut latencies, mut errors) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()], 0);
+    let (mut rates, mut latencies, mut errors) =
+        ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()], 0);
     for _ in 0..rounds {
         for (at, way) in ways.iter().enumerate() {
             let seen = load::run(&way.channel, NODE, CALLERS, time, Life::Made).await?;
@@ -58,8 +59,10 @@ pub async fn measure(rounds: usize, time: Duration, dir: &Path) -> anyhow::Resul
     for way in ways {
         way.stop().await?;
     }
-    let ratio = median(rates[0].iter().zip(&rates[1]).map(|(memory, file)| file / memory).collect());
-    let [[in_memory, on_disk], [memory_ms, disk_ms]] = [rates, latencies].map(|both| both.map(median));
+    let ratio =
+        median(rates[0].iter().zip(&rates[1]).map(|(memory, file)| file / memory).collect());
+    let [[in_memory, on_disk], [memory_ms, disk_ms]] =
+        [rates, latencies].map(|both| both.map(median));
     Ok(vec![
         Figure::new("256 callers, store in memory", in_memory, "calls/s"),
         Figure::new("256 callers, store in memory, p50", memory_ms, "ms"),
@@ -75,7 +78,14 @@ impl Way {
         let mut stand = Stand::new().await?;
         let socket = stand.at("driver.sock");
         let mut command = stand.program("testdriver")?;
-        command.args(["--endpoint", &format!("unix://{socket}"), "--node-id", NODE, "--name", DRIVER]);
+        command.args([
+            "--endpoint",
+            &format!("unix://{socket}"),
+            "--node-id",
+            NODE,
+            "--name",
+            DRIVER,
+        ]);
         let mut driver = Process::start("driver", command, stand.dir())?;
         driver.line_starting("ready", START).await?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--store", store]).await?;

@@ -50,7 +50,8 @@ impl Figure {
 /// All figures, one a line.
 pub fn table(figures: &[Figure]) -> String {
     let width = figures.iter().map(|figure| figure.what.chars().count()).max().unwrap_or(0);
-    let line = |Figure { what, value, unit, .. }: &Figure| format!("{what:width$}  {value:10.2} {unit}\n");
+    let line =
+        |Figure { what, value, unit, .. }: &Figure| format!("{what:width$}  {value:10.2} {unit}\n");
     figures.iter().map(line).collect()
 }
 
@@ -64,7 +65,11 @@ pub fn targets(figures: &[Figure]) -> Targets {
                 targets.add(format_args!("{what} at most {most} {unit}"), reached, value <= most);
             }
             Some(Target::Least(least)) => {
-                targets.add(format_args!("{what} at least {least} {unit}"), reached, value >= least);
+                targets.add(
+                    format_args!("{what} at least {least} {unit}"),
+                    reached,
+                    value >= least,
+                );
             }
             None => {}
         }
@@ -79,7 +84,9 @@ mod tests {
     #[test]
     fn a_target_is_met_or_missed_and_no_number_misses_it() {
         let met = |figure: Figure| targets(&[Figure::new("other", 9.0, "ms"), figure]).met;
-        for (value, at_most, at_least) in [(1.0, true, false), (2.0, true, true), (3.0, false, true)] {
+        for (value, at_most, at_least) in
+            [(1.0, true, false), (2.0, true, true), (3.0, false, true)]
+        {
             assert_eq!(met(Figure::new("x", value, "ms").at_most(2.0)), at_most, "{value}");
             assert_eq!(met(Figure::new("x", value, "ms").at_least(2.0)), at_least, "{value}");
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cloud::state::record::{NodeDriver, Change, Home, Intent, Node};
+use cloud::state::record::{Change, Home, Intent, Node, NodeDriver};
 use cloud::state::store::backend::Backend;
 use cloud::state::store::file::File;
 use prost::Message;
@@ -79,8 +79,10 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
             accessible_topology: Some(csi::Topology { segments: segments(number).into() }),
             ..Default::default()
         };
-        let (info, place) = (Some(info.encode_to_vec().into()), segments(number).map(Arc::new).into());
-        let at = NodeDriver { answers: alike.clone(), info, segments: place, listed: SINCE, gone: None };
+        let (info, place) =
+            (Some(info.encode_to_vec().into()), segments(number).map(Arc::new).into());
+        let at =
+            NodeDriver { answers: alike.clone(), info, segments: place, listed: SINCE, gone: None };
         changes.push(Change::NodeDriver(driver.clone(), node(number)?, Some(at)));
         flush(&mut file, &mut changes, BATCH)?;
     }
@@ -110,7 +112,9 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
         accessible_topology: vec![csi::Topology { segments: segments(at).into() }],
         ..Default::default()
     };
-    let status = csi::list_volumes_response::VolumeStatus { published_node_ids: vec![node(at)?.to_string()] };
+    let status = csi::list_volumes_response::VolumeStatus {
+        published_node_ids: vec![node(at)?.to_string()],
+    };
     let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: Some(status) };
     let home = Home {
         name: Some(name.as_str().into()),
@@ -139,8 +143,12 @@ fn alike() -> Arc<BTreeMap<String, Bytes>> {
     ];
     let info = csi::GetPluginInfoResponse { name: DRIVER.into(), ..Default::default() };
     let [plugin, controller] = node_local(&rpcs);
-    let answers =
-        [("GetPluginInfo", info.encode_to_vec()), plugin, controller, ("NodeGetCapabilities", Vec::new())];
+    let answers = [
+        ("GetPluginInfo", info.encode_to_vec()),
+        plugin,
+        controller,
+        ("NodeGetCapabilities", Vec::new()),
+    ];
     Arc::new(answers.map(|(method, answer)| (method.to_owned(), answer.into())).into())
 }
 
@@ -156,7 +164,8 @@ pub fn node_local(rpcs: &[Rpc]) -> [(&'static str, Vec<u8>); 2] {
     };
     let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
     let plugin = csi::GetPluginCapabilitiesResponse { capabilities: services.map(service).into() };
-    let controller = csi::ControllerGetCapabilitiesResponse { capabilities: rpcs.iter().map(rpc).collect() };
+    let controller =
+        csi::ControllerGetCapabilitiesResponse { capabilities: rpcs.iter().map(rpc).collect() };
     [
         ("GetPluginCapabilities", plugin.encode_to_vec()),
         ("ControllerGetCapabilities", controller.encode_to_vec()),

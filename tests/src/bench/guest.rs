@@ -47,13 +47,17 @@ const LOADS: [(&str, What, usize, usize); 7] = [
 /// # Errors
 /// A program does not work, or something was left behind.
 pub async fn measure(rounds: usize, time: Duration, kernel: &Path) -> anyhow::Result<Vec<Figure>> {
-    ensure!(Path::new(VIRTIOFSD).exists(), "{VIRTIOFSD} is not there; it is in Debian's qemu-system-common");
+    ensure!(
+        Path::new(VIRTIOFSD).exists(),
+        "{VIRTIOFSD} is not there; it is in Debian's qemu-system-common"
+    );
     let ground = Ground::new(kernel, None).await?;
     println!("guest: {}", ground.about);
     let (scene, volume) = turns::published("node", "ext4", "direct").await?;
     let ordinary = {
         let capability = mount(Mode::SingleNodeMultiWriter, "", "");
-        until("a volume", || async { Ok(scene.create("ordinary", &[], capability.clone()).await?) }).await?
+        until("a volume", || async { Ok(scene.create("ordinary", &[], capability.clone()).await?) })
+            .await?
     };
     scene.stage(&ordinary).await?;
     let (direct, shared) = (scene.target("direct")?, scene.target("ordinary")?);
@@ -87,7 +91,12 @@ async fn share(scene: &Scene, directory: &Path) -> anyhow::Result<(Process, Vec<
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", VIRTIOFSD, &format!("--socket-path={socket}")]);
     // As Kata has it, but for its pool of one thread, which is not virtiofsd's default.
-    command.args(["-o", &format!("source={}", directory.canonicalize()?.display()), "-o", "cache=auto"]);
+    command.args([
+        "-o",
+        &format!("source={}", directory.canonicalize()?.display()),
+        "-o",
+        "cache=auto",
+    ]);
     let daemon = Process::start("virtiofsd", command, scene.stand.dir())?;
     until("virtiofsd's socket", || async {
         ensure!(Path::new(&socket).exists(), "it has logged:\n{}", daemon.log_tail());
@@ -121,7 +130,8 @@ async fn compared(
             seen[at].push(if files { per_s } else { bytes_per_s / MIB });
         }
     }
-    let ratio = median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
+    let ratio =
+        median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
     let ([direct, shared], unit) = (seen.map(median), if files { "/s" } else { "MiB/s" });
     Ok([
         Figure::new(format!("{name}: direct"), direct, unit),

@@ -132,17 +132,23 @@ impl Caller {
     async fn life(&mut self) -> anyhow::Result<()> {
         let request = create(&self.node);
         let begun = Instant::now();
-        let volume = self.client.create_volume(request).await?.into_inner().volume.unwrap_or_default();
+        let volume =
+            self.client.create_volume(request).await?.into_inner().volume.unwrap_or_default();
         self.seen.answered(begun);
         ensure!(!volume.volume_id.is_empty(), "CreateVolume was answered without a volume id");
         ensure!(volume.capacity_bytes >= SIZE, "CreateVolume made {} bytes", volume.capacity_bytes);
-        ensure!(!volume.accessible_topology.is_empty(), "CreateVolume was answered without a topology");
+        ensure!(
+            !volume.accessible_topology.is_empty(),
+            "CreateVolume was answered without a topology"
+        );
         let volume_id = volume.volume_id.clone();
         if self.life == Life::Whole {
             self.attached(volume).await?;
         }
         let begun = Instant::now();
-        self.client.delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
+        self.client
+            .delete_volume(csi::DeleteVolumeRequest { volume_id, ..Default::default() })
+            .await?;
         self.seen.answered(begun);
         Ok(())
     }
@@ -205,7 +211,9 @@ pub fn capability() -> csi::VolumeCapability {
         access_mode: Some(volume_capability::AccessMode {
             mode: volume_capability::access_mode::Mode::SingleNodeWriter.into(),
         }),
-        access_type: Some(volume_capability::AccessType::Mount(volume_capability::MountVolume::default())),
+        access_type: Some(volume_capability::AccessType::Mount(
+            volume_capability::MountVolume::default(),
+        )),
     }
 }
 
@@ -216,7 +224,9 @@ mod tests {
     #[tokio::test]
     async fn callers_are_counted_together() -> anyhow::Result<()> {
         let seen = |latencies, errors| async move { Seen { latencies, errors, ..Seen::default() } };
-        let all = together([seen(vec![3, 1], 1), seen(vec![2], 0), seen(Vec::new(), 2)].into_iter()).await?;
+        let all =
+            together([seen(vec![3, 1], 1), seen(vec![2], 0), seen(Vec::new(), 2)].into_iter())
+                .await?;
         assert_eq!((&all.latencies[..], all.errors), (&[1, 2, 3][..], 3));
         assert_eq!([0.0, 0.5, 0.99, 1.0].map(|part| all.percentile(part)), [1.0, 2.0, 3.0, 3.0]);
         assert!(Seen::default().percentile(0.5).is_nan());

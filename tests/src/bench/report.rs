@@ -71,7 +71,12 @@ impl Targets {
 ///
 /// # Errors
 /// The rows cannot be written, or a target is missed.
-pub fn finish(rows: &[impl Serialize], table: &str, targets: &Targets, out: &Path) -> anyhow::Result<()> {
+pub fn finish(
+    rows: &[impl Serialize],
+    table: &str,
+    targets: &Targets,
+    out: &Path,
+) -> anyhow::Result<()> {
     let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
     std::fs::create_dir_all(out.parent().unwrap_or_else(|| Path::new(".")))?;
     publish(out, (lines?.join("\n") + "\n").as_bytes(), 0o644, Existing::Replace)?;
@@ -94,7 +99,16 @@ pub fn table(rows: &[Row]) -> String {
     );
     for row in rows {
         let Row {
-            path, callers, driver_ms, p50_us, p99_us, calls_per_s, errors, p50_ratio, calls_ratio, ..
+            path,
+            callers,
+            driver_ms,
+            p50_us,
+            p99_us,
+            calls_per_s,
+            errors,
+            p50_ratio,
+            calls_ratio,
+            ..
         } = row;
         text += &format!(
             "{path:6}  {callers:7}  {driver_ms:9}  {p50_us:8.0}  {p99_us:8.0}  {calls_per_s:8.0}  {errors:6}  \
@@ -126,8 +140,12 @@ pub fn targets(rows: &[Row]) -> Targets {
                 target("p50 at most 4.0 × direct", row.p50_ratio, row.p50_ratio <= 4.0);
                 target("calls/s at least 0.25 × direct", row.calls_ratio, row.calls_ratio >= 0.25);
             }
-            (0, 16) => target("calls/s at least 0.38 × direct", row.calls_ratio, row.calls_ratio >= 0.38),
-            (0, _) => target("calls/s at least 0.50 × direct", row.calls_ratio, row.calls_ratio >= 0.50),
+            (0, 16) => {
+                target("calls/s at least 0.38 × direct", row.calls_ratio, row.calls_ratio >= 0.38)
+            }
+            (0, _) => {
+                target("calls/s at least 0.50 × direct", row.calls_ratio, row.calls_ratio >= 0.50)
+            }
             _ => target("calls/s at least 0.95 × direct", row.calls_ratio, row.calls_ratio >= 0.95),
         }
     }

@@ -73,7 +73,8 @@ async fn decisions(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
     let begun = Instant::now();
     let tasks = Tasks::default();
     let store = Store::open(Box::new(File::open(path)?), &tasks)?;
-    let mut figures = vec![Figure::new("open the store", begun.elapsed().as_secs_f64(), "s").at_most(START)];
+    let mut figures =
+        vec![Figure::new("open the store", begun.elapsed().as_secs_f64(), "s").at_most(START)];
     let driver: DriverName = DRIVER.parse()?;
     // As the front finds a node's link: by name, under a lock.
     let linked = (0..size.nodes).filter(|number| number % AWAY != 0);
@@ -88,7 +89,11 @@ async fn decisions(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
         }
         took.sort_unstable();
         for (part, name) in [(0.5, "p50"), (0.99, "p99")] {
-            figures.push(Figure::new(format!("decide: {}, {name}", calls.what), us(&took, part), "µs"));
+            figures.push(Figure::new(
+                format!("decide: {}, {name}", calls.what),
+                us(&took, part),
+                "µs",
+            ));
         }
     }
     all.sort_unstable();
@@ -109,8 +114,9 @@ fn decided(
     links: &Mutex<HashMap<NodeName, Arc<()>>>,
 ) -> anyhow::Result<Vec<u64>> {
     let policy = Policy::new(None);
-    let is_linked =
-        |node: &NodeName| links.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned().is_some();
+    let is_linked = |node: &NodeName| {
+        links.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned().is_some()
+    };
     let decide = |state: &State, request: &Bytes| {
         let of = state.driver(driver);
         let facts = Facts {
@@ -143,19 +149,28 @@ fn kinds(size: Size, random: &mut StdRng) -> anyhow::Result<Vec<Calls>> {
     let mut kinds = Vec::new();
     let mut kind = |what, method: &str, request: &mut dyn FnMut(usize, usize) -> Bytes| {
         let rpc = find(&format!("/csi.v1.Controller/{method}")).context("no such RPC")?;
-        let mut one = |_| request(random.random_range(0..size.nodes), random.random_range(0..size.homes));
+        let mut one =
+            |_| request(random.random_range(0..size.nodes), random.random_range(0..size.homes));
         let requests = (0..DECISIONS).map(&mut one).collect();
         kinds.push(Calls { what, counts: !what.starts_with('['), rpc, requests });
         anyhow::Ok(())
     };
     kind("a volume anywhere", "CreateVolume", &mut |_, number| create(number, None, None))?;
-    kind("a volume at a node", "CreateVolume", &mut |at, number| create(number, at_node(at), None))?;
-    kind("a volume in a zone", "CreateVolume", &mut |at, number| create(number, in_zone(at), None))?;
-    kind("a volume of another", "CreateVolume", &mut |_, number| create(number, None, Some(number)))?;
+    kind("a volume at a node", "CreateVolume", &mut |at, number| {
+        create(number, at_node(at), None)
+    })?;
+    kind("a volume in a zone", "CreateVolume", &mut |at, number| {
+        create(number, in_zone(at), None)
+    })?;
+    kind("a volume of another", "CreateVolume", &mut |_, number| {
+        create(number, None, Some(number))
+    })?;
     kind("a volume once more", "CreateVolume", &mut |_, number| bytes(&again(number)))?;
     kind("publish", "ControllerPublishVolume", &mut |_, number| bytes(&publish(number)))?;
     kind("delete", "DeleteVolume", &mut |_, number| bytes(&delete(grown::volume_id(number))))?;
-    kind("delete what nobody knows", "DeleteVolume", &mut |at, _| bytes(&delete(format!("strange-{at}"))))?;
+    kind("delete what nobody knows", "DeleteVolume", &mut |at, _| {
+        bytes(&delete(format!("strange-{at}")))
+    })?;
     kind("a snapshot", "CreateSnapshot", &mut |_, number| bytes(&snapshot(number)))?;
     kind("capacity of a node", "GetCapacity", &mut |at, _| bytes(&capacity(at_node(at))))?;
     kind("capacity of a zone", "GetCapacity", &mut |at, _| bytes(&capacity(in_zone(at))))?;
@@ -229,13 +244,16 @@ async fn programs(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
     let fresh = usage::resident_kib(pid)?;
     let pages = pages(&stand.cloud_front(DRIVER), size).await?;
     let figures = vec![
-        Figure::new("csi-cloud, from its start until it is ready", started.as_secs_f64(), "s").at_most(START),
+        Figure::new("csi-cloud, from its start until it is ready", started.as_secs_f64(), "s")
+            .at_most(START),
         Figure::new("csi-cloud, resident when ready", mib(fresh), "MiB"),
         Figure::new("csi-cloud, resident after lists", mib(usage::resident_kib(pid)?), "MiB")
             .at_most(RESIDENT),
         Figure::new("csi-cloud, most resident", mib(usage::peak_kib(pid)?), "MiB"),
-        Figure::new("the first page of 1,000 volumes", ms(pages.first().copied()), "ms").at_most(PAGE),
-        Figure::new("the slowest page after it", ms(pages.iter().skip(1).max().copied()), "ms").at_most(PAGE),
+        Figure::new("the first page of 1,000 volumes", ms(pages.first().copied()), "ms")
+            .at_most(PAGE),
+        Figure::new("the slowest page after it", ms(pages.iter().skip(1).max().copied()), "ms")
+            .at_most(PAGE),
     ];
     cloud.stop(STOP).await?;
     Ok(figures)
@@ -250,7 +268,11 @@ async fn pages(front: &str, size: Size) -> anyhow::Result<Vec<Duration>> {
         let request = csi::ListVolumesRequest { max_entries: ENTRIES, starting_token };
         let page = client.list_volumes(request).await?.into_inner();
         took.push(begun.elapsed());
-        ensure!(page.entries.len() == ENTRIES as usize, "a page has {} entries", page.entries.len());
+        ensure!(
+            page.entries.len() == ENTRIES as usize,
+            "a page has {} entries",
+            page.entries.len()
+        );
         starting_token = page.next_token;
     }
     Ok(took)

@@ -59,7 +59,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WARM: usize = 3;
 
 fn main() -> ExitCode {
-    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(until_stopped(Args::parse())))
+    proto::host::program::run(|| {
+        proto::host::program::runtime(2)?.block_on(until_stopped(Args::parse()))
+    })
 }
 
 /// Dropped where it is, the work leaves nothing behind.
@@ -77,8 +79,10 @@ async fn all(args: Args) -> anyhow::Result<()> {
     }
     eprintln!("measured {CLEAN} Mbit/s without loss");
     // At the same time: they mostly wait.
-    let networks = args.rates.iter().flat_map(|rate| TRANSPORTS.map(|transport| (transport, *rate)));
-    let lossy = try_join_all(networks.map(|(transport, rate)| lossy(transport, rate, &args))).await?;
+    let networks =
+        args.rates.iter().flat_map(|rate| TRANSPORTS.map(|transport| (transport, *rate)));
+    let lossy =
+        try_join_all(networks.map(|(transport, rate)| lossy(transport, rate, &args))).await?;
     rows.extend(lossy.into_iter().flatten());
     finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out)
 }
@@ -105,7 +109,11 @@ async fn clean((path, scheme): (&'static str, &str), args: &Args) -> anyhow::Res
 }
 
 /// Small calls alone, then beside answers of 4 MiB.
-async fn lossy((path, scheme): (&'static str, &str), rate: u32, args: &Args) -> anyhow::Result<[Row; 3]> {
+async fn lossy(
+    (path, scheme): (&'static str, &str),
+    rate: u32,
+    args: &Args,
+) -> anyhow::Result<[Row; 3]> {
     let loss = args.loss;
     let world = world(scheme, Shape::far(rate, loss), args.seed).await?;
     let (front, bulk) = (world.front().await?, world.front().await?);

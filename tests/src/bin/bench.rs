@@ -134,8 +134,12 @@ async fn calls(args: &Args) -> anyhow::Result<()> {
         rows.extend(measure(&ways, callers, driver, args).await?);
         eprintln!("measured {callers} callers, driver {} ms", DRIVERS.map(|(_, ms)| ms)[driver]);
     }
-    let finished =
-        report::finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out.join("calls.jsonl"));
+    let finished = report::finish(
+        &rows,
+        &report::table(&rows),
+        &report::targets(&rows),
+        &args.out.join("calls.jsonl"),
+    );
     for (cloud, edge) in ways.into_iter().filter_map(|way| way.programs) {
         edge.stop(STOP).await?;
         cloud.stop(STOP).await?;
@@ -186,7 +190,12 @@ async fn linked(
 }
 
 /// All ways, one after the other, round after round, so that a slow moment of the machine hits all of them.
-async fn measure(ways: &[Way; 3], callers: usize, driver: usize, args: &Args) -> anyhow::Result<Vec<Row>> {
+async fn measure(
+    ways: &[Way; 3],
+    callers: usize,
+    driver: usize,
+    args: &Args,
+) -> anyhow::Result<Vec<Row>> {
     let time = Duration::from_millis(args.time_ms);
     let mut rounds: Vec<Vec<(Seen, [Duration; 2])>> = Vec::new();
     for _ in 0..args.rounds {
@@ -202,7 +211,9 @@ async fn measure(ways: &[Way; 3], callers: usize, driver: usize, args: &Args) ->
     }
     let row = |(at, way): (usize, &Way)| {
         let of = |value: &dyn Fn(&Seen, &Seen, &[Duration; 2]) -> f64| {
-            median(rounds.iter().map(|round| value(&round[at].0, &round[0].0, &round[at].1)).collect())
+            median(
+                rounds.iter().map(|round| value(&round[at].0, &round[0].0, &round[at].1)).collect(),
+            )
         };
         let cpu = |program: usize| {
             of(&|seen, _, cpu| cpu[program].as_micros() as f64 / seen.latencies.len() as f64)

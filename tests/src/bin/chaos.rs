@@ -32,7 +32,10 @@ fn main() -> ExitCode {
 
 async fn run(args: Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    println!("chaos for {} s; again with: target/debug/chaos --seconds {0} --seed {seed}", args.seconds);
+    println!(
+        "chaos for {} s; again with: target/debug/chaos --seconds {0} --seed {seed}",
+        args.seconds
+    );
     let begun = Instant::now();
     let say = |what: &str| {
         if !args.quiet {

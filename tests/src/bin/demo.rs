@@ -31,8 +31,9 @@ fn main() -> ExitCode {
 
 async fn demo() -> anyhow::Result<()> {
     let mut table = Table::default();
-    let mut stand =
-        table.step("csi-cloud ca init", "", async { Ok((Stand::new().await?, "a CA".into())) }).await?;
+    let mut stand = table
+        .step("csi-cloud ca init", "", async { Ok((Stand::new().await?, "a CA".into())) })
+        .await?;
     let listen = ["wss://127.0.0.1:0", "quic://127.0.0.1:0"];
     let starting = async {
         let cloud = stand.cloud(&listen, &[DRIVER], &[]).await?;
@@ -44,18 +45,27 @@ async fn demo() -> anyhow::Result<()> {
     for (node, url) in NODES.iter().zip([&cloud.urls[0], &cloud.urls[0], &cloud.urls[1]]) {
         drivers.push(table.step("hostdir", node, start_driver(&stand, node)).await?);
         let socket = stand.at(&format!("{node}.sock"));
-        let linking =
-            async { Ok((stand.edge(node, url, &[(DRIVER, &socket)]).await?, format!("linked {url}"))) };
+        let linking = async {
+            Ok((stand.edge(node, url, &[(DRIVER, &socket)]).await?, format!("linked {url}")))
+        };
         edges.push(table.step("csi-edge serve", node, linking).await?);
     }
     table.step("Probe until ready", "", probe(&stand)).await?;
     let mut lives = Vec::new();
     for (node, driver) in NODES.iter().zip(&drivers) {
         let pid = driver.pid().context("the driver has ended")?;
-        let (cloud, front) =
-            (channel(&stand.cloud_front(DRIVER)).await?, channel(&stand.edge_front(node, DRIVER)).await?);
+        let (cloud, front) = (
+            channel(&stand.cloud_front(DRIVER)).await?,
+            channel(&stand.edge_front(node, DRIVER)).await?,
+        );
         let mounts = stand.dir().join(format!("mounts-{node}"));
-        lives.push(Life::new(cloud, front, node, mounts, PathBuf::from(format!("/proc/{pid}/root"))));
+        lives.push(Life::new(
+            cloud,
+            front,
+            node,
+            mounts,
+            PathBuf::from(format!("/proc/{pid}/root")),
+        ));
     }
     for life in &mut lives {
         life.begin(&mut table).await?;
@@ -115,16 +125,20 @@ async fn take_away(
 ) -> anyhow::Result<()> {
     let node = NODES[AWAY];
     let edge = edges.remove(AWAY);
-    table.step("stop csi-edge", node, async { Ok((edge.stop(STOP).await?, "away".into())) }).await?;
+    table
+        .step("stop csi-edge", node, async { Ok((edge.stop(STOP).await?, "away".into())) })
+        .await?;
     table.step("ControllerGetVolume", node, life.refused()).await?;
     let mut identity = IdentityClient::new(channel(&stand.cloud_front(DRIVER)).await?);
     let asking = async {
-        let info = identity.get_plugin_info(csi::GetPluginInfoRequest::default()).await?.into_inner();
+        let info =
+            identity.get_plugin_info(csi::GetPluginInfoRequest::default()).await?.into_inner();
         Ok(((), format!("{} {}, answered by the cloud", info.name, info.vendor_version)))
     };
     table.step("GetPluginInfo", "", asking).await?;
     let socket = stand.at(&format!("{node}.sock"));
-    let linking = async { Ok((stand.edge(node, url, &[(DRIVER, &socket)]).await?, format!("linked {url}"))) };
+    let linking =
+        async { Ok((stand.edge(node, url, &[(DRIVER, &socket)]).await?, format!("linked {url}"))) };
     edges.push(table.step("csi-edge serve", node, linking).await?);
     Ok(())
 }

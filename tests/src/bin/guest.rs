@@ -47,8 +47,9 @@ async fn all(args: Args) -> anyhow::Result<()> {
     let ground = Ground::new(&args.kernel, args.accel).await?;
     println!("guest: {}", ground.about);
     let mut failed = 0;
-    for turn in
-        TURNS.iter().filter(|turn| args.turn.is_empty() || args.turn.iter().any(|name| name == turn.name))
+    for turn in TURNS
+        .iter()
+        .filter(|turn| args.turn.is_empty() || args.turn.iter().any(|name| name == turn.name))
     {
         failed += usize::from(!one(turn, &ground).await);
     }
@@ -61,7 +62,8 @@ async fn all(args: Args) -> anyhow::Result<()> {
 async fn one(turn: &Turn, ground: &Ground) -> bool {
     let from = Instant::now();
     let outcome = timeout(LIMIT, turn.run(ground)).await;
-    let outcome = outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("it did not end within {LIMIT:?}")));
+    let outcome =
+        outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("it did not end within {LIMIT:?}")));
     let seconds = from.elapsed().as_secs_f64();
     match &outcome {
         Ok(()) => println!("{:14} {seconds:7.1} s  ok", turn.name),

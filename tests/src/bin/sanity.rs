@@ -53,7 +53,8 @@ fn main() -> ExitCode {
 
 /// A signal ends what runs, in order.
 async fn until_stopped(args: Args) -> anyhow::Result<()> {
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut term, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let cancel = CancellationToken::new();
     let mut work = pin!(all(args, &cancel));
     loop {
@@ -67,7 +68,9 @@ async fn until_stopped(args: Args) -> anyhow::Result<()> {
 
 async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
     let mut drivers = match &args.driver {
-        Some(command) => vec![(Driver { label: args.name.clone(), command: command.clone() }, None)],
+        Some(command) => {
+            vec![(Driver { label: args.name.clone(), command: command.clone() }, None)]
+        }
         None => ours(&args.go_bin)?,
     };
     if args.nodes > 1 {
@@ -125,7 +128,12 @@ fn linked(args: &Args) -> impl Iterator<Item = Way> {
 }
 
 /// Tries a driver at several nodes in every way and gives back what is not as it should be.
-async fn several(driver: &Driver, direct: &Report, args: &Args, cancel: &CancellationToken) -> Vec<String> {
+async fn several(
+    driver: &Driver,
+    direct: &Report,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> Vec<String> {
     let cases = [Case::Pinned, Case::Rebuilt, Case::Spread].into_iter();
     let cases: Vec<_> = cases.filter(|case| args.cases.contains(case)).collect();
     let mut problems = Vec::new();
@@ -165,10 +173,16 @@ fn of(case: Case) -> &'static str {
 }
 
 /// Runs one and prints what came of it.
-async fn tried(driver: &Driver, way: Way, args: &Args, cancel: &CancellationToken) -> anyhow::Result<Report> {
+async fn tried(
+    driver: &Driver,
+    way: Way,
+    args: &Args,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Report> {
     let title = title(driver, way, args);
     let between = if args.bad_network { Between::BadNetwork } else { Between::Nothing };
-    let report = run(driver, way, between, &args.go_bin, cancel).await.with_context(|| title.clone())?;
+    let report =
+        run(driver, way, between, &args.go_bin, cancel).await.with_context(|| title.clone())?;
     println!("{title}: {}", report.counts());
     Ok(report)
 }
@@ -191,7 +205,10 @@ fn ours(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
     let mock = std::path::absolute(go_bin.join("mockdriver"))?;
     let driver = |label: &str, program: PathBuf, more: &str| Driver {
         label: label.to_owned(),
-        command: format!("'{}' --endpoint {{endpoint}} --node-id {{node}}{more}", program.display()),
+        command: format!(
+            "'{}' --endpoint {{endpoint}} --node-id {{node}}{more}",
+            program.display()
+        ),
     };
     let hostdir = driver("hostdir", hostdir, " --state {state} --attach-limit 2");
     Ok(vec![(hostdir, Some(ALL)), (driver("mock", mock, ""), None)])

@@ -53,7 +53,8 @@ async fn scale(args: Args) -> anyhow::Result<()> {
             continue;
         }
         let fits = |links: &usize| path == "quic" || *links <= MOST_WS;
-        let (idle, storm) = args.links.map_or_else(|| (IDLE.to_vec(), STORM), |links| (vec![links], links));
+        let (idle, storm) =
+            args.links.map_or_else(|| (IDLE.to_vec(), STORM), |links| (vec![links], links));
         let wanted = |case| args.case.as_deref().is_none_or(|only| only == case);
         if wanted("idle") {
             for links in idle.into_iter().filter(fits) {

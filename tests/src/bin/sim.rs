@@ -62,7 +62,8 @@ fn main() -> ExitCode {
 /// report, so stdout itself leads nowhere from here on.
 fn output() -> anyhow::Result<File> {
     let out = rustix::io::dup(std::io::stdout()).context("stdout cannot be kept")?;
-    let nowhere = File::options().write(true).open("/dev/null").context("/dev/null cannot be opened")?;
+    let nowhere =
+        File::options().write(true).open("/dev/null").context("/dev/null cannot be opened")?;
     rustix::stdio::dup2_stdout(&nowhere).context("stdout cannot be led away")?;
     Ok(File::from(out))
 }
@@ -123,10 +124,17 @@ impl Seeds {
     }
 }
 
-fn work(keys: &Arc<Keys>, seeds: &Seeds, busy: &Busy, send: &mpsc::Sender<anyhow::Result<Outcome>>) {
+fn work(
+    keys: &Arc<Keys>,
+    seeds: &Seeds,
+    busy: &Busy,
+    send: &mpsc::Sender<anyhow::Result<Outcome>>,
+) {
     while let Some(seed) = seeds.next() {
         let begins = |trace| {
-            busy.lock().unwrap_or_else(PoisonError::into_inner).insert(seed, (Instant::now(), trace));
+            busy.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(seed, (Instant::now(), trace));
         };
         let outcome = sim::run(seed, keys, begins);
         busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&seed);
@@ -156,7 +164,11 @@ fn show(outcome: &Outcome, out: &mut File) -> anyhow::Result<()> {
         writeln!(out, "seed {}: {wrong}", outcome.seed)?;
     }
     if !outcome.wrong.is_empty() {
-        writeln!(out, "seed {} failed; run it again: make sim SEED={}\n", outcome.seed, outcome.seed)?;
+        writeln!(
+            out,
+            "seed {} failed; run it again: make sim SEED={}\n",
+            outcome.seed, outcome.seed
+        )?;
     }
     Ok(())
 }
@@ -200,7 +212,8 @@ impl Total {
         let list = |counts: &mut dyn Iterator<Item = (String, u64)>| {
             counts.map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
         };
-        let faults = list(&mut self.faults.iter().map(|(what, count)| ((*what).to_owned(), *count)));
+        let faults =
+            list(&mut self.faults.iter().map(|(what, count)| ((*what).to_owned(), *count)));
         let endings = list(&mut self.endings.iter().map(|(what, count)| (what.clone(), *count)));
         let (longest, seed) = self.longest;
         writeln!(out, "seeds                 {} in {:.1} s", self.seeds, took.as_secs_f64())?;

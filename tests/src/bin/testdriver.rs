@@ -50,8 +50,9 @@ async fn main() -> anyhow::Result<()> {
     }
     // A delay of nothing still waits for the timer's next tick.
     if let Some(delay) = args.delay_ms.filter(|ms| *ms > 0).map(Duration::from_millis) {
-        let quick =
-            |service: &str, method: &str| service == "Identity" || method.ends_with("GetCapabilities");
+        let quick = |service: &str, method: &str| {
+            service == "Identity" || method.ends_with("GetCapabilities")
+        };
         for (_, method) in METHODS.iter().filter(|(service, method)| !quick(service, method)) {
             driver.inject(method, Fault::Delay(delay), Times::All);
         }
@@ -59,7 +60,8 @@ async fn main() -> anyhow::Result<()> {
     let path = PathBuf::from(args.endpoint.trim_start_matches("unix://"));
     // Before `ready`, so that a signal right after it finds its handler.
     let mut term = signal(SignalKind::terminate())?;
-    let running = driver.serve(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    let running =
+        driver.serve(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
     println!("ready");
     term.recv().await;
     running.stop().await;

@@ -53,12 +53,18 @@ struct Caller {
 }
 
 /// Leads volumes through their lives, one after the other, until `ended`; then ends the one that it is at.
-pub async fn lead(front: String, driver: &'static str, seed: u64, ended: watch::Receiver<bool>) -> Seen {
+pub async fn lead(
+    front: String,
+    driver: &'static str,
+    seed: u64,
+    ended: watch::Receiver<bool>,
+) -> Seen {
     // Never fails: the path is ours.
     let endpoint = Endpoint::from_shared(format!("unix://{front}"))
         .unwrap_or_else(|_| Endpoint::from_static("unix:///"));
     let client = ControllerClient::new(endpoint.connect_lazy());
-    let mut caller = Caller { client, driver, random: StdRng::seed_from_u64(seed), seen: Seen::default() };
+    let mut caller =
+        Caller { client, driver, random: StdRng::seed_from_u64(seed), seen: Seen::default() };
     let mut number = 0;
     while !*ended.borrow() {
         number += 1;
@@ -75,8 +81,10 @@ impl Caller {
             volume_capabilities: vec![capability()],
             ..Default::default()
         };
-        let made = self.insist("CreateVolume", &request, async |c, r| c.create_volume(r).await).await;
-        let Some(csi::Volume { volume_id, accessible_topology, .. }) = made.and_then(|made| made.volume)
+        let made =
+            self.insist("CreateVolume", &request, async |c, r| c.create_volume(r).await).await;
+        let Some(csi::Volume { volume_id, accessible_topology, .. }) =
+            made.and_then(|made| made.volume)
         else {
             return;
         };
@@ -91,11 +99,15 @@ impl Caller {
                 volume_capability: Some(capability()),
                 ..Default::default()
             };
-            self.insist("Publish", &publish, async |c, r| c.controller_publish_volume(r).await).await;
+            self.insist("Publish", &publish, async |c, r| c.controller_publish_volume(r).await)
+                .await;
             let node_id = node_id.clone();
             let unpublish =
                 csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-            self.insist("Unpublish", &unpublish, async |c, r| c.controller_unpublish_volume(r).await).await;
+            self.insist("Unpublish", &unpublish, async |c, r| {
+                c.controller_unpublish_volume(r).await
+            })
+            .await;
         }
         if self.random.random_ratio(1, 4) {
             self.snapshot(name, &volume_id).await;
@@ -112,8 +124,11 @@ impl Caller {
     async fn snapshot(&mut self, name: &str, volume_id: &str) {
         let (name, source_volume_id) = (format!("snapshot-{name}"), volume_id.to_owned());
         let cut = csi::CreateSnapshotRequest { name, source_volume_id, ..Default::default() };
-        let made = self.insist("CreateSnapshot", &cut, async |c, r| c.create_snapshot(r).await).await;
-        let Some(snapshot_id) = made.and_then(|made| made.snapshot).map(|s| s.snapshot_id) else { return };
+        let made =
+            self.insist("CreateSnapshot", &cut, async |c, r| c.create_snapshot(r).await).await;
+        let Some(snapshot_id) = made.and_then(|made| made.snapshot).map(|s| s.snapshot_id) else {
+            return;
+        };
         let delete = csi::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
         self.insist("DeleteSnapshot", &delete, async |c, r| c.delete_snapshot(r).await).await;
     }
@@ -130,7 +145,12 @@ impl Caller {
             let mut request = Request::new(message.clone());
             request.set_timeout(TIMEOUT);
             let slack = Duration::from_millis(500);
-            let status = match tokio::time::timeout(TIMEOUT + slack, call(&mut self.client, request)).await {
+            let status = match tokio::time::timeout(
+                TIMEOUT + slack,
+                call(&mut self.client, request),
+            )
+            .await
+            {
                 Ok(Ok(answer)) => {
                     self.seen.ok += 1;
                     return Some(answer.into_inner());
@@ -147,7 +167,9 @@ impl Caller {
             let lost = status.source().is_some();
             if !open && !lost {
                 let driver = self.driver;
-                self.seen.wrong.push(format!("{driver}: {what} was answered with a final code: {status}"));
+                self.seen
+                    .wrong
+                    .push(format!("{driver}: {what} was answered with a final code: {status}"));
                 return None;
             }
             let label = if lost { "front away".to_owned() } else { format!("{:?}", status.code()) };

@@ -62,7 +62,12 @@ impl CloudSite {
     pub async fn start(stand: Arc<Mutex<Stand>>, drivers: &[&'static str]) -> anyhow::Result<Self> {
         let listen = ["wss://127.0.0.1:0", "quic://127.0.0.1:0"];
         let cloud = stand.lock().await.cloud(&listen, drivers, &[]).await?;
-        Ok(Self { stand, drivers: drivers.to_vec(), urls: cloud.urls, process: Some(cloud.process) })
+        Ok(Self {
+            stand,
+            drivers: drivers.to_vec(),
+            urls: cloud.urls,
+            process: Some(cloud.process),
+        })
     }
 
     /// Kills it, and starts it again after `down`.
@@ -116,8 +121,13 @@ impl Site {
     ///
     /// # Errors
     /// A program does not start.
-    pub async fn start(stand: Arc<Mutex<Stand>>, plan: Plan, urls: &[String]) -> anyhow::Result<Self> {
-        let relay = Relay::to(urls.get(usize::from(plan.quic)).context("no such listener")?).await?;
+    pub async fn start(
+        stand: Arc<Mutex<Stand>>,
+        plan: Plan,
+        urls: &[String],
+    ) -> anyhow::Result<Self> {
+        let relay =
+            Relay::to(urls.get(usize::from(plan.quic)).context("no such listener")?).await?;
         let socket = stand.lock().await.at(&format!("{}.sock", plan.node));
         let driver = if plan.hostdir {
             Driver::Host(None)
@@ -201,12 +211,16 @@ impl Site {
         let (name, node) = (self.plan.driver, self.plan.node);
         let mut client = ControllerClient::new(channel(&self.socket).await?);
         let volumes = volumes(&mut client).await?;
-        let listed = client.list_snapshots(csi::ListSnapshotsRequest::default()).await?.into_inner();
+        let listed =
+            client.list_snapshots(csi::ListSnapshotsRequest::default()).await?.into_inner();
         let snapshots = listed.entries.into_iter().filter_map(|entry| entry.snapshot);
-        let leaked = |s: csi::Snapshot| format!("{name} at {node}: snapshot {} was leaked", s.snapshot_id);
+        let leaked =
+            |s: csi::Snapshot| format!("{name} at {node}: snapshot {} was leaked", s.snapshot_id);
         let mut wrong: Vec<_> = snapshots.map(leaked).collect();
         if let Driver::Test(driver, _) = &self.driver {
-            wrong.extend(driver.overlaps().into_iter().map(|overlap| format!("{name} at {node}: {overlap}")));
+            wrong.extend(
+                driver.overlaps().into_iter().map(|overlap| format!("{name} at {node}: {overlap}")),
+            );
         }
         Ok((volumes, wrong))
     }

@@ -37,7 +37,8 @@ impl Access {
         write(dir, "accounts.key", &accounts.serialize_pem())?;
         write(dir, "accounts.pub", &accounts.public_key_pem())?;
         let issuer = Issuer::new(params, key);
-        let access = Self { dir: dir.to_owned(), server: format!("https://127.0.0.1:{port}"), issuer };
+        let access =
+            Self { dir: dir.to_owned(), server: format!("https://127.0.0.1:{port}"), issuer };
         let mut server = CertificateParams::default();
         server.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         server.subject_alt_names = vec![
@@ -65,7 +66,12 @@ impl Access {
     ///
     /// # Errors
     /// The files cannot be written.
-    pub(super) fn user(&self, file: &str, user: &str, group: Option<&str>) -> anyhow::Result<PathBuf> {
+    pub(super) fn user(
+        &self,
+        file: &str,
+        user: &str,
+        group: Option<&str>,
+    ) -> anyhow::Result<PathBuf> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
         if let Some(group) = group {

@@ -60,7 +60,8 @@ impl Cloud {
         let urls = [format!("wss://127.0.0.1:{wss}"), format!("quic://127.0.0.1:{quic}")];
         let launch = serve(ground, &urls, drivers, &kubeconfig)?;
         let program = Program::keep("csi-cloud", &ground.logs(), launch).await?;
-        let front = Program::keep("csi-cloud-front", &ground.logs(), front(ground, drivers)).await?;
+        let front =
+            Program::keep("csi-cloud-front", &ground.logs(), front(ground, drivers)).await?;
         for program in [&program, &front] {
             let ready = || async {
                 ensure!(program.log().lines().any(|line| line == "ready"), "it is not ready");
@@ -72,7 +73,9 @@ impl Cloud {
         for driver in drivers {
             let socket = ground.dir().join(format!("fronts/{driver}.sock"));
             for (name, launch) in sidecars_of(ground, &kubeconfig, &socket) {
-                sidecars.push(Program::keep(&format!("{name}-{driver}"), &ground.logs(), launch).await?);
+                sidecars.push(
+                    Program::keep(&format!("{name}-{driver}"), &ground.logs(), launch).await?,
+                );
             }
         }
         let controller = account(access, client, "kube-system", "snapshot-controller").await?;
@@ -109,9 +112,14 @@ impl Cloud {
     ///
     /// # Errors
     /// It fails.
-    pub async fn shows(&self, ground: &Ground, args: &[&str]) -> anyhow::Result<Vec<serde_json::Value>> {
+    pub async fn shows(
+        &self,
+        ground: &Ground,
+        args: &[&str],
+    ) -> anyhow::Result<Vec<serde_json::Value>> {
         let said = self.says(ground, &[args, &["-o", "json"]].concat()).await?;
-        serde_json::from_str(&said).with_context(|| format!("csi-cloud {} says {said}", args.join(" ")))
+        serde_json::from_str(&said)
+            .with_context(|| format!("csi-cloud {} says {said}", args.join(" ")))
     }
 
     /// What a command of csi-cloud prints.
@@ -137,10 +145,16 @@ pub(super) async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<Stri
 }
 
 /// csi-cloud, which keeps the drivers' CSIDriver objects by itself.
-fn serve(ground: &Ground, urls: &[String], drivers: &[&str], kubeconfig: &Path) -> anyhow::Result<Launch> {
+fn serve(
+    ground: &Ground,
+    urls: &[String],
+    drivers: &[&str],
+    kubeconfig: &Path,
+) -> anyhow::Result<Launch> {
     let mut config = String::new();
     for driver in drivers {
-        config += &format!("[driver.\"{driver}\"]\npod_info_on_mount = true\nstorage_capacity = true\n");
+        config +=
+            &format!("[driver.\"{driver}\"]\npod_info_on_mount = true\nstorage_capacity = true\n");
         config += "fs_group_policy = \"File\"\nvolume_lifecycle_modes = [\"Persistent\"]\n";
     }
     publish(&ground.dir().join("cloud.toml"), config.as_bytes(), 0o600, Existing::Replace)?;
@@ -191,7 +205,9 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
     ];
     let launch = |name: &str, more: &[&str]| {
         let args = common.iter().map(String::as_str).chain(more.iter().copied());
-        Launch::new(ground.tool(name), args).with("NAMESPACE", NAMESPACE).with("POD_NAME", "csi-cloud-0")
+        Launch::new(ground.tool(name), args)
+            .with("NAMESPACE", NAMESPACE)
+            .with("POD_NAME", "csi-cloud-0")
     };
     let provisioner = [
         "--strict-topology",
@@ -214,12 +230,21 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
 }
 
 /// The kubeconfig of a service account.
-async fn account(access: &Access, client: &Client, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
+async fn account(
+    access: &Access,
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> anyhow::Result<PathBuf> {
     let api = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
     let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN), ..Default::default() };
     let request = TokenRequest { spec: Some(spec), ..Default::default() };
     let issued = api.create_token_request(name, &PostParams::default(), &request).await;
-    let issued = issued.with_context(|| format!("no token for the service account {namespace}/{name}"))?;
-    let token = issued.status.and_then(|status| status.token).context("a token request without an answer")?;
+    let issued =
+        issued.with_context(|| format!("no token for the service account {namespace}/{name}"))?;
+    let token = issued
+        .status
+        .and_then(|status| status.token)
+        .context("a token request without an answer")?;
     access.account(name, &token)
 }

@@ -40,7 +40,8 @@ impl Control {
         let logs = ground.logs();
         let etcd = Program::start("etcd", &logs, etcd(ground, client, peer)).await?;
         let apiserver =
-            Program::start("kube-apiserver", &logs, apiserver(ground, &access, client, api)).await?;
+            Program::start("kube-apiserver", &logs, apiserver(ground, &access, client, api))
+                .await?;
         let kubeconfig = access.user("admin", "stand-admin", Some("system:masters"))?;
         let admin = super::objects::client(&kubeconfig).await?;
         let ready = || async {
@@ -55,7 +56,8 @@ impl Control {
         let user = "system:kube-controller-manager";
         let launch = controllers(ground, &access, &access.user("controllers", user, None)?, kcm);
         let controllers = Program::start("kube-controller-manager", &logs, launch).await?;
-        let launch = scheduler(ground, &access.user("scheduler", "system:kube-scheduler", None)?, sched);
+        let launch =
+            scheduler(ground, &access.user("scheduler", "system:kube-scheduler", None)?, sched);
         let scheduler = Program::start("kube-scheduler", &logs, launch).await?;
         Ok((Self { etcd, apiserver, controllers, scheduler, kubeconfig }, access, admin))
     }
@@ -114,7 +116,8 @@ fn controllers(ground: &Ground, access: &Access, kubeconfig: &Path, port: u16) -
         "--bind-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
         format!("--cert-dir={}", ground.at("controllers")),
-        "--controllers=*,-node-ipam-controller,-service-lb-controller,-node-route-controller".to_owned(),
+        "--controllers=*,-node-ipam-controller,-service-lb-controller,-node-route-controller"
+            .to_owned(),
         "--kube-api-qps=100".to_owned(),
         "--kube-api-burst=200".to_owned(),
     ];

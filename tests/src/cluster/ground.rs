@@ -44,13 +44,20 @@ impl Ground {
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let me = std::env::current_exe()?;
         let ours = me.parent().context("this program has no directory")?.to_owned();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no checkout")?.to_owned();
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no checkout")?.to_owned();
         let ground = Self { dir: dir.to_owned(), ours, source };
-        let packages = PACKAGES.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, name)| *name);
+        let packages =
+            PACKAGES.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, name)| *name);
         let packages: Vec<_> = packages.collect();
         ensure!(packages.is_empty(), "install Debian's packages {}", packages.join(" "));
-        let tools: Vec<_> = TOOLS.iter().filter(|name| !ground.tool(name).exists()).copied().collect();
-        ensure!(tools.is_empty(), "{} are not built; run `make stand` or `make e2e`", tools.join(" "));
+        let tools: Vec<_> =
+            TOOLS.iter().filter(|name| !ground.tool(name).exists()).copied().collect();
+        ensure!(
+            tools.is_empty(),
+            "{} are not built; run `make stand` or `make e2e`",
+            tools.join(" ")
+        );
         std::fs::create_dir_all(ground.logs())?;
         Ok(ground)
     }

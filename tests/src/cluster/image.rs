@@ -58,7 +58,8 @@ pub(super) async fn make(dir: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(&parts)?;
     tar(&root, &parts.join("layer.tar")).await?;
     let layer = std::fs::read(parts.join("layer.tar"))?;
-    let sum: String = digest(&SHA256, &layer).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum: String =
+        digest(&SHA256, &layer).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let config = json!({
         "architecture": "amd64", "os": "linux",
         "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sleep", "2147483647"]},

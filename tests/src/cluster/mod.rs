@@ -134,7 +134,8 @@ impl Cluster {
     /// They are not in time; the error holds the ends of the kubelets' logs.
     pub async fn ready(&self) -> anyhow::Result<()> {
         let asked = objects::within("the nodes", READY, || self.nodes_ready()).await;
-        let tails = || self.nodes.iter().map(|node| node.kubelet.log_tail()).collect::<Vec<_>>().join("\n");
+        let tails =
+            || self.nodes.iter().map(|node| node.kubelet.log_tail()).collect::<Vec<_>>().join("\n");
         asked.with_context(|| format!("the kubelets' logs end:\n{}", tails()))
     }
 
@@ -145,7 +146,8 @@ impl Cluster {
         for plan in &NODES {
             let node = Api::<KubeNode>::all(self.client.clone()).get(plan.name).await?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-            let is_ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+            let is_ready =
+                conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
             ensure!(is_ready, "{} is not ready", plan.name);
             let csi = Api::<CSINode>::all(self.client.clone()).get(plan.name).await?;
             for driver in plan.drivers {
@@ -175,7 +177,10 @@ impl Cluster {
     /// # Errors
     /// There is none.
     pub fn node(&self, name: &str) -> anyhow::Result<&Node> {
-        self.nodes.iter().find(|node| node.name == name).with_context(|| format!("there is no node {name}"))
+        self.nodes
+            .iter()
+            .find(|node| node.name == name)
+            .with_context(|| format!("there is no node {name}"))
     }
 
     /// All programs, the first to stop first.
@@ -199,17 +204,25 @@ impl Cluster {
         self.tasks.finish(Duration::from_secs(5)).await;
         let nodes = self.nodes.iter().map(|node| stop(node.programs()));
         futures_util::future::join_all(nodes).await;
-        let sidecars = self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
+        let sidecars =
+            self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
-        stop([&self.cloud.front, &self.cloud.program].into_iter().chain(self.control.programs()).collect())
-            .await;
+        stop(
+            [&self.cloud.front, &self.cloud.program]
+                .into_iter()
+                .chain(self.control.programs())
+                .collect(),
+        )
+        .await;
         let devices = tidy::devices(&dir)?;
         let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
         for space in spaces.into_iter().filter_map(Arc::into_inner) {
             space.end().await?;
         }
-        objects::within("what is left of the nodes", STOP, || async { tidy::remove(&name, &devices) })
-            .await?;
+        objects::within("what is left of the nodes", STOP, || async {
+            tidy::remove(&name, &devices)
+        })
+        .await?;
         self.dir.close().context("the stand's directory cannot be removed")?;
         tidy::check(&dir)
     }

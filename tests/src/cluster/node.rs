@@ -157,7 +157,11 @@ impl Place<'_> {
     }
 }
 
-async fn containerd(at: &Place<'_>, space: &Arc<Space>, image: &std::path::Path) -> anyhow::Result<Program> {
+async fn containerd(
+    at: &Place<'_>,
+    space: &Arc<Space>,
+    image: &std::path::Path,
+) -> anyhow::Result<Program> {
     // Without a network a node is never Ready.
     at.write(
         "cni/10-loopback.conflist",
@@ -184,7 +188,8 @@ async fn containerd(at: &Place<'_>, space: &Arc<Space>, image: &std::path::Path)
     let answers = || async { space.run("ctr", &["--address", &socket, "version"]).await.map(drop) };
     program.until("answer", READY, answers).await?;
     let image = image.to_str().context("the directory's path is no text")?;
-    let args = ["--address", &socket, "-n", "k8s.io", "image", "import", "--snapshotter", "native", image];
+    let args =
+        ["--address", &socket, "-n", "k8s.io", "image", "import", "--snapshotter", "native", image];
     space.run("ctr", &args).await?;
     Ok(program)
 }
@@ -197,14 +202,16 @@ async fn driver(
     told: &str,
 ) -> anyhow::Result<Driver> {
     let logs = at.ground.logs();
-    let (socket, state) = (at.path(&format!("plugins/{name}.sock")), at.path(&format!("state-{name}")));
+    let (socket, state) =
+        (at.path(&format!("plugins/{name}.sock")), at.path(&format!("state-{name}")));
     let mut args = vec![
         format!("--endpoint=unix://{}", socket.display()),
         format!("--node-id={}", at.node),
         format!("--state={}", state.display()),
         format!("--name={name}"),
     ];
-    let more = super::OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
+    let more =
+        super::OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
     args.extend(more.map(|option| (*option).to_owned()));
     let launch = Launch::new(at.ground.ours("hostdir"), args);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;
@@ -216,11 +223,17 @@ async fn driver(
         format!("-listen={}", at.text(&format!("kubelet/plugins_registry/{name}-reg.sock"))),
     ];
     let launch = Launch::new(at.ground.tool("registrar"), args);
-    let registrar = Program::within(space, &at.log(&format!("registrar-{name}")), &logs, launch).await?;
+    let registrar =
+        Program::within(space, &at.log(&format!("registrar-{name}")), &logs, launch).await?;
     Ok(Driver { name, program, registrar, socket, state })
 }
 
-async fn edge(at: &Place<'_>, space: &Arc<Space>, plan: &Plan, url: &str) -> anyhow::Result<Program> {
+async fn edge(
+    at: &Place<'_>,
+    space: &Arc<Space>,
+    plan: &Plan,
+    url: &str,
+) -> anyhow::Result<Program> {
     let pki = at.ground.at("pki");
     super::cloud::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
     let mut args = vec![
@@ -244,7 +257,12 @@ async fn edge(at: &Place<'_>, space: &Arc<Space>, plan: &Plan, url: &str) -> any
     Ok(program)
 }
 
-async fn kubelet(at: &Place<'_>, space: &Arc<Space>, access: &Access, port: u16) -> anyhow::Result<Program> {
+async fn kubelet(
+    at: &Place<'_>,
+    space: &Arc<Space>,
+    access: &Access,
+    port: u16,
+) -> anyhow::Result<Program> {
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

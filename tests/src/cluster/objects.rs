@@ -40,16 +40,24 @@ pub fn parse(text: &str) -> anyhow::Result<Vec<Value>> {
 ///
 /// # Errors
 /// The API server does not know the kind.
-pub async fn api(client: &Client, object: &Value, namespace: &str) -> anyhow::Result<Api<DynamicObject>> {
+pub async fn api(
+    client: &Client,
+    object: &Value,
+    namespace: &str,
+) -> anyhow::Result<Api<DynamicObject>> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = text("apiVersion").split_once('/').unwrap_or_else(|| ("", text("apiVersion")));
+    let (group, version) =
+        text("apiVersion").split_once('/').unwrap_or_else(|| ("", text("apiVersion")));
     let kind = GroupVersionKind::gvk(group, version, text("kind"));
-    let (resource, capabilities) =
-        pinned_kind(client, &kind).await.with_context(|| format!("the API server has no {kind:?}"))?;
+    let (resource, capabilities) = pinned_kind(client, &kind)
+        .await
+        .with_context(|| format!("the API server has no {kind:?}"))?;
     let own = object.pointer("/metadata/namespace").and_then(Value::as_str);
     Ok(match capabilities.scope {
         Scope::Cluster => Api::all_with(client.clone(), &resource),
-        Scope::Namespaced => Api::namespaced_with(client.clone(), own.unwrap_or(namespace), &resource),
+        Scope::Namespaced => {
+            Api::namespaced_with(client.clone(), own.unwrap_or(namespace), &resource)
+        }
     })
 }
 
@@ -58,7 +66,10 @@ pub async fn api(client: &Client, object: &Value, namespace: &str) -> anyhow::Re
 /// # Errors
 /// It has none.
 pub fn name(object: &Value) -> anyhow::Result<&str> {
-    object.pointer("/metadata/name").and_then(Value::as_str).context("an object has no metadata.name")
+    object
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .context("an object has no metadata.name")
 }
 
 /// Applies all objects of a YAML text, those without a namespace in this one.
@@ -107,7 +118,11 @@ where
 ///
 /// # Errors
 /// The last answer, if none was good in time.
-pub async fn within<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
+pub async fn within<T, F>(
+    what: &str,
+    limit: Duration,
+    mut ask: impl FnMut() -> F,
+) -> anyhow::Result<T>
 where
     F: Future<Output = anyhow::Result<T>>,
 {
@@ -115,7 +130,9 @@ where
     loop {
         match ask().await {
             Ok(answer) => return Ok(answer),
-            Err(error) if Instant::now() >= deadline => bail!("{what}: not within {limit:?}: {error:#}"),
+            Err(error) if Instant::now() >= deadline => {
+                bail!("{what}: not within {limit:?}: {error:#}")
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
@@ -127,7 +144,8 @@ mod tests {
 
     #[test]
     fn documents_are_told_apart_and_empty_ones_left_out() {
-        let objects = parse("---\n# nothing\n---\nmetadata: {name: a}\n---\nmetadata: {name: b}\n").unwrap();
+        let objects =
+            parse("---\n# nothing\n---\nmetadata: {name: a}\n---\nmetadata: {name: b}\n").unwrap();
         let names: Vec<_> = objects.iter().map(|object| name(object).unwrap()).collect();
         assert_eq!(names, ["a", "b"]);
         assert!(name(&serde_json::json!({"metadata": {}})).is_err());

@@ -31,8 +31,15 @@ pub struct Launch {
 
 impl Launch {
     /// A program with arguments.
-    pub fn new(program: impl Into<PathBuf>, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { program: program.into(), args: args.into_iter().map(Into::into).collect(), env: Vec::new() }
+    pub fn new(
+        program: impl Into<PathBuf>,
+        args: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+        }
     }
 
     /// The same with a variable in its environment.
@@ -101,7 +108,8 @@ impl Program {
         kept: bool,
         launch: Launch,
     ) -> anyhow::Result<Self> {
-        let state = Mutex::new(State { launch, child: None, wanted: false, restarts: 0, ended: None });
+        let state =
+            Mutex::new(State { launch, child: None, wanted: false, restarts: 0, ended: None });
         let log = logs.join(format!("{name}.log"));
         let program = Self { name: name.to_owned(), log, space, kept, state };
         program.run().await?;
@@ -132,7 +140,8 @@ impl Program {
     async fn entered(&self, state: &mut State) -> anyhow::Result<()> {
         let deadline = Instant::now() + STOP;
         while self.space.is_some() && self.pid_of(state).is_err() && Instant::now() < deadline {
-            let ended = state.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            let ended =
+                state.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
             ensure!(!ended, "{} ended at once; its log ends:\n{}", self.name, self.log_tail());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -147,7 +156,8 @@ impl Program {
         };
         command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program).args(&launch.args);
         // What a client of the API server logs of its own is of no use here, and there is much of it when that is away.
-        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
+        let filter =
+            std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
         command.env("RUST_LOG", filter);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
@@ -202,7 +212,9 @@ impl Program {
         let child = state.child.as_ref().and_then(Child::id);
         let child = child.with_context(|| format!("{} has ended", self.name))?;
         let id = match self.space {
-            Some(_) => super::space::only_child(child).with_context(|| format!("of {}", self.name))?,
+            Some(_) => {
+                super::space::only_child(child).with_context(|| format!("of {}", self.name))?
+            }
             None => child,
         };
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
@@ -251,7 +263,11 @@ impl Program {
         }
         let _ = kill_process(pid, Signal::KILL);
         let _ = child.kill().await;
-        bail!("{} did not end within {STOP:?} and was killed; its log ends:\n{}", self.name, self.log_tail())
+        bail!(
+            "{} did not end within {STOP:?} and was killed; its log ends:\n{}",
+            self.name,
+            self.log_tail()
+        )
     }
 
     /// Lets it stand still, or go on.
@@ -310,7 +326,12 @@ impl Program {
         let deadline = Instant::now() + limit;
         while let Err(error) = ask().await {
             let log = || format!("its log ends:\n{}", self.log_tail());
-            ensure!(self.is_running().await, "{} ended before {what}: {error:#}; {}", self.name, log());
+            ensure!(
+                self.is_running().await,
+                "{} ended before {what}: {error:#}; {}",
+                self.name,
+                log()
+            );
             ensure!(
                 Instant::now() < deadline,
                 "{}: no {what} within {limit:?}: {error:#}; {}",

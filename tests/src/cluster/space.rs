@@ -36,7 +36,8 @@ impl Space {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut holder = command.spawn().context("`unshare` of util-linux cannot be started")?;
         let parent = holder.id().context("`unshare` ended at once")?;
-        let mut lines = BufReader::new(holder.stdout.take().context("`unshare` has no stdout")?).lines();
+        let mut lines =
+            BufReader::new(holder.stdout.take().context("`unshare` has no stdout")?).lines();
         let ready = tokio::time::timeout(START, lines.next_line()).await;
         let ready = ready.context("the namespace does not get ready")??;
         ensure!(ready.is_some(), "no namespaces for a node: are they allowed here?");

@@ -44,7 +44,8 @@ pub(super) fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
 fn loops(needle: &str) -> anyhow::Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
-        let file = std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
+        let file =
+            std::fs::read_to_string(device.path().join("loop/backing_file")).unwrap_or_default();
         if file.starts_with(needle) {
             found.push((device.file_name().display().to_string(), file.trim_end().to_owned()));
         }
@@ -80,8 +81,12 @@ pub fn left(dir: &Path) -> anyhow::Result<Vec<String>> {
     let needle = dir.display().to_string();
     let mut left = processes(&needle)?;
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    left.extend(table.lines().filter(|line| line.contains(&needle)).map(|line| format!("mount {line}")));
-    left.extend(loops(&needle)?.iter().map(|(device, file)| format!("loop device {device} of {file}")));
+    left.extend(
+        table.lines().filter(|line| line.contains(&needle)).map(|line| format!("mount {line}")),
+    );
+    left.extend(
+        loops(&needle)?.iter().map(|(device, file)| format!("loop device {device} of {file}")),
+    );
     let stand = dir.file_name().unwrap_or_default().to_string_lossy();
     left.extend(groups(&stand).iter().map(|group| format!("control group {}", group.display())));
     Ok(left)

@@ -88,7 +88,8 @@ pub fn detect(runtime: Runtime, root: &Path, mount: &OciMount) -> Found {
 
 /// Only `bind`; a file that is missing or wrong is as good as none.
 fn go(entry: &Path, mount: &OciMount) -> Found {
-    let info = || serde_json::from_slice::<Info>(&std::fs::read(entry.join("mountInfo.json")).ok()?).ok();
+    let info =
+        || serde_json::from_slice::<Info>(&std::fs::read(entry.join("mountInfo.json")).ok()?).ok();
     match info().filter(|_| mount.kind.as_deref() == Some("bind")) {
         Some(info) if is_disk(info.device.as_deref()) => Found::Direct(info),
         _ => Found::Shared,
@@ -103,7 +104,9 @@ fn rs(entry: &Path, mount: &OciMount) -> Found {
     }
     let text = match std::fs::read(entry.join("mountInfo.json")) {
         Ok(text) => text,
-        Err(error) => return Found::Fails(format!("unexpected error occurs when parse mount info: {error}")),
+        Err(error) => {
+            return Found::Fails(format!("unexpected error occurs when parse mount info: {error}"));
+        }
     };
     let info: Info = match serde_json::from_slice(&text) {
         Ok(info) => info,

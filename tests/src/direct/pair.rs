@@ -47,7 +47,14 @@ impl Pair {
         let clean = Clean::of(stand.dir())?;
         let mut command = stand.program("hostdir")?;
         let endpoint = format!("unix://{}", stand.at("driver.sock"));
-        command.args(["--endpoint", &endpoint, "--node-id", "both", "--state", &stand.at("hostdir")]);
+        command.args([
+            "--endpoint",
+            &endpoint,
+            "--node-id",
+            "both",
+            "--state",
+            &stand.at("hostdir"),
+        ]);
         let mut driver = Process::start("hostdir", command, stand.dir())?;
         driver.line_starting("ready", START).await?;
         let mut edges = Vec::new();
@@ -90,7 +97,11 @@ impl Pair {
     ) -> anyhow::Result<()> {
         let pid = self.cloud.process.pid().context("csi-cloud has ended")?;
         self.cloud.process.signal(rustix::process::Signal::KILL)?;
-        self.cloud.process.ended(STOP).await.with_context(|| format!("csi-cloud {pid} was not killed"))?;
+        self.cloud
+            .process
+            .ended(STOP)
+            .await
+            .with_context(|| format!("csi-cloud {pid} was not killed"))?;
         between(&self.stand)?;
         let url = self.cloud.urls.first().context("no listener")?.clone();
         self.cloud = cloud(&self.stand, &url).await?;
@@ -188,7 +199,8 @@ impl Pair {
     /// # Errors
     /// There is none.
     pub async fn shown(&self, node: usize) -> anyhow::Result<Value> {
-        let listed: Value = serde_json::from_str(&self.direct(node, &["list", "-o", "json"]).await?)?;
+        let listed: Value =
+            serde_json::from_str(&self.direct(node, &["list", "-o", "json"]).await?)?;
         listed.get(0).cloned().context("no direct volume")
     }
 
@@ -214,8 +226,10 @@ impl Pair {
     /// # Errors
     /// It fails.
     pub async fn direct(&self, node: usize, command: &[&str]) -> anyhow::Result<String> {
-        let (state, entries) = (self.of(node, "state"), self.of(node, "entries").display().to_string());
-        let at = ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
+        let (state, entries) =
+            (self.of(node, "state"), self.of(node, "entries").display().to_string());
+        let at =
+            ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
         let at: Vec<_> = at.iter().map(String::as_str).collect();
         self.stand.run("csi-edge", &[&["direct"], command, &at].concat()).await
     }
@@ -260,7 +274,10 @@ impl Pair {
             name: name.into(),
             capacity_range: Some(csi::CapacityRange { required_bytes: 64 * MIB, limit_bytes: 0 }),
             volume_capabilities: vec![capability.clone()],
-            parameters: class.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            parameters: class
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             ..Default::default()
         };
         let volume = self.controller().await?.create_volume(request).await?.into_inner().volume;
@@ -273,7 +290,8 @@ impl Pair {
     /// # Errors
     /// The call's.
     pub async fn delete(&self, volume: &Volume) -> anyhow::Result<()> {
-        let request = csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
+        let request =
+            csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
         self.controller().await?.delete_volume(request).await?;
         Ok(())
     }
@@ -296,7 +314,8 @@ impl Pair {
 
     /// The target of a pod, as its kubelet has it.
     fn target(&self, node: usize, pod: &str) -> anyhow::Result<String> {
-        let parent = self.of(node, "kubelet").join("pods").join(pod).join("volumes/kubernetes.io~csi/pv");
+        let parent =
+            self.of(node, "kubelet").join("pods").join(pod).join("volumes/kubernetes.io~csi/pv");
         std::fs::create_dir_all(&parent)?;
         Ok(parent.join("mount").display().to_string())
     }
@@ -335,7 +354,8 @@ impl Pair {
     /// The first call's that fails.
     pub async fn end(&self, volume: &Volume) -> anyhow::Result<()> {
         for node in [0, 1] {
-            let (volume_id, staging_target_path) = (volume.id.clone(), staging(&self.stand, volume)?);
+            let (volume_id, staging_target_path) =
+                (volume.id.clone(), staging(&self.stand, volume)?);
             let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
             self.node(node).await?.node_unstage_volume(request).await?;
         }
@@ -369,6 +389,15 @@ async fn edge(stand: &mut Stand, node: &str, url: &str) -> anyhow::Result<Proces
     let [state, entries, sandboxes] =
         ["state", "entries", "sandboxes"].map(|what| stand.at(&format!("{node}-{what}")));
     let socket = stand.at("driver.sock");
-    let more = ["--cloud", url, "--state", &state, "--direct-volumes", &entries, "--sandboxes", &sandboxes];
+    let more = [
+        "--cloud",
+        url,
+        "--state",
+        &state,
+        "--direct-volumes",
+        &entries,
+        "--sandboxes",
+        &sandboxes,
+    ];
     stand.edge_with(node, &[(DRIVER, &socket)], &more).await
 }

@@ -59,8 +59,9 @@ impl Drop for Clean {
 /// Loop devices of files below a directory, and those files.
 pub(super) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
     let listed = Command::new("losetup").args(["-n", "-O", "NAME,BACK-FILE"]).output();
-    let listed =
-        listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let listed = listed
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
     let pair = |line: &str| {
         let (device, file) = line.split_once(' ')?;
         Some((device.to_owned(), PathBuf::from(file.trim().trim_end_matches(" (deleted)"))))
@@ -135,7 +136,14 @@ impl Scene {
     async fn start_driver(&mut self) -> anyhow::Result<()> {
         let mut command = self.stand.program("hostdir")?;
         let endpoint = format!("unix://{}", self.stand.at("driver.sock"));
-        command.args(["--endpoint", &endpoint, "--node-id", NODE, "--state", &self.stand.at("hostdir")]);
+        command.args([
+            "--endpoint",
+            &endpoint,
+            "--node-id",
+            NODE,
+            "--state",
+            &self.stand.at("hostdir"),
+        ]);
         let mut driver = Process::start("hostdir", command, self.stand.dir())?;
         driver.line_starting("ready", START).await?;
         self.driver = Some(driver);
@@ -151,7 +159,16 @@ impl Scene {
         let root = self.root().display().to_string();
         let url = self.cloud.urls.first().context("no listener")?.clone();
         let sandboxes = self.sandboxes().display().to_string();
-        let more = ["--cloud", &url, "--state", &state, "--direct-volumes", &root, "--sandboxes", &sandboxes];
+        let more = [
+            "--cloud",
+            &url,
+            "--state",
+            &state,
+            "--direct-volumes",
+            &root,
+            "--sandboxes",
+            &sandboxes,
+        ];
         let mut edge = self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
         edge.line_starting("linked ", START).await?;
         self.edge = Some(edge);
@@ -231,11 +248,16 @@ impl Scene {
             name: name.into(),
             capacity_range: Some(csi::CapacityRange { required_bytes: 320 * MIB, limit_bytes: 0 }),
             volume_capabilities: vec![capability.clone()],
-            parameters: class.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            parameters: class
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             ..Default::default()
         };
-        let mut controller = self.controller().await.map_err(|error| Status::internal(error.to_string()))?;
-        let volume = controller.create_volume(request).await?.into_inner().volume.unwrap_or_default();
+        let mut controller =
+            self.controller().await.map_err(|error| Status::internal(error.to_string()))?;
+        let volume =
+            controller.create_volume(request).await?.into_inner().volume.unwrap_or_default();
         Ok(Volume { id: volume.volume_id, context: volume.volume_context, capability })
     }
 
@@ -311,7 +333,12 @@ impl Scene {
     ///
     /// # Errors
     /// The call's.
-    pub async fn grow_at_node(&self, volume: &Volume, path: Option<&Path>, mib: i64) -> Result<i64, Status> {
+    pub async fn grow_at_node(
+        &self,
+        volume: &Volume,
+        path: Option<&Path>,
+        mib: i64,
+    ) -> Result<i64, Status> {
         let local = |error: anyhow::Error| Status::internal(error.to_string());
         let staging = staging(&self.stand, volume).map_err(local)?;
         let request = csi::NodeExpandVolumeRequest {
@@ -352,7 +379,8 @@ impl Scene {
         let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
         self.node().await?.node_unstage_volume(request).await?;
         let (volume_id, node_id) = (volume.id.clone(), NODE.to_owned());
-        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let request =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.controller().await?.controller_unpublish_volume(request).await?;
         let volume_id = volume.id.clone();
         let request = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
@@ -373,7 +401,8 @@ impl Scene {
     pub fn host_has_mounted_none(&self) -> anyhow::Result<()> {
         let table = std::fs::read_to_string("/proc/self/mountinfo")?;
         for (device, _) in self.devices() {
-            let source = |line: &&str| line.split(" - ").nth(1).is_some_and(|end| end.contains(&device));
+            let source =
+                |line: &&str| line.split(" - ").nth(1).is_some_and(|end| end.contains(&device));
             ensure!(!table.lines().any(|line| source(&line)), "{device} is mounted on the host");
         }
         Ok(())

@@ -101,7 +101,9 @@ impl Node {
             Wish::Has(lease) => {
                 self.lease = Some(lease.clone());
                 // With a link, no pod has it before the cloud has confirmed that.
-                match lease::statement(&lease, "p").filter(|_| self.linked && self.confirmed != self.lease) {
+                match lease::statement(&lease, "p")
+                    .filter(|_| self.linked && self.confirmed != self.lease)
+                {
                     Some((lease, step)) => self.say(step, true, lease),
                     None => self.recorded = true,
                 }
@@ -116,7 +118,9 @@ impl Node {
 
     fn state(&mut self) {
         self.settle();
-        let Some((lease, step)) = self.lease.as_ref().and_then(|lease| lease::statement(lease, "p")) else {
+        let Some((lease, step)) =
+            self.lease.as_ref().and_then(|lease| lease::statement(lease, "p"))
+        else {
             return;
         };
         if self.linked {
@@ -127,7 +131,9 @@ impl Node {
 
     fn answer(&mut self) {
         let Some((number, answer)) = self.down.pop_front() else { return };
-        let Some((_, for_pod, lease)) = self.waits.take_if(|(waits, ..)| *waits == number) else { return };
+        let Some((_, for_pod, lease)) = self.waits.take_if(|(waits, ..)| *waits == number) else {
+            return;
+        };
         self.lease = lease::answered(lease, &answer);
         if matches!(answer, Answer::Held { .. }) {
             self.confirmed = self.lease.clone();
@@ -161,8 +167,12 @@ struct World {
 impl World {
     fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
         self.epoch += 1;
-        let (after, verdict) =
-            decide(std::mem::take(&mut self.own), &name(at), step, Moment { epoch: self.epoch, now: 1 });
+        let (after, verdict) = decide(
+            std::mem::take(&mut self.own),
+            &name(at),
+            step,
+            Moment { epoch: self.epoch, now: 1 },
+        );
         self.own = after;
         verdict
     }

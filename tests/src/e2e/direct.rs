@@ -42,7 +42,10 @@ fn disk(size: &str) -> String {
 /// A pod at a node that has the claim, and is run as if in a VM.
 fn guest(name: &str, node: &str, script: &str, ready: &str) -> String {
     let class = format!("runtimeClassName: {HANDLER}");
-    with(&at(&pod(name, "disk", script, ready), node), &[&class, "securityContext: {fsGroup: 1000}"])
+    with(
+        &at(&pod(name, "disk", script, ready), node),
+        &[&class, "securityContext: {fsGroup: 1000}"],
+    )
 }
 
 /// The whole life of a direct volume beside an ordinary one of the same driver.
@@ -84,7 +87,8 @@ async fn life(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
     scene.delete::<PersistentVolumeClaim>("disk").await?;
     traces.gone(scene.cluster).await?;
     scene.ready(&["ordinary"]).await?;
-    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, traces) }).await
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, traces) })
+        .await
 }
 
 /// Waits until the kubelet's summary has the very numbers of the file system that the container has mounted, of a volume of
@@ -98,11 +102,18 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
         ensure!(sizes.contains(&total), "the container has {total} bytes of {mib} MiB");
         let summary = node.summary().await?;
         let told = |key: &str| number(&summary, scene.namespace(), "disk", key);
-        let [capacity, used, available] = ["capacityBytes", "usedBytes", "availableBytes"].map(told);
+        let [capacity, used, available] =
+            ["capacityBytes", "usedBytes", "availableBytes"].map(told);
         let (capacity, used, available) = (capacity?, used?, available?);
         let said = format!("the kubelet says {capacity} bytes, {used} used, {available} available");
-        ensure!((capacity, available) == (total, free), "{said}; the container has {total}, {free} free");
-        ensure!(used == total - free && used > FULL * MIB, "{said}, and more than {FULL} MiB were written");
+        ensure!(
+            (capacity, available) == (total, free),
+            "{said}; the container has {total}, {free} free"
+        );
+        ensure!(
+            used == total - free && used > FULL * MIB,
+            "{said}, and more than {FULL} MiB were written"
+        );
         number(&summary, scene.namespace(), "data", "capacityBytes").map(drop)
     };
     within("statistics of the direct volume", SOON, counted).await
@@ -134,9 +145,11 @@ fn number(summary: &Value, namespace: &str, claim: &str, key: &str) -> anyhow::R
     let volumes = pods.filter_map(|pod| pod.get("volume")?.as_array()).flatten();
     let of = |volume: &&Value, key: &str| volume.pointer(&format!("/pvcRef/{key}")).cloned();
     let ours = |volume: &&Value| {
-        of(volume, "name") == Some(claim.into()) && of(volume, "namespace") == Some(namespace.into())
+        of(volume, "name") == Some(claim.into())
+            && of(volume, "namespace") == Some(namespace.into())
     };
-    let found = volumes.into_iter().find(ours).with_context(|| format!("the kubelet counts no {claim}"))?;
+    let found =
+        volumes.into_iter().find(ours).with_context(|| format!("the kubelet counts no {claim}"))?;
     found.get(key).and_then(Value::as_u64).with_context(|| format!("no {key} in {found}"))
 }
 
@@ -151,7 +164,8 @@ fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
 /// No entry of the contract, no shim, no record of csi-edge's, no device.
 fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
     let records = PathBuf::from(state(scene, node)).join("direct/published");
-    let dirs = [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records, "record")];
+    let dirs =
+        [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records, "record")];
     for (dir, what) in dirs {
         let left: Vec<_> = std::fs::read_dir(dir)?.filter_map(Result::ok).collect();
         ensure!(left.is_empty(), "of {} there is still a {what}: {left:?}", traces.name);
@@ -183,14 +197,18 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
     scene.gone::<Pod>("first").await?;
     scene.apply(&guest("second", "n1", FOUND, READ)).await?;
-    ensure!(within_container(&traces).is_ok(), "the container has ended, though its kubelet was away");
+    ensure!(
+        within_container(&traces).is_ok(),
+        "the container has ended, though its kubelet was away"
+    );
     node.kubelet.run().await?;
     scene.ready(&["second", "ordinary"]).await?;
     within_container(&traces)?;
     scene.delete::<Pod>("second").await?;
     scene.delete::<PersistentVolumeClaim>("disk").await?;
     traces.gone(scene.cluster).await?;
-    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) }).await
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) })
+        .await
 }
 
 /// What a pod without the RuntimeClass writes is in the host's directory: it is kept when the pod is gone, and nobody else
@@ -202,9 +220,11 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["stray"]).await?;
     let traces = Traces::of(scene, "disk").await?;
     let uid = scene.api::<Pod>().get("stray").await?.metadata.uid.context("a pod without a uid")?;
-    let target = format!("n2/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{}/mount/file", traces.name);
+    let target =
+        format!("n2/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{}/mount/file", traces.name);
     let file = scene.cluster.ground.dir().join(target);
-    let written = || std::fs::read_to_string(&file).with_context(|| format!("{} is gone", file.display()));
+    let written =
+        || std::fs::read_to_string(&file).with_context(|| format!("{} is gone", file.display()));
     written()?;
     // As `kubectl delete --force`: by itself it stays until its volume is taken back.
     scene.api::<Pod>().delete("stray", &DeleteParams::default().grace_period(0)).await?;
@@ -220,7 +240,9 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     within("refusal of the next pod's volume", SOON, refused).await?;
     let said = || async {
         let log = node.edge.log();
-        let kept = log.lines().any(|line| line.contains("NodeUnpublishVolume") && line.contains("not empty"));
+        let kept = log
+            .lines()
+            .any(|line| line.contains("NodeUnpublishVolume") && line.contains("not empty"));
         ensure!(kept, "csi-edge does not say why it does not take the volume back");
         Ok(())
     };
@@ -234,5 +256,6 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.delete::<Pod>("next").await?;
     scene.delete::<PersistentVolumeClaim>("disk").await?;
     traces.gone(scene.cluster).await?;
-    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) }).await
+    within("end of what the runtime had", SOON, || async { nothing_left(scene, node, &traces) })
+        .await
 }

@@ -49,7 +49,8 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
 pub(super) async fn cut_off(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n3")?;
     node.relay.cut();
-    let placed = pod("writer", "data", WRITE, READ) + "  nodeSelector: {kubernetes.io/hostname: n3}\n";
+    let placed =
+        pod("writer", "data", WRITE, READ) + "  nodeSelector: {kubernetes.io/hostname: n3}\n";
     scene.apply(&(claim("data", "late") + &placed)).await?;
     let waited = tokio::time::timeout(QUIET, scene.bound("data")).await;
     node.relay.mend();

@@ -22,7 +22,8 @@ const NAMED: &str = "docker.io/library/busybox:1.37.0";
 pub(super) async fn as_they_stand(scene: &Scene<'_>) -> anyhow::Result<()> {
     let mut texts = Vec::new();
     for name in ["nfs-static", "node-directories", "snapshot", "stateful"] {
-        texts.push(adapted(&scene.cluster.ground.source(&format!("deploy/examples/{name}.yaml"))?)?);
+        texts
+            .push(adapted(&scene.cluster.ground.source(&format!("deploy/examples/{name}.yaml"))?)?);
     }
     for node in &scene.cluster.nodes {
         let socket = scene.cluster.ground.at(&format!("{}/containerd.sock", node.name));
@@ -38,7 +39,9 @@ pub(super) async fn as_they_stand(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 async fn applied(scene: &Scene<'_>, texts: &[String]) -> anyhow::Result<()> {
-    let [archive, directories, snapshot, stateful] = texts else { anyhow::bail!("not four examples") };
+    let [archive, directories, snapshot, stateful] = texts else {
+        anyhow::bail!("not four examples")
+    };
     shares::share(scene.cluster, "srv/archive").await?;
     // The site of the server is one node; its selector is all that the example says of it.
     labelled(scene, shares::NODE).await?;

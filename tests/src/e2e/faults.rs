@@ -63,7 +63,10 @@ pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
     let id = held.first().context("the node has no volume")?;
     let open = cluster.cloud.shows(&cluster.ground, &["intents"]).await?;
     let [intent] = open.as_slice() else { bail!("the open creates are {open:?}") };
-    ensure!(intent["claim_name"] == "data" && intent["node"] == "n2", "the open create is {intent}");
+    ensure!(
+        intent["claim_name"] == "data" && intent["node"] == "n2",
+        "the open create is {intent}"
+    );
     let name = intent["name"].as_str().context("an intent without a name")?;
     cluster.cloud.says(&cluster.ground, &["intent", "resolve", DRIVER, name, "--made", id]).await?;
     scene.apply(&orphan(id)).await?;
@@ -153,7 +156,10 @@ async fn arrived(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     let is_there = |call: &Value| {
         let rpc = call["rpc"].as_str().unwrap_or_default();
         let age = call["age_ms"].as_u64().unwrap_or_default();
-        rpc.ends_with("CreateVolume") && call["node"] == node.name && call["stage"] == "sent" && age > ARRIVED
+        rpc.ends_with("CreateVolume")
+            && call["node"] == node.name
+            && call["stage"] == "sent"
+            && age > ARRIVED
     };
     let there = || async {
         let calls = cluster.cloud.shows(&cluster.ground, &["calls"]).await?;
@@ -187,7 +193,10 @@ pub(super) async fn told_of(scene: &Scene<'_>, claim: &str, word: &str) -> anyho
     let about = format!("PersistentVolumeClaim {claim}: ");
     within(&format!("an event of {claim} with {word}"), SOON, || async {
         let told = scene.told().await?;
-        ensure!(told.lines().any(|line| line.contains(&about) && line.contains(word)), "there is\n{told}");
+        ensure!(
+            told.lines().any(|line| line.contains(&about) && line.contains(word)),
+            "there is\n{told}"
+        );
         Ok(())
     })
     .await

@@ -38,7 +38,8 @@ pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = cluster.node("n1")?;
     let driver = node.straight(&cluster.ground, STRAIGHT).await?;
     let launch = cluster.cloud.straight(&cluster.ground, &driver.socket);
-    let provisioner = Program::start("csi-provisioner-straight", &cluster.ground.logs(), launch).await?;
+    let provisioner =
+        Program::start("csi-provisioner-straight", &cluster.ground.logs(), launch).await?;
     scene.apply(CLASS).await?;
     let timed = turns(scene).await;
     let cleared = cleared(scene).await;
@@ -79,7 +80,10 @@ async fn turns(scene: &Scene<'_>) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     for number in 0..TURNS {
         straight.push(turn(scene, "straight", CLAIMS).await?);
         ours.push(turn(scene, "now", CLAIMS).await?);
-        println!("turn {number}: {:.2} s over three edges, {:.2} s straight", ours[number], straight[number]);
+        println!(
+            "turn {number}: {:.2} s over three edges, {:.2} s straight",
+            ours[number], straight[number]
+        );
     }
     Ok((ours, straight))
 }
@@ -98,7 +102,8 @@ async fn turn(scene: &Scene<'_>, class: &str, count: usize) -> anyhow::Result<f6
     let made = wanted.iter().map(|one| claims.create(&params, one));
     futures_util::future::try_join_all(made).await?;
     within("claims", SOON, || async {
-        let phases = list(claims).await?.into_iter().map(|one| one.status.and_then(|status| status.phase));
+        let phases =
+            list(claims).await?.into_iter().map(|one| one.status.and_then(|status| status.phase));
         let bound = phases.filter(|phase| phase.as_deref() == Some("Bound")).count();
         ensure!(bound == count, "{bound} of {count} are bound");
         Ok(())

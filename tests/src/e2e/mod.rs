@@ -91,8 +91,16 @@ pub const ROWS: &[Row] = &[
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
     Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },
     Row { name: "cloud-restarts", alone: true, run: |scene| outages::ten_restarts(scene).boxed() },
-    Row { name: "create-deleted", alone: true, run: |scene| faults::deleted_while_unknown(scene).boxed() },
-    Row { name: "provisioner-killed", alone: true, run: |scene| faults::provisioner_killed(scene).boxed() },
+    Row {
+        name: "create-deleted",
+        alone: true,
+        run: |scene| faults::deleted_while_unknown(scene).boxed(),
+    },
+    Row {
+        name: "provisioner-killed",
+        alone: true,
+        run: |scene| faults::provisioner_killed(scene).boxed(),
+    },
     Row { name: "create-forgotten", alone: true, run: |scene| faults::forgotten(scene).boxed() },
     Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
@@ -100,7 +108,8 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Minutes long, on an idle machine; only if asked for.
-const FIGURES: Row = Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
+const FIGURES: Row =
+    Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
 
 /// Whether outages last as long as they do in life: with `LONG=1` in the environment.
 pub fn is_long() -> bool {
@@ -123,10 +132,15 @@ pub fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Row>> {
 }
 
 /// Runs rows and says of each how it ended, as soon as it has: those that disturb nobody some at once, then the others.
-pub async fn run(cluster: &Cluster, rows: Vec<&'static Row>, ended: impl Fn(&Outcome)) -> Vec<Outcome> {
+pub async fn run(
+    cluster: &Cluster,
+    rows: Vec<&'static Row>,
+    ended: impl Fn(&Outcome),
+) -> Vec<Outcome> {
     let (alone, together): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.alone);
     let mut outcomes = Vec::new();
-    let mut running = stream::iter(together).map(|row| outcome(cluster, row)).buffer_unordered(AT_ONCE);
+    let mut running =
+        stream::iter(together).map(|row| outcome(cluster, row)).buffer_unordered(AT_ONCE);
     while let Some(outcome) = running.next().await {
         ended(&outcome);
         outcomes.push(outcome);
@@ -167,7 +181,10 @@ async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
     let told = match &done {
         Ok(()) => String::new(),
         // Before the namespace goes, and they with it.
-        Err(_) => scene.told().await.map_or_else(|error| format!("no events: {error:#}"), |told| last(&told)),
+        Err(_) => scene
+            .told()
+            .await
+            .map_or_else(|error| format!("no events: {error:#}"), |told| last(&told)),
     };
     let cleared = scene.end().await.context("after the row");
     done.with_context(|| format!("Kubernetes tells of it:\n{told}\nwhat failed"))?;
@@ -200,7 +217,8 @@ mod tests {
 
     #[test]
     fn what_users_write_is_yaml() {
-        let objects = parse(&(claim("c", "late") + &pod("p", "c", "exec sleep 1", "true"))).unwrap();
+        let objects =
+            parse(&(claim("c", "late") + &pod("p", "c", "exec sleep 1", "true"))).unwrap();
         assert_eq!(objects[0]["spec"]["storageClassName"], "late");
         assert_eq!(objects[1]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "c");
         assert_eq!(objects[1]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"], "/data");

@@ -41,7 +41,8 @@ pub(super) async fn ten_restarts(scene: &Scene<'_>) -> anyhow::Result<()> {
     let logged: Vec<_> = cluster.cloud.sidecars.iter().map(|one| one.log().len()).collect();
     let cloud = &cluster.cloud.program;
     for turn in 0..RESTARTS {
-        let claims: String = (0..CLAIMS).map(|number| claim(&format!("c{turn}-{number}"), "now")).collect();
+        let claims: String =
+            (0..CLAIMS).map(|number| claim(&format!("c{turn}-{number}"), "now")).collect();
         scene.apply(&claims).await?;
         if turn.is_multiple_of(2) {
             cloud.stop().await?
@@ -89,7 +90,8 @@ pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     told_of(scene, "a", "EdgeAway").await?;
     tokio::time::sleep_until(cut + away).await;
     for name in names {
-        let found = scene.api::<k8s_openapi::api::core::v1::PersistentVolumeClaim>().get(name).await?;
+        let found =
+            scene.api::<k8s_openapi::api::core::v1::PersistentVolumeClaim>().get(name).await?;
         let phase = found.status.and_then(|status| status.phase).unwrap_or_default();
         ensure!(phase == "Pending", "the claim {name} is {phase} while its node is away");
     }
@@ -99,7 +101,11 @@ pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
         scene.bound(name).await?;
     }
     let took = back.elapsed();
-    println!("{:24} {:8.1}  s from the node's return to three claims bound", "", took.as_secs_f64());
+    println!(
+        "{:24} {:8.1}  s from the node's return to three claims bound",
+        "",
+        took.as_secs_f64()
+    );
     ensure!(took < RETRY + SOON, "it took {took:?} until all claims were bound");
     scene.ready(&names).await.map(drop)
 }
@@ -131,7 +137,8 @@ async fn removed(scene: &Scene<'_>) -> anyhow::Result<()> {
     ensure!(attachments(cluster, "n3").await?.contains(&volume), "{volume} is not attached");
     node.kubelet.kill().await?;
     node.edge.kill().await?;
-    taint(cluster, "n3", &json!([{"key": FENCED, "value": "nodeshutdown", "effect": "NoExecute"}])).await?;
+    taint(cluster, "n3", &json!([{"key": FENCED, "value": "nodeshutdown", "effect": "NoExecute"}]))
+        .await?;
     let said = cluster.cloud.says(&cluster.ground, &["node", "remove", "n3", "--yes"]).await?;
     ensure!(said.contains("n3 is removed"), "csi-cloud says {said}");
     scene.api::<Pod>().delete("c", &DeleteParams::default().grace_period(0)).await?;

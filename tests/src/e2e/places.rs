@@ -110,7 +110,8 @@ pub(super) async fn binding(scene: &Scene<'_>) -> anyhow::Result<()> {
 /// Volumes of a class with allowedTopologies are at its nodes only, whether it binds at once or late.
 pub(super) async fn allowed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let classes =
-        [class("only-n3-now", "Immediate"), class("only-n3-late", "WaitForFirstConsumer")].join("---\n");
+        [class("only-n3-now", "Immediate"), class("only-n3-late", "WaitForFirstConsumer")]
+            .join("---\n");
     scene.apply(&classes).await?;
     let done = at_allowed(scene).await;
     objects::delete(&scene.cluster.client, "default", &classes).await?;

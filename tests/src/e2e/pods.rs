@@ -11,7 +11,8 @@ use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod};
 use super::traces::Traces;
 
 /// Writes a file once, and stays.
-pub(super) const WRITE: &str = "echo written at $(hostname) > /data/file && sync && exec sleep 2147483647";
+pub(super) const WRITE: &str =
+    "echo written at $(hostname) > /data/file && sync && exec sleep 2147483647";
 /// Only stays.
 pub(super) const STAY: &str = "exec sleep 2147483647";
 /// The file is there.
@@ -27,7 +28,10 @@ pub(super) async fn written_and_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
     let found = volumes.get(&traces.name).await?;
     let affinity = serde_json::to_string(&found.spec.and_then(|spec| spec.node_affinity))?;
     let node = nodes.first().map_or("", String::as_str);
-    ensure!(affinity.contains(&format!("\"{node}\"")), "the pod is at {node}, its volume at {affinity}");
+    ensure!(
+        affinity.contains(&format!("\"{node}\"")),
+        "the pod is at {node}, its volume at {affinity}"
+    );
     let home = traces.home(scene.cluster)?;
     ensure!(home.name == node, "the pod is at {node}, its volume at {}", home.name);
     // Staged and published: what is looked for in the end is there now.

@@ -15,7 +15,8 @@ use crate::cluster::objects;
 /// What a claim says of its size.
 const SIZE: &str = "/status/capacity/storage";
 /// The raw volume has at least 32 MiB.
-const LARGE: &str = "dd if=/dev/disk of=/dev/null bs=1M skip=31 count=1 2>&1 | grep -q \"^1+0 records in\"";
+const LARGE: &str =
+    "dd if=/dev/disk of=/dev/null bs=1M skip=31 count=1 2>&1 | grep -q \"^1+0 records in\"";
 
 /// A raw volume grows under a pod that runs, and the pod sees it; a mounted one too.
 pub(super) async fn online(scene: &Scene<'_>) -> anyhow::Result<()> {
@@ -57,7 +58,12 @@ pub(super) async fn offline(scene: &Scene<'_>) -> anyhow::Result<()> {
     let volume = scene.bound("disk").await?;
     reads(scene, look::volume(&volume), "/spec/capacity/storage", "32Mi").await?;
     scene
-        .apply(&raw_pod("again", "disk", "exec sleep 2147483647", &format!("{READ_RAW} && {LARGE}")))
+        .apply(&raw_pod(
+            "again",
+            "disk",
+            "exec sleep 2147483647",
+            &format!("{READ_RAW} && {LARGE}"),
+        ))
         .await?;
     scene.ready(&["again"]).await?;
     grown(scene, "disk").await?;
@@ -84,7 +90,9 @@ pub(super) async fn attributes(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 async fn modified(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let of = |class: &str| with(&claim("data", "late"), &[&format!("volumeAttributesClassName: {class}")]);
+    let of = |class: &str| {
+        with(&claim("data", "late"), &[&format!("volumeAttributesClassName: {class}")])
+    };
     scene.apply(&of("silver")).await?;
     scene.apply(&pod("user", "data", WRITE, READ)).await?;
     scene.ready(&["user"]).await?;
@@ -101,7 +109,10 @@ async fn has_attribute(scene: &Scene<'_>, wanted: &str) -> anyhow::Result<()> {
     let traces = Traces::of(scene, "data").await?;
     reads(scene, look::volume(&traces.name), "/spec/volumeAttributesClassName", wanted).await?;
     let has = traces.record(scene.cluster)?;
-    ensure!(has.pointer("/mutable/mutableKey") == Some(&Value::from(wanted)), "the driver has {has}");
+    ensure!(
+        has.pointer("/mutable/mutableKey") == Some(&Value::from(wanted)),
+        "the driver has {has}"
+    );
     Ok(())
 }
 

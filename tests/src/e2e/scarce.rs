@@ -27,7 +27,10 @@ const NO_ROOM: &str = "did not have enough free storage";
 pub(super) async fn two(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     scene
-        .apply(&[claim("first", "late"), claim("second", "second"), claim("third", "second")].join("---\n"))
+        .apply(
+            &[claim("first", "late"), claim("second", "second"), claim("third", "second")]
+                .join("---\n"),
+        )
         .await?;
     scene.apply(&at(&of_both(), "n1")).await?;
     scene.apply(&at(&pod("stuck", "third", WRITE, READ), "n3")).await?;
@@ -35,7 +38,11 @@ pub(super) async fn two(scene: &Scene<'_>) -> anyhow::Result<()> {
     for (name, driver) in [("first", DRIVER), ("second", SECOND)] {
         let traces = Traces::of(scene, name).await?;
         let home = traces.home(scene.cluster)?.name;
-        ensure!((traces.driver.as_str(), home) == (driver, "n1"), "{name} is {} at {home}", traces.driver);
+        ensure!(
+            (traces.driver.as_str(), home) == (driver, "n1"),
+            "{name} is {} at {home}",
+            traces.driver
+        );
     }
     without_node(scene, "stuck", NO_ROOM).await?;
     scene.delete::<Pod>("stuck").await?;
@@ -85,7 +92,8 @@ async fn room_is(scene: &Scene<'_>, node: &str, wanted: &str) -> anyhow::Result<
     let all = Api::<CSIStorageCapacity>::namespaced(scene.cluster.client.clone(), NAMESPACE);
     let asked = || async {
         let of = |one: &CSIStorageCapacity| {
-            let labels = one.node_topology.as_ref().and_then(|topology| topology.match_labels.as_ref());
+            let labels =
+                one.node_topology.as_ref().and_then(|topology| topology.match_labels.as_ref());
             one.storage_class_name == "second"
                 && labels.is_some_and(|labels| labels.values().any(|value| value == node))
         };

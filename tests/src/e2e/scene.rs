@@ -30,7 +30,9 @@ impl<'a> Scene<'a> {
     /// The API server refuses it.
     pub async fn begin(cluster: &'a Cluster, name: &str) -> anyhow::Result<Self> {
         let scene = Self { cluster, namespace: name.to_owned() };
-        scene.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}")).await?;
+        scene
+            .apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}"))
+            .await?;
         Ok(scene)
     }
 

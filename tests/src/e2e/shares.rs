@@ -42,7 +42,8 @@ pub(super) async fn by_hand(scene: &Scene<'_>) -> anyhow::Result<()> {
 /// Puts a file `kept` on a share of the node with the driver, which is there from now on.
 pub(super) async fn share(cluster: &Cluster, name: &str) -> anyhow::Result<std::path::PathBuf> {
     let drivers = &cluster.node(NODE)?.drivers;
-    let driver = drivers.iter().find(|driver| driver.name == SHARES).context("the driver is not there")?;
+    let driver =
+        drivers.iter().find(|driver| driver.name == SHARES).context("the driver is not there")?;
     let share = driver.state.join(name);
     tokio::fs::create_dir_all(&share).await?;
     tokio::fs::write(share.join("kept"), "kept\n").await?;

@@ -24,8 +24,10 @@ pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let home = scene.ready(&["writer"]).await?;
-    let elsewhere =
-        NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
+    let elsewhere = NODES
+        .iter()
+        .find(|plan| !home.iter().any(|node| node == plan.name))
+        .context("one node only")?;
     scene.apply(&snapshot("today", "data")).await?;
     scene.becomes(SNAPSHOT, "VolumeSnapshot", "today", "/status/readyToUse", &json!(true)).await?;
     for class in ["now", "late"] {
@@ -33,7 +35,10 @@ pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
         scene.apply(&restore(name, class, "today")).await?;
         scene.apply(&rather(&pod(name, name, STAY, READ), elsewhere.name)).await?;
         let nodes = scene.ready(&[name]).await?;
-        ensure!(nodes == home, "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}");
+        ensure!(
+            nodes == home,
+            "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}"
+        );
     }
     // First the snapshot, then the source: what was made of them stays.
     forget(scene, SNAPSHOT, "VolumeSnapshot", "today").await?;
@@ -48,8 +53,10 @@ pub(super) async fn cloned(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
     let home = scene.ready(&["writer"]).await?;
-    let elsewhere =
-        NODES.iter().find(|plan| !home.iter().any(|node| node == plan.name)).context("one node only")?;
+    let elsewhere = NODES
+        .iter()
+        .find(|plan| !home.iter().any(|node| node == plan.name))
+        .context("one node only")?;
     let source = Traces::of(scene, "data").await?;
     let line = ["dataSource: {kind: PersistentVolumeClaim, name: data}"];
     for class in ["now", "late"] {
@@ -60,7 +67,10 @@ pub(super) async fn cloned(scene: &Scene<'_>) -> anyhow::Result<()> {
         let copy = Traces::of(scene, class).await?;
         ensure!(source.handle != copy.handle, "the clone is the source");
         let has = copy.record(scene.cluster)?;
-        ensure!(has.pointer("/source/Volume") == Some(&json!(source.handle)), "the driver has {has}");
+        ensure!(
+            has.pointer("/source/Volume") == Some(&json!(source.handle)),
+            "the driver has {has}"
+        );
     }
     Ok(())
 }
@@ -121,7 +131,9 @@ async fn ready_members(scene: &Scene<'_>) -> anyhow::Result<Vec<String>> {
     let api = kinds(scene, SNAPSHOT, "VolumeSnapshot").await?;
     let asked = || async {
         let found = objects::list(&api).await?;
-        let ready = |one: &&DynamicObject| one.data.pointer("/status/readyToUse") == Some(&Value::Bool(true));
+        let ready = |one: &&DynamicObject| {
+            one.data.pointer("/status/readyToUse") == Some(&Value::Bool(true))
+        };
         let names: Vec<_> = found.iter().filter(ready).map(ResourceExt::name_any).collect();
         ensure!(names.len() == 2, "of {} snapshots, {names:?} are ready", found.len());
         Ok(names)
@@ -154,9 +166,13 @@ async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
             one.data.pointer("/spec/volumeSnapshotRef/namespace") == Some(&json!(scene.namespace()))
         };
         ensure!(!left.iter().any(|one| ours(&one)), "there are contents");
-        let handles: Vec<_> =
-            left.iter().filter_map(|one| one.data.pointer("/status/snapshotHandle")?.as_str()).collect();
-        for stored in scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await? {
+        let handles: Vec<_> = left
+            .iter()
+            .filter_map(|one| one.data.pointer("/status/snapshotHandle")?.as_str())
+            .collect();
+        for stored in
+            scene.cluster.cloud.shows(&scene.cluster.ground, &["volumes", "--all"]).await?
+        {
             let id = stored.get("id").and_then(Value::as_str).unwrap_or_default();
             let snapshot = stored.get("kind") == Some(&json!("snapshot"));
             ensure!(!snapshot || handles.contains(&id), "our store has {stored}");
@@ -165,7 +181,11 @@ async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
             // One without a controller has none.
             for entry in std::fs::read_dir(driver.state.join("snapshots")).into_iter().flatten() {
                 let name = entry?.file_name().to_string_lossy().into_owned();
-                ensure!(handles.contains(&name.as_str()), "{} has the snapshot {name}", driver.name);
+                ensure!(
+                    handles.contains(&name.as_str()),
+                    "{} has the snapshot {name}",
+                    driver.name
+                );
             }
         }
         Ok(())
@@ -188,7 +208,8 @@ spec:
 }
 
 fn restore(name: &str, class: &str, snapshot: &str) -> String {
-    let source =
-        format!("dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {snapshot}}}");
+    let source = format!(
+        "dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {snapshot}}}"
+    );
     with(&claim(name, class), &[&source])
 }

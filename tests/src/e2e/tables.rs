@@ -29,7 +29,8 @@ pub(super) fn devices(handle: &str) -> anyhow::Result<Vec<String>> {
     let (needle, mut found) = (format!("/volumes/{handle}/"), Vec::new());
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
         // Devices come and go.
-        let read = |name: &str| std::fs::read_to_string(device.path().join(name)).unwrap_or_default();
+        let read =
+            |name: &str| std::fs::read_to_string(device.path().join(name)).unwrap_or_default();
         if read("loop/backing_file").contains(&needle) {
             found.push(read("dev").trim().to_owned());
         }
@@ -39,8 +40,9 @@ pub(super) fn devices(handle: &str) -> anyhow::Result<Vec<String>> {
 
 /// Where a mount table has one of these devices.
 fn mounted(table: &str, devices: &[String]) -> Option<String> {
-    let has =
-        |line: &&str| line.split(' ').nth(2).is_some_and(|number| devices.iter().any(|one| one == number));
+    let has = |line: &&str| {
+        line.split(' ').nth(2).is_some_and(|number| devices.iter().any(|one| one == number))
+    };
     table.lines().find(has).and_then(|line| line.split(' ').nth(4)).map(str::to_owned)
 }
 
@@ -68,10 +70,14 @@ pub(super) fn namespaces(handle: &str) -> anyhow::Result<Vec<Seen>> {
 ///
 /// # Errors
 /// The kernel does not say.
-pub(super) async fn until_hosts(cluster: &Cluster, handle: &str) -> anyhow::Result<(PathBuf, String)> {
+pub(super) async fn until_hosts(
+    cluster: &Cluster,
+    handle: &str,
+) -> anyhow::Result<(PathBuf, String)> {
     let hosts = ["/proc/1/mountinfo", "/proc/self/mountinfo"].map(PathBuf::from).into_iter();
     let of_node = |pid| Path::new("/proc").join(format!("{pid}/mountinfo"));
-    let tables: Vec<_> = hosts.chain(cluster.nodes.iter().map(|node| of_node(node.space.pid()))).collect();
+    let tables: Vec<_> =
+        hosts.chain(cluster.nodes.iter().map(|node| of_node(node.space.pid()))).collect();
     loop {
         let devices = devices(handle)?;
         for path in &tables {

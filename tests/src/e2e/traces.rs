@@ -44,7 +44,11 @@ impl Traces {
     /// None has it.
     pub(super) fn home<'a>(&self, cluster: &'a Cluster) -> anyhow::Result<&'a Node> {
         let has = |node: &&Node| node.drivers.iter().any(|driver| self.kept(driver).is_some());
-        cluster.nodes.iter().find(has).with_context(|| format!("no node has the volume {}", self.handle))
+        cluster
+            .nodes
+            .iter()
+            .find(has)
+            .with_context(|| format!("no node has the volume {}", self.handle))
     }
 
     /// What the driver has written down of it.
@@ -79,7 +83,10 @@ impl Traces {
         ensure!(attached.is_empty(), "the attachments {attached:?} are there");
         ensure!(self.home(cluster).is_err(), "its driver has it");
         for stored in cluster.cloud.shows(&cluster.ground, &["volumes"]).await? {
-            ensure!(stored.get("id") != Some(&Value::from(self.handle.as_str())), "our store has {stored}");
+            ensure!(
+                stored.get("id") != Some(&Value::from(self.handle.as_str())),
+                "our store has {stored}"
+            );
         }
         for node in &cluster.nodes {
             let mounts = self.mounts(node)?;
@@ -125,8 +132,9 @@ pub(super) async fn none(cluster: &Cluster) -> anyhow::Result<()> {
         let attached: Vec<_> = attached.into_iter().filter_map(|one| one.metadata.name).collect();
         ensure!(attached.is_empty(), "the attachments {attached:?} are there");
         for node in &cluster.nodes {
-            let ours =
-                |line: &str| ["kubernetes.io~csi", "kubernetes.io/csi"].iter().any(|dir| line.contains(dir));
+            let ours = |line: &str| {
+                ["kubernetes.io~csi", "kubernetes.io/csi"].iter().any(|dir| line.contains(dir))
+            };
             let mounts = mounted(node, ours)?;
             ensure!(mounts.is_empty(), "at {}: {}", node.name, mounts.join("; "));
         }

@@ -31,7 +31,8 @@ pub async fn agreed(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 async fn agree(cluster: &Cluster) -> anyhow::Result<()> {
-    let (held, claimed, stored) = (held(cluster).await?, claimed(cluster).await?, stored(cluster).await?);
+    let (held, claimed, stored) =
+        (held(cluster).await?, claimed(cluster).await?, stored(cluster).await?);
     ensure!(held == stored, "the drivers hold {held:?}, our store says {stored:?}");
     ensure!(held == claimed, "the drivers hold {held:?}, persistent volumes say {claimed:?}");
     let open = cluster.cloud.shows(&cluster.ground, &["intents"]).await?;
@@ -75,7 +76,8 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
 /// # Errors
 /// The node has no such driver, or it does not answer.
 pub async fn held_at(node: &Node, driver: &str) -> anyhow::Result<BTreeSet<String>> {
-    let driver = node.drivers.iter().find(|one| one.name == driver).context("a node without the driver")?;
+    let driver =
+        node.drivers.iter().find(|one| one.name == driver).context("a node without the driver")?;
     let socket = driver.socket.to_str().context("a socket's path is no text")?;
     let mut client = ControllerClient::new(channel(socket).await?);
     let answer = client.list_volumes(ListVolumesRequest::default()).await?.into_inner();

@@ -20,14 +20,22 @@ const DEVICE: u32 = 0o020_600;
 ///
 /// # Errors
 /// One of the files is not there.
-pub fn of(kernel: &Kernel, init: &Path, tools: &[PathBuf], modules: &[&str]) -> anyhow::Result<Vec<u8>> {
+pub fn of(
+    kernel: &Kernel,
+    init: &Path,
+    tools: &[PathBuf],
+    modules: &[&str],
+) -> anyhow::Result<Vec<u8>> {
     let mut archive = Archive::default();
     // The kernel opens it for process 1, before anything is mounted.
     archive.entry("dev", DIRECTORY, (0, 0), &[]);
     archive.entry("dev/console", DEVICE, (5, 1), &[]);
     archive.file(Path::new("init"), init)?;
     for tool in tools {
-        archive.file(&Path::new("bin").join(tool.file_name().context("a tool without a name")?), tool)?;
+        archive.file(
+            &Path::new("bin").join(tool.file_name().context("a tool without a name")?),
+            tool,
+        )?;
     }
     for program in tools.iter().map(PathBuf::as_path).chain([init]) {
         for library in libraries(program)? {
@@ -43,8 +51,10 @@ pub fn of(kernel: &Kernel, init: &Path, tools: &[PathBuf], modules: &[&str]) -> 
 
 /// What the dynamic linker would load for a program.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let output =
-        Command::new("ldd").arg(program).output().context("ldd cannot be started; it is in libc-bin")?;
+    let output = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("ldd cannot be started; it is in libc-bin")?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ldd {}: {error}", program.display());
     Ok(paths(&String::from_utf8_lossy(&output.stdout)))
@@ -52,7 +62,8 @@ fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The files in what `ldd` says.
 fn paths(text: &str) -> Vec<PathBuf> {
-    let words = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    let words =
+        text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
     words.map(PathBuf::from).collect()
 }
 
@@ -65,11 +76,13 @@ struct Archive {
 impl Archive {
     /// A file, with the directories that it is in; once, however often it is added.
     fn file(&mut self, at: &Path, from: &Path) -> anyhow::Result<()> {
-        let above: Vec<_> = at.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
+        let above: Vec<_> =
+            at.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
         for directory in above.into_iter().rev() {
             self.entry(&directory.to_string_lossy(), DIRECTORY, (0, 0), &[]);
         }
-        let bytes = std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let bytes =
+            std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         self.entry(&at.to_string_lossy(), PROGRAM, (0, 0), &bytes);
         Ok(())
     }
@@ -80,7 +93,19 @@ impl Archive {
         }
         let (inode, size) = (self.there.len(), content.len());
         let links = if mode & 0o170_000 == 0o040_000 { 2 } else { 1 };
-        let fields = [inode, mode as usize, 0, 0, links, 0, size, 0, 0, device.0 as usize, device.1 as usize];
+        let fields = [
+            inode,
+            mode as usize,
+            0,
+            0,
+            links,
+            0,
+            size,
+            0,
+            0,
+            device.0 as usize,
+            device.1 as usize,
+        ];
         self.bytes.extend(b"070701");
         for field in fields.into_iter().chain([name.len() + 1, 0]) {
             self.bytes.extend(format!("{field:08X}").into_bytes());
@@ -127,7 +152,9 @@ mod tests {
         // The name ends at a multiple of four, counted from the beginning, and so does the content.
         let content = text.find("hello\0\0\x000707").context("no content")?;
         assert!(content.is_multiple_of(4) && text[..content].ends_with("bin/x\0"), "{text}");
-        assert!(text.trim_end_matches('\0').ends_with("TRAILER!!!") && bytes.len().is_multiple_of(4));
+        assert!(
+            text.trim_end_matches('\0').ends_with("TRAILER!!!") && bytes.len().is_multiple_of(4)
+        );
         Ok(())
     }
 

@@ -40,7 +40,8 @@ pub fn run() -> anyhow::Result<()> {
 fn serve() -> anyhow::Result<()> {
     for (kind, at) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
         fs::create_dir_all(at)?;
-        mount(kind, at, kind, MountFlags::empty(), None).with_context(|| format!("cannot mount {at}"))?;
+        mount(kind, at, kind, MountFlags::empty(), None)
+            .with_context(|| format!("cannot mount {at}"))?;
     }
     modules(&Path::new("/").join(MODULES))?;
     let port = wait("port", || port(Path::new("/sys/class/virtio-ports")))?;
@@ -66,7 +67,8 @@ fn serve() -> anyhow::Result<()> {
 
 /// In the order of their names.
 fn modules(dir: &Path) -> anyhow::Result<()> {
-    let mut files = fs::read_dir(dir)?.map(|file| Ok(file?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    let mut files =
+        fs::read_dir(dir)?.map(|file| Ok(file?.path())).collect::<std::io::Result<Vec<_>>>()?;
     files.sort();
     for file in files {
         let loaded = rustix::system::finit_module(File::open(&file)?, c"", 0);
@@ -94,7 +96,9 @@ fn wait<T>(what: &str, mut ask: impl FnMut() -> anyhow::Result<T>) -> anyhow::Re
     loop {
         match ask() {
             Ok(answer) => return Ok(answer),
-            Err(error) if Instant::now() > deadline => return Err(error.context(format!("no {what}"))),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error.context(format!("no {what}")));
+            }
             #[expect(
                 clippy::disallowed_methods,
                 reason = "process 1 has nothing else to do, and each wait an end"
@@ -109,7 +113,9 @@ fn obey(ask: Ask) -> anyhow::Result<Value> {
     Ok(match ask {
         Ask::Release => rustix::system::uname().release().to_string_lossy().into(),
         Ask::Disk { serial } => serde_json::to_value(disk(Path::new("/sys/block"), &serial)?)?,
-        Ask::Mount { source, kind, options, at } => mounted(&source, &kind, &options, &at).map(nothing)?,
+        Ask::Mount { source, kind, options, at } => {
+            mounted(&source, &kind, &options, &at).map(nothing)?
+        }
         Ask::Unmount { at } => unmount(&at, UnmountFlags::empty()).map(nothing)?,
         Ask::Write { path, text, times } => write(&path, text.as_bytes(), times).map(nothing)?,
         Ask::Read { path } => fs::read_to_string(path)?.into(),
@@ -191,7 +197,8 @@ fn grow(device: &Path, kind: &str, at: &Path) -> anyhow::Result<()> {
 fn churn(below: PathBuf) -> anyhow::Result<()> {
     fs::create_dir_all(&below)?;
     let round = move |n: u64| {
-        let (new, old) = (below.join(format!("new-{}", n % 64)), below.join(format!("old-{}", n % 64)));
+        let (new, old) =
+            (below.join(format!("new-{}", n % 64)), below.join(format!("old-{}", n % 64)));
         let mut file = File::create(&new)?;
         file.write_all(&vec![0x3c; 4096 * (1 + n as usize % 16)])?;
         if n.is_multiple_of(16) {
@@ -213,11 +220,18 @@ mod tests {
 
     #[test]
     fn options_of_all_file_systems_are_flags_and_the_others_text() {
-        let text =
-            |options: &[&str]| flags(&options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>());
+        let text = |options: &[&str]| {
+            flags(&options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>())
+        };
         assert_eq!(text(&[]), (MountFlags::empty(), String::new()));
-        assert_eq!(text(&["noatime", "ro"]), (MountFlags::NOATIME | MountFlags::RDONLY, String::new()));
-        assert_eq!(text(&["rw", "data=ordered", "x"]), (MountFlags::empty(), "data=ordered,x".to_owned()));
+        assert_eq!(
+            text(&["noatime", "ro"]),
+            (MountFlags::NOATIME | MountFlags::RDONLY, String::new())
+        );
+        assert_eq!(
+            text(&["rw", "data=ordered", "x"]),
+            (MountFlags::empty(), "data=ordered,x".to_owned())
+        );
     }
 
     #[test]

@@ -24,7 +24,8 @@ impl Kernel {
     /// # Errors
     /// There is none.
     pub fn at(dir: &Path) -> anyhow::Result<Self> {
-        let without = || format!("no kernel is unpacked in {}; `make guest` does that", dir.display());
+        let without =
+            || format!("no kernel is unpacked in {}; `make guest` does that", dir.display());
         let image = only(&dir.join("boot"), "vmlinuz-").with_context(without)?;
         // Debian's packages have it there since /lib is a part of /usr.
         let lib = [dir.join("lib/modules"), dir.join("usr/lib/modules")];
@@ -101,7 +102,8 @@ fn spelled(path: &Path) -> Option<String> {
 /// What a module says that it needs: `depends=a,b` between zero bytes, and what it would rather have loaded before.
 fn needs(module: &[u8]) -> Vec<String> {
     let parts = module.split(|byte| *byte == 0).filter_map(|part| part.strip_prefix(b"depends="));
-    let names = parts.flat_map(|part| part.split(|byte| *byte == b',')).filter(|name| !name.is_empty());
+    let names =
+        parts.flat_map(|part| part.split(|byte| *byte == b',')).filter(|name| !name.is_empty());
     names.map(|name| String::from_utf8_lossy(name).replace('-', "_")).collect()
 }
 
@@ -115,8 +117,9 @@ mod tests {
         let lib = dir.path().join("lib/modules/6.1/kernel/fs/deep");
         std::fs::create_dir_all(&lib).unwrap();
         std::fs::create_dir(dir.path().join("boot")).unwrap();
-        let put =
-            |path: PathBuf, text: String| publish(&path, text.as_bytes(), 0o644, Existing::Keep).unwrap();
+        let put = |path: PathBuf, text: String| {
+            publish(&path, text.as_bytes(), 0o644, Existing::Keep).unwrap()
+        };
         put(dir.path().join("boot/vmlinuz-6.1"), String::new());
         put(
             dir.path().join("lib/modules/6.1/modules.builtin"),
@@ -133,8 +136,12 @@ mod tests {
 
     #[test]
     fn a_module_comes_after_what_it_needs_and_once() {
-        let modules =
-            [("ext4", "jbd2,mbcache"), ("jbd2", ""), ("mbcache", ""), ("virtio-blk", "virtio_ring")];
+        let modules = [
+            ("ext4", "jbd2,mbcache"),
+            ("jbd2", ""),
+            ("mbcache", ""),
+            ("virtio-blk", "virtio_ring"),
+        ];
         let dir = unpacked(&modules);
         let kernel = Kernel::at(dir.path()).unwrap();
         let files = kernel.modules(&["virtio_blk", "ext4", "jbd2"]).unwrap();

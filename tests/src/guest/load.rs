@@ -23,10 +23,16 @@ const PIECE: usize = 1 << 20;
 /// # Errors
 /// The file system's.
 pub fn run(load: &Load) -> anyhow::Result<Loaded> {
-    ensure!(load.block > 0 && load.block.is_multiple_of(ALIGNED), "a block of {} bytes", load.block);
+    ensure!(
+        load.block > 0 && load.block.is_multiple_of(ALIGNED),
+        "a block of {} bytes",
+        load.block
+    );
     ensure!(load.bytes >= load.block as u64, "a file that is shorter than a block");
-    lay_out(&load.path, load.bytes).with_context(|| format!("cannot lay out {}", load.path.display()))?;
-    let (file, direct) = open(load).with_context(|| format!("cannot open {}", load.path.display()))?;
+    lay_out(&load.path, load.bytes)
+        .with_context(|| format!("cannot lay out {}", load.path.display()))?;
+    let (file, direct) =
+        open(load).with_context(|| format!("cannot open {}", load.path.display()))?;
     let from = Instant::now();
     let until = from + Duration::from_millis(load.ms);
     let counts: Vec<io::Result<u64>> = std::thread::scope(|scope| {
@@ -82,7 +88,9 @@ fn one(file: &File, load: &Load, n: u64, until: Instant) -> io::Result<u64> {
             What::Write => file.write_all_at(block, count % blocks * size)?,
             What::ReadAnywhere => file.read_exact_at(block, random % blocks * size)?,
             What::WriteAnywhere => file.write_all_at(block, random % blocks * size)?,
-            What::Files => made_and_removed(&load.path.with_extension(format!("{n}-{count}")), block)?,
+            What::Files => {
+                made_and_removed(&load.path.with_extension(format!("{n}-{count}")), block)?
+            }
         }
         count += 1;
     }
@@ -112,11 +120,17 @@ mod tests {
         let what = What::ReadAnywhere;
         let load = Load { path, bytes: 1 << 20, block: 8192, what, threads: 3, ms: 20 };
         let read = run(&load).unwrap();
-        assert!(read.per_s > 0.0 && (read.bytes_per_s / read.per_s - 8192.0).abs() < 1e-6, "{read:?}");
+        assert!(
+            read.per_s > 0.0 && (read.bytes_per_s / read.per_s - 8192.0).abs() < 1e-6,
+            "{read:?}"
+        );
         let there = || std::fs::read(&load.path).unwrap();
         assert!(there().len() == 1 << 20 && there().iter().all(|byte| *byte == 0xa5));
         run(&Load { what: What::Write, threads: 1, ..load.clone() }).unwrap();
-        assert_eq!((there().len(), there()[..8192].iter().all(|byte| *byte == 0x5a)), (1 << 20, true));
+        assert_eq!(
+            (there().len(), there()[..8192].iter().all(|byte| *byte == 0x5a)),
+            (1 << 20, true)
+        );
         let files = run(&Load { what: What::Files, ..load.clone() }).unwrap();
         assert!(files.per_s > 0.0 && !files.direct, "{files:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "files were left");

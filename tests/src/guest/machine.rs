@@ -87,10 +87,14 @@ impl Ground {
                 }
                 Err(error) if accel == Accel::Kvm && wish.is_none() => {
                     let text = format!("{error:#}");
-                    why =
-                        format!("; no guest comes up with KVM: {}", text.lines().next().unwrap_or_default());
+                    why = format!(
+                        "; no guest comes up with KVM: {}",
+                        text.lines().next().unwrap_or_default()
+                    );
                 }
-                Err(error) => return Err(error.context(format!("no guest comes up with {accel:?}{why}"))),
+                Err(error) => {
+                    return Err(error.context(format!("no guest comes up with {accel:?}{why}")));
+                }
             }
         }
         bail!("no guest comes up")
@@ -114,13 +118,31 @@ impl Ground {
         // It does not outlive us, however we end.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", QEMU]);
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-smp", "2"]);
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-smp",
+            "2",
+        ]);
         let accel = if self.accel == Accel::Kvm { "kvm" } else { "tcg" };
-        command.args(["-machine", &format!("pc,accel={accel},memory-backend=memory"), "-cpu", "max"]);
+        command.args([
+            "-machine",
+            &format!("pc,accel={accel},memory-backend=memory"),
+            "-cpu",
+            "max",
+        ]);
         // A virtiofsd has to see it.
         command.arg("-m").arg(format!("{MEMORY}M"));
-        command.args(["-object", &format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on")]);
-        command.arg("-kernel").arg(&self.image).arg("-initrd").arg(self.dir.path().join("initramfs"));
+        command
+            .args(["-object", &format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on")]);
+        command
+            .arg("-kernel")
+            .arg(&self.image)
+            .arg("-initrd")
+            .arg(self.dir.path().join("initramfs"));
         command.args(["-append", "console=ttyS0 quiet panic=-1"]);
         command.args(["-serial", &format!("file:{}", at("console"))]);
         for (socket, id) in [("qmp", "monitor"), ("port", "port")] {
@@ -181,9 +203,13 @@ impl Machine {
         let (qmp, port) = connected.with_context(|| qemu.log_tail())?;
         let (read, port) = UnixStream::into_split(port);
         let lines = BufReader::new(read).lines();
-        let mut machine = Self { qemu, qmp, lines, port, console: dir.join(format!("{name}-console")) };
+        let mut machine =
+            Self { qemu, qmp, lines, port, console: dir.join(format!("{name}-console")) };
         let limit = UP[usize::from(ground.accel == Accel::Tcg)];
-        machine.asked::<String>(&Ask::Release, limit).await.context("the guest does not come up")?;
+        machine
+            .asked::<String>(&Ask::Release, limit)
+            .await
+            .context("the guest does not come up")?;
         Ok(machine)
     }
 
@@ -195,14 +221,22 @@ impl Machine {
         self.asked(ask, PATIENCE).await
     }
 
-    async fn asked<T: DeserializeOwned>(&mut self, ask: &Ask, limit: Duration) -> anyhow::Result<T> {
+    async fn asked<T: DeserializeOwned>(
+        &mut self,
+        ask: &Ask,
+        limit: Duration,
+    ) -> anyhow::Result<T> {
         let exchange = async {
             self.port.write_all((serde_json::to_string(ask)? + "\n").as_bytes()).await?;
             let line = self.lines.next_line().await?.context("QEMU has ended")?;
             anyhow::Ok(serde_json::from_str(&line)?)
         };
-        let said = timeout(limit, exchange).await.with_context(|| format!("no answer within {limit:?}"));
-        match said.flatten().with_context(|| format!("{ask:?}; its console ends:\n{}", self.console()))? {
+        let said =
+            timeout(limit, exchange).await.with_context(|| format!("no answer within {limit:?}"));
+        match said
+            .flatten()
+            .with_context(|| format!("{ask:?}; its console ends:\n{}", self.console()))?
+        {
             Said::Done(value) => Ok(serde_json::from_value(value)?),
             Said::Failed(why) => bail!("the guest says: {why}"),
         }
@@ -223,9 +257,12 @@ impl Machine {
         if self.qmp.execute("blockdev-add", node("io_uring")).await.is_err() {
             self.qmp.execute("blockdev-add", node("threads")).await?;
         }
-        let disk = json!({ "driver": "virtio-blk-pci", "id": serial, "drive": serial, "serial": serial });
+        let disk =
+            json!({ "driver": "virtio-blk-pci", "id": serial, "drive": serial, "serial": serial });
         self.qmp.execute("device_add", disk).await?;
-        self.until("the guest sees the disk", serial, |disk| disk.is_some()).await?.context("no disk")
+        self.until("the guest sees the disk", serial, |disk| disk.is_some())
+            .await?
+            .context("no disk")
     }
 
     /// Has the guest see that a device has so many bytes by now.

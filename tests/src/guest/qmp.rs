@@ -38,7 +38,10 @@ impl Qmp {
     /// QEMU's, or it does not answer in time.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> anyhow::Result<Value> {
         let text = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
-        self.write.write_all(text.as_bytes()).await.with_context(|| format!("cannot ask for {command}"))?;
+        self.write
+            .write_all(text.as_bytes())
+            .await
+            .with_context(|| format!("cannot ask for {command}"))?;
         loop {
             let mut line = self.line().await.with_context(|| format!("no answer to {command}"))?;
             if let Some(returned) = line.get_mut("return") {
@@ -106,8 +109,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_and_an_end_are_errors() -> anyhow::Result<()> {
-        let (mut qmp, its) = qemu(&[r#"{"error":{"class":"GenericError","desc":"no such device"}}"#]).await?;
-        let refused = qmp.execute("device_del", json!({ "id": "x" })).await.unwrap_err().to_string();
+        let (mut qmp, its) =
+            qemu(&[r#"{"error":{"class":"GenericError","desc":"no such device"}}"#]).await?;
+        let refused =
+            qmp.execute("device_del", json!({ "id": "x" })).await.unwrap_err().to_string();
         assert!(refused.contains("device_del") && refused.contains("no such device"), "{refused}");
         drop(its);
         assert!(qmp.event("DEVICE_DELETED", "x").await.is_err());

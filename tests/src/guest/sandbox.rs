@@ -89,7 +89,8 @@ impl Sandbox {
     ) -> anyhow::Result<Self> {
         // As containerd writes it, its symlinks resolved.
         let source = target.canonicalize()?;
-        let entry = base64::engine::general_purpose::URL_SAFE.encode(source.as_os_str().as_encoded_bytes());
+        let entry =
+            base64::engine::general_purpose::URL_SAFE.encode(source.as_os_str().as_encoded_bytes());
         let mount = OciMount {
             destination: "/data".into(),
             kind: Some("bind".into()),
@@ -189,7 +190,8 @@ impl Sandbox {
     /// Serves no more.
     async fn end(self) -> anyhow::Result<Inner> {
         self.socket.0.finish(STOP).await;
-        let inner = Arc::try_unwrap(self.inner).ok().context("the sandbox is being asked for something")?;
+        let inner =
+            Arc::try_unwrap(self.inner).ok().context("the sandbox is being asked for something")?;
         Ok(inner.into_inner())
     }
 }

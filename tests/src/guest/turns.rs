@@ -83,7 +83,10 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     ensure!(guest.disk().await?.bytes == SIZES[0] * MIB, "the guest has {:?}", guest.disk().await?);
     let mounts: String = guest.ask(&Ask::Read { path: "/proc/self/mounts".into() }).await?;
     let mounted = format!(" {AT} {fs_type} rw,noatime");
-    ensure!(mounts.contains(&mounted), "not as it was published:{mounted}; the guest has:\n{mounts}");
+    ensure!(
+        mounts.contains(&mounted),
+        "not as it was published:{mounted}; the guest has:\n{mounts}"
+    );
     guest.write("kept", TEXT, 1).await?;
     guest.write("large", &"a page of it ".repeat(315), 16 * 1024).await?;
     mounted_nowhere(&scene)?;
@@ -136,7 +139,8 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
     guest.churn().await?;
 
     // The kubelet thinks that it is gone, but it is not.
-    let taken = scene.unpublish(&volume, &first).await.err().context("a volume was taken from a guest")?;
+    let taken =
+        scene.unpublish(&volume, &first).await.err().context("a volume was taken from a guest")?;
     let code = taken.downcast::<Status>()?.code();
     ensure!(code == Code::Unavailable, "a volume that a guest has: {code:?}");
     guest.kill().await?;
@@ -150,7 +154,10 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
     ensure!(fs_type != "ext4" || !recovers(&device)?, "{device} was handed over with its journal");
     let guest = Sandbox::start(&scene, ground, Runtime::Go, &second).await?;
     for name in ["kept", "more"] {
-        ensure!(guest.read(name).await? == TEXT, "{name}: what was on the disk when the guests were killed");
+        ensure!(
+            guest.read(name).await? == TEXT,
+            "{name}: what was on the disk when the guests were killed"
+        );
     }
     mounted_nowhere(&scene)?;
     guest.stop().await?;
@@ -160,13 +167,21 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
 }
 
 /// What the kubelet is told of the volume's bytes, in all and taken, which is what the guest says.
-async fn shown(scene: &Scene, volume: &Volume, target: &Path, guest: &Sandbox) -> anyhow::Result<(u64, u64)> {
+async fn shown(
+    scene: &Scene,
+    volume: &Volume,
+    target: &Path,
+    guest: &Sandbox,
+) -> anyhow::Result<(u64, u64)> {
     let (total, used) = scene.stats(volume, target).await?;
     let (total, used) = (u64::try_from(total)?, u64::try_from(used)?);
     let said = guest.usage().await?;
     // A file system may settle in between.
     let near = (said.total - said.free).abs_diff(used) < 4 * MIB;
-    ensure!(said.total == total && near, "the kubelet is told {used} of {total}, the guest has {said:?}");
+    ensure!(
+        said.total == total && near,
+        "the kubelet is told {used} of {total}, the guest has {said:?}"
+    );
     Ok((total, used))
 }
 
@@ -178,9 +193,14 @@ fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
         let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
         for process in std::fs::read_dir("/proc")?.filter_map(Result::ok) {
             // A process that has ended has none.
-            let table = std::fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
+            let table =
+                std::fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
             let there = table.lines().find(|line| line.split(' ').nth(2) == Some(&number));
-            ensure!(there.is_none(), "{device} is mounted in {}: {there:?}", process.path().display());
+            ensure!(
+                there.is_none(),
+                "{device} is mounted in {}: {there:?}",
+                process.path().display()
+            );
         }
     }
     Ok(())

@@ -41,7 +41,11 @@ pub(super) fn name(name: &str) -> Result<(), Status> {
 
 /// A string that must not be empty.
 pub(super) fn present(field: &str, value: &str) -> Result<(), Status> {
-    if value.is_empty() { Err(Status::invalid_argument(format!("{field} is missing"))) } else { Ok(()) }
+    if value.is_empty() {
+        Err(Status::invalid_argument(format!("{field} is missing")))
+    } else {
+        Ok(())
+    }
 }
 
 /// A path: absolute.
@@ -56,7 +60,8 @@ pub(super) fn path(field: &str, value: &str) -> Result<(), Status> {
 /// One capability that must be there.
 pub(super) fn capability(capability: Option<VolumeCapability>) -> Result<Capability, Status> {
     let invalid = |what: String| Status::invalid_argument(format!("volume_capability: {what}"));
-    let capability = capability.ok_or_else(|| Status::invalid_argument("volume_capability is missing"))?;
+    let capability =
+        capability.ok_or_else(|| Status::invalid_argument("volume_capability is missing"))?;
     let mode = capability.access_mode.map_or(0, |mode| mode.mode);
     if mode == Mode::Unknown as i32 || Mode::try_from(mode).is_err() {
         return Err(invalid("access_mode is missing or unknown".to_owned()));
@@ -64,16 +69,25 @@ pub(super) fn capability(capability: Option<VolumeCapability>) -> Result<Capabil
     let mount = match capability.access_type {
         None => return Err(invalid("access_type is missing".to_owned())),
         Some(AccessType::Block(_)) => {
-            return Ok(Capability { block: true, mode, fs_type: String::new(), flags: vec![], group: None });
+            return Ok(Capability {
+                block: true,
+                mode,
+                fs_type: String::new(),
+                flags: vec![],
+                group: None,
+            });
         }
         Some(AccessType::Mount(mount)) => mount,
     };
-    if let Some(flag) = mount.mount_flags.iter().find(|flag| !MOUNT_FLAGS.contains(&flag.as_str())) {
+    if let Some(flag) = mount.mount_flags.iter().find(|flag| !MOUNT_FLAGS.contains(&flag.as_str()))
+    {
         return Err(invalid(format!("mount flag {flag} is not one of {}", MOUNT_FLAGS.join(", "))));
     }
     let group = match mount.volume_mount_group.as_str() {
         "" => None,
-        group => Some(group.parse().map_err(|_| invalid("volume_mount_group is no group id".to_owned()))?),
+        group => Some(
+            group.parse().map_err(|_| invalid("volume_mount_group is no group id".to_owned()))?,
+        ),
     };
     Ok(Capability { block: false, mode, fs_type: mount.fs_type, flags: mount.mount_flags, group })
 }
@@ -83,9 +97,9 @@ pub(super) fn capabilities(all: Vec<VolumeCapability>) -> Result<Vec<Capability>
     let all: Vec<_> = all.into_iter().map(|one| capability(Some(one))).collect::<Result<_, _>>()?;
     match all.first() {
         None => Err(Status::invalid_argument("volume_capabilities is missing")),
-        Some(first) if all.iter().any(|one| one.block != first.block) => {
-            Err(Status::invalid_argument("volume_capabilities: a volume is block or mount, not both"))
-        }
+        Some(first) if all.iter().any(|one| one.block != first.block) => Err(
+            Status::invalid_argument("volume_capabilities: a volume is block or mount, not both"),
+        ),
         Some(_) => Ok(all),
     }
 }
@@ -122,7 +136,9 @@ pub(super) fn range(range: CapacityRange) -> Result<CapacityRange, Status> {
         return Err(Status::invalid_argument("capacity_range is negative"));
     }
     if range.limit_bytes > 0 && range.limit_bytes < range.required_bytes {
-        return Err(Status::out_of_range("capacity_range: limit_bytes is less than required_bytes"));
+        return Err(Status::out_of_range(
+            "capacity_range: limit_bytes is less than required_bytes",
+        ));
     }
     Ok(range)
 }
@@ -137,7 +153,11 @@ pub(super) fn size(wanted: CapacityRange, block: bool, least: i64) -> Result<i64
     let wanted = range(wanted)?;
     let mut size = wanted.required_bytes.max(least);
     if size == 0 {
-        size = if wanted.limit_bytes > 0 { wanted.limit_bytes.min(DEFAULT_SIZE) } else { DEFAULT_SIZE };
+        size = if wanted.limit_bytes > 0 {
+            wanted.limit_bytes.min(DEFAULT_SIZE)
+        } else {
+            DEFAULT_SIZE
+        };
         size = if block { size / BLOCK * BLOCK } else { size };
     }
     if block {
@@ -154,8 +174,13 @@ pub(super) fn size(wanted: CapacityRange, block: bool, least: i64) -> Result<i64
 
 /// One page of a list, and the token for the next. The token names the last entry given, which may be deleted
 /// by then: what was added since comes after it.
-pub(super) fn page<R: Record>(all: Vec<R>, max: i32, token: &str) -> Result<(Vec<R>, String), Status> {
-    let max = usize::try_from(max).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
+pub(super) fn page<R: Record>(
+    all: Vec<R>,
+    max: i32,
+    token: &str,
+) -> Result<(Vec<R>, String), Status> {
+    let max =
+        usize::try_from(max).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
     let after = match token {
         "" => None,
         token => Some(
@@ -165,8 +190,9 @@ pub(super) fn page<R: Record>(all: Vec<R>, max: i32, token: &str) -> Result<(Vec
                 .ok_or_else(|| Status::aborted("starting_token is none that this driver gave"))?,
         ),
     };
-    let mut rest =
-        all.into_iter().filter(|record| after.is_none_or(|after| (record.created(), record.id()) > after));
+    let mut rest = all
+        .into_iter()
+        .filter(|record| after.is_none_or(|after| (record.created(), record.id()) > after));
     let page: Vec<R> = rest.by_ref().take(if max == 0 { usize::MAX } else { max }).collect();
     let more = rest.next().and_then(|_| page.last());
     let token = more.map(|last| format!("{}.{}", last.created(), last.id())).unwrap_or_default();

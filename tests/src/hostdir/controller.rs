@@ -33,7 +33,9 @@ impl Core {
         fitting(&volume, capability.block)?;
         let wanted = Attached { capability, readonly: q.readonly };
         match volume.attached.get(&q.node_id) {
-            Some(there) if *there == wanted => return Ok(ControllerPublishVolumeResponse::default()),
+            Some(there) if *there == wanted => {
+                return Ok(ControllerPublishVolumeResponse::default());
+            }
             Some(_) => {
                 return Err(Status::already_exists(format!(
                     "volume {} is published to node {} with another capability or readonly flag",
@@ -43,8 +45,12 @@ impl Core {
             None => {}
         }
         let _counting = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-        let count =
-            self.volumes.all().iter().filter(|volume| volume.attached.contains_key(&q.node_id)).count();
+        let count = self
+            .volumes
+            .all()
+            .iter()
+            .filter(|volume| volume.attached.contains_key(&q.node_id))
+            .count();
         let limit = usize::try_from(self.settings.attach_limit).unwrap_or(usize::MAX);
         if limit > 0 && count >= limit {
             return Err(Status::resource_exhausted(format!(
@@ -83,8 +89,10 @@ impl Core {
         check::id("volume_id", &q.volume_id)?;
         let capabilities = check::capabilities(q.volume_capabilities.clone())?;
         let volume = self.volume(&q.volume_id)?;
-        let refused = |message: String| Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
-        if let Some(status) = capabilities.iter().find_map(|one| fitting(&volume, one.block).err()) {
+        let refused =
+            |message: String| Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
+        if let Some(status) = capabilities.iter().find_map(|one| fitting(&volume, one.block).err())
+        {
             return refused(status.message().to_owned());
         }
         if let Some((key, _)) =
@@ -101,7 +109,10 @@ impl Core {
             parameters: q.parameters,
             mutable_parameters: q.mutable_parameters,
         };
-        Ok(ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
+        Ok(ValidateVolumeCapabilitiesResponse {
+            confirmed: Some(confirmed),
+            message: String::new(),
+        })
     }
 
     fn list_volumes(&self, q: ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
@@ -114,7 +125,10 @@ impl Core {
         Ok(ListVolumesResponse { entries: page.into_iter().map(entry).collect(), next_token })
     }
 
-    fn get_volume(&self, q: ControllerGetVolumeRequest) -> Result<ControllerGetVolumeResponse, Status> {
+    fn get_volume(
+        &self,
+        q: ControllerGetVolumeRequest,
+    ) -> Result<ControllerGetVolumeResponse, Status> {
         use controller_get_volume_response::VolumeStatus;
         check::id("volume_id", &q.volume_id)?;
         let volume = self.volume(&q.volume_id)?;
@@ -128,7 +142,9 @@ impl Core {
         if !q.volume_capabilities.is_empty() {
             check::capabilities(q.volume_capabilities)?;
         }
-        let here = q.accessible_topology.is_none_or(|topology| check::here(&topology.segments, self.node()));
+        let here = q
+            .accessible_topology
+            .is_none_or(|topology| check::here(&topology.segments, self.node()));
         let available = if here { self.available()? } else { 0 };
         Ok(GetCapacityResponse {
             available_capacity: available,
@@ -174,7 +190,8 @@ fn controller_capabilities(
         RpcType::GetVolumeHealth,
         RpcType::ListVolumeHealth,
     ];
-    let one = |rpc| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc as i32 })) };
+    let one =
+        |rpc| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc as i32 })) };
     Ok(ControllerGetCapabilitiesResponse { capabilities: all.map(one).into() })
 }
 

@@ -65,7 +65,8 @@ impl Core {
     pub(super) fn open(state: &Path, settings: Settings) -> anyhow::Result<Self> {
         fs::create_dir_all(state).with_context(|| format!("cannot make {}", state.display()))?;
         // The kernel names files of loop devices by their full paths.
-        let state = fs::canonicalize(state).with_context(|| format!("cannot resolve {}", state.display()))?;
+        let state = fs::canonicalize(state)
+            .with_context(|| format!("cannot resolve {}", state.display()))?;
         let alone = Alone::on(&state)?;
         let core = Self {
             _alone: alone,
@@ -103,7 +104,11 @@ impl Core {
                 idle.extend(target.device.take_if(|_| !kept));
                 kept
             });
-            if volume.staged.as_ref().is_some_and(|staged| !volume.block && !mounts::is_mount(&staged.path)) {
+            if volume
+                .staged
+                .as_ref()
+                .is_some_and(|staged| !volume.block && !mounts::is_mount(&staged.path))
+            {
                 volume.staged = None;
             }
             if volume.targets.len() == before && volume.staged.is_some() == staged {

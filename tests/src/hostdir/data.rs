@@ -123,7 +123,8 @@ pub(super) struct Room {
 
 /// The room of the file system that `path` is on.
 pub(super) fn room(path: &Path) -> Result<Room, Status> {
-    let stat = rustix::fs::statvfs(path).doing(|| format!("ask for the room on {}", path.display()))?;
+    let stat =
+        rustix::fs::statvfs(path).doing(|| format!("ask for the room on {}", path.display()))?;
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     Ok(Room {
         total: signed(stat.f_blocks.saturating_mul(stat.f_frsize)),

@@ -76,7 +76,9 @@ pub(super) fn changed(
 fn differing<'a>(at: u64, old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = Extent> + 'a {
     let block = usize::try_from(BLOCK_U64).unwrap_or(usize::MAX);
     let pairs = old.chunks(block).zip(new.chunks(block)).zip((at..).step_by(block));
-    pairs.filter(|((old, new), _)| old != new).map(|((_, new), start)| (start, start + new.len() as u64))
+    pairs
+        .filter(|((old, new), _)| old != new)
+        .map(|((_, new), start)| (start, start + new.len() as u64))
 }
 
 fn read(file: &File, at: u64, length: usize, into: &mut Vec<u8>) -> io::Result<()> {
@@ -142,7 +144,10 @@ mod tests {
         let file = image(&[(MIB, &[1; 8192]), (5 * MIB, &[2; 4096])], 16 * MIB);
         let both = [(MIB, MIB + 8192), (5 * MIB, 5 * MIB + 4096)];
         assert_eq!(allocated(&file, 0, 16 * MIB).unwrap(), both);
-        assert_eq!(allocated(&file, MIB + 5000, 16 * MIB).unwrap(), [(MIB + 4096, MIB + 8192), both[1]]);
+        assert_eq!(
+            allocated(&file, MIB + 5000, 16 * MIB).unwrap(),
+            [(MIB + 4096, MIB + 8192), both[1]]
+        );
         assert_eq!(allocated(&file, 6 * MIB, 16 * MIB).unwrap(), []);
         assert_eq!(allocated(&image(&[], MIB), 0, MIB).unwrap(), []);
     }

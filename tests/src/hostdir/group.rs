@@ -36,7 +36,9 @@ impl Core {
                     there.id, q.name
                 )));
             }
-            return Ok(CreateVolumeGroupSnapshotResponse { group_snapshot: Some(self.describe(&there)) });
+            return Ok(CreateVolumeGroupSnapshotResponse {
+                group_snapshot: Some(self.describe(&there)),
+            });
         }
         let _held: Vec<_> =
             sources.iter().map(|id| self.locks.share("volume", id)).collect::<Result<_, _>>()?;
@@ -80,8 +82,10 @@ impl Core {
         // Also those that an earlier deletion could not remove.
         let mut all = self.snapshots.all();
         all.retain(|snapshot| snapshot.group.as_ref() == Some(&q.group_snapshot_id));
-        let _members: Vec<_> =
-            all.iter().map(|member| self.locks.take("snapshot", &member.id)).collect::<Result<_, _>>()?;
+        let _members: Vec<_> = all
+            .iter()
+            .map(|member| self.locks.take("snapshot", &member.id))
+            .collect::<Result<_, _>>()?;
         // The group first: members without one are removed at the next start.
         if let Some(group) = &group {
             self.groups.remove(&group.id)?;
@@ -120,7 +124,10 @@ fn members(group: &Group, given: &[String]) -> Result<(), Status> {
     if given.iter().collect::<BTreeSet<_>>() == group.snapshots.iter().collect() {
         return Ok(());
     }
-    Err(Status::invalid_argument(format!("snapshot_ids are not those of the group snapshot {}", group.id)))
+    Err(Status::invalid_argument(format!(
+        "snapshot_ids are not those of the group snapshot {}",
+        group.id
+    )))
 }
 
 fn group_capabilities(

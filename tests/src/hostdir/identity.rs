@@ -66,7 +66,10 @@ impl Identity for HostDir {
         self.run(request, plugin_capabilities).await
     }
 
-    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+    async fn probe(
+        &self,
+        request: Request<ProbeRequest>,
+    ) -> Result<Response<ProbeResponse>, Status> {
         self.run(request, Core::probe).await
     }
 }

@@ -34,7 +34,9 @@ impl Locks {
             None if alone => EXCLUSIVE,
             None => 1,
             Some(&count) if !alone && count < EXCLUSIVE - 1 => count + 1,
-            Some(_) => return Err(Status::aborted(format!("another operation on {key} is in progress"))),
+            Some(_) => {
+                return Err(Status::aborted(format!("another operation on {key} is in progress")));
+            }
         };
         held.insert(key.clone(), next);
         Ok(Held { locks: self.clone(), key })

@@ -26,7 +26,9 @@ fn losetup(what: &str, args: &[&str], image: &Path) -> Result<String, Status> {
 }
 
 fn text(image: &Path) -> Result<&str, Status> {
-    image.to_str().ok_or_else(|| Status::internal(format!("the path {} is no UTF-8", image.display())))
+    image
+        .to_str()
+        .ok_or_else(|| Status::internal(format!("the path {} is no UTF-8", image.display())))
 }
 
 fn devices(image: &Path) -> Result<Vec<Device>, Status> {

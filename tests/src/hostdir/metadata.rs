@@ -41,7 +41,8 @@ struct Batches<R> {
 impl<R> Batches<R> {
     fn add(&mut self, (start, end): Extent) -> ControlFlow<()> {
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.blocks.push(BlockMetadata { byte_offset: signed(start), size_bytes: signed(end - start) });
+        self.blocks
+            .push(BlockMetadata { byte_offset: signed(start), size_bytes: signed(end - start) });
         if self.blocks.len() < self.batch { ControlFlow::Continue(()) } else { self.send() }
     }
 
@@ -82,10 +83,13 @@ impl Core {
 }
 
 fn wanted(snapshot: &Snapshot, offset: i64, max: i32) -> Result<Wanted, Status> {
-    let batch = usize::try_from(max).map_err(|_| Status::invalid_argument("max_results is negative"))?;
+    let batch =
+        usize::try_from(max).map_err(|_| Status::invalid_argument("max_results is negative"))?;
     let from = u64::try_from(offset).ok().filter(|_| offset <= snapshot.size).ok_or_else(|| {
         let size = snapshot.size;
-        Status::out_of_range(format!("starting_offset {offset} is outside of the snapshot's {size} bytes"))
+        Status::out_of_range(format!(
+            "starting_offset {offset} is outside of the snapshot's {size} bytes"
+        ))
     })?;
     Ok(Wanted { from, batch: if batch == 0 { BATCH } else { batch } })
 }
@@ -97,7 +101,8 @@ fn batches<R: Send + 'static>(
     work: impl FnOnce(&mut Batches<R>) -> Result<(), Status> + Send + 'static,
 ) -> Response<ReceiverStream<Result<R, Status>>> {
     let (to, stream) = mpsc::channel(4);
-    let mut batches = Batches { to, batch: wanted.batch, blocks: vec![], sent: false, message, capacity };
+    let mut batches =
+        Batches { to, batch: wanted.batch, blocks: vec![], sent: false, message, capacity };
     // Not awaited: it ends when all is sent or the caller leaves.
     drop(tokio::task::spawn_blocking(move || {
         let result = work(&mut batches);

@@ -25,8 +25,9 @@ fn count(path: &Path) -> io::Result<usize> {
         path => path?,
     };
     let table = fs::read("/proc/self/mountinfo")?;
-    let points =
-        table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points = table
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     Ok(points.filter(|point| unescape(point) == path).count())
 }
 
@@ -69,15 +70,20 @@ pub(super) fn prepare(path: &str, device: bool) -> Result<(), Status> {
         }
     };
     match made {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Status::failed_precondition(format!(
-            "cannot make {path}: the directory it is in does not exist"
-        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Status::failed_precondition(
+            format!("cannot make {path}: the directory it is in does not exist"),
+        )),
         made => made.doing(|| format!("make {path}")),
     }
 }
 
 /// Mounts `source` at `target` too, with the mount flags of a capability.
-pub(super) fn bind(source: &Path, target: &str, flags: &[String], readonly: bool) -> Result<(), Status> {
+pub(super) fn bind(
+    source: &Path,
+    target: &str,
+    flags: &[String],
+    readonly: bool,
+) -> Result<(), Status> {
     let what = || format!("mount {} at {target}", source.display());
     mount_bind(source, target).doing(what)?;
     let wanted = wanted(flags, readonly);
@@ -91,7 +97,9 @@ pub(super) fn bind(source: &Path, target: &str, flags: &[String], readonly: bool
         // The caller is told of the first failure; a retry finds this mount and removes it.
         let _ = unmount(target, UnmountFlags::empty());
     }
-    done.doing(|| format!("{} with {}", what(), if readonly { "ro".to_owned() } else { flags.join(",") }))
+    done.doing(|| {
+        format!("{} with {}", what(), if readonly { "ro".to_owned() } else { flags.join(",") })
+    })
 }
 
 fn wanted(flags: &[String], readonly: bool) -> MountFlags {

@@ -45,7 +45,10 @@ impl Core {
     }
 }
 
-fn node_capabilities(_: &Core, _: NodeGetCapabilitiesRequest) -> Result<NodeGetCapabilitiesResponse, Status> {
+fn node_capabilities(
+    _: &Core,
+    _: NodeGetCapabilitiesRequest,
+) -> Result<NodeGetCapabilitiesResponse, Status> {
     let all = [
         RpcType::StageUnstageVolume,
         RpcType::GetVolumeStats,

@@ -45,11 +45,15 @@ impl Shares {
     }
 
     /// The directory that stands for a share.
-    fn export(&self, context: &std::collections::HashMap<String, String>) -> Result<PathBuf, Status> {
+    fn export(
+        &self,
+        context: &std::collections::HashMap<String, String>,
+    ) -> Result<PathBuf, Status> {
         let of = |key: &str| context.get(key).map(String::as_str).unwrap_or_default();
         check::present("volume_context.server", of("server"))?;
         check::path("volume_context.share", of("share"))?;
-        let plain = |part: &Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        let plain =
+            |part: &Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
         let share = Path::new(of("share"));
         if !share.components().all(|part| plain(&part)) {
             return Err(Status::invalid_argument("volume_context.share has a `..` in it"));
@@ -58,7 +62,11 @@ impl Shares {
         if export.is_dir() {
             return Ok(export);
         }
-        Err(Status::not_found(format!("the server {} has no share {}", of("server"), share.display())))
+        Err(Status::not_found(format!(
+            "the server {} has no share {}",
+            of("server"),
+            share.display()
+        )))
     }
 
     fn mount(&self, q: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Status> {
@@ -167,7 +175,8 @@ mod tests {
     fn a_share_is_a_directory_below_the_exports_and_nothing_else() {
         let exports = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(exports.path().join("srv/archive")).unwrap();
-        let settings = Settings { name: "shares".into(), node_id: "n".into(), attach_limit: 0, capacity: 0 };
+        let settings =
+            Settings { name: "shares".into(), node_id: "n".into(), attach_limit: 0, capacity: 0 };
         let shares = Shares::of(exports.path(), settings);
         let asked = |share: &str| {
             let context = [("server", "s"), ("share", share)];

@@ -11,7 +11,10 @@ use super::loops;
 use super::record::{Snapshot, Volume, now};
 
 impl Core {
-    pub(super) fn create_snapshot(&self, q: CreateSnapshotRequest) -> Result<CreateSnapshotResponse, Status> {
+    pub(super) fn create_snapshot(
+        &self,
+        q: CreateSnapshotRequest,
+    ) -> Result<CreateSnapshotResponse, Status> {
         check::name(&q.name)?;
         check::id("source_volume_id", &q.source_volume_id)?;
         check::topology(q.accessibility_requirements.as_ref(), self.node())?;
@@ -59,10 +62,15 @@ impl Core {
         Ok(snapshot)
     }
 
-    pub(super) fn delete_snapshot(&self, q: DeleteSnapshotRequest) -> Result<DeleteSnapshotResponse, Status> {
+    pub(super) fn delete_snapshot(
+        &self,
+        q: DeleteSnapshotRequest,
+    ) -> Result<DeleteSnapshotResponse, Status> {
         check::id("snapshot_id", &q.snapshot_id)?;
         let _held = self.locks.take("snapshot", &q.snapshot_id)?;
-        let Some(snapshot) = self.snapshots.get(&q.snapshot_id) else { return Ok(DeleteSnapshotResponse {}) };
+        let Some(snapshot) = self.snapshots.get(&q.snapshot_id) else {
+            return Ok(DeleteSnapshotResponse {});
+        };
         if let Some(group) = snapshot.group {
             return Err(Status::invalid_argument(format!(
                 "snapshot {} is part of the group snapshot {group}, and is deleted with it",
@@ -73,21 +81,28 @@ impl Core {
         Ok(DeleteSnapshotResponse {})
     }
 
-    pub(super) fn get_snapshot(&self, q: GetSnapshotRequest) -> Result<GetSnapshotResponse, Status> {
+    pub(super) fn get_snapshot(
+        &self,
+        q: GetSnapshotRequest,
+    ) -> Result<GetSnapshotResponse, Status> {
         check::id("snapshot_id", &q.snapshot_id)?;
         let snapshot = self.snapshot(&q.snapshot_id)?;
         Ok(GetSnapshotResponse { snapshot: Some(snapshot.csi(self.node())) })
     }
 
-    pub(super) fn list_snapshots(&self, q: ListSnapshotsRequest) -> Result<ListSnapshotsResponse, Status> {
+    pub(super) fn list_snapshots(
+        &self,
+        q: ListSnapshotsRequest,
+    ) -> Result<ListSnapshotsResponse, Status> {
         let mut all = self.snapshots.all();
         all.retain(|snapshot| {
             (q.snapshot_id.is_empty() || q.snapshot_id == snapshot.id)
                 && (q.source_volume_id.is_empty() || q.source_volume_id == snapshot.volume)
         });
         let (page, next_token) = check::page(all, q.max_entries, &q.starting_token)?;
-        let entry =
-            |snapshot: Snapshot| list_snapshots_response::Entry { snapshot: Some(snapshot.csi(self.node())) };
+        let entry = |snapshot: Snapshot| list_snapshots_response::Entry {
+            snapshot: Some(snapshot.csi(self.node())),
+        };
         Ok(ListSnapshotsResponse { entries: page.into_iter().map(entry).collect(), next_token })
     }
 }

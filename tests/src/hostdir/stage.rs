@@ -17,7 +17,10 @@ use super::mounts;
 use super::record::{Staged, Target, Volume};
 
 impl Core {
-    pub(super) fn stage(&self, q: NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse, Status> {
+    pub(super) fn stage(
+        &self,
+        q: NodeStageVolumeRequest,
+    ) -> Result<NodeStageVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         check::path("staging_target_path", &q.staging_target_path)?;
         let capability = check::capability(q.volume_capability)?;
@@ -42,7 +45,10 @@ impl Core {
         }
         let from = self.data(&volume);
         if !from.exists() {
-            return Err(Status::failed_precondition(format!("volume {} has lost its data", volume.id)));
+            return Err(Status::failed_precondition(format!(
+                "volume {} has lost its data",
+                volume.id
+            )));
         }
         if volume.block {
             loops::attach(&from)?;
@@ -56,7 +62,10 @@ impl Core {
         Ok(NodeStageVolumeResponse {})
     }
 
-    pub(super) fn unstage(&self, q: NodeUnstageVolumeRequest) -> Result<NodeUnstageVolumeResponse, Status> {
+    pub(super) fn unstage(
+        &self,
+        q: NodeUnstageVolumeRequest,
+    ) -> Result<NodeUnstageVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         check::path("staging_target_path", &q.staging_target_path)?;
         let _held = self.locks.take("volume", &q.volume_id)?;
@@ -74,7 +83,8 @@ impl Core {
         let from = self.data(&volume);
         if volume.block {
             loops::detach(&from, None)?;
-        } else if mounts::is_mount(&path) && (volume.staged.is_some() || mounts::same(&from, &path)) {
+        } else if mounts::is_mount(&path) && (volume.staged.is_some() || mounts::same(&from, &path))
+        {
             mounts::release(&path)?;
         }
         if volume.staged.take().is_some() {
@@ -83,7 +93,10 @@ impl Core {
         Ok(NodeUnstageVolumeResponse {})
     }
 
-    pub(super) fn publish(&self, q: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Status> {
+    pub(super) fn publish(
+        &self,
+        q: NodePublishVolumeRequest,
+    ) -> Result<NodePublishVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         check::path("target_path", &q.target_path)?;
         let capability = check::capability(q.volume_capability)?;
@@ -171,7 +184,8 @@ fn stage_directory(from: &Path, wanted: &Staged, again: bool) -> Result<(), Stat
 
 fn give(data: &Path, group: Option<u32>) -> Result<(), Status> {
     let Some(group) = group else { return Ok(()) };
-    data::give(data, group).doing(|| format!("give {} to volume_mount_group {group}", data.display()))
+    data::give(data, group)
+        .doing(|| format!("give {} to volume_mount_group {group}", data.display()))
 }
 
 /// The path where a volume is staged, which must be the one that the CO says.
@@ -184,9 +198,10 @@ fn staged(volume: &Volume, path: &str) -> Result<String, Status> {
             "volume {} is not mounted at {path} any more",
             volume.id
         ))),
-        Some(staged) => {
-            Err(Status::failed_precondition(format!("volume {} is staged at {}", volume.id, staged.path)))
-        }
+        Some(staged) => Err(Status::failed_precondition(format!(
+            "volume {} is staged at {}",
+            volume.id, staged.path
+        ))),
         None => Err(Status::failed_precondition(format!("volume {} is not staged", volume.id))),
     }
 }
@@ -209,7 +224,12 @@ fn alone(volume: &Volume, path: &str, wanted: &Target) -> Result<(), Status> {
     }
 }
 
-fn publish_directory(staged: &str, path: &str, wanted: &Target, readonly: bool) -> Result<(), Status> {
+fn publish_directory(
+    staged: &str,
+    path: &str,
+    wanted: &Target,
+    readonly: bool,
+) -> Result<(), Status> {
     give(Path::new(staged), wanted.capability.group)?;
     mounts::bind(Path::new(staged), path, &wanted.capability.flags, readonly)
 }

@@ -51,7 +51,8 @@ impl<R: Record> Shelf<R> {
             if let Some(record) = load::<R>(&path)? {
                 records.insert(record.id().to_owned(), record);
             } else {
-                discard(&path).with_context(|| format!("cannot remove the half-made {}", path.display()))?;
+                discard(&path)
+                    .with_context(|| format!("cannot remove the half-made {}", path.display()))?;
             }
         }
         Ok(Self { dir, records: Mutex::new(records) })
@@ -148,8 +149,8 @@ fn load<R: Record>(dir: &Path) -> anyhow::Result<Option<R>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
-    let record: R =
-        serde_json::from_slice(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+    let record: R = serde_json::from_slice(&text)
+        .with_context(|| format!("cannot understand {}", path.display()))?;
     Ok(Some(record))
 }
 

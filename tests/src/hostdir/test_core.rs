@@ -30,9 +30,15 @@ pub(super) fn capability(block: bool, mode: Mode) -> Option<VolumeCapability> {
     let kind = if block {
         AccessType::Block(BlockVolume {})
     } else {
-        AccessType::Mount(MountVolume { volume_mount_group: "4242".to_owned(), ..Default::default() })
+        AccessType::Mount(MountVolume {
+            volume_mount_group: "4242".to_owned(),
+            ..Default::default()
+        })
     };
-    Some(VolumeCapability { access_mode: Some(AccessMode { mode: mode as i32 }), access_type: Some(kind) })
+    Some(VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode as i32 }),
+        access_type: Some(kind),
+    })
 }
 
 pub(super) fn request(name: &str, block: bool) -> CreateVolumeRequest {
@@ -119,7 +125,8 @@ fn objects_survive_a_restart_and_half_made_ones_do_not() {
     core.attach(attach.clone()).unwrap();
     // As a SIGKILL leaves them: a volume under way, and a member of a group that was not finished.
     std::mem::forget(core.volumes.draft("half").unwrap());
-    let member = core.snap(&core.volume(&b).unwrap(), String::new(), Some("gone".to_owned())).unwrap();
+    let member =
+        core.snap(&core.volume(&b).unwrap(), String::new(), Some("gone".to_owned())).unwrap();
     let settings = core.settings.clone();
     assert!(Core::open(state.path(), settings).is_err(), "two drivers on one state");
     // As in a child process between fork and exec.
@@ -157,10 +164,16 @@ fn a_name_stands_for_one_volume_and_a_node_for_itself() {
     assert_eq!(code(core.create_volume(request("a", true))), Code::AlreadyExists);
     let larger = Some(CapacityRange { required_bytes: 9 * MIB, limit_bytes: 0 });
     assert_eq!(
-        code(core.create_volume(CreateVolumeRequest { capacity_range: larger, ..request("a", false) })),
+        code(
+            core.create_volume(CreateVolumeRequest {
+                capacity_range: larger,
+                ..request("a", false)
+            })
+        ),
         Code::AlreadyExists
     );
-    let elsewhere = TopologyRequirement { requisite: vec![super::record::topology("m")], preferred: vec![] };
+    let elsewhere =
+        TopologyRequirement { requisite: vec![super::record::topology("m")], preferred: vec![] };
     let elsewhere =
         CreateVolumeRequest { accessibility_requirements: Some(elsewhere), ..request("b", false) };
     assert_eq!(code(core.create_volume(elsewhere)), Code::ResourceExhausted);
@@ -223,7 +236,8 @@ async fn metadata_comes_in_batches_and_from_the_real_extents() {
         max_results: 3,
         ..Default::default()
     };
-    let answers = driver.get_metadata_allocated(Request::new(q.clone())).await.unwrap().into_inner();
+    let answers =
+        driver.get_metadata_allocated(Request::new(q.clone())).await.unwrap().into_inner();
     let answers: Vec<_> = answers.map(Result::unwrap).collect().await;
     assert_eq!(answers.iter().map(|one| one.block_metadata.len()).collect::<Vec<_>>(), [3, 1]);
     assert!(answers[0].block_metadata[0] == BlockMetadata { byte_offset: MIB, size_bytes: 4096 });
@@ -241,7 +255,11 @@ async fn metadata_comes_in_batches_and_from_the_real_extents() {
 
     let delta = |base: &str, target: &str| {
         let (base_snapshot_id, target_snapshot_id) = (base.to_owned(), target.to_owned());
-        Request::new(GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, ..Default::default() })
+        Request::new(GetMetadataDeltaRequest {
+            base_snapshot_id,
+            target_snapshot_id,
+            ..Default::default()
+        })
     };
     for (base, found) in
         [(&old, vec![BlockMetadata { byte_offset: 6 * MIB, size_bytes: 4096 }]), (&new, vec![])]

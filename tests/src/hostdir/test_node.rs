@@ -34,7 +34,12 @@ impl Place {
         })
     }
 
-    fn publish(&self, core: &Core, name: &str, readonly: bool) -> Result<NodePublishVolumeResponse, Status> {
+    fn publish(
+        &self,
+        core: &Core,
+        name: &str,
+        readonly: bool,
+    ) -> Result<NodePublishVolumeResponse, Status> {
         core.publish(NodePublishVolumeRequest {
             volume_id: self.volume.clone(),
             staging_target_path: self.path("stage"),
@@ -72,8 +77,11 @@ impl Place {
             self.unstage(core).unwrap();
         }
         assert!(!mounts::is_mount(self.path("stage")));
-        core.delete_volume(DeleteVolumeRequest { volume_id: self.volume.clone(), ..Default::default() })
-            .unwrap();
+        core.delete_volume(DeleteVolumeRequest {
+            volume_id: self.volume.clone(),
+            ..Default::default()
+        })
+        .unwrap();
     }
 }
 
@@ -116,7 +124,8 @@ fn a_device_is_published_grows_in_use_and_is_read_only_where_asked() {
     }
     let device = fs::File::options().write(true).open(at.path("rw")).unwrap();
     device.write_all_at(&[7; 4096], 1 << 20).unwrap();
-    let written = fs::File::options().write(true).open(at.path("ro")).and_then(|ro| ro.write_all_at(&[1], 0));
+    let written =
+        fs::File::options().write(true).open(at.path("ro")).and_then(|ro| ro.write_all_at(&[1], 0));
     assert!(written.is_err(), "the read-only device was written");
     let grow = Some(CapacityRange { required_bytes: 12 * MIB, limit_bytes: 0 });
     let expand = ControllerExpandVolumeRequest {

@@ -16,7 +16,10 @@ use super::mounts;
 use super::record::Volume;
 
 impl Core {
-    pub(super) fn stats(&self, q: NodeGetVolumeStatsRequest) -> Result<NodeGetVolumeStatsResponse, Status> {
+    pub(super) fn stats(
+        &self,
+        q: NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         check::present("volume_path", &q.volume_path)?;
         let volume = self.volume(&q.volume_id)?;
@@ -62,7 +65,9 @@ impl Core {
     ) -> Result<ControllerGetVolumeHealthResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         let volume = self.volume(&q.volume_id)?;
-        Ok(ControllerGetVolumeHealthResponse { volume_health: Some(health(&volume, self.ills(&volume))) })
+        Ok(ControllerGetVolumeHealthResponse {
+            volume_health: Some(health(&volume, self.ills(&volume))),
+        })
     }
 
     pub(super) fn node_health(
@@ -95,7 +100,9 @@ impl Core {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return vec![ill(DataLoss, "DataMissing", format!("{shown} is gone"))];
             }
-            Err(error) => return vec![ill(Inaccessible, "DataUnreadable", format!("{shown}: {error}"))],
+            Err(error) => {
+                return vec![ill(Inaccessible, "DataUnreadable", format!("{shown}: {error}"))];
+            }
         };
         if meta.is_dir() == volume.block {
             return vec![ill(DataLoss, "DataReplaced", format!("{shown} is of another kind"))];
@@ -103,7 +110,11 @@ impl Core {
         let length = i64::try_from(meta.len()).unwrap_or(i64::MAX);
         if volume.block && length < volume.capacity {
             let capacity = volume.capacity;
-            return vec![ill(DataLoss, "DataTruncated", format!("{shown} has {length} of {capacity} bytes"))];
+            return vec![ill(
+                DataLoss,
+                "DataTruncated",
+                format!("{shown} has {length} of {capacity} bytes"),
+            )];
         }
         match data::room(&path) {
             Ok(room) if room.readonly => {
@@ -121,12 +132,16 @@ impl Core {
         use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
         let found = match data::room(&self.state) {
             Err(status) => Some((StorageUnreachable, "Unreadable", status.message().to_owned())),
-            Ok(room) if room.readonly => {
-                Some((StorageDegraded, "ReadOnly", format!("{} cannot be written", self.state.display())))
-            }
-            Ok(room) if room.available < room.total / 100 => {
-                Some((StorageDegraded, "AlmostFull", format!("{} bytes are available", room.available)))
-            }
+            Ok(room) if room.readonly => Some((
+                StorageDegraded,
+                "ReadOnly",
+                format!("{} cannot be written", self.state.display()),
+            )),
+            Ok(room) if room.available < room.total / 100 => Some((
+                StorageDegraded,
+                "AlmostFull",
+                format!("{} bytes are available", room.available),
+            )),
             Ok(_) => None,
         };
         let entry = |(status, reason, message): (StorageHealthErrorType, &str, String)| {
@@ -155,5 +170,8 @@ pub(super) fn located(volume: &Volume, path: &str) -> Result<(), Status> {
     if staged || volume.targets.contains_key(path) {
         return Ok(());
     }
-    Err(Status::not_found(format!("volume {} is neither published nor staged at {path}", volume.id)))
+    Err(Status::not_found(format!(
+        "volume {} is neither published nor staged at {path}",
+        volume.id
+    )))
 }

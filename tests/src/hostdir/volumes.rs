@@ -21,7 +21,10 @@ struct Filling {
 }
 
 impl Core {
-    pub(super) fn create_volume(&self, q: CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
+    pub(super) fn create_volume(
+        &self,
+        q: CreateVolumeRequest,
+    ) -> Result<CreateVolumeResponse, Status> {
         check::name(&q.name)?;
         let capabilities = check::capabilities(q.volume_capabilities)?;
         let block = capabilities.iter().any(|capability| capability.block);
@@ -33,7 +36,8 @@ impl Core {
 
         let _name = self.locks.take("the volume name", &q.name)?;
         if let Some(there) = self.volumes.by_name(&q.name) {
-            let same = there.block == block && there.parameters == parameters && there.source == source;
+            let same =
+                there.block == block && there.parameters == parameters && there.source == source;
             if !same || !check::fits(there.capacity, range) {
                 return Err(Status::already_exists(format!(
                     "volume {} is named {} already, and has another size, kind, source or other parameters",
@@ -97,10 +101,15 @@ impl Core {
         }
     }
 
-    pub(super) fn delete_volume(&self, q: DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Status> {
+    pub(super) fn delete_volume(
+        &self,
+        q: DeleteVolumeRequest,
+    ) -> Result<DeleteVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
         let _held = self.locks.take("volume", &q.volume_id)?;
-        let Some(volume) = self.volumes.get(&q.volume_id) else { return Ok(DeleteVolumeResponse {}) };
+        let Some(volume) = self.volumes.get(&q.volume_id) else {
+            return Ok(DeleteVolumeResponse {});
+        };
         let used = if !volume.attached.is_empty() {
             Some(format!("published to the nodes {}", volume.nodes().join(", ")))
         } else if !volume.targets.is_empty() {
@@ -123,11 +132,15 @@ impl Core {
         q: ControllerExpandVolumeRequest,
     ) -> Result<ControllerExpandVolumeResponse, Status> {
         check::id("volume_id", &q.volume_id)?;
-        let range = q.capacity_range.ok_or_else(|| Status::invalid_argument("capacity_range is missing"))?;
+        let range = q
+            .capacity_range
+            .ok_or_else(|| Status::invalid_argument("capacity_range is missing"))?;
         let range = check::range(range)?;
         let _held = self.locks.take("volume", &q.volume_id)?;
         let mut volume = self.volume(&q.volume_id)?;
-        if q.volume_capability.is_some() && check::capability(q.volume_capability)?.block != volume.block {
+        if q.volume_capability.is_some()
+            && check::capability(q.volume_capability)?.block != volume.block
+        {
             return Err(Status::invalid_argument(
                 "volume_capability is not what the volume is, block or mount",
             ));
@@ -143,7 +156,10 @@ impl Core {
             self.volumes.update(volume.clone())?;
         }
         // A loop device shows the new size only when its node is told to.
-        Ok(ControllerExpandVolumeResponse { capacity_bytes: capacity, node_expansion_required: volume.block })
+        Ok(ControllerExpandVolumeResponse {
+            capacity_bytes: capacity,
+            node_expansion_required: volume.block,
+        })
     }
 
     pub(super) fn modify_volume(

@@ -70,7 +70,11 @@ impl Caller {
         Ok(())
     }
 
-    async fn call(&mut self, method: &str, request: &[u8]) -> anyhow::Result<crate::raw::RawAnswer> {
+    async fn call(
+        &mut self,
+        method: &str,
+        request: &[u8],
+    ) -> anyhow::Result<crate::raw::RawAnswer> {
         tokio::time::sleep(Duration::from_millis(rand::random_range(THINK))).await;
         let begun = Instant::now();
         let answer = self.front.call(&controller(method), request).await?;
@@ -113,8 +117,10 @@ pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
 
 /// One list; counts the bytes as they arrive.
 async fn list(front: &RawClient, bytes: &mut u64) -> anyhow::Result<()> {
-    let (head, mut body) =
-        front.begin(&controller("ListVolumes"), proto::csi::frame::frame(&[]), &[]).await?.into_parts();
+    let (head, mut body) = front
+        .begin(&controller("ListVolumes"), proto::csi::frame::frame(&[]), &[])
+        .await?
+        .into_parts();
     let mut trailers = None;
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {

@@ -70,7 +70,13 @@ impl Path {
     /// Nothing on its way yet.
     pub fn new(shape: Shape, seed: u64) -> Self {
         let chance = StdRng::seed_from_u64(seed);
-        Self { shape, chance, free_at: None, on_the_way: BTreeMap::new(), counts: Counts::default() }
+        Self {
+            shape,
+            chance,
+            free_at: None,
+            on_the_way: BTreeMap::new(),
+            counts: Counts::default(),
+        }
     }
 
     /// A packet comes.
@@ -133,7 +139,12 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// Sends packets of 1,250 bytes, numbered, this far apart, and gives back what arrives and when.
-    fn sent(shape: Shape, seed: u64, packets: u32, apart: Duration) -> (Vec<(u32, Duration)>, Counts) {
+    fn sent(
+        shape: Shape,
+        seed: u64,
+        packets: u32,
+        apart: Duration,
+    ) -> (Vec<(u32, Duration)>, Counts) {
         let begun = Instant::now();
         let mut path = Path::new(shape, seed);
         for n in 0..packets {

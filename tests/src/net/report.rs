@@ -92,7 +92,8 @@ pub fn targets(rows: &[Row]) -> Targets {
     let mut targets = Targets::default();
     for row in rows {
         let Some((what, reached, at_most)) = row.target() else { continue };
-        let what = format_args!("{} {} Mbit/s: {what} at most {at_most:.0} ms", row.path, row.rate_mbit);
+        let what =
+            format_args!("{} {} Mbit/s: {what} at most {at_most:.0} ms", row.path, row.rate_mbit);
         // No figure is no target met.
         targets.add(what, format_args!("{reached:.0}"), reached <= at_most);
     }
@@ -111,7 +112,9 @@ mod tests {
 
     #[test]
     fn a_target_that_is_missed_and_an_error_fail() {
-        assert!(targets(&[row("quic", 2, 300, 0), row("ws", 20, 500, 0), row("ws", 2, 9000, 0)]).met);
+        assert!(
+            targets(&[row("quic", 2, 300, 0), row("ws", 20, 500, 0), row("ws", 2, 9000, 0)]).met
+        );
         let Targets { text, met } = targets(&[row("quic", 20, 301, 0)]);
         assert!(!met && text.contains("301 MISSED"), "{text}");
         assert!(!targets(&[row("ws", 20, 501, 0)]).met);

@@ -37,10 +37,14 @@ impl Space {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut holder = command.spawn().context("`unshare` of util-linux cannot be started")?;
         let pid = holder.id().context("`unshare` ended at once")?;
-        let mut lines = BufReader::new(holder.stdout.take().context("`unshare` has no stdout")?).lines();
+        let mut lines =
+            BufReader::new(holder.stdout.take().context("`unshare` has no stdout")?).lines();
         let ready = tokio::time::timeout(START, lines.next_line()).await;
         let ready = ready.context("the namespace does not get ready")??;
-        ensure!(ready.is_some(), "no network namespace: is iproute2 there, and are namespaces allowed?");
+        ensure!(
+            ready.is_some(),
+            "no network namespace: is iproute2 there, and are namespaces allowed?"
+        );
         Ok(Self { _holder: holder, pid })
     }
 
@@ -48,7 +52,10 @@ impl Space {
     ///
     /// # Errors
     /// That of the work, or the namespace is gone.
-    pub fn within<T: Send>(&self, work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    pub fn within<T: Send>(
+        &self,
+        work: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
         let file = File::open(self.path()).context("the namespace is gone")?;
         let inside = || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
@@ -72,7 +79,8 @@ impl Space {
         let runtime = tokio::runtime::Handle::current();
         self.within(move || {
             let _runtime = runtime.enter();
-            let made = Tun::builder().address(address).destination(peer).mtu(MTU.into()).up().build();
+            let made =
+                Tun::builder().address(address).destination(peer).mtu(MTU.into()).up().build();
             let made = made.context("cannot make a tun device; is there /dev/net/tun?")?;
             made.into_iter().next().context("no tun device")
         })

@@ -49,7 +49,8 @@ async fn sent(net: &Net, packets: u32) -> Vec<(u32, Duration)> {
 
 #[tokio::test]
 async fn packets_are_delayed_lost_and_overtaken() {
-    let shape = Shape { delay: 50 * MS, loss: 0.1, reorder: 0.1, late_by: 20 * MS, ..Shape::default() };
+    let shape =
+        Shape { delay: 50 * MS, loss: 0.1, reorder: 0.1, late_by: 20 * MS, ..Shape::default() };
     let Some(net) = Net::for_test(shape, 1).await.unwrap() else { return };
     let got = sent(&net, 500).await;
     let [counts, back] = net.counts();

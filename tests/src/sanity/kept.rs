@@ -46,10 +46,16 @@ impl Kept {
     /// One is not listed as it was, is not the same, or cannot be used; or something stays.
     pub(super) async fn is_usable(&self, front: &str) -> anyhow::Result<()> {
         let mut controller = ControllerClient::new(channel(front).await?);
-        let expected =
-            self.things.iter().map(|thing| (thing.volume.volume_id.clone(), vec![thing.node_id.clone()]));
-        let (expected, listed) = (expected.collect::<BTreeMap<_, _>>(), volumes(&mut controller).await?);
-        ensure!(listed == expected, "volumes and where they are published: {listed:?}, not {expected:?}");
+        let expected = self
+            .things
+            .iter()
+            .map(|thing| (thing.volume.volume_id.clone(), vec![thing.node_id.clone()]));
+        let (expected, listed) =
+            (expected.collect::<BTreeMap<_, _>>(), volumes(&mut controller).await?);
+        ensure!(
+            listed == expected,
+            "volumes and where they are published: {listed:?}, not {expected:?}"
+        );
         let expected = self.things.iter().map(|thing| thing.snapshot_id.clone()).collect();
         let listed = snapshots(&mut controller).await?;
         ensure!(listed == expected, "snapshots: {listed:?}, not {expected:?}");
@@ -79,7 +85,11 @@ impl Thing {
             ..Default::default()
         };
         let volume = made(controller, &request).await?;
-        ensure!(volume.accessible_topology == here, "it was made at another node than {}", info.node_id);
+        ensure!(
+            volume.accessible_topology == here,
+            "it was made at another node than {}",
+            info.node_id
+        );
         let snapshot = csi::CreateSnapshotRequest {
             source_volume_id: volume.volume_id.clone(),
             name: request.name.clone(),
@@ -104,7 +114,9 @@ impl Thing {
         let source = SnapshotSource { snapshot_id: snapshot_id.clone() };
         let restore = csi::CreateVolumeRequest {
             name: format!("{}-restored", self.request.name),
-            volume_content_source: Some(csi::VolumeContentSource { r#type: Some(Type::Snapshot(source)) }),
+            volume_content_source: Some(csi::VolumeContentSource {
+                r#type: Some(Type::Snapshot(source)),
+            }),
             accessibility_requirements: None,
             ..self.request.clone()
         };
@@ -134,8 +146,12 @@ impl Thing {
 
     async fn unpublish(&self, controller: &mut ControllerClient<Channel>) -> anyhow::Result<()> {
         let (volume_id, node_id) = (self.volume.volume_id.clone(), self.node_id.clone());
-        let unpublish = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-        controller.controller_unpublish_volume(unpublish).await.context("ControllerUnpublishVolume")?;
+        let unpublish =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        controller
+            .controller_unpublish_volume(unpublish)
+            .await
+            .context("ControllerUnpublishVolume")?;
         Ok(())
     }
 }
@@ -152,7 +168,8 @@ async fn made(
 async fn volumes(
     controller: &mut ControllerClient<Channel>,
 ) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
-    let list = controller.list_volumes(csi::ListVolumesRequest::default()).await.context("ListVolumes")?;
+    let list =
+        controller.list_volumes(csi::ListVolumesRequest::default()).await.context("ListVolumes")?;
     let entry = |entry: csi::list_volumes_response::Entry| {
         let nodes = entry.status.map(|status| status.published_node_ids).unwrap_or_default();
         Some((entry.volume?.volume_id, nodes))
@@ -162,8 +179,10 @@ async fn volumes(
 
 /// All snapshots.
 async fn snapshots(controller: &mut ControllerClient<Channel>) -> anyhow::Result<BTreeSet<String>> {
-    let list =
-        controller.list_snapshots(csi::ListSnapshotsRequest::default()).await.context("ListSnapshots")?;
+    let list = controller
+        .list_snapshots(csi::ListSnapshotsRequest::default())
+        .await
+        .context("ListSnapshots")?;
     let snapshots = list.into_inner().entries.into_iter().filter_map(|entry| entry.snapshot);
     Ok(snapshots.map(|snapshot| snapshot.snapshot_id).collect())
 }

@@ -89,7 +89,8 @@ impl Report {
     /// # Errors
     /// It is no such report, or one without specs.
     pub fn parse(json: &[u8]) -> anyhow::Result<Self> {
-        let suites: Vec<Suite> = serde_json::from_slice(json).context("this is no report of csi-sanity")?;
+        let suites: Vec<Suite> =
+            serde_json::from_slice(json).context("this is no report of csi-sanity")?;
         let reports = suites.into_iter().flat_map(|suite| suite.spec_reports);
         let specs: Vec<Spec> = reports.filter(SpecReport::counts).map(Spec::from).collect();
         ensure!(!specs.is_empty(), "csi-sanity ran no spec");
@@ -147,7 +148,8 @@ impl Report {
             {
                 return None;
             }
-            let reasons = self.specs.iter().filter(|spec| spec.name == *name && !spec.reason.is_empty());
+            let reasons =
+                self.specs.iter().filter(|spec| spec.name == *name && !spec.reason.is_empty());
             let reasons: String = reasons.map(|spec| format!(": {}", spec.reason)).collect();
             (now != then).then(|| format!("{name}: {now:?}, direct {then:?}{reasons}"))
         };

@@ -75,11 +75,15 @@ pub async fn run(
     ensure!(!cancel.is_cancelled(), "stopped before it began");
     let suite = Suite::at(go_bin)?;
     let (stand, limit) = match between {
-        Between::BadNetwork if way != Way::Direct => (Stand::over(bad_network().await?).await?, RUN_FAR),
+        Between::BadNetwork if way != Way::Direct => {
+            (Stand::over(bad_network().await?).await?, RUN_FAR)
+        }
         _ => (Stand::new().await?, RUN),
     };
-    guarded(stand, limit, cancel, async |stand, started| through(driver, way, &suite, stand, started).await)
-        .await
+    guarded(stand, limit, cancel, async |stand, started| {
+        through(driver, way, &suite, stand, started).await
+    })
+    .await
 }
 
 /// 100 ms there and back, 20 Mbit/s, and each way one packet of a hundred lost and one overtaken.
@@ -112,10 +116,17 @@ async fn through(
 ///
 /// # Errors
 /// A path is too long.
-pub(super) fn split(stand: &Stand, name: &str, node: &str) -> anyhow::Result<[(&'static str, String); 2]> {
+pub(super) fn split(
+    stand: &Stand,
+    name: &str,
+    node: &str,
+) -> anyhow::Result<[(&'static str, String); 2]> {
     let (cloud_front, edge_front) = (stand.cloud_front(name), stand.edge_front(node, name));
     for path in [&cloud_front, &edge_front] {
-        ensure!(path.len() <= SOCKET_PATH, "{path} is too long for a socket; set TMPDIR to a shorter path");
+        ensure!(
+            path.len() <= SOCKET_PATH,
+            "{path} is too long for a socket; set TMPDIR to a shorter path"
+        );
     }
     Ok([("endpoint", edge_front), ("controllerendpoint", cloud_front)])
 }

@@ -66,7 +66,8 @@ impl Started {
         socket: &str,
     ) -> anyhow::Result<String> {
         let line = driver.command.replace("{endpoint}", &format!("unix://{socket}"));
-        let line = line.replace("{state}", &stand.at(&format!("{node}.state"))).replace("{node}", node);
+        let line =
+            line.replace("{state}", &stand.at(&format!("{node}.state"))).replace("{node}", node);
         let mut command = Command::new("sh");
         command.args(["-c", &format!("exec {line} >&2")]).process_group(0);
         let process = Process::start(&format!("driver-{node}"), command, stand.dir())?;

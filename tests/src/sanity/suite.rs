@@ -81,7 +81,11 @@ impl Suite {
             Part::Controller => drop(command.arg(format!("--ginkgo.focus={CONTROLLER_PATTERN}"))),
             Part::Others => drop(command.arg(format!("--ginkgo.skip={CONTROLLER_PATTERN}"))),
         }
-        command.current_dir(stand.dir()).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command
+            .current_dir(stand.dir())
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
         // It fails when a spec does; the report says more.
         let status = command.kill_on_drop(true).status().await?;
         match tokio::fs::read(&report).await {

@@ -80,15 +80,19 @@ fn the_parts_leave_no_spec_out_and_have_none_in_common() {
 #[test]
 fn group_controllers_are_no_controllers() {
     use crate::sanity::Part;
-    let spec = |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
+    let spec =
+        |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
     assert!(Part::Controller.has(&spec("GetSnapshot [Controller Server] should work")));
-    assert!(Part::Others.has(&spec("GroupController Service [GroupController Server] should work")));
+    assert!(
+        Part::Others.has(&spec("GroupController Service [GroupController Server] should work"))
+    );
 }
 
 #[test]
 fn what_we_refuse_for_a_driver_is_no_difference_and_the_opposite_is() {
     let name = "ModifyVolume [Controller Server] should fail if no volume id is given".to_owned();
-    let report = |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
+    let report =
+        |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
     let (passed, failed) = (report(State::Passed), report(State::Failed));
     assert!(passed.differences(&failed).is_empty());
     assert_eq!(failed.differences(&passed).len(), 1);

@@ -22,12 +22,15 @@ pub const TIED: [(&str, &str); 2] = [
 /// must fail; and for each of those that did not.
 pub fn spread_differences(spread: &Report, direct: &Report) -> Vec<String> {
     let is_tied = |name: &str| TIED.iter().any(|(tied, _)| *tied == name);
-    let untied = |report: &Report| report.filtered(|spec| Part::Controller.has(spec) && !is_tied(&spec.name));
+    let untied = |report: &Report| {
+        report.filtered(|spec| Part::Controller.has(spec) && !is_tied(&spec.name))
+    };
     let failed = |name: &str| {
         let mut specs = spread.specs.iter().filter(|spec| spec.name == name).peekable();
         specs.peek().is_some() && specs.all(|spec| spec.state == State::Failed)
     };
-    let line = |(name, why): &(&str, &str)| format!("{name}: it did not fail, and it should: {why}");
+    let line =
+        |(name, why): &(&str, &str)| format!("{name}: it did not fail, and it should: {why}");
     let unexpected = TIED.iter().filter(|(name, _)| !failed(name)).map(line);
     untied(spread).differences(&untied(direct)).into_iter().chain(unexpected).collect()
 }
@@ -50,9 +53,11 @@ mod tests {
     fn the_tied_must_fail_and_no_other_may() {
         let [(one, _), (two, _)] = TIED;
         let other = "ListSnapshots [Controller Server] should work";
-        let all = |one_is, two_is, other_is| report(&[(one, one_is), (two, two_is), (other, other_is)]);
+        let all =
+            |one_is, two_is, other_is| report(&[(one, one_is), (two, two_is), (other, other_is)]);
         let direct = all(State::Passed, State::Passed, State::Passed);
-        let differences = |one, two, other| spread_differences(&all(one, two, other), &direct).len();
+        let differences =
+            |one, two, other| spread_differences(&all(one, two, other), &direct).len();
         assert_eq!(differences(State::Failed, State::Failed, State::Passed), 0);
         assert_eq!(differences(State::Failed, State::Passed, State::Passed), 1);
         assert_eq!(differences(State::Skipped, State::Failed, State::Passed), 1);

@@ -45,7 +45,12 @@ struct Measured {
 ///
 /// # Errors
 /// A program fails, or the edges do not link. Missed targets are no errors.
-pub async fn idle(path: &'static str, links: usize, deep: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+pub async fn idle(
+    path: &'static str,
+    links: usize,
+    deep: bool,
+    rows: &mut Vec<Row>,
+) -> anyhow::Result<()> {
     let measured = Measured::start(path, links).await?;
     let mut fleet = measured.fleet()?;
     rows.extend(measured.link_from_zero(&fleet).await?);

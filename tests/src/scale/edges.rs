@@ -133,14 +133,16 @@ impl Fleet {
         let mut linked = self.shared.linked.subscribe();
         let waiting = tokio::time::timeout(limit, linked.wait_for(|linked| *linked == all)).await;
         let linked = *self.shared.linked.borrow();
-        waiting.with_context(|| format!("{linked} of {all} edges are linked after {limit:?}"))??;
+        waiting
+            .with_context(|| format!("{linked} of {all} edges are linked after {limit:?}"))??;
         Ok(())
     }
 
     /// When each link came up since this was last asked, and how often was dialed.
     pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
-        let welcomed =
-            std::mem::take(&mut *self.shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner));
+        let welcomed = std::mem::take(
+            &mut *self.shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner),
+        );
         (welcomed, self.shared.dials.swap(0, Ordering::Relaxed))
     }
 
@@ -165,7 +167,11 @@ impl Edge {
     }
 
     /// Dials, and serves the link until it ends. Gives back the longest delay that the cloud asked for.
-    async fn link_once(&self, shared: &Shared, tasks: &Tasks) -> Result<Option<Duration>, LinkError> {
+    async fn link_once(
+        &self,
+        shared: &Shared,
+        tasks: &Tasks,
+    ) -> Result<Option<Duration>, LinkError> {
         let (link, mut cap_ms) = {
             let _permit = shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?;
             shared.dials.fetch_add(1, Ordering::Relaxed);
@@ -181,7 +187,8 @@ impl Edge {
     }
 
     async fn dial(&self, shared: &Shared) -> Result<Link, LinkError> {
-        let (endpoint, tls, keep_alive) = (&shared.endpoint, self.tls.clone(), KeepAlive::default());
+        let (endpoint, tls, keep_alive) =
+            (&shared.endpoint, self.tls.clone(), KeepAlive::default());
         if let Some(outgoing) = &self.outgoing {
             let link = quic::dial_from(outgoing, endpoint, shared.addr, tls, keep_alive).await?;
             return Ok(link.into());
@@ -194,7 +201,8 @@ impl Edge {
     async fn greet(&self, link: &mut Link) -> Result<Option<u32>, LinkError> {
         let drivers = vec![driver(&self.node, self.driver.clone())];
         let version = env!("CARGO_PKG_VERSION").into();
-        let hello = Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers, owners: false };
+        let hello =
+            Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers, owners: false };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;
         match answer.map_err(|_| LinkError::TimedOut)? {
@@ -222,7 +230,8 @@ impl Edge {
 
 async fn answer_calls(capacity: i64, io: Io) {
     // It ends with its link.
-    let _ = serve::serve(io, move |request| answer(capacity, request), std::future::pending()).await;
+    let _ =
+        serve::serve(io, move |request| answer(capacity, request), std::future::pending()).await;
 }
 
 async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {

@@ -29,7 +29,9 @@ pub fn pin(pid: Option<u32>, half: Half) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     set.set(if matches!(half, Half::Cloud) { first } else { second });
     let pid = match pid {
-        Some(pid) => Some(i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?),
+        Some(pid) => {
+            Some(i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?)
+        }
         None => None,
     };
     sched_setaffinity(pid, &set).context("cannot keep a process on one core")
@@ -64,7 +66,9 @@ impl Log {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                bail!("csi-cloud's log has {text:?} {count} times after {limit:?}, and {times} are expected");
+                bail!(
+                    "csi-cloud's log has {text:?} {count} times after {limit:?}, and {times} are expected"
+                );
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }

@@ -164,7 +164,12 @@ pub fn targets(rows: &[Row]) -> Targets {
             }
             Case::Storm if row.links == 5000 => {
                 at_most(row, "s until 99 % are linked again", row.relinked_99_s, 5.0);
-                at_most(row, "s until all are linked again", row.relinked_s, if ws { 5.0 } else { 8.0 });
+                at_most(
+                    row,
+                    "s until all are linked again",
+                    row.relinked_s,
+                    if ws { 5.0 } else { 8.0 },
+                );
             }
             _ => {}
         }
@@ -182,11 +187,15 @@ pub fn targets(rows: &[Row]) -> Targets {
 /// By how many percent the last round needs more memory than the first.
 fn growths(rows: &[Row]) -> Vec<(&Row, f64)> {
     let rounds = |first: &Row| {
-        let same = |row: &&Row| row.case == Case::Round && (row.path, row.links) == (first.path, first.links);
+        let same = |row: &&Row| {
+            row.case == Case::Round && (row.path, row.links) == (first.path, first.links)
+        };
         rows.iter().rfind(same)?.kib_per_link.zip(first.kib_per_link)
     };
     let first = rows.iter().filter(|row| row.round == Some(1));
-    first.filter_map(|row| rounds(row).map(|(last, first)| (row, (last / first - 1.0) * 100.0))).collect()
+    first
+        .filter_map(|row| rounds(row).map(|(last, first)| (row, (last / first - 1.0) * 100.0)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -112,7 +112,9 @@ impl Chaos {
         let fleet = self.fleet.clone();
         let counted = match event {
             Event::Suffer(node, way, mishap) => return fleet.net.suffer(node, way, mishap),
-            Event::CutOff(node, ways, away, time) => return fleet.net.cut_off(node, ways, away, time),
+            Event::CutOff(node, ways, away, time) => {
+                return fleet.net.cut_off(node, ways, away, time);
+            }
             Event::Cloud(down) => {
                 fleet.kill_cloud();
                 self.later(down, move || drop(fleet.start_cloud()));
@@ -187,7 +189,8 @@ impl Chaos {
 
     fn refuse(&self, node: usize, code: Code, times: u32) {
         let Some(driver) = self.fleet.drivers.get(node) else { return };
-        self.trace.say(format_args!("driver of n{}: refuses {times} creations: {code:?}", node + 1));
+        self.trace
+            .say(format_args!("driver of n{}: refuses {times} creations: {code:?}", node + 1));
         for method in ["CreateVolume", "CreateSnapshot"] {
             let message = "the driver refuses".into();
             driver.inject(method, Fault::Refuse { code, message }, Times::Next(times));
@@ -226,7 +229,14 @@ fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
         0 => Event::Suffer(
             node,
             way,
-            dice.pick(&[Mishap::Cut, Mishap::Cut, Mishap::Cut, stall, Mishap::Dead, Mishap::BothDead]),
+            dice.pick(&[
+                Mishap::Cut,
+                Mishap::Cut,
+                Mishap::Cut,
+                stall,
+                Mishap::Dead,
+                Mishap::BothDead,
+            ]),
         ),
         1 => Event::Suffer(node, way, Mishap::Cut),
         2 => Event::CutOff(
@@ -262,7 +272,9 @@ fn fault(method: &str, dice: &mut Dice) -> Fault {
         5 => Fault::error(open, "the driver is busy"),
         6 => Fault::AfterWork(Status::new(open, "the driver gave up waiting")),
         // A creation that was carried out is never denied: a driver that does that leaks by itself.
-        _ if method.starts_with("Create") => Fault::Refuse { code, message: "the driver refuses".into() },
+        _ if method.starts_with("Create") => {
+            Fault::Refuse { code, message: "the driver refuses".into() }
+        }
         _ => Fault::error(code, "the driver refuses"),
     }
 }

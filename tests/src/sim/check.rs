@@ -57,7 +57,8 @@ pub fn check(world: &World, stalls: bool) -> Seen {
     world.api.read(|objects| {
         volumes(world, objects, &mut seen);
         snapshots(world, objects, &mut seen);
-        seen.wrong.extend(unsettled(objects).into_iter().map(|text| format!("never settled: {text}")));
+        seen.wrong
+            .extend(unsettled(objects).into_iter().map(|text| format!("never settled: {text}")));
     });
     for (node, driver) in world.fleet.drivers.iter().enumerate() {
         let overlaps = driver.overlaps().into_iter();
@@ -75,7 +76,8 @@ fn runs(world: &World) -> Vec<Run> {
     let mut runs = Vec::new();
     for (node, driver) in world.fleet.drivers.iter().enumerate() {
         for received in driver.calls() {
-            let number = received.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let number =
+                received.headers.get(NUMBER).and_then(|value| value.to_str().ok()?.parse().ok());
             runs.push(Run { node, received, number });
         }
     }
@@ -116,19 +118,29 @@ fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut V
 
 /// An OK or a final code is the driver's own word, given to this very request while its caller waited, and
 /// nothing of the same key was open then.
-fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &World, wrong: &mut Vec<String>) {
+fn true_to_the_driver(
+    number: usize,
+    called: &Called,
+    runs: &[Run],
+    world: &World,
+    wrong: &mut Vec<String>,
+) {
     let Some((answered, Ending::Answer(code, text))) = &called.ended else {
         return;
     };
     if is_open(*code) || !METHODS.contains(&called.method) {
         return;
     }
-    let what = || format!("#{number} {} {} was answered {code:?} ({text})", called.method, called.key);
-    let same = |run: &&Run| run.received.method() == called.method && run.received.message == called.message;
+    let what =
+        || format!("#{number} {} {} was answered {code:?} ({text})", called.method, called.key);
+    let same = |run: &&Run| {
+        run.received.method() == called.method && run.received.message == called.message
+    };
     // CreateVolume for one name may differ in its topology, so the name counts, not the bytes.
     let numbers = |run: &Run| run.number.and_then(|number| world.record.all().get(number).cloned());
     let of_key = |run: &&Run| {
-        run.received.method() == called.method && numbers(run).is_some_and(|other| other.key == called.key)
+        run.received.method() == called.method
+            && numbers(run).is_some_and(|other| other.key == called.key)
     };
     let word = runs.iter().filter(same).find(|run| {
         let said = run.received.ended.filter(|(_, said)| *said == Some(*code));
@@ -136,7 +148,12 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
     });
     let Some(word) = word else {
         let before = |run: &&Run| of_key(run) && run.received.at <= *answered;
-        if is_our_own_word(called, (*code, text), &runs.iter().filter(before).collect::<Vec<_>>(), world) {
+        if is_our_own_word(
+            called,
+            (*code, text),
+            &runs.iter().filter(before).collect::<Vec<_>>(),
+            world,
+        ) {
             return;
         }
         return wrong.push(format!("{}, and no driver said so meanwhile", what()));
@@ -146,7 +163,8 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
     }
     for run in runs.iter().filter(of_key).filter(|run| run.received.at <= *answered) {
         let running = run.ended().is_none_or(|at| at > *answered);
-        let open_since = run.received.outcome == Outcome::Dropped && run.received.at > word.received.at;
+        let open_since =
+            run.received.outcome == Outcome::Dropped && run.received.at > word.received.at;
         if running || open_since {
             wrong.push(format!(
                 "{}, a final code, while the outcome of the run of {} at {} was open",
@@ -160,7 +178,12 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
 
 /// What the cloud may say without any driver: that nothing can be made where the caller wants it, if nothing ever
 /// was; and that what no node has is gone.
-fn is_our_own_word(called: &Called, (code, text): (Code, &str), of_key: &[&Run], world: &World) -> bool {
+fn is_our_own_word(
+    called: &Called,
+    (code, text): (Code, &str),
+    of_key: &[&Run],
+    world: &World,
+) -> bool {
     let made_nothing = |run: &&Run| {
         matches!(run.received.ended, Some((_, Some(code))) if code != Code::Ok && !is_open(code))
             && run.received.outcome == Outcome::Finished
@@ -169,10 +192,15 @@ fn is_our_own_word(called: &Called, (code, text): (Code, &str), of_key: &[&Run],
         ("CreateVolume", Code::ResourceExhausted) => {
             text.contains("no known node is at") && of_key.iter().all(made_nothing)
         }
-        ("DeleteVolume" | "DeleteSnapshot", Code::Ok) => !world.fleet.storages().any(|(_, driver)| {
-            driver.volumes().iter().any(|volume| volume.volume_id == called.key)
-                || driver.snapshots().iter().any(|(_, snapshot)| snapshot.snapshot_id == called.key)
-        }),
+        ("DeleteVolume" | "DeleteSnapshot", Code::Ok) => {
+            !world.fleet.storages().any(|(_, driver)| {
+                driver.volumes().iter().any(|volume| volume.volume_id == called.key)
+                    || driver
+                        .snapshots()
+                        .iter()
+                        .any(|(_, snapshot)| snapshot.snapshot_id == called.key)
+            })
+        }
         _ => false,
     }
 }
@@ -207,7 +235,12 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                 if ENDS.contains(&called.method) {
                     continue;
                 }
-                wrong.push(format!("{} went to {} and {}", what(), name(first.node), name(second.node)));
+                wrong.push(format!(
+                    "{} went to {} and {}",
+                    what(),
+                    name(first.node),
+                    name(second.node)
+                ));
             }
             // Who only reads may as well read again, and an answer without a code says nothing.
             let told = first.received.ended.filter(|(_, code)| code.is_some());
@@ -215,7 +248,8 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                 continue;
             };
             let again = second.received.at;
-            let forgotten = ends.iter().any(|(node, at)| *node == first.node && ended <= *at && *at <= again);
+            let forgotten =
+                ends.iter().any(|(node, at)| *node == first.node && ended <= *at && *at <= again);
             if !forgotten {
                 let at = world.trace.at(again);
                 wrong.push(format!("{} had been carried out and was again, at {at}", what()));
@@ -226,12 +260,14 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
 
 /// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its connection.
 fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
-    let ends: Vec<_> = world.fleet.drivers.iter().map(crate::testdriver::TestDriver::ends).collect();
+    let ends: Vec<_> =
+        world.fleet.drivers.iter().map(crate::testdriver::TestDriver::ends).collect();
     for run in runs.iter().filter(|run| run.received.outcome == Outcome::Dropped) {
         let Some(ended) = run.ended() else { continue };
         let with_connection = ends.get(run.node).is_some_and(|ends| ends.contains(&ended));
         // A driver that is killed drops all at once, its connections' tasks too.
-        let killed = world.fleet.driver_ends().iter().any(|(node, at)| *node == run.node && *at == ended);
+        let killed =
+            world.fleet.driver_ends().iter().any(|(node, at)| *node == run.node && *at == ended);
         if !with_connection && !killed {
             let (method, at) = (run.received.method().to_owned(), world.trace.at(ended));
             wrong.push(format!("a run of {method} at {} was given up at {at}", name(run.node)));
@@ -245,25 +281,37 @@ fn volumes(world: &World, objects: &Objects, seen: &mut Seen) {
     for (node, driver) in world.fleet.storages() {
         for (called, volume, published) in driver.named_volumes() {
             if let Some(other) = found.insert(called.clone(), node) {
-                seen.wrong.push(format!("{called} exists at {} and at {}", name(other), name(node)));
+                seen.wrong.push(format!(
+                    "{called} exists at {} and at {}",
+                    name(other),
+                    name(node)
+                ));
             }
             let claim = objects.claims.iter().find(|claim| claim.name == called);
             let owned = claim.and_then(|claim| claim.volume.as_ref());
-            let is_it = |owned: &&Volume| owned.id == volume.volume_id && (shared || owned.node == node);
+            let is_it =
+                |owned: &&Volume| owned.id == volume.volume_id && (shared || owned.node == node);
             match owned.filter(is_it).filter(|owned| !owned.gone) {
                 Some(owned) if owned.size > volume.capacity_bytes => {
                     seen.wrong.push(format!("{called} is smaller than its claim was told"));
                 }
                 Some(_) => {
                     let at = objects.claims.iter().position(|claim| claim.name == called);
-                    let wanted = objects.attachments.iter().any(|of| Some(of.claim) == at && of.attached);
+                    let wanted =
+                        objects.attachments.iter().any(|of| Some(of.claim) == at && of.attached);
                     if wanted == published.is_empty() {
-                        seen.wrong.push(format!("{called}: attached {wanted}, published to {published:?}"));
+                        seen.wrong.push(format!(
+                            "{called}: attached {wanted}, published to {published:?}"
+                        ));
                     }
                 }
                 None if claim.is_some_and(|claim| claim.forgotten) => seen.orphans += 1,
                 None => {
-                    seen.wrong.push(format!("{called} ({}) at {} is nobody's", volume.volume_id, name(node)));
+                    seen.wrong.push(format!(
+                        "{called} ({}) at {} is nobody's",
+                        volume.volume_id,
+                        name(node)
+                    ));
                 }
             }
         }
@@ -271,7 +319,10 @@ fn volumes(world: &World, objects: &Objects, seen: &mut Seen) {
     for claim in &objects.claims {
         let lives = claim.volume.as_ref().is_some_and(|volume| !volume.gone);
         if lives && !found.contains_key(&claim.name) {
-            seen.wrong.push(format!("{} is lost: its claim has a volume and no driver has it", claim.name));
+            seen.wrong.push(format!(
+                "{} is lost: its claim has a volume and no driver has it",
+                claim.name
+            ));
         }
     }
 }
@@ -281,7 +332,11 @@ fn snapshots(world: &World, objects: &Objects, seen: &mut Seen) {
     for (node, driver) in world.fleet.storages() {
         for (called, snapshot) in driver.snapshots() {
             if let Some(other) = found.insert(called.clone(), node) {
-                seen.wrong.push(format!("{called} exists at {} and at {}", name(other), name(node)));
+                seen.wrong.push(format!(
+                    "{called} exists at {} and at {}",
+                    name(other),
+                    name(node)
+                ));
             }
             let owned = objects.snapshots.iter().find(|of| of.name == called && !of.gone);
             if owned.is_none_or(|of| of.id.as_ref() != Some(&snapshot.snapshot_id)) {
@@ -306,10 +361,12 @@ pub fn unsettled(objects: &Objects) -> Vec<String> {
             false => volume.is_none_or(|volume| volume.size < claim.size),
         }
     });
-    let attachments = objects.attachments.iter().filter(|of| !of.gone && (of.deleting || !of.attached));
+    let attachments =
+        objects.attachments.iter().filter(|of| !of.gone && (of.deleting || !of.attached));
     let snapshots = objects.snapshots.iter().filter(|of| !of.gone && (of.deleting || !of.ready));
     let claims = claims.map(|claim| format!("{} (deleted: {})", claim.name, claim.deleted));
-    let attachments = attachments.map(|of| format!("attachment of claim {}: {}", of.claim, of.error));
+    let attachments =
+        attachments.map(|of| format!("attachment of claim {}: {}", of.claim, of.error));
     let snapshots = snapshots.map(|of| format!("{} (deleted: {})", of.name, of.deleting));
     claims.chain(attachments).chain(snapshots).collect()
 }

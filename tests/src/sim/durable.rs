@@ -54,7 +54,9 @@ fn intents_first(world: &World, noted: &[Noted]) -> Vec<String> {
 fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
     let mut wrong = Vec::new();
     let answered = world.record.all().into_iter().enumerate();
-    for (number, called) in answered.filter(|(_, called)| CREATES.contains(&called.method) && is_ok(called)) {
+    for (number, called) in
+        answered.filter(|(_, called)| CREATES.contains(&called.method) && is_ok(called))
+    {
         let home = |(at, change): &Noted| {
             matches!(change, Change::Home(_, id, Some(home))
                 if called.ended.as_ref().is_some_and(|(ended, _)| at <= ended)
@@ -73,8 +75,12 @@ fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
 
 fn made_by(run: &Received) -> Option<Id> {
     let (method, name) = match run.method() {
-        "CreateVolume" => ("CreateVolume", CreateVolumeRequest::decode(run.message.clone()).ok()?.name),
-        "CreateSnapshot" => ("CreateSnapshot", CreateSnapshotRequest::decode(run.message.clone()).ok()?.name),
+        "CreateVolume" => {
+            ("CreateVolume", CreateVolumeRequest::decode(run.message.clone()).ok()?.name)
+        }
+        "CreateSnapshot" => {
+            ("CreateSnapshot", CreateSnapshotRequest::decode(run.message.clone()).ok()?.name)
+        }
         _ => return None,
     };
     Some(Id::Name(method, name))
@@ -95,9 +101,12 @@ fn at_drivers(fleet: &Fleet) -> Things {
     let mut things = Things::new();
     for (node, driver) in fleet.storages() {
         let volumes = driver.named_volumes().into_iter();
-        things.extend(volumes.map(|(name, volume, _)| (Id::Volume(volume.volume_id), (node, name))));
+        things
+            .extend(volumes.map(|(name, volume, _)| (Id::Volume(volume.volume_id), (node, name))));
         let snapshots = driver.snapshots().into_iter();
-        things.extend(snapshots.map(|(name, snapshot)| (Id::Snapshot(snapshot.snapshot_id), (node, name))));
+        things.extend(
+            snapshots.map(|(name, snapshot)| (Id::Snapshot(snapshot.snapshot_id), (node, name))),
+        );
     }
     things
 }
@@ -125,7 +134,10 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
         });
         if !right {
             let there = things.get(id);
-            wrong.push(format!("the store has {id:?} at {} as {:?}; it is {there:?}", home.node, home.name));
+            wrong.push(format!(
+                "the store has {id:?} at {} as {:?}; it is {there:?}",
+                home.node, home.name
+            ));
         }
     }
     // Of what nobody was told, nobody knows; and what was there before us is asked for when somebody wants it.
@@ -146,7 +158,8 @@ fn intents(world: &World, state: &State) -> Vec<String> {
         let Id::Name(method, called) = id else { continue };
         if let Some(made) = &intent.made {
             let made: String = (**made).into();
-            let made = if *method == "CreateVolume" { Id::Volume(made) } else { Id::Snapshot(made) };
+            let made =
+                if *method == "CreateVolume" { Id::Volume(made) } else { Id::Snapshot(made) };
             if driver.is_none_or(|driver| driver.home(&made).is_none()) {
                 wrong.push(format!("{id:?} made {made:?}, which has no home"));
             }
@@ -162,7 +175,10 @@ fn intents(world: &World, state: &State) -> Vec<String> {
             _ => true,
         };
         if !calls.clone().any(not_told) || calls.any(is_ok) {
-            wrong.push(format!("the intent of {id:?} at {} is open, and its outcome was told", intent.node));
+            wrong.push(format!(
+                "the intent of {id:?} at {} is open, and its outcome was told",
+                intent.node
+            ));
         }
     }
     wrong
@@ -193,7 +209,9 @@ pub async fn rebuilt(world: &World) -> Vec<String> {
         .rebuild()
         .await
         .into_iter()
-        .filter_map(|(node, said)| Some(format!("{node} was not asked by the rebuild: {}", said.err()?)))
+        .filter_map(|(node, said)| {
+            Some(format!("{node} was not asked by the rebuild: {}", said.err()?))
+        })
         .collect();
     let found = homes_of(fleet);
     for (id, node) in before.iter().filter(|(id, node)| found.get(id) != Some(node)) {

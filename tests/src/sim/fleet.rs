@@ -132,11 +132,20 @@ struct State {
 
 impl Fleet {
     /// A fleet of this kind, nothing running yet.
-    pub fn new(shape: Shape, dice: Dice, keys: Arc<Keys>, net: Net, trace: Trace, tasks: Tasks) -> Arc<Self> {
+    pub fn new(
+        shape: Shape,
+        dice: Dice,
+        keys: Arc<Keys>,
+        net: Net,
+        trace: Trace,
+        tasks: Tasks,
+    ) -> Arc<Self> {
         let mut drivers: Vec<TestDriver> = Vec::new();
         for (n, node) in (0..).zip(NODES.iter().take(shape.nodes)) {
             let shares = drivers.first().filter(|_| shape.scope == Scope::Shared);
-            drivers.push(shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)));
+            drivers.push(
+                shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)),
+            );
             // Ids are one name space over all nodes, as those of a driver that names volumes by UUID.
             if let Some(driver) = drivers.last().filter(|_| shape.scope == Scope::Node) {
                 driver.count_from((n + 1) * 1000);
@@ -200,8 +209,13 @@ impl Fleet {
         let percent = self.shape.crashes;
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
-        let links = Arc::new(Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer));
-        let front = Front::new(driver_name()?, self.policy(), store.clone(), links.clone(), Arc::default());
+        let links = Arc::new(Links::new(
+            store.clone(),
+            process.tasks.clone(),
+            cloud::lease::answer::answer,
+        ));
+        let front =
+            Front::new(driver_name()?, self.policy(), store.clone(), links.clone(), Arc::default());
         let front = Arc::new(front);
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
@@ -333,7 +347,8 @@ impl Fleet {
         let (near, far, _) = wire(&Plan::default(), [caller, process.end.clone()], &self.tasks);
         let (front, stop) = (front.clone(), fronts.clone());
         fronts.spawn("front connection", async move {
-            let served = serve::serve(far, move |request| front.clone().answer(request), stop.stopped());
+            let served =
+                serve::serve(far, move |request| front.clone().answer(request), stop.stopped());
             tokio::select! {
                 biased;
                 _ = served => {}
@@ -345,8 +360,9 @@ impl Fleet {
 
     /// How many nodes the cloud knows.
     pub fn known(&self) -> usize {
-        let known =
-            |store: &Store| store.read(|state| Some(state.driver(&driver_name().ok()?)?.nodes().len()));
+        let known = |store: &Store| {
+            store.read(|state| Some(state.driver(&driver_name().ok()?)?.nodes().len()))
+        };
         self.lock().cloud.as_ref().and_then(|cloud| known(&cloud.store)).unwrap_or(0)
     }
 

@@ -18,7 +18,8 @@ use tempfile::TempDir;
 pub const WAYS: [&str; 2] = ["cloud.sim:443", "cloud.sim:444"];
 const CLOUD: &str = "cloud.sim";
 /// The nodes of the largest fleet.
-pub const NODES: [&str; 12] = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "n11", "n12"];
+pub const NODES: [&str; 12] =
+    ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "n11", "n12"];
 
 const DAY: Duration = Duration::from_secs(86_400);
 

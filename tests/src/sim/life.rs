@@ -28,7 +28,8 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
         let made = driver.hold(name.clone(), GIB);
         world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
         let volume = Volume { id: made.volume_id, node, size: GIB, ..Volume::default() };
-        let claim = Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
+        let claim =
+            Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
         let at = world.api.change(|objects| {
             objects.claims.push(claim);
             objects.claims.len() - 1
@@ -85,7 +86,8 @@ async fn live_on(world: &World, at: usize, dice: &mut Dice) {
 
 /// Does one thing with a volume.
 fn act(world: &World, at: usize, dice: &mut Dice) {
-    let attached = world.api.read(|objects| objects.attachments.iter().any(|of| of.claim == at && !of.gone));
+    let attached =
+        world.api.read(|objects| objects.attachments.iter().any(|of| of.claim == at && !of.gone));
     match dice.below(8) {
         0..4 if attached => detach(world, at),
         0..4 => {
@@ -109,17 +111,18 @@ fn act(world: &World, at: usize, dice: &mut Dice) {
 
 fn detach(world: &World, at: usize) {
     world.trace.say(format_args!("user: no pod uses claim {at} any more"));
-    let live = world
-        .api
-        .read(|objects| objects.attachments.iter().position(|of| of.claim == at && !of.gone && !of.deleting));
+    let live = world.api.read(|objects| {
+        objects.attachments.iter().position(|of| of.claim == at && !of.gone && !of.deleting)
+    });
     if let Some(live) = live {
         world.api.change_attachment(live, |of| of.deleting = true);
     }
 }
 
 fn unsnapshot(world: &World, at: usize) {
-    let found =
-        world.api.read(|objects| objects.snapshots.iter().position(|of| of.claim == at && !of.deleting));
+    let found = world
+        .api
+        .read(|objects| objects.snapshots.iter().position(|of| of.claim == at && !of.deleting));
     if let Some(found) = found {
         world.trace.say(format_args!("user: snapshot {found} shall go"));
         world.api.change_snapshot(found, |of| of.deleting = true);
@@ -133,7 +136,8 @@ fn delete(world: &World, at: usize) {
 
 /// The end of a run: deletes or keeps what there is.
 pub fn end(world: &World, dice: &mut Dice) {
-    let (claims, snapshots) = world.api.read(|objects| (objects.claims.len(), objects.snapshots.len()));
+    let (claims, snapshots) =
+        world.api.read(|objects| (objects.claims.len(), objects.snapshots.len()));
     for at in 0..snapshots {
         if dice.chance(50) && !world.api.snapshot(at).deleting {
             world.api.change_snapshot(at, |of| of.deleting = true);

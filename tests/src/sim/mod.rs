@@ -79,7 +79,8 @@ pub struct Outcome {
 /// The run could not be set up.
 pub fn run(seed: u64, keys: &Arc<Keys>, watch: impl FnOnce(Trace)) -> anyhow::Result<Outcome> {
     panics::catch();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let mut outcome = runtime.block_on(async {
         let trace = Trace::begin();
         watch(trace.clone());
@@ -98,7 +99,8 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let shape = shape(&mut dice);
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
-    let fleet = Fleet::new(shape, Dice::new(seed, "fleet"), keys, net, trace.clone(), tasks.clone());
+    let fleet =
+        Fleet::new(shape, Dice::new(seed, "fleet"), keys, net, trace.clone(), tasks.clone());
     prepare(&fleet, &mut dice);
     let world = world(seed, &fleet, &mut dice, &trace);
     fleet.start_all()?;
@@ -106,7 +108,8 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     for (kind, kill) in KINDS.into_iter().zip(&sidecars) {
         tasks.spawn_until_stop("sidecar", model::keep(kind, world.clone(), kill.clone()));
     }
-    let mut chaos = Chaos::draw(&mut dice, life::SPAN, fleet.clone(), sidecars, trace.clone(), tasks.clone());
+    let mut chaos =
+        Chaos::draw(&mut dice, life::SPAN, fleet.clone(), sidecars, trace.clone(), tasks.clone());
     let lives = tasks.child();
     world.odd.set(dice.chance(60));
     let begun = Instant::now();

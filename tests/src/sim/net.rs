@@ -94,7 +94,8 @@ impl Net {
         let plan = self.lock().plan();
         tokio::time::sleep(plan.delay * 2).await;
         let mut inner = self.lock();
-        let Some((door, cloud)) = inner.door.clone().filter(|(_, cloud)| !cloud.is_cancelled()) else {
+        let Some((door, cloud)) = inner.door.clone().filter(|(_, cloud)| !cloud.is_cancelled())
+        else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         if owner.is_cancelled() {
@@ -116,7 +117,8 @@ impl Net {
     /// Lets something happen to all connections of a node.
     pub fn suffer(&self, node: usize, way: Way, mishap: Mishap) {
         let mut inner = self.lock();
-        let wires: Vec<_> = inner.wires.iter().filter(|(of, wire)| *of == node && !wire.is_over()).collect();
+        let wires: Vec<_> =
+            inner.wires.iter().filter(|(of, wire)| *of == node && !wire.is_over()).collect();
         self.trace.say(format_args!(
             "net: {mishap:?} {way:?} for n{} ({} connections)",
             node + 1,
@@ -131,7 +133,8 @@ impl Net {
 
     /// Keeps a node from dialing some addresses for a while.
     pub fn cut_off(&self, node: usize, ways: &[&str], away: Away, time: Duration) {
-        self.trace.say(format_args!("net: n{} cannot dial {ways:?} for {time:?}: {away:?}", node + 1));
+        self.trace
+            .say(format_args!("net: n{} cannot dial {ways:?} for {time:?}: {away:?}", node + 1));
         let mut inner = self.lock();
         for way in ways {
             inner.away.insert((node, (*way).to_owned()), (away, Instant::now() + time));

@@ -81,11 +81,16 @@ pub fn wire(
     let (near, near_inner) = tokio::io::duplex(BUFFER);
     let (far, far_inner) = tokio::io::duplex(BUFFER);
     let lane = |way| {
-        let mishap = plan.mishap.filter(|(at, ..)| *at == way).map(|(_, after, mishap)| (after, mishap));
+        let mishap =
+            plan.mishap.filter(|(at, ..)| *at == way).map(|(_, after, mishap)| (after, mishap));
         Mutex::new(Lane { mishap, ..Lane::default() })
     };
-    let wire =
-        Wire { cut: CancellationToken::new(), up: lane(Way::Up), down: lane(Way::Down), delay: plan.delay };
+    let wire = Wire {
+        cut: CancellationToken::new(),
+        up: lane(Way::Up),
+        down: lane(Way::Down),
+        delay: plan.delay,
+    };
     let wire = Arc::new(wire);
     let (near_read, near_write) = tokio::io::split(near_inner);
     let (far_read, far_write) = tokio::io::split(far_inner);
@@ -123,7 +128,9 @@ impl Wire {
             Mishap::Cut => self.cut.cancel(),
             Mishap::Stall(time) => self.lane(way).stalled_until = Some(Instant::now() + time),
             Mishap::Dead => self.lane(way).dead = true,
-            Mishap::BothDead => [Way::Up, Way::Down].into_iter().for_each(|way| self.lane(way).dead = true),
+            Mishap::BothDead => {
+                [Way::Up, Way::Down].into_iter().for_each(|way| self.lane(way).dead = true)
+            }
         }
     }
 
@@ -164,7 +171,12 @@ impl Wire {
         if matches!(mishap, Mishap::Stall(_)) { Passage::Whole } else { Passage::Nothing }
     }
 
-    async fn carry(&self, way: Way, mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>) {
+    async fn carry(
+        &self,
+        way: Way,
+        mut from: ReadHalf<DuplexStream>,
+        mut to: WriteHalf<DuplexStream>,
+    ) {
         let mut on_the_way = VecDeque::<(Instant, Bytes)>::new();
         let mut chunk = vec![0; 8 * 1024];
         let mut ended = false;

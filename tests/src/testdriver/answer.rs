@@ -18,7 +18,9 @@ use super::record::Ticket;
 
 fn with_body(content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
@@ -41,8 +43,10 @@ pub(super) fn raw(message: &Bytes, headers: HeaderMap, trailers: HeaderMap) -> R
     let mut ends = HeaderMap::new();
     ends.insert("grpc-status", HeaderValue::from_static("0"));
     ends.extend(trailers);
-    let frames: [Result<_, Status>; 2] = [Ok(Frame::data(frame(message))), Ok(Frame::trailers(ends))];
-    let mut response = with_body("application/grpc", Body::new(StreamBody::new(stream::iter(frames))));
+    let frames: [Result<_, Status>; 2] =
+        [Ok(Frame::data(frame(message))), Ok(Frame::trailers(ends))];
+    let mut response =
+        with_body("application/grpc", Body::new(StreamBody::new(stream::iter(frames))));
     response.headers_mut().extend(headers);
     response
 }
@@ -82,7 +86,10 @@ pub(super) async fn without_status(response: Response<Body>) -> Response<Body> {
 }
 
 /// The same answer, whose connection breaks when half of the body is sent.
-pub(super) async fn half_of(response: Response<Body>, connection: CancellationToken) -> Response<Body> {
+pub(super) async fn half_of(
+    response: Response<Body>,
+    connection: CancellationToken,
+) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     head.extensions.insert(Open);
     let mut data = data_of(body).await;
@@ -140,7 +147,9 @@ impl HttpBody for Watched {
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
         match &polled {
             Poll::Ready(None) => self.ticket.finish(Some(Code::Ok)),
-            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => self.ticket.finish(Some(Code::Ok)),
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
+                self.ticket.finish(Some(Code::Ok))
+            }
             _ => {}
         }
         polled

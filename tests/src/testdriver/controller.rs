@@ -39,7 +39,9 @@ fn publish(
     let id = &held.volume.volume_id;
     match held.published.get(node) {
         Some(have) if *have != wanted => {
-            return Err(Status::already_exists(format!("{id} is published to {node} in another way")));
+            return Err(Status::already_exists(format!(
+                "{id} is published to {node} in another way"
+            )));
         }
         Some(_) => {}
         None if single_node(&wanted.capability) && !held.published.is_empty() => {
@@ -53,7 +55,10 @@ fn publish(
 
 #[tonic::async_trait]
 impl Controller for Core {
-    async fn create_volume(&self, request: Request<CreateVolumeRequest>) -> Answer<CreateVolumeResponse> {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Answer<CreateVolumeResponse> {
         let request = request.into_inner();
         require(&request.name, "name")?;
         if request.volume_capabilities.is_empty() {
@@ -62,7 +67,10 @@ impl Controller for Core {
         self.with(|store| Ok(CreateVolumeResponse { volume: Some(store.create_volume(request)?) }))
     }
 
-    async fn delete_volume(&self, request: Request<DeleteVolumeRequest>) -> Answer<DeleteVolumeResponse> {
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Answer<DeleteVolumeResponse> {
         let id = request.into_inner().volume_id;
         require(&id, "volume_id")?;
         self.with(|store| {
@@ -102,7 +110,8 @@ impl Controller for Core {
         self.with(|store| {
             // An unknown volume is as good as an unpublished one.
             if let Ok(held) = store.volume(&request.volume_id) {
-                held.published.retain(|node, _| !request.node_id.is_empty() && *node != request.node_id);
+                held.published
+                    .retain(|node, _| !request.node_id.is_empty() && *node != request.node_id);
             }
             Ok(ControllerUnpublishVolumeResponse {})
         })
@@ -124,11 +133,17 @@ impl Controller for Core {
                 parameters: request.parameters,
                 mutable_parameters: request.mutable_parameters,
             };
-            Ok(ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
+            Ok(ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(confirmed),
+                message: String::new(),
+            })
         })
     }
 
-    async fn list_volumes(&self, request: Request<ListVolumesRequest>) -> Answer<ListVolumesResponse> {
+    async fn list_volumes(
+        &self,
+        request: Request<ListVolumesRequest>,
+    ) -> Answer<ListVolumesResponse> {
         use list_volumes_response::{Entry, VolumeStatus};
         let request = request.into_inner();
         self.with(|store| {
@@ -148,7 +163,8 @@ impl Controller for Core {
     ) -> Answer<ControllerListVolumeHealthResponse> {
         let request = request.into_inner();
         self.with(|store| {
-            let all = store.volumes.iter().map(|(n, held)| (*n, healthy(held.volume.volume_id.clone())));
+            let all =
+                store.volumes.iter().map(|(n, held)| (*n, healthy(held.volume.volume_id.clone())));
             let (entries, next_token) = page(all, request.max_entries, &request.starting_token)?;
             Ok(ControllerListVolumeHealthResponse { entries, next_token })
         })
@@ -184,7 +200,8 @@ impl Controller for Core {
         // All that CSI defines: the numbers 1 to 17 but for the reserved one.
         let kinds = (1..=17).filter_map(|n| rpc::Type::try_from(n).ok());
         let rpcs = kinds.map(|kind| Type::Rpc(Rpc { r#type: kind.into() }));
-        let capabilities = rpcs.map(|rpc| ControllerServiceCapability { r#type: Some(rpc) }).collect();
+        let capabilities =
+            rpcs.map(|rpc| ControllerServiceCapability { r#type: Some(rpc) }).collect();
         Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities }))
     }
 
@@ -195,7 +212,9 @@ impl Controller for Core {
         let request = request.into_inner();
         require(&request.name, "name")?;
         require(&request.source_volume_id, "source_volume_id")?;
-        self.with(|store| Ok(CreateSnapshotResponse { snapshot: Some(store.create_snapshot(request)?) }))
+        self.with(|store| {
+            Ok(CreateSnapshotResponse { snapshot: Some(store.create_snapshot(request)?) })
+        })
     }
 
     async fn delete_snapshot(
@@ -213,7 +232,10 @@ impl Controller for Core {
         })
     }
 
-    async fn list_snapshots(&self, request: Request<ListSnapshotsRequest>) -> Answer<ListSnapshotsResponse> {
+    async fn list_snapshots(
+        &self,
+        request: Request<ListSnapshotsRequest>,
+    ) -> Answer<ListSnapshotsResponse> {
         use list_snapshots_response::Entry;
         let request = request.into_inner();
         let wanted = |snapshot: &Snapshot| {
@@ -223,13 +245,17 @@ impl Controller for Core {
         };
         self.with(|store| {
             let all = store.snapshots.iter().filter(|(_, (_, snapshot))| wanted(snapshot));
-            let all = all.map(|(n, (_, snapshot))| (*n, Entry { snapshot: Some(snapshot.clone()) }));
+            let all =
+                all.map(|(n, (_, snapshot))| (*n, Entry { snapshot: Some(snapshot.clone()) }));
             let (entries, next_token) = page(all, request.max_entries, &request.starting_token)?;
             Ok(ListSnapshotsResponse { entries, next_token })
         })
     }
 
-    async fn get_snapshot(&self, request: Request<GetSnapshotRequest>) -> Answer<GetSnapshotResponse> {
+    async fn get_snapshot(
+        &self,
+        request: Request<GetSnapshotRequest>,
+    ) -> Answer<GetSnapshotResponse> {
         self.with(|store| {
             let snapshot = store.snapshot(&request.get_ref().snapshot_id)?.clone();
             Ok(GetSnapshotResponse { snapshot: Some(snapshot) })
@@ -251,7 +277,10 @@ impl Controller for Core {
                 return Err(Status::out_of_range("no size lies in this capacity range"));
             }
             volume.capacity_bytes = size;
-            Ok(ControllerExpandVolumeResponse { capacity_bytes: size, node_expansion_required: true })
+            Ok(ControllerExpandVolumeResponse {
+                capacity_bytes: size,
+                node_expansion_required: true,
+            })
         })
     }
 
@@ -263,7 +292,10 @@ impl Controller for Core {
         self.with(|store| {
             let held = store.volume(&request.get_ref().volume_id)?;
             let status = VolumeStatus { published_node_ids: nodes_of(held) };
-            Ok(ControllerGetVolumeResponse { volume: Some(held.volume.clone()), status: Some(status) })
+            Ok(ControllerGetVolumeResponse {
+                volume: Some(held.volume.clone()),
+                status: Some(status),
+            })
         })
     }
 

@@ -103,8 +103,11 @@ impl Core {
         match method {
             "CreateVolume" => CreateVolumeRequest::decode(message.clone())
                 .is_ok_and(|request| store.volumes.values().any(|held| held.name == request.name)),
-            "CreateSnapshot" => CreateSnapshotRequest::decode(message.clone())
-                .is_ok_and(|request| store.snapshots.values().any(|(name, _)| *name == request.name)),
+            "CreateSnapshot" => {
+                CreateSnapshotRequest::decode(message.clone()).is_ok_and(|request| {
+                    store.snapshots.values().any(|(name, _)| *name == request.name)
+                })
+            }
             _ => false,
         }
     }
@@ -120,5 +123,9 @@ pub(super) type Answer<T> = Result<tonic::Response<T>, Status>;
 
 /// Refuses an empty field that CSI requires.
 pub(super) fn require(value: &str, field: &str) -> Result<(), Status> {
-    if value.is_empty() { Err(Status::invalid_argument(format!("{field} is required"))) } else { Ok(()) }
+    if value.is_empty() {
+        Err(Status::invalid_argument(format!("{field} is required")))
+    } else {
+        Ok(())
+    }
 }

@@ -158,7 +158,11 @@ impl Gate {
         if came {
             return Ok(());
         }
-        Err(WaitError { wanted: n, method: "calls at the gate".to_owned(), came: self.arrived().to_string() })
+        Err(WaitError {
+            wanted: n,
+            method: "calls at the gate".to_owned(),
+            came: self.arrived().to_string(),
+        })
     }
 
     pub(super) async fn pass(&self) {

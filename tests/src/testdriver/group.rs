@@ -6,10 +6,11 @@ use proto::csi::group_controller_server::GroupController;
 use proto::csi::group_controller_service_capability::{Rpc, Type, rpc};
 use proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use proto::csi::{
-    BlockMetadata, BlockMetadataType, CreateVolumeGroupSnapshotRequest, CreateVolumeGroupSnapshotResponse,
-    DeleteVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotResponse, GetMetadataAllocatedRequest,
-    GetMetadataAllocatedResponse, GetMetadataDeltaRequest, GetMetadataDeltaResponse,
-    GetVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotResponse, GroupControllerGetCapabilitiesRequest,
+    BlockMetadata, BlockMetadataType, CreateVolumeGroupSnapshotRequest,
+    CreateVolumeGroupSnapshotResponse, DeleteVolumeGroupSnapshotRequest,
+    DeleteVolumeGroupSnapshotResponse, GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
+    GetMetadataDeltaRequest, GetMetadataDeltaResponse, GetVolumeGroupSnapshotRequest,
+    GetVolumeGroupSnapshotResponse, GroupControllerGetCapabilitiesRequest,
     GroupControllerGetCapabilitiesResponse, GroupControllerServiceCapability,
 };
 use tokio_stream::Iter;
@@ -78,7 +79,12 @@ const PER_MESSAGE: usize = 4;
 type Stream<T> = Iter<IntoIter<Result<T, Status>>>;
 
 /// The blocks from `from` on, `step` blocks apart, in the messages' portions.
-fn blocks(size: i64, step: i64, from: i64, max_results: i32) -> Result<Vec<Vec<BlockMetadata>>, Status> {
+fn blocks(
+    size: i64,
+    step: i64,
+    from: i64,
+    max_results: i32,
+) -> Result<Vec<Vec<BlockMetadata>>, Status> {
     if !(0..size).contains(&from) {
         return Err(Status::out_of_range("starting_offset lies outside of the volume"));
     }

@@ -230,7 +230,11 @@ impl TestDriver {
         let mut store = lock(&self.core.store);
         for n in 0..volumes {
             let volume_context = [("padding".to_owned(), "x".repeat(bytes_each))].into();
-            let volume = proto::csi::Volume { capacity_bytes: 1 << 20, volume_context, ..Default::default() };
+            let volume = proto::csi::Volume {
+                capacity_bytes: 1 << 20,
+                volume_context,
+                ..Default::default()
+            };
             store.add(format!("fill-{n}"), volume);
         }
     }
@@ -250,7 +254,11 @@ impl TestDriver {
     pub fn named_volumes(&self) -> Vec<(String, proto::csi::Volume, Vec<String>)> {
         let store = lock(&self.core.store);
         let nodes = |held: &store::Held| held.published.keys().cloned().collect();
-        store.volumes.values().map(|held| (held.name.clone(), held.volume.clone(), nodes(held))).collect()
+        store
+            .volumes
+            .values()
+            .map(|held| (held.name.clone(), held.volume.clone(), nodes(held)))
+            .collect()
     }
 
     /// The snapshots with the names they were created under; those of a group have none.

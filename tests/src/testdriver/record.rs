@@ -74,7 +74,8 @@ impl Entry {
             1 => Outcome::Finished,
             _ => Outcome::Dropped,
         };
-        let (path, message, headers) = (self.path.clone(), self.message.clone(), self.headers.clone());
+        let (path, message, headers) =
+            (self.path.clone(), self.message.clone(), self.headers.clone());
         Received { path, message, headers, at: self.at, outcome, ended: *lock(&self.ended) }
     }
 }
@@ -91,10 +92,21 @@ impl Log {
         Self { entries: Mutex::default(), changes: watch::Sender::new(0) }
     }
 
-    pub(super) fn arrive(self: &Arc<Self>, path: String, message: Bytes, headers: HeaderMap) -> Ticket {
+    pub(super) fn arrive(
+        self: &Arc<Self>,
+        path: String,
+        message: Bytes,
+        headers: HeaderMap,
+    ) -> Ticket {
         let outcome = AtomicU8::new(0);
-        let entry =
-            Arc::new(Entry { path, message, headers, at: Instant::now(), outcome, ended: Mutex::default() });
+        let entry = Arc::new(Entry {
+            path,
+            message,
+            headers,
+            at: Instant::now(),
+            outcome,
+            ended: Mutex::default(),
+        });
         lock(&self.entries).push(Arc::clone(&entry));
         self.changed();
         Ticket { entry, log: Arc::clone(self) }
@@ -138,7 +150,12 @@ impl Ticket {
 
     fn end(&self, outcome: u8, code: Option<Code>) {
         // Only the first ending counts.
-        if self.entry.outcome.compare_exchange(0, outcome, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self
+            .entry
+            .outcome
+            .compare_exchange(0, outcome, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
             *lock(&self.entry.ended) = Some((Instant::now(), code));
             self.log.changed();
         }

@@ -40,7 +40,9 @@ impl Routes {
             identity: csi::identity_server::IdentityServer::from_arc(Arc::clone(&core)),
             controller: csi::controller_server::ControllerServer::from_arc(Arc::clone(&core)),
             group: csi::group_controller_server::GroupControllerServer::from_arc(Arc::clone(&core)),
-            metadata: csi::snapshot_metadata_server::SnapshotMetadataServer::from_arc(Arc::clone(&core)),
+            metadata: csi::snapshot_metadata_server::SnapshotMetadataServer::from_arc(Arc::clone(
+                &core,
+            )),
             node: csi::node_server::NodeServer::from_arc(Arc::clone(&core)),
             core,
         }
@@ -78,8 +80,8 @@ impl Routes {
         let path = head.uri.path().to_owned();
         let method = record::method_of(&path);
         let recording = self.core.recording.load(Ordering::Relaxed);
-        let ticket =
-            recording.then(|| self.core.log.arrive(path.clone(), message.clone(), head.headers.clone()));
+        let ticket = recording
+            .then(|| self.core.log.arrive(path.clone(), message.clone(), head.headers.clone()));
         let response = self.checked(method, &message, (head, framed), &connection).await;
         let Some(ticket) = ticket else {
             return response;
@@ -124,10 +126,14 @@ impl Routes {
             Fault::Gate(gate) => gate.pass().await,
             Fault::Error { code, message } => return Status::new(code, message).into_http(),
             Fault::Status(status) => return status.into_http(),
-            Fault::Raw { message, headers, trailers } => return answer::raw(&message, headers, trailers),
+            Fault::Raw { message, headers, trailers } => {
+                return answer::raw(&message, headers, trailers);
+            }
             Fault::NotGrpc => return answer::not_grpc(),
             Fault::NoStatus => return answer::without_status(self.work(request).await).await,
-            Fault::DieInBody => return answer::half_of(self.work(request).await, connection.clone()).await,
+            Fault::DieInBody => {
+                return answer::half_of(self.work(request).await, connection.clone()).await;
+            }
             Fault::Die => return die(connection).await,
             Fault::DieAfterWork => {
                 // Dropped unsent.
@@ -176,7 +182,8 @@ impl Routes {
         B::Error: Into<StdError> + Send + 'static,
     {
         let path = request.uri().path();
-        let Some((service, method)) = path.strip_prefix("/csi.v1.").and_then(|rest| rest.split_once('/'))
+        let Some((service, method)) =
+            path.strip_prefix("/csi.v1.").and_then(|rest| rest.split_once('/'))
         else {
             return Status::unimplemented("").into_http();
         };
@@ -199,7 +206,9 @@ impl Routes {
 
 async fn echo<B: HttpBody<Data = Bytes>>(request: Request<B>) -> Response<Body> {
     match request.into_body().collect().await {
-        Ok(body) => answer::raw(&answer::unframe(&body.to_bytes()), HeaderMap::new(), HeaderMap::new()),
+        Ok(body) => {
+            answer::raw(&answer::unframe(&body.to_bytes()), HeaderMap::new(), HeaderMap::new())
+        }
         Err(_) => Status::cancelled("the request broke off").into_http(),
     }
 }

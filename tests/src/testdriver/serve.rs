@@ -75,11 +75,17 @@ pub(super) fn start(core: &Arc<Core>) -> Running {
     Running { stop, tasks, routes: Arc::new(Routes::new(Arc::clone(core))) }
 }
 
-async fn accept(listener: UnixListener, routes: Arc<Routes>, stop: CancellationToken, tasks: TaskTracker) {
+async fn accept(
+    listener: UnixListener,
+    routes: Arc<Routes>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let connection = connection(stream, Arc::clone(&routes), stop.child_token(), tasks.clone());
+                let connection =
+                    connection(stream, Arc::clone(&routes), stop.child_token(), tasks.clone());
                 tasks.spawn(connection);
             }
             // Out of file descriptors, most likely: give the others time to end.
@@ -88,8 +94,12 @@ async fn accept(listener: UnixListener, routes: Arc<Routes>, stop: CancellationT
     }
 }
 
-async fn connection<I>(stream: I, routes: Arc<Routes>, broken: CancellationToken, tasks: TaskTracker)
-where
+async fn connection<I>(
+    stream: I,
+    routes: Arc<Routes>,
+    broken: CancellationToken,
+    tasks: TaskTracker,
+) where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     // Two tokens, because the order matters: were a call dropped before its connection is gone, the caller would

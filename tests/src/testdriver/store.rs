@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::SystemTime;
 
 use proto::csi::{
-    CapacityRange, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, Snapshot,
-    Topology, Volume, VolumeCapability, VolumeContentSource, VolumeGroupSnapshot, volume_capability,
-    volume_content_source,
+    CapacityRange, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, CreateVolumeRequest,
+    Snapshot, Topology, Volume, VolumeCapability, VolumeContentSource, VolumeGroupSnapshot,
+    volume_capability, volume_content_source,
 };
 use tonic::Status;
 
@@ -65,8 +65,12 @@ pub(super) fn fits(size: i64, range: Option<&CapacityRange>) -> bool {
 /// Whether the mode allows only one node at a time.
 pub(super) fn single_node(capability: &VolumeCapability) -> bool {
     use volume_capability::access_mode::Mode;
-    let mode = capability.access_mode.as_ref().map_or(Mode::Unknown, volume_capability::AccessMode::mode);
-    !matches!(mode, Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter)
+    let mode =
+        capability.access_mode.as_ref().map_or(Mode::Unknown, volume_capability::AccessMode::mode);
+    !matches!(
+        mode,
+        Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter
+    )
 }
 
 impl Store {
@@ -77,7 +81,9 @@ impl Store {
 
     pub(super) fn volume(&mut self, id: &str) -> Result<&mut Held, Status> {
         super::core::require(id, "volume_id")?;
-        number("vol", id).and_then(|n| self.volumes.get_mut(&n)).ok_or_else(|| missing("volume", id))
+        number("vol", id)
+            .and_then(|n| self.volumes.get_mut(&n))
+            .ok_or_else(|| missing("volume", id))
     }
 
     pub(super) fn snapshot(&self, id: &str) -> Result<&Snapshot, Status> {
@@ -107,7 +113,10 @@ impl Store {
             if same && fits(held.volume.capacity_bytes, range) {
                 return Ok(held.volume.clone());
             }
-            return Err(Status::already_exists(format!("volume {} exists and is different", request.name)));
+            return Err(Status::already_exists(format!(
+                "volume {} exists and is different",
+                request.name
+            )));
         }
         let source_size = self.source_size(request.volume_content_source.as_ref())?;
         let size = match range {
@@ -157,13 +166,21 @@ impl Store {
         snapshot
     }
 
-    pub(super) fn create_snapshot(&mut self, request: CreateSnapshotRequest) -> Result<Snapshot, Status> {
-        if let Some((_, found)) = self.snapshots.values_mut().find(|(name, _)| *name == request.name) {
+    pub(super) fn create_snapshot(
+        &mut self,
+        request: CreateSnapshotRequest,
+    ) -> Result<Snapshot, Status> {
+        if let Some((_, found)) =
+            self.snapshots.values_mut().find(|(name, _)| *name == request.name)
+        {
             if found.source_volume_id == request.source_volume_id {
                 found.ready_to_use = true;
                 return Ok(found.clone());
             }
-            return Err(Status::already_exists(format!("snapshot {} is of another volume", request.name)));
+            return Err(Status::already_exists(format!(
+                "snapshot {} is of another volume",
+                request.name
+            )));
         }
         let volume = self.volume(&request.source_volume_id)?.volume.clone();
         Ok(self.new_snapshot(request.name, &volume, ""))
@@ -190,10 +207,15 @@ impl Store {
         let n = self.new_number();
         let id = format!("group-{n}");
         // No caller can name a snapshot of a group, so these have no name to be idempotent by.
-        let snapshots = volumes.iter().map(|volume| self.new_snapshot(String::new(), volume, &id)).collect();
+        let snapshots =
+            volumes.iter().map(|volume| self.new_snapshot(String::new(), volume, &id)).collect();
         let creation_time = Some(SystemTime::now().into());
-        let group =
-            VolumeGroupSnapshot { group_snapshot_id: id, snapshots, creation_time, ready_to_use: true };
+        let group = VolumeGroupSnapshot {
+            group_snapshot_id: id,
+            snapshots,
+            creation_time,
+            ready_to_use: true,
+        };
         self.groups.insert(n, (request.name, group.clone()));
         Ok(group)
     }

@@ -7,7 +7,9 @@ use http::{HeaderMap, HeaderValue};
 use proto::csi::controller_client::ControllerClient;
 use proto::csi::identity_client::IdentityClient;
 use proto::csi::node_client::NodeClient;
-use proto::csi::{ControllerGetVolumeRequest, ListVolumesRequest, NodePublishVolumeRequest, ProbeRequest};
+use proto::csi::{
+    ControllerGetVolumeRequest, ListVolumesRequest, NodePublishVolumeRequest, ProbeRequest,
+};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -215,8 +217,10 @@ async fn raw_answers_come_byte_by_byte() {
     let bench = Bench::new();
     for size in [0, 1, 64 << 10, 3_900_000] {
         let message = Bytes::from(vec![7; size]);
-        let headers = HeaderMap::from_iter([("x-head".parse().unwrap(), HeaderValue::from_static("h"))]);
-        let trailers = HeaderMap::from_iter([("x-tail".parse().unwrap(), HeaderValue::from_static("t"))]);
+        let headers =
+            HeaderMap::from_iter([("x-head".parse().unwrap(), HeaderValue::from_static("h"))]);
+        let trailers =
+            HeaderMap::from_iter([("x-tail".parse().unwrap(), HeaderValue::from_static("t"))]);
         bench.driver.inject(
             "Probe",
             Fault::Raw { message: message.clone(), headers, trailers },
@@ -263,7 +267,8 @@ async fn overlapping_calls_are_refused_unless_switched_off() {
     let refused = publishing(channel.clone(), "vol-1").await.unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
     let mut c = ControllerClient::new(channel.clone());
-    let other = c.controller_get_volume(ControllerGetVolumeRequest { volume_id: "vol-1".into() }).await;
+    let other =
+        c.controller_get_volume(ControllerGetVolumeRequest { volume_id: "vol-1".into() }).await;
     assert_eq!(other.map(drop).unwrap_err().code(), Code::Aborted);
     assert_eq!(bench.driver.overlaps().len(), 2, "{:?}", bench.driver.overlaps());
     bench.driver.refuse_overlaps(false);
@@ -281,8 +286,9 @@ async fn creations_overlap_by_name() {
     bench.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::All);
     let channel = bench.channel().await;
     let mut c = ControllerClient::new(channel.clone());
-    let first = tokio::runtime::Handle::current()
-        .spawn(async move { ControllerClient::new(channel).create_volume(create("a")).await.map(drop) });
+    let first = tokio::runtime::Handle::current().spawn(async move {
+        ControllerClient::new(channel).create_volume(create("a")).await.map(drop)
+    });
     gate.wait_for(1).await.unwrap();
     assert_eq!(c.create_volume(create("a")).await.map(drop).unwrap_err().code(), Code::Aborted);
     gate.open();

@@ -137,8 +137,11 @@ async fn creations_are_idempotent_by_name() {
     let bigger = CreateVolumeRequest { capacity_range: range(1 << 40), ..create("a") };
     assert_eq!(code(c.create_volume(bigger).await), Code::AlreadyExists);
 
-    let request =
-        || CreateSnapshotRequest { source_volume_id: "vol-1".into(), name: "s".into(), ..Default::default() };
+    let request = || CreateSnapshotRequest {
+        source_volume_id: "vol-1".into(),
+        name: "s".into(),
+        ..Default::default()
+    };
     let first = c.create_snapshot(request()).await.unwrap().into_inner().snapshot.unwrap();
     let again = c.create_snapshot(request()).await.unwrap().into_inner().snapshot.unwrap();
     assert!(first == again && first.snapshot_id == "snap-2");
@@ -151,8 +154,11 @@ async fn a_group_snapshot_is_kept_and_deleted_as_one() {
     let mut g = GroupControllerClient::new(bench.channel().await);
     let mut c = ControllerClient::new(bench.channel().await);
     let source_volume_ids = vec!["vol-1".to_owned(), "vol-2".to_owned()];
-    let request =
-        CreateVolumeGroupSnapshotRequest { name: "g".into(), source_volume_ids, ..Default::default() };
+    let request = CreateVolumeGroupSnapshotRequest {
+        name: "g".into(),
+        source_volume_ids,
+        ..Default::default()
+    };
     let made = g.create_volume_group_snapshot(request.clone()).await.unwrap().into_inner();
     let again = g.create_volume_group_snapshot(request).await.unwrap().into_inner();
     assert!(made == again);
@@ -160,7 +166,10 @@ async fn a_group_snapshot_is_kept_and_deleted_as_one() {
     assert_eq!((group.group_snapshot_id.as_str(), group.snapshots.len()), ("group-3", 2));
     let one = DeleteSnapshotRequest { snapshot_id: "snap-4".into(), ..Default::default() };
     assert_eq!(code(c.delete_snapshot(one).await), Code::InvalidArgument);
-    let all = DeleteVolumeGroupSnapshotRequest { group_snapshot_id: "group-3".into(), ..Default::default() };
+    let all = DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: "group-3".into(),
+        ..Default::default()
+    };
     g.delete_volume_group_snapshot(all).await.unwrap();
     let left = c.list_snapshots(ListSnapshotsRequest::default()).await.unwrap().into_inner();
     assert!(left.entries.is_empty());
@@ -171,12 +180,18 @@ async fn metadata_streams_come_in_portions() {
     let bench = Bench::new();
     let mut c = ControllerClient::new(bench.channel().await);
     c.create_volume(create("a")).await.unwrap();
-    let request =
-        CreateSnapshotRequest { source_volume_id: "vol-1".into(), name: "s".into(), ..Default::default() };
+    let request = CreateSnapshotRequest {
+        source_volume_id: "vol-1".into(),
+        name: "s".into(),
+        ..Default::default()
+    };
     c.create_snapshot(request).await.unwrap();
     let mut m = SnapshotMetadataClient::new(bench.channel().await);
-    let request =
-        GetMetadataAllocatedRequest { snapshot_id: "snap-2".into(), max_results: 5, ..Default::default() };
+    let request = GetMetadataAllocatedRequest {
+        snapshot_id: "snap-2".into(),
+        max_results: 5,
+        ..Default::default()
+    };
     let mut stream = m.get_metadata_allocated(request).await.unwrap().into_inner();
     let mut sizes = Vec::new();
     while let Some(message) = stream.message().await.unwrap() {
@@ -240,17 +255,23 @@ async fn name_topology_and_services_can_be_set() {
     let bench = Bench::new();
     let mut i = IdentityClient::new(bench.channel().await);
     bench.driver.set_name("wrong.example");
-    assert_eq!(i.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner().name, "wrong.example");
+    assert_eq!(
+        i.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner().name,
+        "wrong.example"
+    );
     let mut n = NodeClient::new(bench.channel().await);
     let info = n.node_get_info(NodeGetInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.accessible_topology.unwrap().segments.get(TOPOLOGY_KEY).unwrap(), "node-a");
 
-    let before = i.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap().into_inner();
+    let before =
+        i.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap().into_inner();
     bench.driver.offer(Optional::GroupController, false);
-    let after = i.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap().into_inner();
+    let after =
+        i.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap().into_inner();
     assert_eq!(after.capabilities.len() + 1, before.capabilities.len());
     let mut g = GroupControllerClient::new(bench.channel().await);
-    let answer = g.group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest {}).await;
+    let answer =
+        g.group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest {}).await;
     assert_eq!(code(answer), Code::Unimplemented);
 }
 

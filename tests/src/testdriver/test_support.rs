@@ -44,7 +44,10 @@ impl tonic::codegen::Service<http::Uri> for Connector {
     type Error = std::io::Error;
     type Future = tonic::codegen::BoxFuture<Self::Response, Self::Error>;
 
-    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
         std::task::Poll::Ready(Ok(()))
     }
 

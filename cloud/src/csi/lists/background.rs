@@ -52,7 +52,8 @@ impl Lists {
             let at = store.read(|state| state.driver(&asker.driver)?.at(node).cloned());
             let (Some(at), Some(link)) = (at, asker.links().now(node)) else { continue };
             let mut kinds = [Kind::Volumes, Kind::Snapshots].into_iter();
-            let unknown = |kind: &Kind| !self.refresher.is_known(node, *kind, &at) && kind.is_listed(&at);
+            let unknown =
+                |kind: &Kind| !self.refresher.is_known(node, *kind, &at) && kind.is_listed(&at);
             if let Some(kind) = kinds.find(unknown) {
                 tried.insert(node.clone(), (Arc::downgrade(&link), Instant::now()));
                 drop(self.ask(node, kind, &Secrets::new()));
@@ -81,7 +82,11 @@ impl Lists {
         rebuilt
     }
 
-    async fn rebuilt(&self, volumes: Answer<Outcome>, snapshots: Answer<Outcome>) -> Result<usize, String> {
+    async fn rebuilt(
+        &self,
+        volumes: Answer<Outcome>,
+        snapshots: Answer<Outcome>,
+    ) -> Result<usize, String> {
         let mut total = 0;
         for answer in [volumes, snapshots] {
             match wait(answer, Instant::now() + LONGEST * 3).await {

@@ -76,14 +76,17 @@ impl HealthList<'_> {
         let mut nodes = self.nodes.clone();
         nodes.retain(|node| node.as_str() >= from.node.as_str() && links.now(node).is_some());
         let end = Instant::now() + LONGEST;
-        let end = call.deadline.map_or(end, |deadline| end.min(deadline - (deadline - Instant::now()) / 2));
+        let end = call
+            .deadline
+            .map_or(end, |deadline| end.min(deadline - (deadline - Instant::now()) / 2));
         let max_entries = i32::try_from(most).unwrap_or(i32::MAX);
         let request = csi::ControllerListVolumeHealthRequest { max_entries, ..request };
         let mut pages = stream::iter(nodes)
             .map(|node| {
                 let starting_token =
                     if node.as_str() == from.node { from.token.clone() } else { String::new() };
-                let request = csi::ControllerListVolumeHealthRequest { starting_token, ..request.clone() };
+                let request =
+                    csi::ControllerListVolumeHealthRequest { starting_token, ..request.clone() };
                 async { (self.health_of(&node, request).await, node) }
             })
             .buffered(AT_ONCE);
@@ -121,7 +124,12 @@ impl HealthList<'_> {
     }
 
     /// A node's page; an empty one of a node that does not answer.
-    fn read(&self, page: Result<Page, QueryError>, node: &NodeName, continued: bool) -> Result<Page, Error> {
+    fn read(
+        &self,
+        page: Result<Page, QueryError>,
+        node: &NodeName,
+        continued: bool,
+    ) -> Result<Page, Error> {
         let driver = &self.asker.driver;
         match page {
             Ok(page) => Ok(page),
@@ -177,7 +185,10 @@ impl Merged {
     }
 }
 
-async fn next<T>(pages: &mut (impl StreamExt<Item = T> + Unpin), end: Option<Instant>) -> Option<T> {
+async fn next<T>(
+    pages: &mut (impl StreamExt<Item = T> + Unpin),
+    end: Option<Instant>,
+) -> Option<T> {
     match end {
         Some(end) => timeout_at(end, pages.next()).await.unwrap_or(None),
         None => pages.next().await,

@@ -113,7 +113,8 @@ impl Kind {
             Self::Volumes => rpc::Type::ListVolumes,
             Self::Snapshots => rpc::Type::ListSnapshots,
         };
-        let said = at.answer(Local::Capabilities(Capabilities::Controller)).cloned().unwrap_or_default();
+        let said =
+            at.answer(Local::Capabilities(Capabilities::Controller)).cloned().unwrap_or_default();
         let said = csi::ControllerGetCapabilitiesResponse::decode(said).unwrap_or_default();
         let mut types = said.capabilities.into_iter().filter_map(|capability| capability.r#type);
         types.any(|Type::Rpc(rpc)| rpc.r#type() == lists)
@@ -129,9 +130,11 @@ impl Kind {
                 let thing = read(entry)?.into_iter().next();
                 Ok(thing.filter(|thing| !thing.id.text().is_empty()))
             }
-            Learn::Nothing | Learn::Gone | Learn::Attached(_) | Learn::Detached(_) | Learn::Resized(_) => {
-                Ok(None)
-            }
+            Learn::Nothing
+            | Learn::Gone
+            | Learn::Attached(_)
+            | Learn::Detached(_)
+            | Learn::Resized(_) => Ok(None),
         }
     }
 
@@ -140,12 +143,14 @@ impl Kind {
         let volume = || csi::Volume { volume_id: id.into(), ..Default::default() };
         let snapshot = || csi::Snapshot { snapshot_id: id.into(), ..Default::default() };
         match self {
-            Self::Volumes => csi::list_volumes_response::Entry { volume: Some(volume()), status: None }
+            Self::Volumes => {
+                csi::list_volumes_response::Entry { volume: Some(volume()), status: None }
+                    .encode_to_vec()
+                    .into()
+            }
+            Self::Snapshots => csi::list_snapshots_response::Entry { snapshot: Some(snapshot()) }
                 .encode_to_vec()
                 .into(),
-            Self::Snapshots => {
-                csi::list_snapshots_response::Entry { snapshot: Some(snapshot()) }.encode_to_vec().into()
-            }
         }
     }
 
@@ -176,8 +181,10 @@ impl Kind {
                 asker.ask(node, self.method(), &request, deadline).await?
             }
         };
-        Page::read(&answer)
-            .ok_or_else(|| QueryError::Unreadable { node: node.clone(), method: self.method().name() })
+        Page::read(&answer).ok_or_else(|| QueryError::Unreadable {
+            node: node.clone(),
+            method: self.method().name(),
+        })
     }
 }
 
@@ -190,7 +197,9 @@ impl Page {
             match (field.number, field.content) {
                 // Copied: what is kept of an entry must not keep the whole answer in memory.
                 (ENTRIES, Some(entry)) => page.entries.push(Bytes::copy_from_slice(entry)),
-                (NEXT_TOKEN, Some(token)) => page.next = std::str::from_utf8(token).ok()?.to_owned(),
+                (NEXT_TOKEN, Some(token)) => {
+                    page.next = std::str::from_utf8(token).ok()?.to_owned()
+                }
                 _ => {}
             }
         }

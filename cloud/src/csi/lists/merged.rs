@@ -63,7 +63,8 @@ impl Lists {
 
     async fn things(&self, kind: Kind, call: &IncomingCall) -> Result<Vec<u8>, Error> {
         let method = kind.method();
-        let wanted = Wanted::read(kind, &call.message).map_err(|error| unreadable(method, error))?;
+        let wanted =
+            Wanted::read(kind, &call.message).map_err(|error| unreadable(method, error))?;
         let most = usize::try_from(wanted.most).map_err(|_| negative(method))?;
         let after = match wanted.token.as_str() {
             "" => None,
@@ -73,16 +74,23 @@ impl Lists {
             self.refresh(kind, wanted.secrets, call).await?;
         }
         let Refresher { asker, store, .. } = &self.refresher;
-        Ok(store.read(|state| page::page(state.driver(&asker.driver), kind, after.as_deref(), most)))
+        Ok(store
+            .read(|state| page::page(state.driver(&asker.driver), kind, after.as_deref(), most)))
     }
 
     /// Asks all linked nodes, and waits a little. Slow ones are asked on, for the next time.
-    async fn refresh(&self, kind: Kind, secrets: Secrets, call: &IncomingCall) -> Result<(), Error> {
+    async fn refresh(
+        &self,
+        kind: Kind,
+        secrets: Secrets,
+        call: &IncomingCall,
+    ) -> Result<(), Error> {
         let links = self.refresher.asker.links();
         let (linked, away): (Vec<_>, Vec<_>) =
             self.nodes().into_iter().partition(|node| links.now(node).is_some());
         let (end, mut unanswered, mut why) = (end(call.deadline), away, None);
-        let asked: Vec<_> = linked.into_iter().map(|node| (self.ask(&node, kind, &secrets), node)).collect();
+        let asked: Vec<_> =
+            linked.into_iter().map(|node| (self.ask(&node, kind, &secrets), node)).collect();
         for (answer, node) in asked {
             match wait(answer, end).await {
                 Some(Ok(_)) => {}
@@ -104,12 +112,18 @@ impl Lists {
     }
 
     /// Whether each of these nodes was listed before, so that what it has is known.
-    fn all_known(&self, kind: Kind, nodes: Vec<NodeName>, why: Option<String>) -> Result<(), Error> {
+    fn all_known(
+        &self,
+        kind: Kind,
+        nodes: Vec<NodeName>,
+        why: Option<String>,
+    ) -> Result<(), Error> {
         let Refresher { asker, store, .. } = &self.refresher;
         let is_unknown = |node: &NodeName| {
             let at = store.read(|state| state.driver(&asker.driver)?.at(node).cloned());
             let at = at.unwrap_or_default();
-            let lists = || kind.is_listed(&at) || !at.has_spoken() || asker.links().now(node).is_some();
+            let lists =
+                || kind.is_listed(&at) || !at.has_spoken() || asker.links().now(node).is_some();
             !self.refresher.is_known(node, kind, &at) && lists()
         };
         let mut unknown: Vec<_> = nodes.into_iter().filter(is_unknown).collect();
@@ -117,7 +131,8 @@ impl Lists {
             return Ok(());
         }
         unknown.sort();
-        let why = why.unwrap_or_else(|| "they are away, or slow, and were never listed before".into());
+        let why =
+            why.unwrap_or_else(|| "they are away, or slow, and were never listed before".into());
         Err(Error::NotListed { driver: asker.driver.clone(), nodes: names(&unknown), why })
     }
 
@@ -154,7 +169,9 @@ impl Lists {
         if token::read(kind.letter(), token).is_some() {
             return None;
         }
-        let whole = wanted.filter(|wanted| wanted.token.is_empty()).map(|_| (kind, self.refresher.changes()));
+        let whole = wanted
+            .filter(|wanted| wanted.token.is_empty())
+            .map(|_| (kind, self.refresher.changes()));
         Some(Only { node, whole })
     }
 

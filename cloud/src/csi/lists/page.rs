@@ -17,7 +17,12 @@ const MOST: usize = 10_000;
 const BYTES: usize = 3 * 1024 * 1024;
 
 /// The (unframed) answer with the page after an id; `most` entries, or as many as fit for zero.
-pub(super) fn page(driver: Option<&DriverState>, kind: Kind, after: Option<&str>, most: usize) -> Vec<u8> {
+pub(super) fn page(
+    driver: Option<&DriverState>,
+    kind: Kind,
+    after: Option<&str>,
+    most: usize,
+) -> Vec<u8> {
     let most = if most == 0 { MOST } else { most.min(MOST) };
     let homes = driver.map(|driver| driver.homes().range(kind.range(after)));
     let mut shown = homes.into_iter().flatten().filter(|(_, home)| is_shown(home)).peekable();
@@ -44,7 +49,8 @@ fn is_shown(home: &Home) -> bool {
 /// The entry as its node last gave it, with our topology if the driver has none there.
 fn entry(driver: Option<&DriverState>, kind: Kind, id: &Id, home: &Home) -> Bytes {
     let entry = if home.entry.is_empty() { kind.bare(id.text()) } else { home.entry.clone() };
-    let at = driver.filter(|driver| driver.has_our_topology()).and_then(|driver| driver.at(&home.node));
+    let at =
+        driver.filter(|driver| driver.has_our_topology()).and_then(|driver| driver.at(&home.node));
     // What is no message was kept by somebody else, and is shown as it is.
     message::into_entry(kind.list(), &entry, &home.node, at).unwrap_or(entry)
 }

@@ -59,7 +59,8 @@ impl Refresher {
 
     /// How often the driver's homes have changed.
     pub(super) fn changes(&self) -> u64 {
-        self.store.read(|state| state.driver(&self.asker.driver).map_or(0, |driver| driver.changes()))
+        self.store
+            .read(|state| state.driver(&self.asker.driver).map_or(0, |driver| driver.changes()))
     }
 
     /// Asks a node for all that it has, and keeps it. A node's first list of volumes comes after one of its
@@ -79,12 +80,15 @@ impl Refresher {
     async fn within(&self, asked: &Asked) -> Result<usize, QueryError> {
         let Asked { node, kind, .. } = asked;
         let late = || QueryError::Call(DeadlinePassed("while a node was listed").into());
-        let listed = tokio::time::timeout(LONGEST, self.list(asked)).await.unwrap_or_else(|_| Err(late()));
+        let listed =
+            tokio::time::timeout(LONGEST, self.list(asked)).await.unwrap_or_else(|_| Err(late()));
         let driver = &self.asker.driver;
         let method = kind.method().name();
         match &listed {
             Ok(things) => debug!(%node, %driver, method, things, "listed a node"),
-            Err(error) => warn!(%node, %driver, method, error = chain(error), "a node was not listed"),
+            Err(error) => {
+                warn!(%node, %driver, method, error = chain(error), "a node was not listed")
+            }
         }
         listed
     }
@@ -103,14 +107,16 @@ impl Refresher {
         let mut whole = self.pages(asked).await?;
         let Asked { node, kind, .. } = asked;
         let missing = |whole: &Whole| {
-            self.store
-                .read(|state| missing(state, &self.asker.driver, node, *kind, whole.since, &whole.things))
+            self.store.read(|state| {
+                missing(state, &self.asker.driver, node, *kind, whole.since, &whole.things)
+            })
         };
         // CSI lets a driver leave out what stays while something goes between two pages. What is missing twice is
         // not there.
         if whole.pages > 1 && !missing(&whole.whole).is_empty() {
             let again = self.pages(asked).await?;
-            let both: HashSet<_> = again.whole.things.iter().map(|thing| thing.id.clone()).collect();
+            let both: HashSet<_> =
+                again.whole.things.iter().map(|thing| thing.id.clone()).collect();
             let first = std::mem::replace(&mut whole.whole.things, again.whole.things);
             whole.whole.things.extend(first.into_iter().filter(|thing| !both.contains(&thing.id)));
         }
@@ -151,8 +157,15 @@ impl Refresher {
     }
 
     /// Reads the entries of a page. One without an id is about nothing.
-    pub(super) fn things(&self, node: &NodeName, kind: Kind, page: &Page) -> Result<Vec<Made>, QueryError> {
-        let read = |entry| kind.read(entry).map_err(|_| self.bad(node, kind, "with an entry that is none"));
+    pub(super) fn things(
+        &self,
+        node: &NodeName,
+        kind: Kind,
+        page: &Page,
+    ) -> Result<Vec<Made>, QueryError> {
+        let read = |entry| {
+            kind.read(entry).map_err(|_| self.bad(node, kind, "with an entry that is none"))
+        };
         let things: Result<Vec<_>, _> = page.entries.iter().map(read).collect();
         Ok(things?.into_iter().flatten().collect())
     }

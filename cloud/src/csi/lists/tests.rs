@@ -138,7 +138,11 @@ impl World {
         }
         assert!(self.ours.is_subset(&shown), "made through us and not shown: {:?}", self.ours);
         let homes = self.homes();
-        assert!(self.deleted.is_disjoint(&homes), "deleted, and has a home again: {:?}", self.deleted);
+        assert!(
+            self.deleted.is_disjoint(&homes),
+            "deleted, and has a home again: {:?}",
+            self.deleted
+        );
     }
 
     async fn create(&mut self, node: usize, id: String) {
@@ -146,7 +150,10 @@ impl World {
         self.deleted.remove(&id);
         self.ours.insert(id.clone());
         let home = Home { entry: entry_of(&id), ..Home::at(name(node), 1) };
-        self.store.write(move |txn| txn.set_home(&driver(), &Id::Volume(id), Some(home))).await.unwrap();
+        self.store
+            .write(move |txn| txn.set_home(&driver(), &Id::Volume(id), Some(home)))
+            .await
+            .unwrap();
     }
 
     async fn delete(&mut self, node: usize, id: String) {
@@ -160,7 +167,8 @@ impl World {
     }
 
     fn list(&self, node: usize) -> Whole {
-        let since = self.store.read(|state| state.driver(&driver()).map_or(0, |driver| driver.changes()));
+        let since =
+            self.store.read(|state| state.driver(&driver()).map_or(0, |driver| driver.changes()));
         Whole { kind: Kind::Volumes, since, things: made(self.there[node].clone()) }
     }
 
@@ -187,7 +195,11 @@ impl World {
     }
 
     fn read_page(&self, after: Option<&str>, most: usize) -> (Vec<String>, String) {
-        read(&self.store.read(|state| page::page(state.driver(&driver()), Kind::Volumes, after, most)))
+        read(
+            &self
+                .store
+                .read(|state| page::page(state.driver(&driver()), Kind::Volumes, after, most)),
+        )
     }
 
     fn shown(&self) -> BTreeSet<String> {
@@ -268,8 +280,9 @@ async fn a_list_that_is_known_changes_nothing_and_the_first_is_remembered() {
         changes.push(world.store.read(|state| state.driver(&driver()).unwrap().changes()));
     }
     assert_eq!(changes, [2, 2]);
-    let listed =
-        |node| world.store.read(|state| state.driver(&driver()).unwrap().at(&name(node)).unwrap().listed);
+    let listed = |node| {
+        world.store.read(|state| state.driver(&driver()).unwrap().at(&name(node)).unwrap().listed)
+    };
     assert!(listed(0) > 0 && listed(1) == 0);
 }
 
@@ -313,7 +326,8 @@ fn entries_are_as_they_came_and_each_kind_has_its_own() {
     let first = csi::wire::fields(&volumes).next().unwrap().unwrap();
     assert_eq!((first.number, first.content), (ENTRIES, Some(&*entry)));
     assert_eq!(read(&volumes), (vec!["v".to_owned(), "w".to_owned()], String::new()));
-    let snapshots = csi::ListSnapshotsResponse::decode(&*first_page(&state, Kind::Snapshots, 0)).unwrap();
+    let snapshots =
+        csi::ListSnapshotsResponse::decode(&*first_page(&state, Kind::Snapshots, 0)).unwrap();
     let ids: Vec<_> =
         snapshots.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect();
     assert_eq!(ids, ["s"]);
@@ -324,7 +338,8 @@ fn a_page_of_large_entries_fits_in_a_message_and_the_next_goes_on() {
     let context: BTreeMap<_, _> = [("padding".to_owned(), "x".repeat(1 << 20))].into();
     let homes = (0..7).map(|n| {
         let volume_context = context.clone().into_iter().collect();
-        let volume = csi::Volume { volume_id: format!("v{n}"), volume_context, ..Default::default() };
+        let volume =
+            csi::Volume { volume_id: format!("v{n}"), volume_context, ..Default::default() };
         let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: None };
         let home = Home { entry: entry.encode_to_vec().into(), ..Home::at(name(0), 1) };
         (Id::Volume(format!("v{n}")), home)
@@ -394,7 +409,8 @@ async fn a_list_older_than_a_call_about_what_has_no_home_is_asked_for_again() {
     let listed = |world: &World| {
         world.store.read(|state| state.driver(&driver()).unwrap().at(&name(0)).unwrap().listed > 0)
     };
-    let learn = async |whole: Whole| world.store.write(|txn| whole.learn(txn, &driver(), &name(0))).await;
+    let learn =
+        async |whole: Whole| world.store.write(|txn| whole.learn(txn, &driver(), &name(0))).await;
     assert!(!learn(older).await.unwrap());
     assert_eq!(
         (world.homes(), listed(&world)),
@@ -415,7 +431,9 @@ async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
     list.things[0].entry = entry.into();
     world.begun[0] = Some(list);
     let detach = |entry: &[u8]| crate::state::list_entry::detach(entry, "n9");
-    crate::state::ingest::update(&world.store, &driver(), &Id::Volume("v".into()), detach).await.unwrap();
+    crate::state::ingest::update(&world.store, &driver(), &Id::Volume("v".into()), detach)
+        .await
+        .unwrap();
     world.learn(0).await;
     let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
     assert_eq!(attached_to(&page), 0, "the list undid it");

@@ -32,7 +32,8 @@ impl Whole {
         let Self { kind, since, things } = self;
         let state = txn.state();
         let missing = missing(state, driver, node, kind, since, &things);
-        let without = state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.stale_since(since));
+        let without =
+            state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.stale_since(since));
         // What is not remembered any more may have been changed.
         let why = |txn: &Txn<'_>, id: &Id| match &without {
             Some(without) if !txn.is_stale(driver, id) => without.get(id).copied(),
@@ -44,17 +45,25 @@ impl Whole {
                 Some(home) if home.node != *node => claimed(txn, driver, node, &id, home),
                 _ if txn.is_changing(driver, &id) => {}
                 Some(home) => {
-                    let newer =
-                        state.driver(driver).is_some_and(|driver| driver.changed_since(node, &id, since));
+                    let newer = state
+                        .driver(driver)
+                        .is_some_and(|driver| driver.changed_since(node, &id, since));
                     if !newer && (home.absent || home.entry != entry) {
                         let source = source.map(Box::new).or(home.source);
-                        txn.set_home(driver, &id, Some(Home { absent: false, entry, source, ..home }));
+                        txn.set_home(
+                            driver,
+                            &id,
+                            Some(Home { absent: false, entry, source, ..home }),
+                        );
                     }
                 }
                 None => match why(txn, &id) {
                     None => {
-                        let home =
-                            Home { entry, source: source.map(Box::new), ..Home::at(node.clone(), now()) };
+                        let home = Home {
+                            entry,
+                            source: source.map(Box::new),
+                            ..Home::at(node.clone(), now())
+                        };
                         txn.set_home(driver, &id, Some(home));
                     }
                     // It was deleted, and the list is older.
@@ -63,12 +72,16 @@ impl Whole {
                 },
             }
         }
-        for id in missing.iter().filter(|id| !txn.is_changing(driver, id)).cloned().collect::<Vec<_>>() {
+        for id in
+            missing.iter().filter(|id| !txn.is_changing(driver, id)).cloned().collect::<Vec<_>>()
+        {
             if let Some(home) = txn.home(driver, &id).filter(|home| !home.absent).cloned() {
                 txn.set_home(driver, &id, Some(Home { absent: true, ..home }));
             }
         }
-        if let Some(at) = txn.at(driver, node).filter(|at| whole && kind == Kind::Volumes && at.listed == 0) {
+        if let Some(at) =
+            txn.at(driver, node).filter(|at| whole && kind == Kind::Volumes && at.listed == 0)
+        {
             let at = NodeDriver { listed: now(), ..at.clone() };
             txn.set_at(driver, node, Some(at));
         }

@@ -23,8 +23,8 @@ fn driver() -> proto::names::DriverName {
 }
 
 fn at(name: &str, zone: &str) -> Change {
-    let place =
-        [("node", name), ("zone", zone)].map(|(k, v)| std::sync::Arc::new((k.to_owned(), v.to_owned())));
+    let place = [("node", name), ("zone", zone)]
+        .map(|(k, v)| std::sync::Arc::new((k.to_owned(), v.to_owned())));
     Change::NodeDriver(
         driver(),
         node(name),
@@ -55,14 +55,23 @@ struct World {
 
 impl Default for World {
     fn default() -> Self {
-        let mut changes: Vec<_> = [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b"), ("out", "c")]
-            .map(|(name, zone)| at(name, zone))
-            .into();
+        let mut changes: Vec<_> =
+            [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "b"), ("out", "c")]
+                .map(|(name, zone)| at(name, zone))
+                .into();
         changes.extend(
-            [("v1", "n1"), ("v3", "n3"), ("w3", "n3"), ("vo", "out")].map(|(id, at)| home(&volume(id), at)),
+            [("v1", "n1"), ("v3", "n3"), ("w3", "n3"), ("vo", "out")]
+                .map(|(id, at)| home(&volume(id), at)),
         );
         let linked = vec!["n1", "n2", "n3"];
-        Self { changes, linked, scope: Scope::Node, placement: Placement::Spread, only: None, now: 1_000 }
+        Self {
+            changes,
+            linked,
+            scope: Scope::Node,
+            placement: Placement::Spread,
+            only: None,
+            now: 1_000,
+        }
     }
 }
 
@@ -131,9 +140,15 @@ fn a_volume_goes_to_the_first_topology_that_a_node_has() {
     assert_eq!(world.place(None, vec![nowhere.clone(), zone_a]), make(["n1", "n2"]));
     let both = topology(&[("zone", "b"), ("node", "n1")]);
     let refused = reason(world.place(None, vec![nowhere, both]));
-    assert!(refused.contains("{zone=d} or {node=n1,zone=b}; known: n1 {node=n1,zone=a}"), "{refused}");
+    assert!(
+        refused.contains("{zone=d} or {node=n1,zone=b}; known: n1 {node=n1,zone=a}"),
+        "{refused}"
+    );
     // What is only at a node that was removed is nowhere.
-    assert!(matches!(world.place(None, vec![topology(&[("zone", "c")])]), Err(Unclear::Nowhere(_))));
+    assert!(matches!(
+        world.place(None, vec![topology(&[("zone", "c")])]),
+        Err(Unclear::Nowhere(_))
+    ));
 }
 
 #[test]
@@ -229,9 +244,13 @@ fn a_group_has_one_home() {
     let world = World::with([intent(Method::CreateVolumeGroupSnapshot, "sent", "n2", 0, None)]);
     let group = |name: &str, ids: &[&str]| {
         let volumes = ids.iter().map(|id| volume(id)).collect();
-        world.route(Method::CreateVolumeGroupSnapshot, &Key::Snapshot { name: name.into(), volumes })
+        world
+            .route(Method::CreateVolumeGroupSnapshot, &Key::Snapshot { name: name.into(), volumes })
     };
-    assert_eq!(group("g", &["v3", "w3", "v3"]), created(Method::CreateVolumeGroupSnapshot, "g", ["n3"]));
+    assert_eq!(
+        group("g", &["v3", "w3", "v3"]),
+        created(Method::CreateVolumeGroupSnapshot, "g", ["n3"])
+    );
     assert_eq!(group("g", &["v1", "?"]), Ok(Plan::Discover(vec![volume("?")])));
     assert_eq!(group("g", &["v3", "v1"]), Err(Unclear::SeveralHomes(vec![node("n1"), node("n3")])));
     assert_eq!(group("g", &["vo"]), Err(Unclear::Removed(node("out"))));
@@ -254,7 +273,10 @@ fn lists_are_of_all_nodes_and_capacity_is_where_the_topology_is() {
     let world = World::default();
     assert_eq!(world.route(Method::ListVolumes, &Key::All), Ok(Plan::All));
     let capacity = |topology| world.route(Method::GetCapacity, &Key::Capacity(topology));
-    assert_eq!(capacity(Some(topology(&[("zone", "b")]))), Ok(Plan::Capacity(vec![node("n3"), node("n4")])));
+    assert_eq!(
+        capacity(Some(topology(&[("zone", "b")]))),
+        Ok(Plan::Capacity(vec![node("n3"), node("n4")]))
+    );
     assert_eq!(capacity(Some(topology(&[("zone", "d")]))), Ok(Plan::Capacity(vec![])));
     assert_eq!(capacity(None), Ok(Plan::Capacity(["n1", "n2", "n3", "n4"].map(node).into())));
 }
@@ -300,7 +322,11 @@ fn a_nodes_own_front_is_for_what_is_there() {
         assert_eq!(world.route(Method::ListVolumes, &Key::All), to("n2"));
         assert_eq!(world.route(Method::GetCapacity, &Key::Capacity(None)), to("n2"));
         assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(volume("unknown"))), to("n2"));
-        assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(volume("v1"))), to("n1"), "it lives there");
+        assert_eq!(
+            world.route(Method::DeleteVolume, &Key::Delete(volume("v1"))),
+            to("n1"),
+            "it lives there"
+        );
         let sent = Key::Create { name: "sent".into(), source: None, topology: vec![] };
         let at_n1 = again(Method::CreateVolume, "sent", "n1");
         assert_eq!(world.route(Method::CreateVolume, &sent), at_n1, "it was sent there");
@@ -320,12 +346,17 @@ fn a_nodes_own_front_is_for_what_is_there() {
 fn every_rpc_goes_where_the_table_says() {
     use prost::Message;
     use proto::csi;
-    let world = World::with([home(&Id::Snapshot("s3".into()), "n3"), home(&Id::Group("g3".into()), "n3")]);
+    let world =
+        World::with([home(&Id::Snapshot("s3".into()), "n3"), home(&Id::Group("g3".into()), "n3")]);
     // In CSI the id is field 1 of all of these messages, but for those below; protobuf leaves the rest empty.
-    let about =
-        |id: &str| csi::DeleteVolumeRequest { volume_id: id.into(), ..Default::default() }.encode_to_vec();
-    let snapshot =
-        csi::CreateSnapshotRequest { source_volume_id: "v3".into(), name: "s".into(), ..Default::default() };
+    let about = |id: &str| {
+        csi::DeleteVolumeRequest { volume_id: id.into(), ..Default::default() }.encode_to_vec()
+    };
+    let snapshot = csi::CreateSnapshotRequest {
+        source_volume_id: "v3".into(),
+        name: "s".into(),
+        ..Default::default()
+    };
     let group = csi::CreateVolumeGroupSnapshotRequest {
         name: "g".into(),
         source_volume_ids: vec!["v3".into()],
@@ -346,16 +377,21 @@ fn every_rpc_goes_where_the_table_says() {
             }
             Method::GetCapacity => (vec![], all()),
             Method::CreateVolume => (
-                csi::CreateVolumeRequest { name: "new".into(), ..Default::default() }.encode_to_vec(),
+                csi::CreateVolumeRequest { name: "new".into(), ..Default::default() }
+                    .encode_to_vec(),
                 created(method, "new", ["n2", "n1", "n3"]),
             ),
             Method::CreateSnapshot => (snapshot.encode_to_vec(), created(method, "s", ["n3"])),
-            Method::CreateVolumeGroupSnapshot => (group.encode_to_vec(), created(method, "g", ["n3"])),
+            Method::CreateVolumeGroupSnapshot => {
+                (group.encode_to_vec(), created(method, "g", ["n3"]))
+            }
             Method::DeleteSnapshot | Method::GetSnapshot => (about("s3"), to("n3")),
             Method::GetMetadataAllocated | Method::GetMetadataDelta => {
                 (about("s3"), Ok(Plan::Stream(node("n3"))))
             }
-            Method::DeleteVolumeGroupSnapshot | Method::GetVolumeGroupSnapshot => (about("g3"), to("n3")),
+            Method::DeleteVolumeGroupSnapshot | Method::GetVolumeGroupSnapshot => {
+                (about("g3"), to("n3"))
+            }
             _ => (about("v3"), to("n3")),
         };
         let key = method.key(&request).unwrap();

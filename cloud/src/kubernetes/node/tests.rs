@@ -2,16 +2,17 @@
 
 use serde_json::json;
 
-use crate::kubernetes::mirror::{KnownEntry, NODE_IDS};
-use crate::kubernetes::node::*;
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::managed_fields::tests::managed;
+use crate::kubernetes::mirror::{KnownEntry, NODE_IDS};
+use crate::kubernetes::node::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 const KEY: &str = "topology.edge-csi.io/node";
 
 fn want(driver: &str, segments: &[(&str, &str)]) -> Wanted {
-    let segments = segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let segments =
+        segments.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     Wanted { driver: driver.parse().unwrap(), id: format!("{driver}-id"), segments, most: None }
 }
 
@@ -32,7 +33,10 @@ fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
             let ours = std::mem::take(&mut node.our_labels);
             node.labels.retain(|key, _| !ours.contains(key));
             for (key, value) in labels {
-                assert!(node.labels.insert(key.clone(), value.clone()).is_none(), "it was somebody else's");
+                assert!(
+                    node.labels.insert(key.clone(), value.clone()).is_none(),
+                    "it was somebody else's"
+                );
             }
             node.our_labels = labels.keys().cloned().collect();
             if ids.is_some() || (node.our_ids && !node.others_have_ids) {
@@ -55,7 +59,8 @@ fn steps(wanted: &[Wanted], node: &mut KnownNode, csinode: &mut KnownCsiNode) ->
 }
 
 fn theirs(driver: &str) -> KnownEntry {
-    let entry = CSINodeDriver { name: driver.into(), node_id: "k".into(), ..CSINodeDriver::default() };
+    let entry =
+        CSINodeDriver { name: driver.into(), node_id: "k".into(), ..CSINodeDriver::default() };
     KnownEntry { entry, ours: false }
 }
 
@@ -64,14 +69,26 @@ fn labels_come_before_entries_and_go_after_them() {
     let (mut node, mut csinode) = Default::default();
     let wanted = [want("a.example", &[(KEY, "n1")]), want("b.example", &[])];
     let came = steps(&wanted, &mut node, &mut csinode);
-    assert!(matches!(&came[..], [Step::Labels { .. }, Step::Entries(both)] if both.len() == 2), "{came:?}");
+    assert!(
+        matches!(&came[..], [Step::Labels { .. }, Step::Entries(both)] if both.len() == 2),
+        "{came:?}"
+    );
     assert_eq!(node.labels[KEY], "n1");
-    assert_eq!(node.ids.as_deref(), Some(r#"{"a.example":"a.example-id","b.example":"b.example-id"}"#));
+    assert_eq!(
+        node.ids.as_deref(),
+        Some(r#"{"a.example":"a.example-id","b.example":"b.example-id"}"#)
+    );
     let entry = &csinode.entries["a.example"].entry;
-    assert_eq!((entry.topology_keys.clone(), entry.allocatable.clone()), (Some(vec![KEY.into()]), None));
+    assert_eq!(
+        (entry.topology_keys.clone(), entry.allocatable.clone()),
+        (Some(vec![KEY.into()]), None)
+    );
     assert_eq!(csinode.entries["b.example"].entry.topology_keys, None);
     let went = steps(&[], &mut node, &mut csinode);
-    assert!(matches!(&went[..], [Step::Entries(none), Step::Labels { .. }] if none.is_empty()), "{went:?}");
+    assert!(
+        matches!(&went[..], [Step::Entries(none), Step::Labels { .. }] if none.is_empty()),
+        "{went:?}"
+    );
     assert_eq!((node, csinode), Default::default());
 }
 
@@ -87,7 +104,10 @@ fn an_entry_that_changes_goes_and_comes_again() {
     );
     let other = Wanted { segments: [("rack".to_owned(), "r".to_owned())].into(), ..more };
     let changed = steps(&[other], &mut node, &mut csinode);
-    assert!(matches!(&changed[..], [Step::Entries(_), Step::Labels { .. }, Step::Entries(_)]), "{changed:?}");
+    assert!(
+        matches!(&changed[..], [Step::Entries(_), Step::Labels { .. }, Step::Entries(_)]),
+        "{changed:?}"
+    );
     assert_eq!(node.labels, [("rack".to_owned(), "r".to_owned())].into());
 }
 
@@ -99,7 +119,8 @@ fn what_a_kubelet_published_is_its_own() {
         others_have_ids: true,
         ..KnownNode::default()
     };
-    let mut csinode = KnownCsiNode { entries: [("a.example".to_owned(), theirs("a.example"))].into() };
+    let mut csinode =
+        KnownCsiNode { entries: [("a.example".to_owned(), theirs("a.example"))].into() };
     let a = want("a.example", &[(KEY, "n1")]);
     assert_eq!(plan(std::slice::from_ref(&a), &node, &csinode, |_| true), Plan::default());
     // Another driver of the same node is published beside it, and its id added to the kubelet's.
@@ -128,8 +149,10 @@ fn a_kubelet_has_its_time() {
 
 #[test]
 fn a_label_that_says_something_else_keeps_its_driver_out_and_no_other() {
-    let mut node =
-        KnownNode { labels: [("zone".to_owned(), "west".to_owned())].into(), ..KnownNode::default() };
+    let mut node = KnownNode {
+        labels: [("zone".to_owned(), "west".to_owned())].into(),
+        ..KnownNode::default()
+    };
     let mut csinode = KnownCsiNode::default();
     let wanted = [
         want("a.example", &[("zone", "east")]),
@@ -138,7 +161,8 @@ fn a_label_that_says_something_else_keeps_its_driver_out_and_no_other() {
         want("d.example", &[("node-role.kubernetes.io/master", "")]),
     ];
     let planned = plan(&wanted, &node, &csinode, |_| true);
-    let out: Vec<_> = planned.collisions.iter().map(|out| (out.driver.as_str(), out.why.as_str())).collect();
+    let out: Vec<_> =
+        planned.collisions.iter().map(|out| (out.driver.as_str(), out.why.as_str())).collect();
     assert_eq!(
         out,
         [
@@ -163,7 +187,10 @@ fn a_label_that_somebody_else_says_too_is_not_changed() {
     let (mut node, mut csinode) = Default::default();
     steps(&[want("a.example", &[("rack", "1")])], &mut node, &mut csinode);
     node.their_labels = ["rack".to_owned()].into();
-    assert_eq!(plan(&[want("a.example", &[("rack", "1")])], &node, &csinode, |_| true), Plan::default());
+    assert_eq!(
+        plan(&[want("a.example", &[("rack", "1")])], &node, &csinode, |_| true),
+        Plan::default()
+    );
     let planned = plan(&[want("a.example", &[("rack", "2")])], &node, &csinode, |_| true);
     assert_eq!(planned.collisions.len(), 1, "it would be overwritten");
     assert_eq!(planned.step, Some(Step::Entries(vec![])));
@@ -184,10 +211,16 @@ fn a_driver_is_published_as_its_nodes_front_shows_it() {
     assert_eq!(one.segments, [(KEY.to_owned(), "n1".to_owned())].into());
     assert!(of(&at, Scope::Shared).unwrap().segments.is_empty());
     let nobody = csi::NodeGetInfoResponse::default().encode_to_vec();
-    assert_eq!(of(&NodeDriver { info: Some(nobody.into()), ..NodeDriver::default() }, Scope::Node), None);
+    assert_eq!(
+        of(&NodeDriver { info: Some(nobody.into()), ..NodeDriver::default() }, Scope::Node),
+        None
+    );
     assert_eq!(of(&NodeDriver::default(), Scope::Node), None);
     assert_eq!(
-        of(&NodeDriver { info: Some(b"\xff".as_slice().into()), ..NodeDriver::default() }, Scope::Node),
+        of(
+            &NodeDriver { info: Some(b"\xff".as_slice().into()), ..NodeDriver::default() },
+            Scope::Node
+        ),
         None
     );
 }
@@ -203,7 +236,11 @@ fn what_is_ours_is_read_from_the_managers() {
                 "Update",
                 json!({ "f:metadata": { "f:annotations": { format!("f:{NODE_IDS}"): {} } } }),
             ),
-            managed(MANAGER, "Apply", json!({ "f:metadata": { "f:labels": { format!("f:{KEY}"): {} } } })),
+            managed(
+                MANAGER,
+                "Apply",
+                json!({ "f:metadata": { "f:labels": { format!("f:{KEY}"): {} } } }),
+            ),
         ]),
         ..ObjectMeta::default()
     };

@@ -33,7 +33,10 @@ pub(in crate::direct) fn asked(parts: &request::Parts, body: &Bytes) -> Asked {
     match parts.uri.path() {
         "/direct-volume/stats" => {
             let Some(path) = parameter(&parts.uri, "path") else {
-                return Asked::Refused(StatusCode::BAD_REQUEST, "Required parameter path not found");
+                return Asked::Refused(
+                    StatusCode::BAD_REQUEST,
+                    "Required parameter path not found",
+                );
             };
             // The query was decoded already, and here it is once more.
             match unescape(&path).filter(|_| well_escaped(&path)) {
@@ -69,7 +72,8 @@ pub(super) fn answer(
 
 /// Go's decoder fails on a percent sign that begins nothing.
 fn well_escaped(text: &str) -> bool {
-    let hex = |part: &str| part.len() >= 2 && part.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    let hex =
+        |part: &str| part.len() >= 2 && part.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
     text.split('%').skip(1).all(hex)
 }
 

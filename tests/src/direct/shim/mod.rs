@@ -96,7 +96,8 @@ impl Shim {
         std::fs::create_dir_all(root.join(sandbox))?;
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
-        let inner = Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
+        let inner =
+            Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
         let (inner, tasks) = (Arc::new(Mutex::new(inner)), Tasks::default());
         tasks.spawn_until_stop("shim", accept(listener, inner.clone(), tasks.clone()));
         Ok(Self { socket, inner, tasks })
@@ -178,7 +179,11 @@ async fn misbehave(mut stream: UnixStream, manner: Manner) -> std::io::Result<()
         Manner::Well | Manner::Lies | Manner::Closes => Ok(()),
         Manner::Hangs => std::future::pending().await,
         Manner::Half => {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{\"usage\":[{\"total\":1,").await
+            stream
+                .write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{\"usage\":[{\"total\":1,",
+                )
+                .await
         }
         Manner::Babbles => stream.write_all(b"SSH-2.0-x\r\n\r\n").await,
         Manner::Floods => {
@@ -210,9 +215,12 @@ pub(crate) fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full
 /// CSI's statistics as Go writes them: what is zero is left out.
 pub(crate) fn statistics(volume: &Volume) -> serde_json::Value {
     let row = |unit: u64, total: u64, used: u64| {
-        let fields = [("available", total - used), ("total", total), ("used", used), ("unit", unit)];
+        let fields =
+            [("available", total - used), ("total", total), ("used", used), ("unit", unit)];
         let there = fields.into_iter().filter(|(_, value)| *value != 0);
-        there.map(|(name, value)| (name.to_owned(), value.into())).collect::<serde_json::Map<_, _>>()
+        there
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect::<serde_json::Map<_, _>>()
     };
     let usage = [row(1, volume.total, volume.used), row(2, volume.inodes, volume.inodes_used)];
     serde_json::json!({ "usage": usage, "volume_condition": {} })

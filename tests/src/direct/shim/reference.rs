@@ -34,7 +34,9 @@ pub(super) fn answer(
             };
             match volumes.get_mut(&device) {
                 None => reply(StatusCode::CONFLICT, format!("this sandbox does not have {device}")),
-                Some(volume) if !volume.grows => reply(StatusCode::NOT_IMPLEMENTED, "it cannot grow"),
+                Some(volume) if !volume.grows => {
+                    reply(StatusCode::NOT_IMPLEMENTED, "it cannot grow")
+                }
                 Some(volume) => {
                     volume.total = bytes - bytes / 16;
                     reply(StatusCode::NO_CONTENT, "")

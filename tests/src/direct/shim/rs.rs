@@ -15,7 +15,11 @@ struct Resize {
     _size: u64,
 }
 
-pub(super) fn answer(volumes: &BTreeMap<String, Volume>, parts: &request::Parts, body: &Bytes) -> Answer {
+pub(super) fn answer(
+    volumes: &BTreeMap<String, Volume>,
+    parts: &request::Parts,
+    body: &Bytes,
+) -> Answer {
     match (&parts.method, parts.uri.path()) {
         (&Method::POST, "/direct-volume/stats") => {
             // It parses the target as a whole URL, which only an absolute one is.

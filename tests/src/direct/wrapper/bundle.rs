@@ -54,8 +54,13 @@ impl Container {
         let config: Config = serde_json::from_slice(&text).with_context(cannot)?;
         let mut volumes = Vec::new();
         for mount in config.mounts {
-            let what =
-                || format!("the mount of {} at {}", mount.source.display(), mount.destination.display());
+            let what = || {
+                format!(
+                    "the mount of {} at {}",
+                    mount.source.display(),
+                    mount.destination.display()
+                )
+            };
             let Some(info) = found(entries, &mount).with_context(what)? else { continue };
             let device = info.device.clone().context("a direct volume without a device")?;
             let OciMount { source, destination, .. } = mount;
@@ -64,7 +69,10 @@ impl Container {
         let sandbox = config.annotations.get(SANDBOX).cloned().unwrap_or_default();
         // It becomes a part of paths.
         let is_id = !sandbox.is_empty() && sandbox.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        ensure!(volumes.is_empty() || is_id, "a container with direct volumes in no sandbox: {sandbox:?}");
+        ensure!(
+            volumes.is_empty() || is_id,
+            "a container with direct volumes in no sandbox: {sandbox:?}"
+        );
         Ok(Self { sandbox, volumes })
     }
 
@@ -75,8 +83,12 @@ impl Container {
     pub(super) fn record(&self, entries: &Path) -> anyhow::Result<()> {
         for volume in &self.volumes {
             let path = entry(entries, &volume.source).join(&self.sandbox);
-            let made =
-                std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
+            let made = std::fs::File::options()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&path);
             made.with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())

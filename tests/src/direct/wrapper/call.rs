@@ -42,7 +42,10 @@ pub(super) fn create(args: &[OsString]) -> Option<Create> {
         }
     }
     (words.first() == Some(&"create")).then(|| Create {
-        bundle: values.remove("--bundle").or_else(|| values.remove("-b")).unwrap_or_else(|| ".".into()),
+        bundle: values
+            .remove("--bundle")
+            .or_else(|| values.remove("-b"))
+            .unwrap_or_else(|| ".".into()),
         pid_file: values.remove("--pid-file").unwrap_or_default(),
         log: values.remove("--log"),
     })
@@ -58,12 +61,15 @@ mod tests {
 
     #[test]
     fn what_is_created_is_told_from_everything_else() {
-        let wanted = Create { bundle: "/b".into(), pid_file: "/b/init.pid".into(), log: Some("/b/l".into()) };
+        let wanted = Create {
+            bundle: "/b".into(),
+            pid_file: "/b/init.pid".into(),
+            log: Some("/b/l".into()),
+        };
         // As containerd's shim calls it.
         let line = "--root /run/r --log /b/l --log-format json create --bundle /b --pid-file /b/init.pid id";
         assert_eq!(of(line).as_ref(), Some(&wanted));
-        let line =
-            "--root=/run/r --log=/b/l --systemd-cgroup create -b /b --no-pivot --pid-file=/b/init.pid id";
+        let line = "--root=/run/r --log=/b/l --systemd-cgroup create -b /b --no-pivot --pid-file=/b/init.pid id";
         assert_eq!(of(line), Some(wanted));
         assert_eq!(of("create id").unwrap().bundle, PathBuf::from("."));
         for other in ["--root /run/create state id", "--root create kill --all id 9", "--log", ""] {

@@ -23,7 +23,8 @@ const DIRECTORIES: u32 = 0o2770;
 pub(super) fn run(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
     let create = create.context("this is only for what creates a container")?;
     for volume in Container::read(&create.bundle, Path::new(super::ENTRIES))?.volumes {
-        mount(&volume).with_context(|| format!("the direct volume at {}", volume.destination.display()))?;
+        mount(&volume)
+            .with_context(|| format!("the direct volume at {}", volume.destination.display()))?;
     }
     super::runc(args)
 }
@@ -41,7 +42,10 @@ fn mount(volume: &Volume) -> anyhow::Result<()> {
     let group = group.parse().with_context(|| format!("fsGroup {group}"))?;
     let policy = info.metadata.get("fsGroupChangePolicy").map(String::as_str);
     let root = std::fs::metadata(source)?;
-    if policy == Some("OnRootMismatch") && root.gid() == group && given(&root) == root.permissions().mode() {
+    if policy == Some("OnRootMismatch")
+        && root.gid() == group
+        && given(&root) == root.permissions().mode()
+    {
         return Ok(());
     }
     give(source, group).with_context(|| format!("fsGroup {group}"))
@@ -83,8 +87,9 @@ mod tests {
         // Any of ours: another group needs root.
         let group = rustix::process::getegid().as_raw();
         give(dir.path(), group)?;
-        let mode =
-            |name: &str| dir.path().join(name).metadata().map(|meta| meta.permissions().mode() & 0o7777);
+        let mode = |name: &str| {
+            dir.path().join(name).metadata().map(|meta| meta.permissions().mode() & 0o7777)
+        };
         assert_eq!((mode("below")? & DIRECTORIES, mode("below/file")?), (DIRECTORIES, FILES));
         assert_eq!(beyond.path().metadata()?.permissions().mode(), before);
         Ok(())

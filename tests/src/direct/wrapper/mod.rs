@@ -77,7 +77,10 @@ fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode
     if status.success() {
         serving.has(&create.pid_file, &container)?;
     }
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Becomes runc.

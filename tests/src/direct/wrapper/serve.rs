@@ -155,7 +155,8 @@ async fn converse(stream: UnixStream, guest: Arc<Guest>) -> hyper::Result<()> {
         let guest = guest.clone();
         async move {
             let (parts, body) = request.into_parts();
-            let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            let body =
+                body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             Ok::<_, Infallible>(guest.answer(asked(&parts, &body)).await)
         }
     });
@@ -192,12 +193,21 @@ impl Guest {
         let inside = volume.destination.strip_prefix("/")?;
         let path = PathBuf::from(format!("/proc/{}/root", self.process)).join(inside);
         let there = path.metadata()?.dev();
-        ensure!(there == Path::new(device).metadata()?.rdev(), "the container has something else there");
+        ensure!(
+            there == Path::new(device).metadata()?.rdev(),
+            "the container has something else there"
+        );
         let has = rustix::fs::statvfs(&path)?;
         let free = has.f_bfree * has.f_frsize;
         let total = has.f_blocks * has.f_frsize;
         let inodes_used = has.f_files.saturating_sub(has.f_ffree);
-        Ok(Usage { total, used: total.saturating_sub(free), inodes: has.f_files, inodes_used, grows: true })
+        Ok(Usage {
+            total,
+            used: total.saturating_sub(free),
+            inodes: has.f_files,
+            inodes_used,
+            grows: true,
+        })
     }
 
     /// Makes the file system as large as its device, which only who has mounted it can: once more, in a namespace that ends with
@@ -224,10 +234,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_volumes_own_numbers_are_told() {
-        let served =
-            |device: &str| Served { device: device.into(), fstype: "xfs".into(), destination: "/".into() };
+        let served = |device: &str| Served {
+            device: device.into(),
+            fstype: "xfs".into(),
+            destination: "/".into(),
+        };
         let process = std::process::id().cast_signed();
-        let guest = Guest { process, volumes: vec![served("/dev/null")], dir: "/does/not/exist".into() };
+        let guest =
+            Guest { process, volumes: vec![served("/dev/null")], dir: "/does/not/exist".into() };
         // The root of the machine is not on that device.
         assert!(guest.usage("/dev/null").unwrap_err().to_string().contains("something else"));
         let unknown = guest.answer(Asked::Stats("/dev/zero".into())).await;

@@ -31,7 +31,8 @@ impl Sidecar {
         let volume_id = volume.id.clone();
         if attachment.deleting {
             // Whatever the attempts to attach were told.
-            let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+            let request =
+                csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
             let reply = self.call("ControllerUnpublishVolume", &volume.id, &request).await;
             if reply.code == Code::Ok {
                 api.change_attachment(at, |of| (of.gone, of.attached) = (true, false));

@@ -97,7 +97,17 @@ impl Client {
         let lost = CancellationToken::new();
         let broken = AtomicBool::new(false);
         let longest = if fleet.shape().scope == Scope::Shared { HOUR } else { DAY };
-        Ok(Self { who, upstream, broken, lost, timeout, longest, dice: Mutex::new(dice), record, trace })
+        Ok(Self {
+            who,
+            upstream,
+            broken,
+            lost,
+            timeout,
+            longest,
+            dice: Mutex::new(dice),
+            record,
+            trace,
+        })
     }
 
     /// Whether the next call would find the connection lost.
@@ -106,7 +116,13 @@ impl Client {
     }
 
     /// Calls an RPC. Never comes back if the connection was found lost: the process exits.
-    pub async fn call(&self, method: &'static str, key: &str, message: &impl Message, odd: &Odd) -> Reply {
+    pub async fn call(
+        &self,
+        method: &'static str,
+        key: &str,
+        message: &impl Message,
+        odd: &Odd,
+    ) -> Reply {
         if self.is_broken() {
             self.lost.cancel();
             std::future::pending::<()>().await;
@@ -126,9 +142,11 @@ impl Client {
             ended: None,
         };
         let number = self.record.begin(called);
-        let within = timeout.map_or_else(|| "no deadline".to_owned(), |timeout| format!("{timeout:?}"));
+        let within =
+            timeout.map_or_else(|| "no deadline".to_owned(), |timeout| format!("{timeout:?}"));
         self.trace.say(format_args!("{}: #{number} {method} {key} ({within})", self.who));
-        let (reply, ending) = self.exchange(number, method, &message, (timeout, deadline, patient)).await;
+        let (reply, ending) =
+            self.exchange(number, method, &message, (timeout, deadline, patient)).await;
         self.trace.say(format_args!("{}: #{number} {:?} {}", self.who, reply.code, reply.text));
         self.broken.fetch_or(ending == Ending::Broken, Ordering::Relaxed);
         self.record.end(number, ending);
@@ -176,7 +194,8 @@ impl Client {
     fn times(&self, odd: bool) -> (Option<Duration>, bool) {
         let mut dice = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let short = dice.time(1, 400);
-        let odd_one = dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(self.longest), None]);
+        let odd_one =
+            dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(self.longest), None]);
         let is_odd = dice.chance(25);
         let patient = dice.chance(50);
         (if odd && is_odd { odd_one } else { Some(self.timeout) }, patient)
@@ -203,9 +222,9 @@ fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()
             format!("{}m", timeout.as_millis())
         };
         headers.extend(
-            HeaderValue::try_from(value)
-                .ok()
-                .map(|value| (http::HeaderName::from_static(proto::http2::forward::TIMEOUT), value)),
+            HeaderValue::try_from(value).ok().map(|value| {
+                (http::HeaderName::from_static(proto::http2::forward::TIMEOUT), value)
+            }),
         );
     }
     request

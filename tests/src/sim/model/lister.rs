@@ -70,9 +70,15 @@ impl Lister {
         }
         let after = self.world.api.read(picture);
         let wrong = compare(&before, &after, &entries);
-        self.world.trace.say(format_args!("lister: {} volumes listed: {}", entries.len(), ids(&entries)));
+        self.world.trace.say(format_args!(
+            "lister: {} volumes listed: {}",
+            entries.len(),
+            ids(&entries)
+        ));
         let at = self.world.trace.at(Instant::now());
-        self.world.found.add(wrong.into_iter().map(|text| format!("in a list by {most}, at {at}: {text}")));
+        self.world
+            .found
+            .add(wrong.into_iter().map(|text| format!("in a list by {most}, at {at}: {text}")));
     }
 
     async fn page(&mut self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Code> {
@@ -89,7 +95,8 @@ impl Lister {
             process.end.cancel();
             process.tasks.stop();
         }
-        let (World { fleet, record, trace, seed, timeout, .. }, process) = (&self.world, Process::default());
+        let (World { fleet, record, trace, seed, timeout, .. }, process) =
+            (&self.world, Process::default());
         let dice = Dice::new(*seed, &format!("lister {}", self.life));
         self.life += 1;
         let notes = (record.clone(), trace.clone());
@@ -133,11 +140,15 @@ fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> 
         let Some(then) = after.iter().find(|then| then.0.name == now.0.name) else { continue };
         let entry = entries.iter().find(|entry| id(entry) == volume.id);
         match entry {
-            Some(_) if volume.gone => wrong.push(format!("{} was deleted before and is listed", volume.id)),
+            Some(_) if volume.gone => {
+                wrong.push(format!("{} was deleted before and is listed", volume.id))
+            }
             None if !then.0.deleted => {
                 wrong.push(format!("{} was there all the time and is not listed", volume.id));
             }
-            Some(entry) if !then.0.deleted => wrong.extend(published(&volume.id, entry, (now, then))),
+            Some(entry) if !then.0.deleted => {
+                wrong.extend(published(&volume.id, entry, (now, then)))
+            }
             _ => {}
         }
     }
@@ -153,10 +164,14 @@ fn published(id: &str, entry: &Entry, (now, then): (&Seen, &Seen)) -> Option<Str
         return None;
     }
     let node = now.0.volume.as_ref().and_then(|volume| NODES.get(volume.node));
-    let wanted: Vec<_> =
-        node.filter(|_| now.1.iter().any(|of| !of.gone)).map(ToString::to_string).into_iter().collect();
+    let wanted: Vec<_> = node
+        .filter(|_| now.1.iter().any(|of| !of.gone))
+        .map(ToString::to_string)
+        .into_iter()
+        .collect();
     let listed = entry.status.clone().unwrap_or_default().published_node_ids;
-    (wanted != listed).then(|| format!("{id} is published to {wanted:?} and listed as at {listed:?}"))
+    (wanted != listed)
+        .then(|| format!("{id} is published to {wanted:?} and listed as at {listed:?}"))
 }
 
 #[cfg(test)]
@@ -180,7 +195,11 @@ mod tests {
         let stays = vec![claim("a", false, false)];
         assert!(compare(&stays, &stays, &[entry("a")]).is_empty());
         assert_eq!(compare(&stays, &stays, &[]).len(), 1, "it is missing");
-        assert_eq!(compare(&stays, &stays, &[entry("a"), entry("a")]).len(), 1, "it is there twice");
+        assert_eq!(
+            compare(&stays, &stays, &[entry("a"), entry("a")]).len(),
+            1,
+            "it is there twice"
+        );
         let leaves = vec![claim("a", false, true)];
         assert!(compare(&stays, &leaves, &[]).is_empty(), "it may be there or not");
         let gone = vec![claim("a", true, true)];
@@ -191,7 +210,11 @@ mod tests {
     fn nodes_are_compared_only_where_nothing_changes() {
         let attached = Attachment { attached: true, ..Attachment::default() };
         let with = |of: &Attachment| vec![(claim("a", false, false).0, vec![of.clone()])];
-        assert_eq!(compare(&with(&attached), &with(&attached), &[entry("a")]).len(), 1, "n1 is missing");
+        assert_eq!(
+            compare(&with(&attached), &with(&attached), &[entry("a")]).len(),
+            1,
+            "n1 is missing"
+        );
         let leaving = Attachment { deleting: true, version: 1, ..attached.clone() };
         assert!(compare(&with(&attached), &with(&leaving), &[entry("a")]).is_empty());
         assert!(compare(&with(&leaving), &with(&leaving), &[entry("a")]).is_empty());

@@ -184,11 +184,16 @@ async fn work(sidecar: Arc<Sidecar>, kind: Kind, process: Process) {
             match kind {
                 Kind::Provisioner => {
                     tasks.spawn_until_stop("reclaim", provisioner::reclaim(sidecar.clone(), at));
-                    tasks.spawn_until_stop("provision", provisioner::provision(sidecar, memory.clone(), at));
+                    tasks.spawn_until_stop(
+                        "provision",
+                        provisioner::provision(sidecar, memory.clone(), at),
+                    );
                 }
                 Kind::Attacher => tasks.spawn_until_stop("attach", attacher::attach(sidecar, at)),
                 Kind::Resizer => tasks.spawn_until_stop("resize", resizer::resize(sidecar, at)),
-                Kind::Snapshotter => tasks.spawn_until_stop("snapshot", snapshotter::snapshot(sidecar, at)),
+                Kind::Snapshotter => {
+                    tasks.spawn_until_stop("snapshot", snapshotter::snapshot(sidecar, at))
+                }
             }
         }
         begun = begun.max(objects);
@@ -215,7 +220,9 @@ impl Sidecar {
             let ready = reply.decode::<csi::ProbeResponse>().and_then(|answer| answer.ready);
             match reply.code {
                 Code::Ok if ready != Some(false) => return Ok(()),
-                Code::Ok | Code::DeadlineExceeded => tokio::time::sleep(Duration::from_secs(1)).await,
+                Code::Ok | Code::DeadlineExceeded => {
+                    tokio::time::sleep(Duration::from_secs(1)).await
+                }
                 code => return Err(format!("Probe {code:?}")),
             }
         }

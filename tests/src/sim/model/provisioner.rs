@@ -39,7 +39,8 @@ impl Memory {
 
 /// Makes a claim's volume.
 pub(super) async fn provision(sidecar: Arc<Sidecar>, memory: Arc<Memory>, at: usize) {
-    pace::keep(&sidecar.world, || sidecar.provision(&memory, at), |api| api.claim(at).version).await;
+    pace::keep(&sidecar.world, || sidecar.provision(&memory, at), |api| api.claim(at).version)
+        .await;
 }
 
 /// Deletes the volume of a claim that is gone.
@@ -118,15 +119,17 @@ impl Sidecar {
             name: name.to_owned(),
             capacity_range: Some(csi::CapacityRange { required_bytes: size, limit_bytes: 0 }),
             volume_capabilities: vec![capability()],
-            accessibility_requirements: Some(requirements).filter(|asked| !asked.requisite.is_empty()),
+            accessibility_requirements: Some(requirements)
+                .filter(|asked| !asked.requisite.is_empty()),
             ..Default::default()
         }
     }
 
     async fn reclaim(&self, at: usize) -> Next {
         let api = &self.world.api;
-        let (claim, free) =
-            api.read(|objects| (objects.claims.get(at).cloned().unwrap_or_default(), objects.free(at)));
+        let (claim, free) = api.read(|objects| {
+            (objects.claims.get(at).cloned().unwrap_or_default(), objects.free(at))
+        });
         if claim.settled {
             return Next::Done;
         }
@@ -136,11 +139,13 @@ impl Sidecar {
         if volume.gone {
             return Next::Done;
         }
-        let request = csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
+        let request =
+            csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
         let reply = self.call("DeleteVolume", &volume.id, &request).await;
         let gone = reply.code == Code::Ok;
         api.change(|objects| {
-            if let Some(volume) = objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut()) {
+            if let Some(volume) = objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut())
+            {
                 volume.gone = gone;
             }
         });

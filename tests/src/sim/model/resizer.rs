@@ -39,9 +39,12 @@ impl Sidecar {
         let reply = self.call("ControllerExpandVolume", &volume.id, &request).await;
         match reply.code {
             Code::Ok => {
-                let answer = reply.decode::<csi::ControllerExpandVolumeResponse>().unwrap_or_default();
+                let answer =
+                    reply.decode::<csi::ControllerExpandVolumeResponse>().unwrap_or_default();
                 api.change(|objects| {
-                    if let Some(volume) = objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut()) {
+                    if let Some(volume) =
+                        objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut())
+                    {
                         volume.size = answer.capacity_bytes;
                     }
                 });

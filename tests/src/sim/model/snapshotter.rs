@@ -24,7 +24,9 @@ impl Sidecar {
             return Next::Done;
         }
         match snapshot.id {
-            Some(id) if snapshot.deleting && !snapshot.being_created => self.unsnapshot(at, id).await,
+            Some(id) if snapshot.deleting && !snapshot.being_created => {
+                self.unsnapshot(at, id).await
+            }
             None if snapshot.deleting && !snapshot.being_created => {
                 api.change_snapshot(at, |of| of.gone = true);
                 Next::Done
