@@ -117,7 +117,7 @@ fn view(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeView 
         persistent_volume: claim.and_then(|claim| not_empty(&claim.volume)),
         since_ms: home.since,
         state: condition(state, home).into(),
-        claimed_by: home.rivals.clone(),
+        claimed_by: home.conflicts.clone(),
         holder: lease.map(LeaseHolder::from).unwrap_or_default(),
     }
 }
@@ -125,7 +125,7 @@ fn view(state: &State, driver: &DriverName, id: &Id, home: &Home) -> VolumeView 
 fn condition(state: &State, home: &Home) -> &'static str {
     if home.lost || state.is_removed(&home.node) {
         "lost"
-    } else if !home.rivals.is_empty() {
+    } else if !home.conflicts.is_empty() {
         "claimed"
     } else if home.absent {
         "absent"

@@ -146,7 +146,7 @@ fn what_is_wrong(state: &State, id: &Id, home: &Home) -> Option<(&'static str, S
         );
         return Some(("VolumeLost", note));
     }
-    let rival = home.rivals.first()?;
+    let rival = home.conflicts.first()?;
     let note = format!(
         "nodes {node} and {rival} both say that they have volume {id}; calls go to {node}. Two drivers that hand out \
          the same ids must not share a name"
@@ -252,8 +252,8 @@ mod tests {
             ..Home::at(node("n2"), 1)
         };
         changes.push((Id::Volume("w-lost".into()), lost));
-        let rivals = vec![node("n3")];
-        let twice = Home { name: Some("pvc-u2".into()), rivals, ..Home::at(node("n1"), 1) };
+        let conflicts = vec![node("n3")];
+        let twice = Home { name: Some("pvc-u2".into()), conflicts, ..Home::at(node("n1"), 1) };
         changes.push((Id::Volume("x-twice".into()), twice));
         changes.push((Id::Snapshot("s".into()), Home { lost: true, ..Home::at(node("n2"), 1) }));
         let homes =

@@ -93,14 +93,14 @@ impl Discovery<'_> {
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
             self.nodes().into_iter().partition(|node| self.queries.links().now(node).is_some());
         silent.retain(|node| !self.is_not_there(node, id));
-        let told: Vec<_> = stream::iter(nodes)
+        let answers: Vec<_> = stream::iter(nodes)
             .map(|node| async { (self.tell(&node, method, call.clone()).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
         let mut deleted = None;
         let mut refused = None;
-        for (answer, node) in told {
+        for (answer, node) in answers {
             match answer {
                 Ok(answer) if answer.ok().is_some() => deleted = Some(answer),
                 Ok(answer) => refused = refused.filter(is_open).or(Some(answer)),
@@ -156,7 +156,7 @@ impl Discovery<'_> {
     async fn has(&self, node: &NodeName, id: &Id) -> Has {
         let deadline = Instant::now() + PATIENCE;
         let deadline = self.deadline.map_or(deadline, |callers| callers.min(deadline));
-        let asked = match id {
+        let answer = match id {
             Id::Volume(id) => self.validate(node, id, deadline).await,
             Id::Snapshot(id) => self.listed(node, id, deadline).await,
             Id::Group(id) => {
@@ -169,7 +169,7 @@ impl Discovery<'_> {
             // A name cannot be asked for.
             Id::Name(..) => return Has::NotIt,
         };
-        match asked {
+        match answer {
             Ok(entry) => Has::It(entry),
             Err(error) if error.code() == Code::NotFound => Has::NotIt,
             Err(QueryError::Driver { status, .. })

@@ -106,12 +106,12 @@ pub(crate) fn of_volume(
     };
     let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
     let Some(places) = rpc.places() else { return Ok(None) };
-    let said = match places.context {
+    let parameters = match places.context {
         [] => class(),
         _ => direct::asked(request, places).map_err(malformed)?,
     };
     let contradiction = |source| Error::DirectAsked { method, source };
-    let Some(direct) = Direct::read(&said).map_err(contradiction)? else { return Ok(None) };
+    let Some(direct) = Direct::read(&parameters).map_err(contradiction)? else { return Ok(None) };
     if is_attach {
         let bad = |source| Error::BadRequest { method, source: BadRequest::Protobuf(source) };
         let request = csi::ControllerPublishVolumeRequest::decode(request.clone()).map_err(bad)?;
@@ -132,8 +132,8 @@ pub(crate) fn validated(method: Method, request: &Bytes, answer: &Bytes) -> Resu
     let malformed = |source: Malformed| Error::BadRequest { method, source: source.into() };
     let shown = direct::into_validated(answer, request).map_err(malformed)?;
     let asked = csi::ValidateVolumeCapabilitiesRequest::decode(request.clone()).map_err(bad)?;
-    let said = asked.volume_context.into_iter().chain(asked.parameters).collect();
-    let checked = Direct::read(&said).and_then(|direct| {
+    let parameters = asked.volume_context.into_iter().chain(asked.parameters).collect();
+    let checked = Direct::read(&parameters).and_then(|direct| {
         direct.map_or(Ok(()), |direct| check(&direct, &asked.volume_capabilities))
     });
     let Err(contradiction) = checked else { return Ok(shown) };

@@ -58,17 +58,17 @@ impl fmt::Display for Mismatch {
 
 /// The intersection of the nodes' answers about one kind of capabilities.
 ///
-/// `said` has each node's unframed answer, or none if its driver does not implement the method.
+/// `reported` has each node's unframed answer, or none if its driver does not implement the method.
 /// Identical answers are returned unchanged. A node without the method has none of its
 /// capabilities. The answer is then empty, which is no error to a sidecar. A node with an
 /// undecodable answer is left out and reported, so that it does not disable the others.
 pub fn agree<'a>(
     capabilities: Capabilities,
-    said: impl IntoIterator<Item = (&'a NodeName, Option<&'a Bytes>)>,
+    reported: impl IntoIterator<Item = (&'a NodeName, Option<&'a Bytes>)>,
 ) -> Agreed {
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut places: HashMap<Option<&[u8]>, usize> = HashMap::new();
-    for (node, answer) in said {
+    for (node, answer) in reported {
         let place = *places.entry(answer.map(|answer| &**answer)).or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.nodes.push(node),
@@ -234,9 +234,9 @@ pub fn scope<'a>(
     plugin_capabilities: impl IntoIterator<Item = &'a Bytes>,
 ) -> Scope {
     word.unwrap_or_else(|| {
-        let mut asked: HashSet<&[u8]> = HashSet::new();
+        let mut seen: HashSet<&[u8]> = HashSet::new();
         // Most nodes give the same bytes; each distinct answer is decoded once.
-        let mut answers = plugin_capabilities.into_iter().filter(|answer| asked.insert(answer));
+        let mut answers = plugin_capabilities.into_iter().filter(|answer| seen.insert(answer));
         if answers.any(|answer| constrained(answer)) { Scope::Node } else { Scope::Shared }
     })
 }

@@ -37,8 +37,8 @@ pub(super) fn disagreements(state: &State) -> Vec<Wrong> {
         for (name, intent) in of.intents() {
             say(named(name), about_intent(state, of, name, intent));
         }
-        for (id, own) in of.leases() {
-            say(format!("owner of the {}", named(id)), about_owner(state, own));
+        for (id, lease) in of.leases() {
+            say(format!("owner of the {}", named(id)), about_lease(state, lease));
         }
         for node in of.nodes().keys() {
             say(format!("driver at {node}"), unknown(state, node).into_iter().collect());
@@ -68,13 +68,13 @@ fn about_home(state: &State, id: &Id, home: &Home) -> Vec<String> {
     if home.lost && !state.is_removed(&home.node) {
         why.push(format!("it is marked lost, and its node {} was not removed", home.node));
     }
-    for rival in &home.rivals {
-        why.extend(unknown(state, rival));
-        why.push(if *rival == home.node {
-            format!("its own node {rival} is among those that claim it as well")
+    for other in &home.conflicts {
+        why.extend(unknown(state, other));
+        why.push(if *other == home.node {
+            format!("its own node {other} is among those that claim it as well")
         } else {
             format!(
-                "it lives at {}, and {rival} says that it lives there; give one of them another id",
+                "it lives at {}, and {other} says that it lives there; give one of them another id",
                 home.node
             )
         });
@@ -122,13 +122,13 @@ fn about_intent(state: &State, of: &DriverState, name: &Id, intent: &Intent) -> 
     why
 }
 
-fn about_owner(state: &State, own: &LeaseRecord) -> Vec<String> {
-    let holder = own.holder.iter().map(|owner| &owner.node);
-    let nodes = holder.chain(own.attached.iter().map(|attached| &attached.node));
+fn about_lease(state: &State, lease: &LeaseRecord) -> Vec<String> {
+    let holder = lease.holder.iter().map(|holder| &holder.node);
+    let nodes = holder.chain(lease.attached.iter().map(|attached| &attached.node));
     let mut why: Vec<_> = nodes.filter_map(|node| unknown(state, node)).collect();
     why.dedup();
-    let broken = own.broken.iter().map(|broken| broken.epoch).max();
-    let epoch = own.holder.as_ref().map(|owner| owner.epoch).max(broken).unwrap_or_default();
+    let broken = lease.broken.iter().map(|broken| broken.epoch).max();
+    let epoch = lease.holder.as_ref().map(|holder| holder.epoch).max(broken).unwrap_or_default();
     if epoch > state.epoch() {
         why.push(format!(
             "its epoch {epoch} may be given out again: the last one is said to be {}",

@@ -21,7 +21,7 @@ pub struct DriverInfo {
     answers: Option<BTreeMap<String, Bytes>>,
     inferred: Scope,
     mismatches: Vec<Mismatch>,
-    told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 /// No node has reported the driver's answers yet.
@@ -38,8 +38,8 @@ impl DriverInfo {
         for capabilities in Capabilities::ALL {
             let Some(answers) = &mut answers else { continue };
             let local = Local::Capabilities(capabilities);
-            let said = spoken().map(|(node, at)| (node, at.answer(local)));
-            let Agreed { answer, mismatches: here } = agree(capabilities, said);
+            let reported = spoken().map(|(node, at)| (node, at.answer(local)));
+            let Agreed { answer, mismatches: here } = agree(capabilities, reported);
             mismatches.extend(here);
             let method = Method::answering(local).name();
             match answer {
@@ -51,7 +51,7 @@ impl DriverInfo {
             answers,
             inferred: scope(None, spoken().filter_map(|(_, at)| at.answer(PLUGIN))),
             mismatches,
-            told: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
         }
     }
 
@@ -84,7 +84,7 @@ impl DriverInfo {
 
     /// The same, for the first caller only.
     pub fn unreported(&self) -> &[Mismatch] {
-        if self.mismatches.is_empty() || self.told.swap(true, Ordering::Relaxed) {
+        if self.mismatches.is_empty() || self.is_reported.swap(true, Ordering::Relaxed) {
             &[]
         } else {
             &self.mismatches

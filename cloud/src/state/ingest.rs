@@ -79,8 +79,8 @@ fn news(state: &State, node: &NodeName, drivers: Vec<Driver>) -> Vec<(DriverName
 /// The drivers that a node had and no longer names.
 fn gone(state: &State, node: &NodeName, named: &BTreeSet<DriverName>) -> Vec<DriverName> {
     let unnamed = state.drivers().into_iter().filter(|(driver, _)| !named.contains(*driver));
-    let had = |driver: &DriverState| driver.at(node).is_some_and(|at| at.gone.is_none());
-    unnamed.filter(|(_, of)| had(of)).map(|(driver, _)| driver.clone()).collect()
+    let has = |driver: &DriverState| driver.at(node).is_some_and(|at| at.gone.is_none());
+    unnamed.filter(|(_, of)| has(of)).map(|(driver, _)| driver.clone()).collect()
 }
 
 /// The record of a driver as its node reports it.
@@ -181,7 +181,7 @@ pub async fn update(
 
 /// Removes the lease of a deleted volume, unless a node still holds it.
 fn end_lease(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
-    if txn.lease(driver, id).is_some_and(|own| own.holder.is_none()) {
+    if txn.lease(driver, id).is_some_and(|lease| lease.holder.is_none()) {
         txn.set_lease(driver, id, None);
     }
 }
@@ -215,8 +215,8 @@ pub async fn discovered(
             let kept = if entry.is_empty() { home.entry } else { Bytes::copy_from_slice(&entry) };
             home.absent = false;
             home.entry = kept;
-        } else if !home.rivals.contains(&node) {
-            home.rivals.push(node);
+        } else if !home.conflicts.contains(&node) {
+            home.conflicts.push(node);
         }
         if txn.home(&driver, &id) != Some(&home) {
             txn.set_home(&driver, &id, Some(home));

@@ -35,7 +35,7 @@ pub struct DriverState {
     /// The leases of direct volumes.
     leases: BTreeMap<Id, LeaseRecord>,
     /// The number of leases by node.
-    had: HashMap<NodeName, usize>,
+    held: HashMap<NodeName, usize>,
     /// The number of intents with an unknown outcome.
     open: usize,
     /// Volumes and running creates by node.
@@ -43,8 +43,8 @@ pub struct DriverState {
     /// The driver's nodes, ordered by load.
     by_load: BTreeSet<(u64, NodeName)>,
     segments: SegmentIndex,
-    /// The number of nodes without a topology of their own.
-    given: usize,
+    /// The number of nodes without a topology of their lease.
+    without_topology: usize,
     /// Computed from the nodes' answers; reset when one of them changes.
     info: OnceLock<DriverInfo>,
     recent: RecentChanges,
@@ -58,12 +58,12 @@ impl State {
         state
     }
 
-    /// The records of a driver; none if no node ever had it.
+    /// The records of a driver; none if no node ever held it.
     pub fn driver(&self, driver: &DriverName) -> Option<&DriverState> {
         self.drivers.get(driver)
     }
 
-    /// All drivers that any node ever had, by name.
+    /// All drivers that any node ever held, by name.
     pub fn drivers(&self) -> BTreeMap<&DriverName, &DriverState> {
         self.drivers.iter().collect()
     }
@@ -90,7 +90,7 @@ impl State {
 
     /// The number of leases that a node holds.
     pub fn held_by(&self, node: &NodeName) -> usize {
-        self.drivers.values().filter_map(|driver| driver.had.get(node)).sum()
+        self.drivers.values().filter_map(|driver| driver.held.get(node)).sum()
     }
 
     /// Applies a durable change.
@@ -107,8 +107,8 @@ impl State {
             }
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
             Change::Node(name, node) => self.set_node(name, node),
-            Change::Lease(driver, id, own) => {
-                self.drivers.entry(driver).or_default().set_lease(id, own)
+            Change::Lease(driver, id, lease) => {
+                self.drivers.entry(driver).or_default().set_lease(id, lease)
             }
             Change::Epoch(last) => self.epoch = last,
         }
@@ -187,7 +187,7 @@ impl DriverState {
         self.at.get(node)
     }
 
-    /// All nodes that ever had the driver.
+    /// All nodes that ever held the driver.
     pub fn nodes(&self) -> &BTreeMap<NodeName, NodeDriver> {
         &self.at
     }
@@ -218,18 +218,18 @@ impl DriverState {
     }
 
     /// The nodes whose segments include all of these, by name.
-    pub fn located<'a>(&'a self, asked: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
+    pub fn located<'a>(&'a self, wanted: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
         let of = |(key, value): (&'a String, &String)| self.segments.of(key, value);
         // Only the nodes of the rarest segment are filtered.
-        let rarest = asked.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_default();
-        let has_others = |node: &NodeName| self.at.get(node).is_some_and(|at| at.is_at(asked));
+        let rarest = wanted.iter().map(of).min_by_key(|nodes| nodes.len()).unwrap_or_default();
+        let has_others = |node: &NodeName| self.at.get(node).is_some_and(|at| at.is_at(wanted));
         // For a single segment the index is exact.
-        rarest.iter().filter(move |node| asked.len() == 1 || has_others(node))
+        rarest.iter().filter(move |node| wanted.len() == 1 || has_others(node))
     }
 
-    /// True if some node has no topology of its own and uses ours.
+    /// True if some node has no topology of its lease and uses ours.
     pub fn has_our_topology(&self) -> bool {
-        self.given > 0
+        self.without_topology > 0
     }
 
     /// The front's answers about the driver.
@@ -248,20 +248,20 @@ impl DriverState {
         self.count(before.and_then(|home| home.counted(&id).cloned()), after);
     }
 
-    fn set_lease(&mut self, id: Id, own: Option<LeaseRecord>) {
-        let owner = |own: &LeaseRecord| own.holder.as_ref().map(|owner| owner.node.clone());
-        let after = own.as_ref().and_then(owner);
-        let before = match own {
-            Some(own) => self.leases.insert(id, own),
+    fn set_lease(&mut self, id: Id, lease: Option<LeaseRecord>) {
+        let holder = |lease: &LeaseRecord| lease.holder.as_ref().map(|holder| holder.node.clone());
+        let after = lease.as_ref().and_then(holder);
+        let before = match lease {
+            Some(lease) => self.leases.insert(id, lease),
             None => self.leases.remove(&id),
         };
-        if let Some(node) = before.as_ref().and_then(owner)
-            && let Some(had) = self.had.get_mut(&node)
+        if let Some(node) = before.as_ref().and_then(holder)
+            && let Some(held) = self.held.get_mut(&node)
         {
-            *had = had.saturating_sub(1);
+            *held = held.saturating_sub(1);
         }
         if let Some(node) = after {
-            *self.had.entry(node).or_default() += 1;
+            *self.held.entry(node).or_default() += 1;
         }
     }
 
@@ -304,13 +304,14 @@ impl DriverState {
             self.segments.remove(&before.segments, &node);
         }
         self.by_load.remove(&(load, node.clone()));
-        let given = |at: &NodeDriver| usize::from(at.has_spoken() && !at.has_own_topology());
-        self.given -= before.as_ref().map_or(0, given);
+        let without_topology =
+            |at: &NodeDriver| usize::from(at.has_spoken() && !at.has_own_topology());
+        self.without_topology -= before.as_ref().map_or(0, without_topology);
         let Some(mut at) = at else {
             self.info = OnceLock::new();
             return;
         };
-        self.given += given(&at);
+        self.without_topology += without_topology(&at);
         // Thousands of nodes may give the same answers; they share one copy.
         let same = self.at.values().next_back().filter(|other| other.answers == at.answers);
         if let Some(same) = same {

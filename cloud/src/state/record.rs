@@ -38,7 +38,8 @@ pub struct Home {
     /// True if an operator removed its node.
     pub lost: bool,
     /// Other nodes that claim it. The first node keeps it; an operator has to look.
-    pub rivals: Vec<NodeName>,
+    #[serde(rename = "rivals")]
+    pub conflicts: Vec<NodeName>,
 }
 
 /// A PersistentVolumeClaim, as named by external-provisioner with `--extra-create-metadata`.
@@ -186,7 +187,7 @@ impl Home {
             since,
             absent: false,
             lost: false,
-            rivals: Vec::new(),
+            conflicts: Vec::new(),
         }
     }
 
@@ -227,10 +228,10 @@ impl NodeDriver {
     }
 
     /// True if its segments include all of these.
-    pub fn is_at(&self, asked: &Segments) -> bool {
+    pub fn is_at(&self, wanted: &Segments) -> bool {
         let is_at = |key, value| {
             self.segments.iter().any(|segment| (&segment.0, &segment.1) == (key, value))
         };
-        asked.iter().all(|(key, value)| is_at(key, value))
+        wanted.iter().all(|(key, value)| is_at(key, value))
     }
 }

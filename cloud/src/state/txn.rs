@@ -129,8 +129,8 @@ impl<'a> Txn<'a> {
     }
 
     /// Sets or removes the lease record of a volume.
-    pub fn set_lease(&mut self, driver: &DriverName, id: &Id, own: Option<LeaseRecord>) {
-        self.leases.insert((driver.clone(), id.clone()), own);
+    pub fn set_lease(&mut self, driver: &DriverName, id: &Id, lease: Option<LeaseRecord>) {
+        self.leases.insert((driver.clone(), id.clone()), lease);
     }
 
     /// The last lease epoch.
@@ -174,7 +174,7 @@ impl<'a> Txn<'a> {
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
         let leases =
-            self.leases.into_iter().map(|((driver, id), own)| Change::Lease(driver, id, own));
+            self.leases.into_iter().map(|((driver, id), lease)| Change::Lease(driver, id, lease));
         let epoch = self.epoch.map(Change::Epoch);
         let changes =
             homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(leases).chain(epoch);

@@ -264,7 +264,7 @@ async fn two_nodes_with_one_id_are_told_apart_and_the_first_keeps_it() {
     }
     world.store.read(|state| {
         let home = state.driver(&driver()).unwrap().home(&Id::Volume("same".into())).unwrap();
-        assert_eq!((&home.node, &*home.rivals), (&name(1), &[name(0)][..]));
+        assert_eq!((&home.node, &*home.conflicts), (&name(1), &[name(0)][..]));
     });
     assert_eq!(world.shown(), BTreeSet::from(["same".to_owned()]));
 }

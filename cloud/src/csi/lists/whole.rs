@@ -107,11 +107,11 @@ pub(super) fn missing(
 
 /// Two nodes say that they have it: the first keeps it.
 fn claimed(txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName, id: &Id, mut home: Home) {
-    if home.rivals.contains(node) {
+    if home.conflicts.contains(node) {
         return;
     }
     warn!(%driver, home = %home.node, %node, id = id.text(),
         "two nodes list the same id; the first one keeps it, and no call for it reaches the other");
-    home.rivals.push(node.clone());
+    home.conflicts.push(node.clone());
     txn.set_home(driver, id, Some(home));
 }

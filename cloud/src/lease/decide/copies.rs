@@ -1,5 +1,5 @@
 //! Restores older copies of the store at any moment, with nodes that follow the edge's rules and
-//! links that lose messages. `tests/src/direct/test_own.rs` uses the edge's own rules.
+//! links that lose messages. `tests/src/direct/test_own.rs` uses the edge's lease rules.
 
 use proptest::prelude::*;
 
@@ -79,7 +79,7 @@ impl Node {
 #[derive(Default)]
 struct World {
     nodes: [Node; NODES],
-    own: LeaseRecord,
+    record: LeaseRecord,
     epoch: u64,
     copy: (LeaseRecord, u64),
     /// Whether the clock continues when a copy is restored. Otherwise only the nodes' reports keep
@@ -93,15 +93,15 @@ struct World {
 impl World {
     fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
         self.now += 1;
-        let said = if let Step::Hold(epoch, _) = step { epoch } else { 0 };
+        let reported = if let Step::Hold(epoch, _) = step { epoch } else { 0 };
         let clock = if self.clock { self.now } else { 0 };
-        let epoch = clock.max(self.epoch + 1).max(said + 1);
-        let before = self.own.clone();
+        let epoch = clock.max(self.epoch + 1).max(reported + 1);
+        let before = self.record.clone();
         let (after, verdict) = decide(before.clone(), &name(at), step, Moment { epoch, now: 1 });
         if after != before {
             self.epoch = epoch;
         }
-        self.own = after;
+        self.record = after;
         verdict
     }
 
@@ -181,15 +181,15 @@ impl World {
             // Only of an absent node, and only after all nodes have linked: otherwise the wrong
             // node might lose it.
             Event::Break(at) if !self.nodes[at].linked => {
-                let has = self.own.holder.as_ref().is_some_and(|owner| owner.node == name(at));
+                let has = self.record.holder.as_ref().is_some_and(|holder| holder.node == name(at));
                 if has && self.step(at, Step::Break) == Verdict::Done {
                     self.nodes[at].excused = self.nodes[at].has();
                 }
             }
             Event::Break(_) => {}
-            Event::Copy => self.copy = (self.own.clone(), self.epoch),
+            Event::Copy => self.copy = (self.record.clone(), self.epoch),
             Event::PutBack => {
-                (self.own, self.epoch) = self.copy.clone();
+                (self.record, self.epoch) = self.copy.clone();
                 for node in &mut self.nodes {
                     (node.linked, node.unheard) = (false, true);
                 }
@@ -239,7 +239,10 @@ fn the_later_owner_has_it_whoever_is_heard_first() {
             all.iter().chain(moved).chain(&links).for_each(|event| world.happens(*event));
             assert!(matches!(world.nodes[1].lease, Lease::Held(_)), "{:?}", world.nodes);
             assert_eq!(world.nodes[0].lease, second);
-            assert_eq!(world.own.holder.as_ref().map(|owner| owner.node.clone()), Some(name(1)));
+            assert_eq!(
+                world.record.holder.as_ref().map(|holder| holder.node.clone()),
+                Some(name(1))
+            );
         }
     }
 }

@@ -65,9 +65,10 @@ pub(super) fn encode(change: &Change) -> Row {
                 node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
             (driver.as_str().into(), value)
         }
-        Change::Lease(driver, id, own) => {
-            (key::of_id(driver, id), own.as_ref().map(|own| LeaseValue::from(own).encode_to_vec()))
-        }
+        Change::Lease(driver, id, lease) => (
+            key::of_id(driver, id),
+            lease.as_ref().map(|lease| LeaseValue::from(lease).encode_to_vec()),
+        ),
         Change::Epoch(last) => (LAST.into(), Some(EpochValue { last: *last }.encode_to_vec())),
     };
     Row { table: Table::of(change), key, value }
@@ -158,22 +159,26 @@ impl Decoder {
             since: value.since,
             absent: value.absent,
             lost: value.lost,
-            rivals: value.rivals.iter().map(|node| self.node(node)).collect::<Result<_, _>>()?,
+            conflicts: value
+                .conflicts
+                .iter()
+                .map(|node| self.node(node))
+                .collect::<Result<_, _>>()?,
         })
     }
 
     fn lease(&mut self, value: LeaseValue) -> Result<LeaseRecord, CodecError> {
-        let mut own = LeaseRecord::default();
+        let mut lease = LeaseRecord::default();
         if let Some(HolderValue { node, epoch, pod, since }) = value.holder {
-            own.holder = Some(Holder { node: self.node(&node)?, epoch, pod: pod.into(), since });
+            lease.holder = Some(Holder { node: self.node(&node)?, epoch, pod: pod.into(), since });
         }
         if let Some(AttachedValue { node, id, since }) = value.attached {
-            own.attached = Some(Attached { node: self.node(&node)?, id: id.into(), since });
+            lease.attached = Some(Attached { node: self.node(&node)?, id: id.into(), since });
         }
         for BrokenValue { node, epoch } in value.broken {
-            own.broken.push(Broken { node: self.node(&node)?, epoch });
+            lease.broken.push(Broken { node: self.node(&node)?, epoch });
         }
-        Ok(own)
+        Ok(lease)
     }
 
     fn intent(&mut self, value: IntentValue) -> Result<Intent, CodecError> {

@@ -107,7 +107,7 @@ fn any_home() -> impl Strategy<Value = Home> {
     let source = option::of(id().prop_map(Box::new));
     let flags = (any::<u64>(), any::<bool>(), any::<bool>(), vec(node(), 0..3));
     (node(), boxed(), bytes(), claim(), parameters, source, flags).prop_map(
-        |(node, name, entry, claim, parameters, source, (since, absent, lost, rivals))| Home {
+        |(node, name, entry, claim, parameters, source, (since, absent, lost, conflicts))| Home {
             node,
             name,
             entry,
@@ -117,7 +117,7 @@ fn any_home() -> impl Strategy<Value = Home> {
             since,
             absent,
             lost,
-            rivals,
+            conflicts,
         },
     )
 }
@@ -176,6 +176,42 @@ pub(super) fn change() -> BoxedStrategy<Change> {
         1 => any::<u64>().prop_map(Change::Epoch).boxed(),
     ]
     .boxed()
+}
+
+/// The bytes of older stores must be read by every later csi-cloud.
+#[test]
+fn the_bytes_of_a_record_never_change() {
+    let holder = Holder { node: "n1".parse().unwrap(), epoch: 5, pod: "p".into(), since: 1 };
+    let broken = vec![Broken { node: "n3".parse().unwrap(), epoch: 4 }];
+    let lease = LeaseRecord { holder: Some(holder), attached: None, broken };
+    let at = NodeDriver {
+        answers: Arc::new([("M".to_owned(), b"\x01".as_slice().into())].into()),
+        info: None,
+        segments: [Arc::new(("k".to_owned(), "v".to_owned()))].into(),
+        listed: 3,
+        gone: Some(9),
+    };
+    let driver: DriverName = "d".parse().unwrap();
+    let lease = Change::Lease(driver.clone(), Id::Volume("v".into()), Some(lease));
+    let at = Change::NodeDriver(driver, "n1".parse().unwrap(), Some(at));
+    for (change, table, key, value) in [
+        (
+            lease,
+            "owners",
+            b"d\0\x01v".as_slice(),
+            b"\x0a\x0b\x0a\x02n1\x10\x05\x1a\x01p\x20\x01\x1a\x06\x0a\x02n3\x10\x04".as_slice(),
+        ),
+        (
+            at,
+            "at",
+            b"d\0n1",
+            b"\x0a\x06\x0a\x01M\x12\x01\x01\x1a\x06\x0a\x01k\x12\x01v\x20\x03\x28\x09",
+        ),
+    ] {
+        let row = codec::encode(&change);
+        assert_eq!((row.table.name(), &*row.key), (table, key));
+        assert_eq!(row.value.as_deref(), Some(value), "{table}");
+    }
 }
 
 proptest! {

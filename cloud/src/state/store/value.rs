@@ -33,7 +33,7 @@ pub(super) struct HomeValue {
     #[prost(bool, tag = "9")]
     pub(super) lost: bool,
     #[prost(string, repeated, tag = "10")]
-    pub(super) rivals: Vec<String>,
+    pub(super) conflicts: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -159,19 +159,19 @@ pub(super) struct EpochValue {
 }
 
 impl From<&LeaseRecord> for LeaseValue {
-    fn from(own: &LeaseRecord) -> Self {
-        let holder = own.holder.as_ref().map(|owner| HolderValue {
-            node: owner.node.to_string(),
-            epoch: owner.epoch,
-            pod: owner.pod.to_string(),
-            since: owner.since,
+    fn from(lease: &LeaseRecord) -> Self {
+        let holder = lease.holder.as_ref().map(|holder| HolderValue {
+            node: holder.node.to_string(),
+            epoch: holder.epoch,
+            pod: holder.pod.to_string(),
+            since: holder.since,
         });
-        let attached = own.attached.as_ref().map(|attached| AttachedValue {
+        let attached = lease.attached.as_ref().map(|attached| AttachedValue {
             node: attached.node.to_string(),
             id: attached.id.to_string(),
             since: attached.since,
         });
-        let broken = own.broken.iter();
+        let broken = lease.broken.iter();
         let broken =
             broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
         Self { holder, attached, broken: broken.collect() }
@@ -201,7 +201,7 @@ impl From<&Home> for HomeValue {
             since: home.since,
             absent: home.absent,
             lost: home.lost,
-            rivals: home.rivals.iter().map(ToString::to_string).collect(),
+            conflicts: home.conflicts.iter().map(ToString::to_string).collect(),
         }
     }
 }

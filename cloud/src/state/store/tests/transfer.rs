@@ -112,6 +112,30 @@ fn a_line_can_be_read_by_people() {
     );
 }
 
+/// Exports of every csi-cloud must be imported by every later one.
+#[test]
+fn the_words_of_a_line_never_change() {
+    let lines = [
+        "{\"csi-cloud store\":{\"format\":1}}\n",
+        "{\"home\":{\"driver\":\"d\",\"id\":{\"snapshot\":\"s\"},\"home\":{\"node\":\"n1\",\
+         \"name\":null,\"entry\":\"\",\"claim\":null,\"parameters\":null,\
+         \"source\":{\"volume\":\"v\"},\"since\":7,\"absent\":false,\"lost\":false,\
+         \"rivals\":[\"n2\"]}}}\n",
+        "{\"at\":{\"driver\":\"d\",\"node\":\"n1\",\"at\":{\"alike\":{\"M\":\"AQ==\"},\
+         \"info\":null,\"place\":[[\"k\",\"v\"]],\"listed\":3,\"gone\":null}}}\n",
+        "{\"owner\":{\"driver\":\"d\",\"id\":{\"volume\":\"v\"},\"own\":{\
+         \"owner\":{\"node\":\"n1\",\"epoch\":5,\"pod\":\"p\",\"since\":1},\
+         \"attached\":{\"node\":\"n2\",\"id\":\"i\",\"since\":2},\
+         \"broken\":[{\"node\":\"n3\",\"epoch\":4}]}}}\n",
+        "{\"epoch\":{\"last\":5}}\n",
+        "{\"end\":{\"records\":4}}\n",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    imported(&path, &lines.concat()).unwrap();
+    assert_eq!(exported(&path), lines.concat());
+}
+
 #[test]
 fn a_store_that_is_not_there_is_not_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +177,7 @@ fn listed(id: &str) -> Home {
 #[test]
 fn what_does_not_agree_is_said() {
     let elected = Change::Elected("d.example".parse().unwrap(), Some("n1".parse().unwrap()));
-    let rivals = vec!["n2".parse().unwrap()];
+    let conflicts = vec!["n2".parse().unwrap()];
     for (changes, said) in [
         (vec![intent(Method::CreateVolume, "v")], Some("has no home")),
         (vec![intent(Method::CreateVolume, "v"), volume("v", Some(listed("v")))], None),
@@ -165,7 +189,7 @@ fn what_does_not_agree_is_said() {
         (vec![volume("v", Some(home("n3")))], Some("n3 never linked")),
         (vec![volume("v", Some(Home { lost: true, ..home("n1") }))], Some("was not removed")),
         (
-            vec![volume("v", Some(Home { rivals, ..home("n1") }))],
+            vec![volume("v", Some(Home { conflicts, ..home("n1") }))],
             Some("n2 says that it lives there"),
         ),
         (vec![volume("v", Some(listed("w")))], Some("lists show it as volume \"w\"")),
