@@ -130,7 +130,7 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
             (shared || home.node.as_str() == name(*node))
                 && home.name.as_deref().is_none_or(|name| name == called)
                 && !home.absent
-                && home.rivals.is_empty()
+                && home.conflicts.is_empty()
         });
         if !right {
             let there = things.get(id);
