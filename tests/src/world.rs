@@ -14,7 +14,7 @@ use proto::link::{KeepAlive, Link, ws};
 use crate::process::Process;
 use crate::raw::RawClient;
 use crate::stand::{Cloud, START, STOP, Stand, until};
-use crate::testdriver::{Running, TestDriver};
+use drivers::testdriver::{Running, TestDriver};
 
 /// The name of the driver.
 pub const DRIVER: &str = "test.edge-csi.io";

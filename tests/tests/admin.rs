@@ -3,12 +3,12 @@
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, ensure};
+use drivers::testdriver::{Fault, Times};
 use prost::Message;
 use proto::csi;
 use serde_json::Value;
 use tests::process::Process;
 use tests::stand::{START, until};
-use tests::testdriver::{Fault, Times};
 use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use drivers::testdriver::{Fault, Gate, TestDriver, Times};
 use rustix::process::Signal;
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{START, Stand, until};
-use tests::testdriver::{Fault, Gate, TestDriver, Times};
 use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready};
 use tokio::time::Instant;
 use tonic::Code;

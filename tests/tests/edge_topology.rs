@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use drivers::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
 use prost::Message;
 use proto::csi;
 use proto::csi::topology;
@@ -11,7 +12,6 @@ use proto::host::publish::{Existing, publish};
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
 use tests::world::{DRIVER, NODE, controller, create, created};
 use tonic::Code;
 

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use drivers::testdriver::{Fault, Gate, Optional, Outcome, Times};
 use tests::raw::RawClient;
 use tests::stand::{START, until};
-use tests::testdriver::{Fault, Gate, Optional, Outcome, Times};
 use tests::world::{
     DRIVER, NODE, QUIET, TRANSPORTS, World, controller, create, created, delete, ready,
     snapshot_requests,

@@ -1,9 +1,9 @@
 //! What goes in on one side comes out on the other, byte for byte, over both transports.
 
 use bytes::Bytes;
+use drivers::testdriver::{FUTURE_PATH, Fault, METHODS, Times};
 use http::HeaderMap;
 use proptest::prelude::*;
-use tests::testdriver::{FUTURE_PATH, Fault, METHODS, Times};
 use tests::world::{TRANSPORTS, World, controller, snapshot_requests};
 use tonic::Code;
 

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use cloud::relay::address::Address;
-use cloud::relay::connection;
+use drivers::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::Uri;
@@ -27,7 +26,6 @@ use tests::bench::load::capability;
 use tests::process::Process;
 use tests::raw::RawClient;
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use tests::world::{DRIVER, NODE, controller, create, created, hello, ready};
 use tokio::net::{TcpSocket, UnixStream};
 use tokio::sync::watch;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use drivers::testdriver::{Fault, Times};
 use futures_util::future::join_all;
 use http::Request;
 use proto::csi;
@@ -10,7 +11,6 @@ use proto::csi::frame::frame;
 use proto::http2::upstream;
 use proto::http2::upstream::MAX_PASSING;
 use tests::raw::{RawAnswer, RawClient};
-use tests::testdriver::{Fault, Times};
 use tests::world::{DRIVER, TRANSPORTS, World, controller, create, created, snapshot_requests};
 use tokio::net::UnixStream;
 use tokio::time::Instant;

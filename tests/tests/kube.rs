@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use drivers::testdriver::{TOPOLOGY_KEY, TestDriver};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -20,7 +21,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tests::process::Process;
 use tests::stand::{START, Stand, until};
-use tests::testdriver::{TOPOLOGY_KEY, TestDriver};
 use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created};
 use tokio::process::Command;
 

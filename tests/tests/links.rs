@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use drivers::testdriver::TestDriver;
 use futures_util::{SinkExt, StreamExt};
 use proto::control::hello;
 use proto::control::hello::{Hello, Message, PROTOCOL};
@@ -14,9 +15,7 @@ use proto::link::{Event, KeepAlive, Link, LinkError, quic, ws};
 use rustix::process::Signal;
 use tests::raw::RawClient;
 use tests::stand::{START, Stand, until};
-use tests::testdriver::TestDriver;
-use tests::world;
-use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
+use tests::world::{self, DRIVER, NODE, TRANSPORTS, World, controller, create, ready};
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
+use drivers::testdriver::{Fault, Running, TestDriver, Times};
 use prost::Message;
 use proto::csi;
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Fault, Running, TestDriver, Times};
 use tests::world::{DRIVER, TRANSPORTS, controller, create, created, delete, ready};
 use tokio::time::Instant;
 use tonic::Code;
@@ -73,7 +73,7 @@ impl Nodes {
     /// Waits until each node has said where it is.
     async fn all_known(&self) -> anyhow::Result<()> {
         for node in NODES {
-            let key = tests::testdriver::TOPOLOGY_KEY.to_owned();
+            let key = drivers::testdriver::TOPOLOGY_KEY.to_owned();
             let segments = [(key, node.to_owned())].into();
             let accessible_topology = Some(csi::Topology { segments });
             let request = csi::GetCapacityRequest { accessible_topology, ..Default::default() };

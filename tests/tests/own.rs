@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use drivers::testdriver::TestDriver;
 use prost::Message;
 use proto::csi;
 use proto::csi::volume_capability::access_mode::Mode;
@@ -14,7 +15,6 @@ use tests::direct::pair::{CLASS, Pair};
 use tests::direct::scene::{Volume, mount};
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{START, Stand, until};
-use tests::testdriver::TestDriver;
 use tests::world::{DRIVER, TRANSPORTS, controller, create, created, ready};
 use tonic::{Code, Status};
 

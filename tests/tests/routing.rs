@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use drivers::testdriver::{Fault, Outcome, Running, TOPOLOGY_KEY, TestDriver, Times};
 use prost::Message;
 use proto::csi;
 use proto::csi::volume_content_source;
 use tests::process::Process;
 use tests::raw::{RawAnswer, RawClient};
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Fault, Outcome, Running, TOPOLOGY_KEY, TestDriver, Times};
 use tests::world::{DRIVER, TRANSPORTS, controller, create, created, delete, ready};
 use tonic::Code;
 

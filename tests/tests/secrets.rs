@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
+use drivers::testdriver::{Fault, Times};
 use protox::Compiler;
 use protox::prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey,
@@ -13,7 +14,6 @@ use protox::prost_reflect::{
 };
 use tests::raw::RawClient;
 use tests::stand::{START, Stand};
-use tests::testdriver::{Fault, Times};
 use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use drivers::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use futures_util::future::join_all;
 use prost::Message;
 use proto::control::hello;
@@ -13,8 +14,6 @@ use tests::process::Process;
 use tests::raw::RawClient;
 use tests::relay::Relay;
 use tests::stand::{START, Stand, until};
-use tests::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
-use tests::world;
 use tests::world::{
     DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
 };

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proto::host::publish::{Existing, publish};
+use drivers::testdriver::{Fault, Gate, Running, TestDriver, Times};
+use proto::publish::{Existing, publish};
 use tests::process::Process;
 use tests::raw::RawClient;
 use tests::relay::Relay;
 use tests::stand::{Cloud, START, Stand, until};
-use tests::testdriver::{Fault, Gate, Running, TestDriver, Times};
 use tests::world::{DRIVER, NODE, TRANSPORTS, controller, create, ready};
 use tokio::net::TcpListener;
 use tokio::time::Instant;

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::testdriver::TOPOLOGY_KEY;
+use drivers::testdriver::TOPOLOGY_KEY;
 
 /// The size of each volume, in bytes.
 const SIZE: i64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! Real programs under load while they are killed, stopped and cut off at random, and what must hold afterwards.
 //!
 //! Two drivers at two nodes each, one of which reaches the cloud over WebSocket and one over QUIC, each through a relay
-//! that is cut. One driver is a [`TestDriver`](crate::testdriver), which notices calls that overlap; the other is
+//! that is cut. One driver is a [`TestDriver`](drivers::testdriver), which notices calls that overlap; the other is
 //! `hostdir`, whose state must survive its own SIGKILL. csi-cloud has its store in a file, and is killed too: where a
 //! volume is, and where a create was sent, it knows from nowhere else.
 

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use crate::process::Process;
 use crate::relay::Relay;
 use crate::stand::{START, STOP, Stand, channel};
-use crate::testdriver::{Fault, Running, TestDriver, Times};
+use drivers::testdriver::{Fault, Running, TestDriver, Times};
 
 /// How long a test driver takes to publish: longer than a link needs to come back, so that a call is sent again while
 /// its run is still going on.

@@ -152,6 +152,6 @@ allowedTopologies:
         values: [n3]
 ",
         driver = crate::cluster::DRIVER,
-        key = crate::hostdir::TOPOLOGY_KEY
+        key = drivers::hostdir::TOPOLOGY_KEY
     )
 }

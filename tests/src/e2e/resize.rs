@@ -127,6 +127,6 @@ parameters:
   {key}: {name}
 ",
         driver = crate::cluster::DRIVER,
-        key = crate::hostdir::MUTABLE_KEY
+        key = drivers::hostdir::MUTABLE_KEY
     )
 }

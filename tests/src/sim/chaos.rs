@@ -17,7 +17,7 @@ use super::model::KINDS;
 use super::net::Away;
 use super::trace::Trace;
 use super::wire::{Mishap, Way};
-use crate::testdriver::{Fault, Times};
+use drivers::testdriver::{Fault, Times};
 
 /// What can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

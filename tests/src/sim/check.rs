@@ -14,7 +14,7 @@ use super::model::World;
 use super::model::api::{Objects, Volume};
 use super::model::client::GRACE;
 use super::record::{Called, Ending, NUMBER, is_open};
-use crate::testdriver::{Outcome, Received};
+use drivers::testdriver::{Outcome, Received};
 
 /// How long a request may be on its way to a driver when no lane stands still.
 const TRANSIT: Duration = Duration::from_millis(300);
@@ -260,8 +260,7 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
 
 /// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its connection.
 fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
-    let ends: Vec<_> =
-        world.fleet.drivers.iter().map(crate::testdriver::TestDriver::ends).collect();
+    let ends: Vec<_> = world.fleet.drivers.iter().map(drivers::testdriver::TestDriver::ends).collect();
     for run in runs.iter().filter(|run| run.received.outcome == Outcome::Dropped) {
         let Some(ended) = run.ended() else { continue };
         let with_connection = ends.get(run.node).is_some_and(|ends| ends.contains(&ended));

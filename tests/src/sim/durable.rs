@@ -17,7 +17,7 @@ use super::fleet::{Fleet, driver_name};
 use super::kept::Noted;
 use super::model::World;
 use super::record::{Called, Ending, is_open};
-use crate::testdriver::Received;
+use drivers::testdriver::Received;
 
 /// The RPCs that make something.
 const CREATES: [&str; 2] = ["CreateVolume", "CreateSnapshot"];

@@ -30,7 +30,7 @@ use super::keys::{Keys, NODES};
 use super::net::Net;
 use super::trace::Trace;
 use super::wire::{Plan, boxed, wire};
-use crate::testdriver::{Running, TestDriver};
+use drivers::testdriver::{Running, TestDriver};
 
 /// The one driver of a fleet.
 pub const DRIVER: &str = "test.edge-csi.io";

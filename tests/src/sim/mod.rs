@@ -37,7 +37,7 @@ use self::model::{Found, KINDS, Topology, World};
 use self::net::Net;
 use self::record::Record;
 use self::trace::Trace;
-use crate::testdriver::{Fault, Times};
+use drivers::testdriver::{Fault, Times};
 
 /// When everything works again, all must be as it should within this time: some dozen of the longest retry
 /// intervals.

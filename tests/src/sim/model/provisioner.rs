@@ -17,7 +17,7 @@ use super::{Sidecar, Topology};
 use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 use crate::sim::record::is_open;
-use crate::testdriver::TOPOLOGY_KEY;
+use drivers::testdriver::TOPOLOGY_KEY;
 
 /// What the process remembers of claims; gone when it exits.
 #[derive(Default)]

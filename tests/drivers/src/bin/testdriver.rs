@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
-use tests::testdriver::{Fault, METHODS, TestDriver, Times};
+use drivers::testdriver::{Fault, METHODS, TestDriver, Times};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit code of a driver that `--die-on` ended.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
+use drivers::hostdir::{HostDir, Settings, Shares, private};
 use futures_util::FutureExt as _;
-use proto::host::socket::Socket;
-use tests::hostdir::{HostDir, Settings, Shares, private};
+use proto::socket::Socket;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

@@ -1,0 +1,5 @@
+//! Two CSI drivers for tests: [`hostdir`] stores real data and is the example of a driver, and
+//! [`testdriver`] answers from memory and injects faults.
+
+pub mod hostdir;
+pub mod testdriver;
