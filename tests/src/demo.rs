@@ -10,8 +10,8 @@ use proto::csi::node_client::NodeClient;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::bench::load::capability;
-use crate::stand::until;
+use harness::requests::capability;
+use harness::wait::until;
 
 /// What is written through the published path.
 const TEXT: &str = "written at the edge";

@@ -1,5 +1,6 @@
 //! Drivers, harness, conformance and measurements for Edge CSI.
 
+pub mod badnet;
 pub mod bench;
 pub mod chaos;
 pub mod cluster;
@@ -7,12 +8,6 @@ pub mod demo;
 pub mod direct;
 pub mod e2e;
 pub mod guest;
-pub mod net;
-pub mod process;
-pub mod raw;
-pub mod relay;
 pub mod sanity;
 pub mod scale;
 pub mod sim;
-pub mod stand;
-pub mod world;

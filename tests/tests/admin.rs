@@ -4,12 +4,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, Times};
+use harness::process::Process;
+use harness::requests::{controller, create, created, delete};
+use harness::wait::{START, until};
+use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use prost::Message;
 use proto::csi;
 use serde_json::Value;
-use tests::process::Process;
-use tests::stand::{START, until};
-use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 

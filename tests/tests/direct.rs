@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use harness::wait::until;
 use proto::csi;
 use proto::csi::volume_capability::AccessType;
 use proto::csi::volume_capability::access_mode::Mode;
@@ -13,7 +14,6 @@ use proto::host::publish::{Existing, publish};
 use tests::direct::contract::Runtime;
 use tests::direct::guest::Guest;
 use tests::direct::scene::{Scene, Volume, mount};
-use tests::stand::until;
 use tonic::{Code, Status};
 
 const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use drivers::testdriver::{Fault, Gate, TestDriver, Times};
+use harness::process::Process;
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{controller, create, created, delete};
+use harness::stand::Stand;
+use harness::wait::{START, until};
+use harness::world::{DRIVER, NODE, TRANSPORTS, World, ready};
 use rustix::process::Signal;
-use tests::process::Process;
-use tests::raw::{RawAnswer, RawClient};
-use tests::stand::{START, Stand, until};
-use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready};
 use tokio::time::Instant;
 use tonic::Code;
 

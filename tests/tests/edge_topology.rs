@@ -4,15 +4,16 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
+use harness::process::Process;
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{controller, create, created};
+use harness::stand::{Cloud, Stand};
+use harness::wait::{START, until};
+use harness::world::{DRIVER, NODE};
 use prost::Message;
 use proto::csi;
-use proto::csi::topology;
-use proto::csi::topology::NODE_SEGMENT;
-use proto::host::publish::{Existing, publish};
-use tests::process::Process;
-use tests::raw::{RawAnswer, RawClient};
-use tests::stand::{Cloud, START, Stand, until};
-use tests::world::{DRIVER, NODE, controller, create, created};
+use proto::publish::{Existing, publish};
+use proto::topology::{self, NODE_SEGMENT};
 use tonic::Code;
 
 const INFO: &str = "/csi.v1.Node/NodeGetInfo";

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use drivers::testdriver::{Fault, Gate, Optional, Outcome, Times};
-use tests::raw::RawClient;
-use tests::stand::{START, until};
-use tests::world::{
-    DRIVER, NODE, QUIET, TRANSPORTS, World, controller, create, created, delete, ready,
-    snapshot_requests,
-};
+use harness::raw::RawClient;
+use harness::requests::{controller, create, created, delete, snapshot_requests};
+use harness::wait::{START, until};
+use harness::world::{DRIVER, NODE, QUIET, TRANSPORTS, World, ready};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -289,7 +287,7 @@ async fn a_driver_that_learns_something_new_is_asked_again_when_it_restarts() ->
 
 #[tokio::test]
 async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
-    let stand = tests::stand::Stand::new().await?;
+    let stand = harness::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
     let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
     let begun = Instant::now();
@@ -321,7 +319,7 @@ async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
 /// What an edge makes of a driver's socket that is none.
 #[tokio::test]
 async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> {
-    let mut stand = tests::stand::Stand::new().await?;
+    let mut stand = harness::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
     let file = stand.at("file.sock");
     proto::host::publish::publish(

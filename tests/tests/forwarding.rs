@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use drivers::testdriver::{FUTURE_PATH, Fault, METHODS, Times};
+use harness::requests::{controller, snapshot_requests};
+use harness::world::{TRANSPORTS, World};
 use http::HeaderMap;
 use proptest::prelude::*;
-use tests::world::{TRANSPORTS, World, controller, snapshot_requests};
 use tonic::Code;
 
 /// Field 5000, a text: a field that no message of CSI has.

@@ -10,6 +10,13 @@ use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use harness::process::Process;
+use harness::raw::RawClient;
+use harness::requests::capability;
+use harness::requests::{controller, create, created};
+use harness::stand::{Cloud, Stand};
+use harness::wait::{START, until};
+use harness::world::{DRIVER, NODE, hello, ready};
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use prost::Message;
@@ -22,11 +29,6 @@ use proto::link;
 use proto::link::tls::{Credentials, Role};
 use proto::link::{Event, KeepAlive, ws};
 use rustix::process::Signal;
-use tests::bench::load::capability;
-use tests::process::Process;
-use tests::raw::RawClient;
-use tests::stand::{Cloud, START, Stand, until};
-use tests::world::{DRIVER, NODE, controller, create, created, hello, ready};
 use tokio::net::{TcpSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -398,7 +400,7 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
     let mut world = World::new(true).await?;
     let front = world.front().await?;
     let [allocated, _] =
-        tests::world::snapshot_requests(&RawClient::connect(&world.stand.at("driver.sock")).await?)
+        harness::requests::snapshot_requests(&RawClient::connect(&world.stand.at("driver.sock")).await?)
             .await?;
     let gate = Gate::new();
     world.driver.inject("GetMetadataAllocated", Fault::Gate(gate.clone()), Times::Next(1));

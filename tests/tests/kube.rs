@@ -8,6 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{TOPOLOGY_KEY, TestDriver};
+use harness::process::Process;
+use harness::requests::{controller, create, created};
+use harness::stand::Stand;
+use harness::wait::{START, until};
+use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -19,9 +24,6 @@ use proto::csi;
 use proto::host::publish::{Existing, publish};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tests::process::Process;
-use tests::stand::{START, Stand, until};
-use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created};
 use tokio::process::Command;
 
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";

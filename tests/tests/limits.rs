@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::control::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
-use proto::host::publish::{Existing, publish};
+use harness::requests::controller;
+use harness::wait::{START, until};
+use harness::world::{NODE, QUIET, TRANSPORTS, World, hello};
+use proto::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
 use proto::link::tls::{Role, client_config};
 use proto::link::{Event, HANDSHAKE, quic, ws};
-use tests::stand::{START, until};
-use tests::world::{NODE, QUIET, TRANSPORTS, World, controller, hello};
+use proto::publish::{Existing, publish};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};

@@ -7,12 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use drivers::testdriver::{Fault, Running, TestDriver, Times};
+use harness::process::Process;
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{controller, create, created, delete};
+use harness::stand::{Cloud, Stand};
+use harness::wait::{START, until};
+use harness::world::{DRIVER, TRANSPORTS, ready};
 use prost::Message;
 use proto::csi;
-use tests::process::Process;
-use tests::raw::{RawAnswer, RawClient};
-use tests::stand::{Cloud, START, Stand, until};
-use tests::world::{DRIVER, TRANSPORTS, controller, create, created, delete, ready};
 use tokio::time::Instant;
 use tonic::Code;
 

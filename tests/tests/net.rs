@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use tests::net::{Net, Shape};
-use tests::stand::Stand;
-use tests::world::{World, controller, create, created, delete};
+use harness::net::{Net, Shape};
+use harness::requests::{controller, create, created, delete};
+use harness::stand::Stand;
+use harness::world::World;
 use tokio::time::Instant;
 use tonic::Code;
 

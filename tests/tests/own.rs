@@ -7,15 +7,17 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::TestDriver;
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{controller, create, created};
+use harness::stand::Stand;
+use harness::wait::{START, until};
+use harness::world::{DRIVER, TRANSPORTS, ready};
 use prost::Message;
 use proto::csi;
 use proto::csi::volume_capability::access_mode::Mode;
 use serde_json::Value;
 use tests::direct::pair::{CLASS, Pair};
 use tests::direct::scene::{Volume, mount};
-use tests::raw::{RawAnswer, RawClient};
-use tests::stand::{START, Stand, until};
-use tests::world::{DRIVER, TRANSPORTS, controller, create, created, ready};
 use tonic::{Code, Status};
 
 fn code(outcome: anyhow::Result<()>) -> (Code, String) {

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use tests::stand::STOP;
-use tests::world::{DRIVER, NODE, TRANSPORTS, World};
+use harness::wait::STOP;
+use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 
 #[tokio::test]
 async fn an_edge_learns_from_the_next_cloud_that_its_link_died_with_the_last() -> anyhow::Result<()>

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use drivers::testdriver::{Fault, Outcome, Running, TOPOLOGY_KEY, TestDriver, Times};
+use harness::process::Process;
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::{controller, create, created, delete};
+use harness::stand::{Cloud, Stand};
+use harness::wait::{START, until};
+use harness::world::{DRIVER, TRANSPORTS, ready};
 use prost::Message;
-use proto::csi;
-use proto::csi::volume_content_source;
-use tests::process::Process;
-use tests::raw::{RawAnswer, RawClient};
-use tests::stand::{Cloud, START, Stand, until};
-use tests::world::{DRIVER, TRANSPORTS, controller, create, created, delete, ready};
+use proto::csi::{self, volume_content_source};
 use tonic::Code;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];

@@ -7,14 +7,16 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use drivers::testdriver::{Fault, Times};
+use harness::raw::RawClient;
+use harness::requests::{controller, create, created};
+use harness::stand::Stand;
+use harness::wait::START;
+use harness::world::{DRIVER, NODE, TRANSPORTS, World};
 use protox::Compiler;
 use protox::prost_reflect::{
     DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey,
     MessageDescriptor, Value,
 };
-use tests::raw::RawClient;
-use tests::stand::{START, Stand};
-use tests::world::{DRIVER, NODE, TRANSPORTS, World, controller, create, created};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 

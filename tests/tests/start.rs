@@ -4,10 +4,11 @@
 
 use std::path::Path;
 
-use proto::host::publish::{Existing, publish};
-use tests::raw::RawClient;
-use tests::stand::{START, Stand};
-use tests::world::{DRIVER, TRANSPORTS};
+use harness::raw::RawClient;
+use harness::stand::Stand;
+use harness::wait::START;
+use harness::world::{DRIVER, TRANSPORTS};
+use proto::publish::{Existing, publish};
 
 /// Runs a program that must fail, and gives what it wrote to stderr.
 async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use drivers::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use futures_util::future::join_all;
+use harness::process::Process;
+use harness::raw::RawClient;
+use harness::relay::Relay;
+use harness::requests::{controller, create, created, delete, snapshot_requests};
+use harness::stand::Stand;
+use harness::wait::{START, until};
+use harness::world::{self, DRIVER, NODE, TRANSPORTS, World, ready};
 use prost::Message;
 use proto::control::hello;
 use proto::csi;
 use proto::csi::frame::frame;
 use proto::link::Event;
-use tests::process::Process;
-use tests::raw::RawClient;
-use tests::relay::Relay;
-use tests::stand::{START, Stand, until};
-use tests::world::{
-    DRIVER, NODE, TRANSPORTS, World, controller, create, created, delete, ready, snapshot_requests,
-};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -24,7 +24,7 @@ use tonic::Code;
 const DEADLINE: (&str, &str) = ("grpc-timeout", "20S");
 
 fn publish(volume_id: &str) -> Vec<u8> {
-    let volume_capability = Some(tests::bench::load::capability());
+    let volume_capability = Some(harness::requests::capability());
     let (volume_id, node_id) = (volume_id.to_owned(), NODE.to_owned());
     csi::ControllerPublishVolumeRequest {
         volume_id,
@@ -41,11 +41,7 @@ fn unpublish(volume_id: &str) -> Vec<u8> {
         .encode_to_vec()
 }
 
-async fn call(
-    front: &RawClient,
-    method: &str,
-    request: &[u8],
-) -> anyhow::Result<tests::raw::RawAnswer> {
+async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<harness::raw::RawAnswer> {
     front.send(&controller(method), frame(request), &[DEADLINE]).await
 }
 
@@ -88,7 +84,7 @@ async fn a_call_sent_again_joins_the_run_that_there_is() -> anyhow::Result<()> {
 /// The edge dials the cloud through a relay.
 struct Relayed {
     stand: Stand,
-    cloud: tests::stand::Cloud,
+    cloud: harness::stand::Cloud,
     edge: Process,
     driver: TestDriver,
     relay: Relay,

@@ -11,8 +11,9 @@ use super::figures::Figure;
 use super::load;
 use super::load::Life;
 use super::report::median;
-use crate::process::Process;
-use crate::stand::{START, STOP, Stand, channel};
+use harness::process::Process;
+use harness::stand::{Stand, channel};
+use harness::wait::{START, STOP};
 
 const NODE: &str = "n1";
 const DRIVER: &str = "fast.test.edge-csi.io";

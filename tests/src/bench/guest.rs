@@ -20,8 +20,8 @@ use crate::guest::machine::{Ground, Machine};
 use crate::guest::sandbox::{AT, Sandbox};
 use crate::guest::turns;
 use crate::guest::words::{Ask, Load, Loaded, What};
-use crate::process::Process;
-use crate::stand::until;
+use harness::process::Process;
+use harness::wait::until;
 
 /// In Debian's `qemu-system-common`.
 const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
@@ -77,7 +77,7 @@ pub async fn measure(rounds: usize, time: Duration, kernel: &Path) -> anyhow::Re
     let _: Value = sandbox.ask(&Ask::Unmount { at: SHARED.into() }).await?;
     sandbox.stop().await?;
     // It ends when QEMU has.
-    daemon.ended(crate::stand::STOP).await?;
+    daemon.ended(harness::wait::STOP).await?;
     scene.unpublish(&ordinary, &shared).await?;
     scene.delete(&ordinary).await?;
     scene.unpublish(&volume, &direct).await?;

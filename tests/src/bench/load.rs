@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use proto::csi;
 use proto::csi::controller_client::ControllerClient;
-use proto::csi::volume_capability;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use drivers::testdriver::TOPOLOGY_KEY;
+use harness::requests::capability;
 
 /// The size of each volume, in bytes.
 const SIZE: i64 = 1 << 30;
@@ -202,18 +202,6 @@ fn create(node: &str) -> csi::CreateVolumeRequest {
         }),
         name,
         ..Default::default()
-    }
-}
-
-/// A mounted volume that one node writes.
-pub fn capability() -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(volume_capability::AccessMode {
-            mode: volume_capability::access_mode::Mode::SingleNodeWriter.into(),
-        }),
-        access_type: Some(volume_capability::AccessType::Mount(
-            volume_capability::MountVolume::default(),
-        )),
     }
 }
 

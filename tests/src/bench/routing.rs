@@ -28,7 +28,8 @@ use super::grown;
 use super::grown::{DRIVER, NODE_KEY, Size, ZONE_KEY};
 use super::load::percentile;
 use super::usage;
-use crate::stand::{STOP, Stand, channel};
+use harness::stand::{Stand, channel};
+use harness::wait::STOP;
 
 /// The most that a decision may take, p99, in µs.
 const DECISION: f64 = 50.0;
@@ -191,7 +192,7 @@ fn create(number: usize, topology: Option<csi::Topology>, of: Option<usize>) -> 
     let source = of.map(|of| Type::Volume(VolumeSource { volume_id: grown::volume_id(of) }));
     bytes(&csi::CreateVolumeRequest {
         name: format!("new-{}", grown::name(number)),
-        volume_capabilities: vec![super::load::capability()],
+        volume_capabilities: vec![harness::requests::capability()],
         accessibility_requirements: Some(requirement),
         volume_content_source: source.map(|kind| csi::VolumeContentSource { r#type: Some(kind) }),
         ..Default::default()

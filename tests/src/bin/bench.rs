@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use tests::bench::figures;
-use tests::bench::figures::Figure;
+use harness::process::Process;
+use harness::stand::{Stand, channel};
+use harness::wait::{START, STOP};
+use tests::bench::figures::{self, Figure};
 use tests::bench::grown::Size;
 use tests::bench::load;
 use tests::bench::load::{Life, Seen};
 use tests::bench::report;
 use tests::bench::report::{Row, median};
 use tests::bench::{durable, guest, routing, usage};
-use tests::process::Process;
-use tests::stand::{START, STOP, Stand, channel};
 use tonic::transport::Channel;
 
 /// Measures calls through csi-cloud and csi-edge, over WebSocket and over QUIC, against the driver directly; csi-cloud

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::site::{CloudSite, Site};
-use crate::process::Process;
+use harness::process::Process;
 
 /// The faults of a run.
 pub struct Faults {

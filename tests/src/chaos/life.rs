@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use crate::bench::load::capability;
+use harness::requests::capability;
 
 /// The deadline of a call.
 const TIMEOUT: Duration = Duration::from_secs(5);

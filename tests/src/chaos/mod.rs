@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, watch};
 use self::fault::Faults;
 use self::life::Seen;
 use self::site::{CloudSite, DRIVERS, Site};
-use crate::stand::{Stand, channel};
+use harness::stand::{Stand, channel};
 
 /// Callers for each driver.
 const CALLERS: usize = 16;

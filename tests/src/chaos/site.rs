@@ -11,10 +11,11 @@ use proto::csi::controller_client::ControllerClient;
 use tokio::sync::Mutex;
 use tonic::transport::Channel;
 
-use crate::process::Process;
-use crate::relay::Relay;
-use crate::stand::{START, STOP, Stand, channel};
 use drivers::testdriver::{Fault, Running, TestDriver, Times};
+use harness::process::Process;
+use harness::relay::Relay;
+use harness::stand::{Stand, channel};
+use harness::wait::{START, STOP};
 
 /// How long a test driver takes to publish: longer than a link needs to come back, so that a call is sent again while
 /// its run is still going on.

@@ -16,7 +16,7 @@ use tokio::process::Command;
 use super::access::Access;
 use super::ground::{Ground, ports};
 use super::program::{Launch, Program};
-use crate::stand::START;
+use harness::wait::START;
 
 /// The namespace of the cloud half.
 pub const NAMESPACE: &str = "edge-csi";

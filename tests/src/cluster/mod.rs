@@ -12,12 +12,12 @@ pub mod node;
 pub mod objects;
 pub mod program;
 pub mod space;
-pub mod tidy;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use harness::leftovers;
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode};
 use kube::{Api, Client};
@@ -207,24 +207,17 @@ impl Cluster {
         let sidecars =
             self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
-        stop(
-            [&self.cloud.front, &self.cloud.program]
-                .into_iter()
-                .chain(self.control.programs())
-                .collect(),
-        )
-        .await;
-        let devices = tidy::devices(&dir)?;
+        stop([&self.cloud.front, &self.cloud.program].into_iter().chain(self.control.programs()).collect())
+            .await;
+        let devices = leftovers::devices(&dir)?;
         let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
         for space in spaces.into_iter().filter_map(Arc::into_inner) {
             space.end().await?;
         }
-        objects::within("what is left of the nodes", STOP, || async {
-            tidy::remove(&name, &devices)
-        })
-        .await?;
+        objects::within("what is left of the nodes", STOP, || async { leftovers::remove(&name, &devices) })
+            .await?;
         self.dir.close().context("the stand's directory cannot be removed")?;
-        tidy::check(&dir)
+        leftovers::check(&dir)
     }
 }
 

@@ -15,7 +15,7 @@ use super::image::IMAGE;
 use super::program::{Launch, Program};
 use super::space::Space;
 use crate::direct::wrapper::HANDLER;
-use crate::relay::Relay;
+use harness::relay::Relay;
 
 /// How long a program of a node may take until it is ready.
 const READY: Duration = Duration::from_secs(60);

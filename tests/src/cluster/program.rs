@@ -373,7 +373,7 @@ mod tests {
         let program = Program::keep("kept", dir.path(), Launch::new("sleep", ["1000"])).await?;
         let first = program.pid().await?;
         program.signal(Signal::KILL).await?;
-        crate::stand::until("another one", || async {
+        harness::wait::until("another one", || async {
             program.tend().await?;
             ensure!(program.restarts().await == 1, "not yet");
             Ok(())

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::stand::START;
+use harness::wait::START;
 
 /// Its process 1 reaps what is orphaned, and ends when our end of its stdin is closed. `/run`, `/var/log`
 /// and `/var/lib/kubelet` are the node's own: containerd's shims and the kubelet have fixed paths there, of which two

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
 use super::contract::{Found, Info, OciConfig, Runtime, detect};
-use crate::stand::Stand;
+use harness::stand::Stand;
 
 /// What a guest is started with.
 #[derive(clap::Args, Debug)]
@@ -174,7 +174,7 @@ impl Guest {
     /// It does not.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         drop(self.stdin);
-        let status = tokio::time::timeout(crate::stand::STOP, self.child.wait()).await??;
+        let status = tokio::time::timeout(harness::wait::STOP, self.child.wait()).await??;
         ensure!(status.success(), "the guest ended with {status}");
         Ok(())
     }

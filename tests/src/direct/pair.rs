@@ -13,9 +13,10 @@ use serde_json::Value;
 use tonic::transport::Channel;
 
 use super::scene::{Clean, DRIVER, Volume, loops, staging};
-use crate::process::Process;
-use crate::relay::Relay;
-use crate::stand::{Cloud, START, STOP, Stand, channel, until};
+use harness::process::Process;
+use harness::relay::Relay;
+use harness::stand::{Cloud, Stand, channel};
+use harness::wait::{START, STOP, until};
 
 /// A class whose volumes a hostdir would give to several pods.
 pub const CLASS: [(&str, &str); 2] =

@@ -14,8 +14,9 @@ use proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::process::Process;
-use crate::stand::{Cloud, START, STOP, Stand, channel, until};
+use harness::process::Process;
+use harness::stand::{Cloud, Stand, channel};
+use harness::wait::{START, STOP, until};
 
 /// The driver.
 pub const DRIVER: &str = "hostdir.edge-csi.io";

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cluster::node::Node;
 use crate::cluster::objects::{list, within};
 use crate::cluster::{Cluster, SHARES};
-use crate::stand::channel;
+use harness::stand::channel;
 
 /// How long it may take until all agree.
 const SOON: Duration = Duration::from_secs(90);

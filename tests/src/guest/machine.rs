@@ -19,7 +19,7 @@ use super::initramfs;
 use super::kernel::Kernel;
 use super::qmp::Qmp;
 use super::words::{Ask, Disk, PORT, Said};
-use crate::process::Process;
+use harness::process::Process;
 
 /// The program.
 pub const QEMU: &str = "qemu-system-x86_64";

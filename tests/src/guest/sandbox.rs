@@ -23,9 +23,8 @@ use super::machine::{Ground, Machine};
 use super::words::{Ask, Disk, Usage};
 use crate::direct::contract::{Found, Info, OciMount, Runtime, detect};
 use crate::direct::scene::Scene;
-use crate::direct::shim;
-use crate::direct::shim::{parameter, reply};
-use crate::stand::STOP;
+use crate::direct::shim::{self, parameter, reply};
+use harness::wait::STOP;
 
 /// Where the volume is mounted in its guest.
 pub const AT: &str = "/run/volume";

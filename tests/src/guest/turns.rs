@@ -13,10 +13,10 @@ use tonic::{Code, Status};
 use super::machine::Ground;
 use super::sandbox::{AT, Sandbox};
 use super::words::Ask;
-use crate::cluster::tidy;
 use crate::direct::contract::Runtime;
 use crate::direct::scene::{Scene, Volume, mount};
-use crate::stand::until;
+use harness::leftovers;
+use harness::wait::until;
 
 const MIB: u64 = 1 << 20;
 /// What a scene's volume has at first, and what it grows to, in MiB.
@@ -71,7 +71,7 @@ pub async fn ended(scene: Scene, volume: &Volume) -> anyhow::Result<()> {
     let dir = scene.stand.dir().to_owned();
     scene.delete(volume).await?;
     scene.stop().await?;
-    let left = tidy::left(&dir)?;
+    let left = leftovers::left(&dir)?;
     ensure!(left.is_empty() && !dir.exists(), "left behind:\n{}", left.join("\n"));
     Ok(())
 }

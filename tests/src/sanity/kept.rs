@@ -9,8 +9,8 @@ use proto::csi::node_client::NodeClient;
 use proto::csi::volume_content_source::{SnapshotSource, Type};
 use tonic::transport::Channel;
 
-use crate::bench::load::capability;
-use crate::stand::channel;
+use harness::requests::capability;
+use harness::stand::channel;
 
 /// A volume at each node, published there, with a snapshot.
 pub(super) struct Kept {

@@ -17,7 +17,8 @@ use super::report::Report;
 use super::run::{Driver, Way, split};
 use super::started::{Started, guarded};
 use super::suite::{Part, Suite};
-use crate::stand::{START, Stand, until};
+use harness::stand::Stand;
+use harness::wait::{START, until};
 
 /// How long a whole run may take.
 const RUN: Duration = Duration::from_secs(600);

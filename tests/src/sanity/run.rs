@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::report::Report;
 use super::started::{Started, guarded};
 use super::suite::{Part, Suite};
-use crate::net::{Net, Shape};
-use crate::stand::Stand;
+use harness::net::{Net, Shape};
+use harness::stand::Stand;
 
 /// How long a whole run may take.
 const RUN: Duration = Duration::from_secs(300);

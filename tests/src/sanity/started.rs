@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::run::Driver;
 use super::tidy;
-use crate::process::Process;
-use crate::stand::{START, Stand, channel, until};
+use harness::process::Process;
+use harness::stand::{Stand, channel};
+use harness::wait::{START, until};
 
 /// How long a program may take to end.
 const STOP: Duration = Duration::from_secs(10);

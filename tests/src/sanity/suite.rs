@@ -9,7 +9,7 @@ use anyhow::{bail, ensure};
 use tokio::process::Command;
 
 use super::report::{Report, Spec};
-use crate::stand::Stand;
+use harness::stand::Stand;
 
 /// What the suite has in the names of its controller's specs.
 const CONTROLLER: &str = "[Controller Server]";

@@ -15,7 +15,8 @@ use super::machine::{Half, Log, pin};
 use super::report::{Case, Row};
 use crate::bench::load::{Seen, percentile};
 use crate::bench::usage;
-use crate::stand::{Cloud, STOP, Stand, channel};
+use harness::stand::{Cloud, Stand, channel};
+use harness::wait::STOP;
 
 /// How long all edges may take to link.
 const LINKING: Duration = Duration::from_secs(180);

@@ -258,7 +258,7 @@ mod tests {
         assert!(tokio::time::timeout(patience, ended(process)).await.is_err(), "it runs");
         child.kill()?;
         child.wait()?;
-        tokio::time::timeout(crate::stand::STOP, ended(process)).await?;
+        tokio::time::timeout(harness::wait::STOP, ended(process)).await?;
         Ok(())
     }
 }

@@ -7,10 +7,9 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::pace;
-use super::pace::Next;
-use crate::bench::load::capability;
+use super::pace::{self, Next};
 use crate::sim::keys::NODES;
+use harness::requests::capability;
 
 /// How long a change takes to come back as an event (facts, E9).
 const EVENT: Duration = Duration::from_millis(5);

@@ -14,10 +14,10 @@ use super::api::Volume;
 use super::pace;
 use super::pace::Next;
 use super::{Sidecar, Topology};
-use crate::bench::load::capability;
 use crate::sim::keys::NODES;
 use crate::sim::record::is_open;
 use drivers::testdriver::TOPOLOGY_KEY;
+use harness::requests::capability;
 
 /// What the process remembers of claims; gone when it exits.
 #[derive(Default)]

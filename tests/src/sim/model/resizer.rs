@@ -7,9 +7,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::pace;
-use super::pace::Next;
-use crate::bench::load::capability;
+use super::pace::{self, Next};
+use harness::requests::capability;
 
 /// Keeps a volume as large as its claim.
 pub(super) async fn resize(sidecar: Arc<Sidecar>, at: usize) {

@@ -6,21 +6,16 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use proto::link::tls::{Credentials, Files, Role, TlsError};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::net::{Net, Space};
-pub use crate::process::Process;
-
-/// How long a program may take until it says that it is ready.
-pub const START: Duration = Duration::from_secs(30);
-/// How long it may take to end when told to.
-pub const STOP: Duration = Duration::from_secs(15);
+use crate::process::Process;
+use crate::wait::START;
 
 /// The directory of everything, with a CA in it.
 pub struct Stand {
@@ -265,24 +260,4 @@ impl Stand {
 pub async fn channel(socket: &str) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("unix://{socket}"))?;
     endpoint.connect().await.with_context(|| format!("cannot connect to {socket}"))
-}
-
-/// Asks again and again until an answer comes, at most for [`START`].
-///
-/// # Errors
-/// The last answer, if none was good in time.
-pub async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> anyhow::Result<T>
-where
-    F: Future<Output = anyhow::Result<T>>,
-{
-    let deadline = tokio::time::Instant::now() + START;
-    loop {
-        match ask().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) if tokio::time::Instant::now() >= deadline => {
-                bail!("{what}: not within {START:?}: {error:#}")
-            }
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    }
 }

@@ -12,7 +12,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 ///
 /// # Errors
 /// There is a process in a group, or a device is in use.
-pub(super) fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
+pub fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
     for group in groups(stand) {
         remove_group(&group).with_context(|| format!("cannot remove {}", group.display()))?;
     }
@@ -33,7 +33,7 @@ pub(super) fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The kernel does not say.
-pub(super) fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
+pub fn devices(dir: &Path) -> anyhow::Result<Vec<String>> {
     let needle = dir.display().to_string();
     let mut devices: Vec<_> = loops(&needle)?.into_iter().map(|(device, _)| device).collect();
     devices.sort_by_key(|device| (device.len(), device.clone()));
@@ -109,7 +109,7 @@ fn processes(needle: &str) -> anyhow::Result<Vec<String>> {
 ///
 /// # Errors
 /// Something is; the error says what.
-pub(super) fn check(dir: &Path) -> anyhow::Result<()> {
+pub fn check(dir: &Path) -> anyhow::Result<()> {
     let left = left(dir)?;
     ensure!(left.is_empty(), "the stand left behind:\n{}", left.join("\n"));
     Ok(())

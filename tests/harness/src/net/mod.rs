@@ -3,9 +3,7 @@
 //!
 //! The kernels' real stacks run on both sides, so what is measured here is what a link over such a network does.
 
-pub mod load;
 mod path;
-pub mod report;
 mod router;
 mod space;
 #[cfg(test)]

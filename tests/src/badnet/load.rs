@@ -10,8 +10,8 @@ use tonic::{Code, Status};
 use uuid::Uuid;
 
 use crate::bench::load::{Seen, together};
-use crate::raw::RawClient;
-use crate::world::{controller, create, created, delete};
+use harness::raw::RawClient;
+use harness::requests::{controller, create, created, delete};
 
 /// Callers of small calls at the same time.
 pub const CALLERS: usize = 4;
@@ -70,11 +70,7 @@ impl Caller {
         Ok(())
     }
 
-    async fn call(
-        &mut self,
-        method: &str,
-        request: &[u8],
-    ) -> anyhow::Result<crate::raw::RawAnswer> {
+    async fn call(&mut self, method: &str, request: &[u8]) -> anyhow::Result<harness::raw::RawAnswer> {
         tokio::time::sleep(Duration::from_millis(rand::random_range(THINK))).await;
         let begun = Instant::now();
         let answer = self.front.call(&controller(method), request).await?;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio_tun::Tun;
 
-use crate::stand::START;
+use crate::wait::START;
 
 /// What an Ethernet carries in one packet, in bytes.
 pub(super) const MTU: u16 = 1500;

@@ -10,7 +10,7 @@ use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use super::*;
-use crate::stand::until;
+use crate::wait::until;
 
 const MS: Duration = Duration::from_millis(1);
 

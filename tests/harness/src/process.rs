@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::stand::until;
+use crate::wait::until;
 
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 3000;

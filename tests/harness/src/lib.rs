@@ -1,0 +1,14 @@
+//! What the tests of several crates need: real programs as processes, the world they run in,
+//! clients that see bytes, and networks that can be cut or made bad.
+//!
+//! It may use the `drivers`. It knows nothing of Kubernetes.
+
+pub mod leftovers;
+pub mod net;
+pub mod process;
+pub mod raw;
+pub mod relay;
+pub mod requests;
+pub mod stand;
+pub mod wait;
+pub mod world;

@@ -1,0 +1,4 @@
+//! Calls over a far and lossy network: the load, the table and the targets.
+
+pub mod load;
+pub mod report;
