@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use guest::contract::Runtime;
+use guest::scene::{Scene, Volume, mount};
+use guest::stand_in::Guest;
 use harness::wait::until;
 use proto::csi;
 use proto::csi::volume_capability::AccessType;
 use proto::csi::volume_capability::access_mode::Mode;
-use proto::host::publish::{Existing, publish};
-use tests::direct::contract::Runtime;
-use tests::direct::guest::Guest;
-use tests::direct::scene::{Scene, Volume, mount};
+use proto::publish::{Existing, publish};
 use tonic::{Code, Status};
 
 const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];

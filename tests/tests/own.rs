@@ -7,6 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::TestDriver;
+use guest::pair::{CLASS, Pair};
+use guest::scene::{Volume, mount};
 use harness::raw::{RawAnswer, RawClient};
 use harness::requests::{controller, create, created};
 use harness::stand::Stand;
@@ -16,8 +18,6 @@ use prost::Message;
 use proto::csi;
 use proto::csi::volume_capability::access_mode::Mode;
 use serde_json::Value;
-use tests::direct::pair::{CLASS, Pair};
-use tests::direct::scene::{Volume, mount};
 use tonic::{Code, Status};
 
 fn code(outcome: anyhow::Result<()>) -> (Code, String) {
@@ -96,13 +96,8 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
     );
     let volumes = pair.json(&["volumes"]).await?;
     assert_eq!(volumes[0]["holder_node"], "n1", "{volumes}");
-    refused(
-        pair.delete(&volume).await,
-        Code::FailedPrecondition,
-        &["node n1 has it for pod uid-1"],
-    );
-    let release =
-        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--yes", "--node"];
+    refused(pair.delete(&volume).await, Code::FailedPrecondition, &["node n1 has it for pod uid-1"]);
+    let release = ["volume", "release", guest::scene::DRIVER, &volume.id, "--yes", "--node"];
     for (node, why) in [("n1", "n1 is linked"), ("n2", "n1 has it, and not n2")] {
         let error =
             pair.say(&[&release[..], &[node]].concat()).await.err().context("it was taken")?;
@@ -161,7 +156,7 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.cut(0).await?;
-    let release = ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1"];
+    let release = ["volume", "release", guest::scene::DRIVER, &volume.id, "--node", "n1"];
     let asked = pair.say(&release).await.err().context("without a yes")?;
     assert!(format!("{asked:#}").contains("the volume's data is destroyed"), "{asked:#}");
     refused(pair.publish(1, &volume, "uid-2").await, Code::FailedPrecondition, &["node n1"]);
@@ -233,8 +228,7 @@ async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends(
     pair.publish(0, &volume, "uid-1").await?;
     let guest = std::fs::File::open(pair.device()?)?;
     pair.cut(0).await?;
-    let release =
-        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    let release = ["volume", "release", guest::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
     pair.say(&release).await?;
     pair.mend(0);
     until("it is told", || async {
@@ -265,8 +259,7 @@ async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.power_off(0).await?;
-    let release =
-        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    let release = ["volume", "release", guest::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
     pair.say(&release).await?;
     pair.publish(1, &volume, "uid-2").await?;
     pair.power_on(0).await?;
@@ -293,8 +286,7 @@ async fn a_guest_that_runs_with_a_fenced_volume_is_the_last_one() -> anyhow::Res
     let volume = staged(&pair).await?;
     pair.publish(0, &volume, "uid-1").await?;
     pair.cut(0).await?;
-    let release =
-        ["volume", "release", tests::direct::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
+    let release = ["volume", "release", guest::scene::DRIVER, &volume.id, "--node", "n1", "--yes"];
     pair.say(&release).await?;
     pair.publish(1, &volume, "uid-2").await?;
     let shown = pair.shown(0).await?;

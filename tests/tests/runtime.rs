@@ -9,13 +9,13 @@ use base64::Engine as _;
 use edge::direct::look;
 use edge::direct::look::Standing;
 use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
+use guest::contract::Runtime;
+use guest::scene::{Scene, Volume, mount};
+use guest::shim::{Dialect, Manner, Shim, Volume as Usage};
+use guest::stand_in::Guest;
 use harness::wait::until;
 use proto::csi::volume_capability::access_mode::Mode;
 use serde_json::Value;
-use tests::direct::contract::Runtime;
-use tests::direct::guest::Guest;
-use tests::direct::scene::{Scene, Volume, mount};
-use tests::direct::shim::{Dialect, Manner, Shim, Volume as Usage};
 use tonic::Code;
 
 const MIB: u64 = 1 << 20;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use edge::direct::published::{Kind, Published, State};
 use edge::direct::runtime::{Error, Holder, Roots, Runtimes};
+use guest::shim::{Dialect, Manner, Shim, Volume};
 use tempfile::TempDir;
-use tests::direct::shim::{Dialect, Manner, Shim, Volume};
 use tonic::Code;
 
 const MIB: u64 = 1 << 20;

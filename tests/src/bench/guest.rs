@@ -14,12 +14,12 @@ use tokio::process::Command;
 
 use super::figures::Figure;
 use super::report::median;
-use crate::direct::contract::Runtime;
-use crate::direct::scene::{Scene, mount};
-use crate::guest::machine::{Ground, Machine};
-use crate::guest::sandbox::{AT, Sandbox};
-use crate::guest::turns;
-use crate::guest::words::{Ask, Load, Loaded, What};
+use guest::contract::Runtime;
+use guest::scene::{Scene, mount};
+use guest::vm::machine::{Ground, Machine};
+use guest::vm::sandbox::{AT, Sandbox};
+use guest::vm::turns;
+use guest::vm::words::{Ask, Load, Loaded, What};
 use harness::process::Process;
 use harness::wait::until;
 

@@ -14,7 +14,7 @@ use super::ground::{Ground, ports};
 use super::image::IMAGE;
 use super::program::{Launch, Program};
 use super::space::Space;
-use crate::direct::wrapper::HANDLER;
+use guest::wrapper::HANDLER;
 use harness::relay::Relay;
 
 /// How long a program of a node may take until it is ready.

@@ -18,7 +18,7 @@ use super::texts::{at, with};
 use super::traces::Traces;
 use crate::cluster::node::Node;
 use crate::cluster::objects::{list, within};
-use crate::direct::wrapper::{ENTRIES, HANDLER, SANDBOXES};
+use guest::wrapper::{ENTRIES, HANDLER, SANDBOXES};
 
 const MIB: u64 = 1 << 20;
 /// What the pods write besides their file, in MiB.

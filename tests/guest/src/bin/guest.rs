@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
-use tests::guest::machine::{Accel, Ground};
-use tests::guest::turns::{TURNS, Turn};
+use guest::vm::machine::{Accel, Ground};
+use guest::vm::turns::{TURNS, Turn};
 use tokio::time::{Instant, timeout};
 
 /// How long one turn may take; an emulated guest takes most of a minute for it.

@@ -19,7 +19,7 @@ struct Resize {
 }
 
 /// What a request is about.
-pub(in crate::direct) enum Asked {
+pub(crate) enum Asked {
     /// The statistics of the volume with this device.
     Stats(String),
     /// To make the file system of this device so many bytes large.
@@ -29,7 +29,7 @@ pub(in crate::direct) enum Asked {
 }
 
 /// Reads a request as its handlers do.
-pub(in crate::direct) fn asked(parts: &request::Parts, body: &Bytes) -> Asked {
+pub(crate) fn asked(parts: &request::Parts, body: &Bytes) -> Asked {
     match parts.uri.path() {
         "/direct-volume/stats" => {
             let Some(path) = parameter(&parts.uri, "path") else {

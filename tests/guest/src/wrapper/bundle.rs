@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-use crate::direct::contract::{Found, Info, OciMount, Runtime, detect, entry};
+use crate::contract::{Found, Info, OciMount, Runtime, detect, entry};
 
 /// Where containerd says to which sandbox a container belongs.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";

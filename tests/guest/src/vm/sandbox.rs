@@ -21,9 +21,9 @@ use tokio::sync::Mutex;
 
 use super::machine::{Ground, Machine};
 use super::words::{Ask, Disk, Usage};
-use crate::direct::contract::{Found, Info, OciMount, Runtime, detect};
-use crate::direct::scene::Scene;
-use crate::direct::shim::{self, parameter, reply};
+use crate::contract::{Found, Info, OciMount, Runtime, detect};
+use crate::scene::Scene;
+use crate::shim::{self, parameter, reply};
 use harness::wait::STOP;
 
 /// Where the volume is mounted in its guest.

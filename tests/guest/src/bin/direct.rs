@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tests::direct::guest;
+use guest::stand_in;
 
 /// What the tests of direct volumes run.
 #[derive(Parser)]
@@ -15,10 +15,10 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Mounts a published volume as a VM's guest does, and obeys lines on stdin
-    Guest(guest::Args),
+    Guest(stand_in::Args),
 }
 
 fn main() -> ExitCode {
     let Command::Guest(args) = Args::parse().command;
-    proto::host::program::run(|| guest::run(&args))
+    proto::program::run(|| stand_in::run(&args))
 }

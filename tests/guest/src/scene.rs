@@ -35,11 +35,11 @@ pub struct Scene {
 }
 
 /// Takes back what a test that failed has left of mounts and loop devices.
-pub(super) struct Clean(PathBuf);
+pub(crate) struct Clean(PathBuf);
 
 impl Clean {
     /// Of what is below this directory.
-    pub(super) fn of(below: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn of(below: &Path) -> anyhow::Result<Self> {
         Ok(Self(below.canonicalize()?))
     }
 }
@@ -58,7 +58,7 @@ impl Drop for Clean {
 }
 
 /// Loop devices of files below a directory, and those files.
-pub(super) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
+pub(crate) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
     let listed = Command::new("losetup").args(["-n", "-O", "NAME,BACK-FILE"]).output();
     let listed = listed
         .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -82,7 +82,7 @@ pub struct Volume {
 }
 
 /// Where a volume is staged, at whichever node; it is made.
-pub(super) fn staging(stand: &Stand, volume: &Volume) -> anyhow::Result<String> {
+pub(crate) fn staging(stand: &Stand, volume: &Volume) -> anyhow::Result<String> {
     let staging = stand.dir().join("staging").join(&volume.id);
     std::fs::create_dir_all(&staging)?;
     Ok(staging.display().to_string())

@@ -16,7 +16,7 @@ use proto::host::tasks::Tasks;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-pub(in crate::direct) mod go;
+pub(crate) mod go;
 mod reference;
 mod rs;
 

@@ -13,8 +13,8 @@ use tonic::{Code, Status};
 use super::machine::Ground;
 use super::sandbox::{AT, Sandbox};
 use super::words::Ask;
-use crate::direct::contract::Runtime;
-use crate::direct::scene::{Scene, Volume, mount};
+use crate::contract::Runtime;
+use crate::scene::{Scene, Volume, mount};
 use harness::leftovers;
 use harness::wait::until;
 

@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::bundle::Container;
-use crate::direct::shim::go::{Asked, asked};
-use crate::direct::shim::{Volume as Usage, reply, statistics};
+use crate::shim::go::{Asked, asked};
+use crate::shim::{Volume as Usage, reply, statistics};
 
 /// The socket's name, in the directory of the sandbox.
 const SOCKET: &str = "shim-monitor.sock";

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use tests::direct::wrapper;
+use guest::wrapper;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
