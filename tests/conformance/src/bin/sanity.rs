@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use tests::sanity::{
+use conformance::sanity::{
     Between, Case, Counts, Driver, Part, Report, TIED, Way, run, run_nodes, spread_differences,
 };
 use tokio::signal::unix::{SignalKind, signal};

@@ -28,7 +28,7 @@ fn our_descriptor_is_the_official_one() {
             return;
         }
     };
-    let ours = facts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/csi/v1")).unwrap();
+    let ours = facts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/csi/v1")).unwrap();
     let keys: BTreeSet<_> = official.keys().chain(ours.keys()).collect();
     let differing = keys.into_iter().filter(|key| official.get(*key) != ours.get(*key));
     let lines: Vec<_> = differing
@@ -40,7 +40,7 @@ fn our_descriptor_is_the_official_one() {
 /// A comparison that sees nothing would find no difference either.
 #[test]
 fn the_facts_hold_what_matters() {
-    let facts = facts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto/csi/v1")).unwrap();
+    let facts = facts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/csi/v1")).unwrap();
     let count = |part: &str, end: &str| {
         facts.keys().filter(|key| key.starts_with(part) && key.ends_with(end)).count()
     };
@@ -63,7 +63,7 @@ fn official() -> anyhow::Result<PathBuf> {
 }
 
 fn go(args: &[&str]) -> anyhow::Result<String> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("go");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../go");
     let output = Command::new("go").args(args).current_dir(dir).output();
     let output = output.context("Go is not installed; get it from your distribution or go.dev")?;
     let error = String::from_utf8_lossy(&output.stderr);

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use conformance::demo::{Life, Table};
 use harness::process::Process;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP, until};
 use proto::csi;
 use proto::csi::identity_client::IdentityClient;
-use tests::demo::{Life, Table};
 
 /// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC, and leads a volume through its
 /// life at each node: create, attach, stage, mount, write, and back.

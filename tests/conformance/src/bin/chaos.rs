@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use tests::chaos;
+use conformance::chaos;
 use tokio::time::Instant;
 
 /// How many of the things that must not be are shown.
