@@ -5,4 +5,3 @@ pub mod bench;
 pub mod cluster;
 pub mod e2e;
 pub mod scale;
-pub mod sim;

@@ -13,10 +13,10 @@ use tonic::Code;
 use super::World;
 use super::api::{Attachment, Claim, Objects};
 use super::client::{Client, Odd};
-use crate::sim::dice::Dice;
-use crate::sim::fleet::Process;
-use crate::sim::keys::NODES;
-use crate::sim::life::BEFORE;
+use crate::dice::Dice;
+use crate::fleet::Process;
+use crate::keys::NODES;
+use crate::life::BEFORE;
 
 /// Failures in a row after which a list is given up.
 const FAILURES: usize = 20;
@@ -179,7 +179,7 @@ mod tests {
     use proto::csi::Volume as Listed;
 
     use super::*;
-    use crate::sim::model::api::Volume;
+    use crate::model::api::Volume;
 
     fn claim(id: &str, gone: bool, deleted: bool) -> (Claim, Vec<Attachment>) {
         let volume = Some(Volume { id: id.into(), gone, ..Volume::default() });

@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use tests::sim;
-use tests::sim::Outcome;
-use tests::sim::keys::Keys;
-use tests::sim::trace::Trace;
+use simulation::keys::Keys;
+use simulation::trace::Trace;
+use simulation::{self, Outcome};
 use tokio::time::Instant;
 
 /// Runs the simulation: cloud, edges and drivers in one process, a network that breaks, and a model of
@@ -136,7 +135,7 @@ fn work(
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(seed, (Instant::now(), trace));
         };
-        let outcome = sim::run(seed, keys, begins);
+        let outcome = simulation::run(seed, keys, begins);
         busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&seed);
         if send.send(outcome).is_err() {
             return;

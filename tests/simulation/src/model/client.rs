@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
-use crate::sim::dice::Dice;
-use crate::sim::fleet::{Fleet, Process};
-use crate::sim::record::{Called, Ending, NUMBER, Record};
-use crate::sim::trace::Trace;
+use crate::dice::Dice;
+use crate::fleet::{Fleet, Process};
+use crate::record::{Called, Ending, NUMBER, Record};
+use crate::trace::Trace;
 
 /// How long after its deadline a call must have been answered.
 pub const GRACE: Duration = Duration::from_millis(100);

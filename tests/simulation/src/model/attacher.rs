@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::Sidecar;
 use super::pace::{self, Next};
-use crate::sim::keys::NODES;
+use crate::keys::NODES;
 use harness::requests::capability;
 
 /// How long a change takes to come back as an event (facts, E9).

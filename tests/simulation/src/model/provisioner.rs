@@ -14,8 +14,8 @@ use super::api::Volume;
 use super::pace;
 use super::pace::Next;
 use super::{Sidecar, Topology};
-use crate::sim::keys::NODES;
-use crate::sim::record::is_open;
+use crate::keys::NODES;
+use crate::record::is_open;
 use drivers::testdriver::TOPOLOGY_KEY;
 use harness::requests::capability;
 

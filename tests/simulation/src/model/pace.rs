@@ -101,7 +101,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::sim::model::api::Claim;
+    use crate::model::api::Claim;
 
     fn api() -> Api {
         let api = Api::default();

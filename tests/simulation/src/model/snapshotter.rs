@@ -7,9 +7,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::pace;
-use super::pace::Next;
-use crate::sim::record::is_open;
+use super::pace::{self, Next};
+use crate::record::is_open;
 
 /// Keeps a snapshot as it should be.
 pub(super) async fn snapshot(sidecar: Arc<Sidecar>, at: usize) {
