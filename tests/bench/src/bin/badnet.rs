@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use bench::badnet::load::{self, FILL};
+use bench::badnet::report::{self, Row};
+use bench::bench::report::finish;
 use clap::Parser;
 use futures_util::future::try_join_all;
 use harness::net::{Net, Shape};
 use harness::stand::Stand;
 use harness::world::World;
-use tests::badnet::load::{self, FILL};
-use tests::badnet::report::{self, Row};
-use tests::bench::report::finish;
 use tokio::time::Instant;
 
 /// Measures calls over an emulated network: 100 ms there and back, 1 % of the packets lost each way, 2 and 20 Mbit/s;

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::bench::report::finish;
+use bench::scale::machine::{Half, pin};
+use bench::scale::{cases, report};
 use clap::Parser;
-use tests::bench::report::finish;
-use tests::scale::machine::{Half, pin};
-use tests::scale::{cases, report};
 
 /// Measures csi-cloud with many idle edges, over WebSocket and over QUIC.
 ///

@@ -5,17 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use bench::bench::figures::{self, Figure};
+use bench::bench::grown::Size;
+use bench::bench::load::{self, Life, Seen};
+use bench::bench::report::{self, Row, median};
+use bench::bench::{durable, guest, routing, usage};
 use clap::{Parser, ValueEnum};
 use harness::process::Process;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP};
-use tests::bench::figures::{self, Figure};
-use tests::bench::grown::Size;
-use tests::bench::load;
-use tests::bench::load::{Life, Seen};
-use tests::bench::report;
-use tests::bench::report::{Row, median};
-use tests::bench::{durable, guest, routing, usage};
 use tonic::transport::Channel;
 
 /// Measures calls through csi-cloud and csi-edge, over WebSocket and over QUIC, against the driver directly; csi-cloud
