@@ -12,7 +12,7 @@ use clap::Parser;
 
 /// A path below the repository's root.
 fn at(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(path)
 }
 
 fn text(path: &str) -> String {

@@ -44,8 +44,8 @@ impl Ground {
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
         let me = std::env::current_exe()?;
         let ours = me.parent().context("this program has no directory")?.to_owned();
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no checkout")?.to_owned();
+        let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let source = crate_dir.ancestors().nth(2).context("no checkout")?.to_owned();
         let ground = Self { dir: dir.to_owned(), ours, source };
         let packages =
             PACKAGES.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, name)| *name);

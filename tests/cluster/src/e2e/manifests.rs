@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use kube::api::{Patch, PatchParams};
 
 use super::scene::Scene;
-use crate::cluster::objects;
+use crate::stand::objects;
 
 /// What `make e2e` has kustomize and Helm write.
 const BUNDLES: &str = "tests/go/bin/bundles";

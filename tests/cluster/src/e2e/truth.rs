@@ -11,9 +11,9 @@ use proto::csi::ListVolumesRequest;
 use proto::csi::controller_client::ControllerClient;
 use serde_json::Value;
 
-use crate::cluster::node::Node;
-use crate::cluster::objects::{list, within};
-use crate::cluster::{Cluster, SHARES};
+use crate::stand::node::Node;
+use crate::stand::objects::{list, within};
+use crate::stand::{Cluster, SHARES};
 use harness::stand::channel;
 
 /// How long it may take until all agree.

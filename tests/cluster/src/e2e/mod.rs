@@ -30,7 +30,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
 use self::scene::Scene;
-use crate::cluster::Cluster;
+use crate::stand::Cluster;
 
 /// One thing that must work.
 pub struct Row {
@@ -204,7 +204,7 @@ mod tests {
 
     use super::scene::{claim, pod};
     use super::*;
-    use crate::cluster::objects::parse;
+    use crate::stand::objects::parse;
 
     #[test]
     fn rows_are_found_by_name_and_each_has_its_own() {

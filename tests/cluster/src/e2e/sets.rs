@@ -4,7 +4,7 @@ use anyhow::ensure;
 
 use super::pods::STAY;
 use super::scene::{Scene, claim, pod_with};
-use crate::cluster::NODES;
+use crate::stand::NODES;
 
 /// How many claims each node gets at once.
 const CLAIMS: usize = 20;

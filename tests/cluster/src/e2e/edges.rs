@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
-use crate::cluster::objects::within;
+use crate::stand::objects::within;
 
 /// How long csi-edge may take to run another binary.
 const UPGRADED: Duration = Duration::from_secs(10);

@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::scene::Scene;
-use crate::cluster::objects;
-use crate::cluster::objects::within;
+use crate::stand::objects::{self, within};
 
 /// How long something may take until it is so.
 pub(super) const SOON: Duration = Duration::from_secs(90);

@@ -59,8 +59,8 @@ const TENDED: Duration = Duration::from_millis(200);
 const MANIFESTS: [&str; 4] = [
     "deploy/kustomize/base/namespace.yaml",
     "deploy/kustomize/base/rbac.yaml",
-    "tests/src/cluster/manifests/snapshot-controller.yaml",
-    "tests/src/cluster/manifests/drivers.yaml",
+    "tests/cluster/src/stand/manifests/snapshot-controller.yaml",
+    "tests/cluster/src/stand/manifests/drivers.yaml",
 ];
 
 /// See the module.

@@ -16,9 +16,9 @@ use super::faults::{at_node, told_of};
 use super::is_long;
 use super::pods::{READ, STAY};
 use super::scene::{Scene, claim, pod};
-use crate::cluster::Cluster;
-use crate::cluster::objects::{list, within};
-use crate::cluster::program::Program;
+use crate::stand::Cluster;
+use crate::stand::objects::{list, within};
+use crate::stand::program::Program;
 
 /// How long something may take.
 const SOON: Duration = Duration::from_secs(60);

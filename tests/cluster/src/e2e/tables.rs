@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::cluster::Cluster;
+use crate::stand::Cluster;
 
 /// How often the tables are looked at in which it may never be.
 const LOOKED: Duration = Duration::from_millis(20);

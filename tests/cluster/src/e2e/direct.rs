@@ -16,8 +16,8 @@ use super::tables;
 use super::tables::Seen;
 use super::texts::{at, with};
 use super::traces::Traces;
-use crate::cluster::node::Node;
-use crate::cluster::objects::{list, within};
+use crate::stand::node::Node;
+use crate::stand::objects::{list, within};
 use guest::wrapper::{ENTRIES, HANDLER, SANDBOXES};
 
 const MIB: u64 = 1 << 20;

@@ -11,9 +11,8 @@ use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
 use super::texts::{at, rather, with};
 use super::traces::Traces;
-use crate::cluster::NODES;
-use crate::cluster::objects;
-use crate::cluster::objects::within;
+use crate::stand::NODES;
+use crate::stand::objects::{self, within};
 
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";

@@ -11,10 +11,9 @@ use tokio::time::Instant;
 
 use super::scene::{Scene, claim};
 use super::truth;
-use crate::cluster::objects;
-use crate::cluster::objects::{list, within};
-use crate::cluster::program::Program;
-use crate::cluster::{Cluster, DRIVER};
+use crate::stand::objects::{self, list, within};
+use crate::stand::program::Program;
+use crate::stand::{Cluster, DRIVER};
 
 /// Claims of a turn.
 const CLAIMS: usize = 100;

@@ -11,9 +11,9 @@ use super::look::{Thing, until};
 use super::pods::STAY;
 use super::scene::{Scene, pod};
 use super::shares;
-use crate::cluster::image::IMAGE;
-use crate::cluster::objects;
-use crate::cluster::{DRIVER, NODES, SHARES};
+use crate::stand::image::IMAGE;
+use crate::stand::objects;
+use crate::stand::{DRIVER, NODES, SHARES};
 
 /// The image in the examples, as a container runtime knows it.
 const NAMED: &str = "docker.io/library/busybox:1.37.0";

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::look::{SOON, text, volume};
 use super::scene::Scene;
-use crate::cluster::Cluster;
-use crate::cluster::node::{Driver, Node};
-use crate::cluster::objects::{list, within};
+use crate::stand::Cluster;
+use crate::stand::node::{Driver, Node};
+use crate::stand::objects::{list, within};
 
 /// A volume by all its names.
 pub(super) struct Traces {

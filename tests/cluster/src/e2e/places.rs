@@ -11,8 +11,8 @@ use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
 use super::texts::at;
 use super::traces::Traces;
-use crate::cluster::NODES;
-use crate::cluster::objects;
+use crate::stand::NODES;
+use crate::stand::objects;
 
 /// The pods of the set.
 const MEMBERS: [&str; 3] = ["member-0", "member-1", "member-2"];
@@ -86,7 +86,7 @@ spec:
           requests:
             storage: 16Mi
 ",
-        image = crate::cluster::image::IMAGE
+        image = crate::stand::image::IMAGE
     )
 }
 
@@ -151,7 +151,7 @@ allowedTopologies:
       - key: {key}
         values: [n3]
 ",
-        driver = crate::cluster::DRIVER,
+        driver = crate::stand::DRIVER,
         key = drivers::hostdir::TOPOLOGY_KEY
     )
 }

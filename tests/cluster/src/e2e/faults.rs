@@ -13,9 +13,9 @@ use serde_json::Value;
 use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod};
 use super::truth;
-use crate::cluster::DRIVER;
-use crate::cluster::node::Node;
-use crate::cluster::objects::within;
+use crate::stand::DRIVER;
+use crate::stand::node::Node;
+use crate::stand::objects::within;
 
 /// How long something of ours may take.
 const SOON: Duration = Duration::from_secs(60);
@@ -202,7 +202,7 @@ pub(super) async fn told_of(scene: &Scene<'_>, claim: &str, word: &str) -> anyho
     .await
 }
 
-pub(super) fn hostdir(node: &Node) -> anyhow::Result<&crate::cluster::program::Program> {
+pub(super) fn hostdir(node: &Node) -> anyhow::Result<&crate::stand::program::Program> {
     let driver = node.drivers.iter().find(|driver| driver.name == DRIVER);
     Ok(&driver.with_context(|| format!("{} has no {DRIVER}", node.name))?.program)
 }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_an_operator_applies_is_yaml() {
-        let objects = crate::cluster::objects::parse(&orphan("some-id")).unwrap();
+        let objects = crate::stand::objects::parse(&orphan("some-id")).unwrap();
         assert_eq!(objects[0]["spec"]["csi"]["volumeHandle"], "some-id");
     }
 }

@@ -10,7 +10,7 @@ use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod};
 use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod, sized, with};
 use super::traces::Traces;
-use crate::cluster::objects;
+use crate::stand::objects;
 
 /// What a claim says of its size.
 const SIZE: &str = "/status/capacity/storage";
@@ -126,7 +126,7 @@ driverName: {driver}
 parameters:
   {key}: {name}
 ",
-        driver = crate::cluster::DRIVER,
+        driver = crate::stand::DRIVER,
         key = drivers::hostdir::MUTABLE_KEY
     )
 }

@@ -9,9 +9,8 @@ use kube::api::DeleteParams;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
-use crate::cluster::objects;
-use crate::cluster::objects::within;
+use crate::stand::Cluster;
+use crate::stand::objects::{self, within};
 
 /// How long something of Kubernetes may take: a pod until it is ready, an object until it is gone.
 const SOON: Duration = Duration::from_secs(90);
@@ -253,7 +252,7 @@ containers:
     {container}
 volumes: {volumes}
 ",
-        image = crate::cluster::image::IMAGE
+        image = crate::stand::image::IMAGE
     );
     text.lines().map(|line| format!("{indent}{line}\n")).collect()
 }

@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use clap::Parser;
-use tests::cluster::Cluster;
-use tests::e2e;
-use tests::e2e::Outcome;
+use cluster::e2e::{self, Outcome};
+use cluster::stand::Cluster;
 
 /// End to end: a real Kubernetes with three edge nodes, and what users and operators do with it.
 #[derive(Parser)]

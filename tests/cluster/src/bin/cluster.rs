@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Parser, Subcommand};
-use proto::host::publish::{Existing, publish};
+use cluster::stand::Cluster;
+use cluster::stand::objects::within;
+use proto::publish::{Existing, publish};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use tests::cluster::Cluster;
-use tests::cluster::objects::within;
 use tokio::process::Command;
 
 /// A whole Kubernetes on this machine, with three edge nodes.
@@ -127,8 +127,8 @@ fn hint(cluster: &Cluster) -> String {
          kubectl get nodes,csinodes,storageclasses   # a pod here has the image {}\n\
          {} volumes --admin {dir}/{}\n\
          logs: {dir}/logs; end it with: make stand-down",
-        tests::cluster::image::IMAGE,
+        cluster::stand::image::IMAGE,
         cloud.display(),
-        tests::cluster::cloud::ADMIN,
+        cluster::stand::cloud::ADMIN,
     )
 }

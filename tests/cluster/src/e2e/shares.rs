@@ -10,9 +10,8 @@ use super::look::SOON;
 use super::scene::{Scene, claim, pod};
 use super::texts::{at, with};
 use super::traces::Traces;
-use crate::cluster::objects;
-use crate::cluster::objects::{list, within};
-use crate::cluster::{Cluster, SHARES};
+use crate::stand::objects::{self, list, within};
+use crate::stand::{Cluster, SHARES};
 
 /// The node with the driver.
 pub(super) const NODE: &str = "n3";

@@ -13,9 +13,9 @@ use super::pods::{READ, WRITE};
 use super::scene::{Scene, claim, pod, pod_with};
 use super::texts::{at, rather, sized};
 use super::traces::Traces;
-use crate::cluster::cloud::NAMESPACE;
-use crate::cluster::objects::{list, within};
-use crate::cluster::{DRIVER, SECOND};
+use crate::stand::cloud::NAMESPACE;
+use crate::stand::objects::{list, within};
+use crate::stand::{DRIVER, SECOND};
 
 /// Held by the row whose turn it is.
 static TURN: Mutex<()> = Mutex::const_new(());
