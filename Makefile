@@ -7,7 +7,7 @@ CRD_MODULE := github.com/kubernetes-csi/external-snapshotter/client/v8
 QUIET := RUST_LOG=$${RUST_LOG:-info,kube_client=off}
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
-DIRECT := $(CARGO) test -p tests --test direct --test runtime --test own --locked --quiet -- --ignored --test-threads 2
+DIRECT := $(CARGO) test --workspace --test direct --test runtime --test own --locked --quiet -- --ignored --test-threads 2
 
 .PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
 
@@ -24,7 +24,7 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
 	$(CARGO) test --workspace --lib --test '*' --locked --quiet
 	target/debug/chaos --seconds 15 --quiet
-	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test -p tests --lib --locked --quiet -- --ignored && $(DIRECT); else \
+	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test --workspace --lib --locked --quiet -- --ignored hostdir:: && $(DIRECT); else \
 	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi
 	@if [ ! -x $(GO_BIN)/csi-sanity ]; then \
 	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; \
@@ -46,7 +46,7 @@ sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIV
 	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
 
 sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
-	$(CARGO) build --locked --release -p tests --bin sim
+	$(CARGO) build --locked --release -p simulation --bin sim
 	target/release/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 
 mutants: ## Put faults into a copy of our code and see whether the simulation finds them; MUTANTS='names'
@@ -66,7 +66,7 @@ e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),release,bu
 
 # These of the tests' programs, each of which takes a minute to link, or all. Ours by themselves, at last: what the tests' own
 # crates switch on in a shared build is not in them.
-RELEASE = $(CARGO) build --locked --release -p tests $(if $(1),$(addprefix --bin ,$(1)),--bins) && \
+RELEASE = $(CARGO) build --locked --release --workspace --exclude cloud --exclude edge $(if $(1),$(addprefix --bin ,$(1)),--bins) && \
   $(CARGO) build --locked --release -p cloud -p edge
 
 release:

@@ -29,7 +29,7 @@ long=$(git ls-files '*.rs' '*.go' ':!proto/src/csi/gen' | xargs wc -l | awk '$2 
 
 step 'order of what is ready at the same moment'
 # Without `biased` it is drawn, and a seed of the simulation would not do the same again.
-drawn=$(git grep -A1 'select! {' -- 'proto/src' 'cloud/src' 'edge/src' 'tests/src/sim' |
+drawn=$(git grep -A1 'select! {' -- 'proto/src' 'cloud/src' 'edge/src' 'tests/simulation/src' |
     awk '/select! \{/ { at = $0; getline; if ($0 !~ /biased;$/) print at }')
 [ -z "$drawn" ] || { echo "check: begin with \`biased;\`, and order the branches:" >&2; echo "$drawn" >&2; exit 1; }
 

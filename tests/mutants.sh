@@ -15,7 +15,7 @@ fresh() {
         cmp -s "$file" "$work/src/$file" 2>/dev/null || { mkdir -p "$work/src/$(dirname "$file")"; cp -PT --remove-destination "$file" "$work/src/$file"; }
     done
 }
-build() { (cd "$work/src" && cargo build --quiet --locked -p tests --bin sim); }
+build() { (cd "$work/src" && cargo build --quiet --locked -p simulation --bin sim); }
 
 missed=
 for name in "$@"; do

@@ -69,7 +69,7 @@ async fn all_that_is_wrong_with_a_configuration_is_said_at_once() -> anyhow::Res
 #[tokio::test]
 async fn the_configurations_in_deploy_are_good() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     for (name, file) in [("csi-cloud", "cloud.toml"), ("csi-edge", "edge.toml")] {
         let config = deploy.join(file).display().to_string();
         // They are read whole: what is missing then are the certificates.

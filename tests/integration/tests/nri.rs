@@ -31,7 +31,7 @@ struct Runtime {
 impl Runtime {
     /// Nothing if it is not built, which a run in CI must not pass over.
     fn start(socket: &Path) -> Option<Self> {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/bin/nri");
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../go/bin/nri");
         if !program.exists() {
             println!("tier skipped: NRI's own library: {} is not built", program.display());
             assert!(std::env::var("CI").as_deref() != Ok("true"), "the tier is missing");

@@ -30,11 +30,9 @@ const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// The programs, or why the tier is skipped.
 fn programs() -> Option<(PathBuf, PathBuf)> {
-    let apiserver = Path::new(env!("CARGO_MANIFEST_DIR")).join("go/bin/kube-apiserver");
-    let etcd = ["/usr/bin/etcd", "/usr/local/bin/etcd"]
-        .map(PathBuf::from)
-        .into_iter()
-        .find(|path| path.exists());
+    let apiserver = Path::new(env!("CARGO_MANIFEST_DIR")).join("../go/bin/kube-apiserver");
+    let etcd =
+        ["/usr/bin/etcd", "/usr/local/bin/etcd"].map(PathBuf::from).into_iter().find(|path| path.exists());
     let missing = match &etcd {
         Some(etcd) if apiserver.exists() => return Some((apiserver, etcd.clone())),
         Some(_) => "kube-apiserver is not built (tests/go)",
@@ -145,7 +143,7 @@ impl Plane {
 
     /// Gives csi-cloud what the table says, and nothing else.
     async fn allow(&self) -> anyhow::Result<()> {
-        let table = include_str!("../../cloud/src/kubernetes/api.rs")
+        let table = include_str!("../../../cloud/src/kube/mod.rs")
             .lines()
             .filter_map(|line| line.strip_prefix("//! | "));
         let cells = table.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());

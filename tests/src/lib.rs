@@ -1,1 +1,0 @@
-//! Drivers, harness, conformance and measurements for Edge CSI.
