@@ -19,41 +19,41 @@ build: ## Build csi-cloud, csi-edge and the tests' drivers (debug)
 
 demo: ## Three edges, one over QUIC, and a volume's whole life
 	$(CARGO) build --workspace --locked
-	target/debug/demo
+	target/debug/conformance demo
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
 	$(CARGO) test --workspace --lib --test '*' --locked --quiet
-	target/debug/chaos --seconds 15 --quiet
+	target/debug/conformance chaos --seconds 15 --quiet
 	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test --workspace --lib --locked --quiet -- --ignored hostdir:: && $(DIRECT); else \
 	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi
 	@if [ ! -x $(GO_BIN)/csi-sanity ]; then \
 	  echo "tier skipped: csi-sanity: Go is not installed; get it from your distribution or go.dev"; [ "$$CI" != true ]; \
 	elif [ "$$(id -u)" != 0 ]; then \
 	  echo "tier skipped: csi-sanity: its mounts need root"; [ "$$CI" != true ]; \
-	else target/debug/sanity && target/debug/sanity --nodes 3 --way ws; fi
+	else target/debug/conformance sanity && target/debug/conformance sanity --nodes 3 --way ws; fi
 
 direct: build ## Direct volumes: create, format, hand over to guests in namespaces of their own, stats and growth (root)
 	$(DIRECT)
 
 guest: build ## Direct volumes with real guests: QEMU and Debian's kernel from packages, KVM or emulated (root); TURN='name …'
-	@sh tests/guest.sh target/debug/guest $(foreach turn,$(TURN),--turn $(turn))
+	@sh tests/guest.sh target/debug/guest vm $(foreach turn,$(TURN),--turn $(turn))
 
 check: ## Format, clippy, docs, dependencies, generated code, lock file
 	@sh tests/check.sh
 
 sanity: $(GO_BIN)/.done build ## csi-sanity, direct and through both links; DRIVER='command {endpoint} {state}' for yours, BAD=1 over a bad network, NODES=3 at several nodes
 	@[ -x $(GO_BIN)/csi-sanity ] || { echo "make sanity needs Go; get it from your distribution or go.dev" >&2; exit 1; }
-	target/debug/sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
+	target/debug/conformance sanity $(if $(DRIVER),--driver '$(DRIVER)') $(if $(BAD),--bad-network) $(if $(NODES),--nodes $(NODES))
 
-sim: ## The simulation (release build): SEEDS=n, or one of them with its trace: SEED=x
-	$(CARGO) build --locked --release -p simulation --bin sim
-	target/release/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
+sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED=x
+	$(MEASURE) --bin sim
+	target/measure/sim $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
 
 mutants: ## Put faults into a copy of our code and see whether the simulation finds them; MUTANTS='names'
 	sh tests/mutants.sh $(MUTANTS)
 
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
-	target/debug/chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	target/debug/conformance chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 stand: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes with three edges that stays up; prints its kubeconfig
 	$(QUIET) target/debug/cluster up
@@ -62,27 +62,31 @@ stand-down: ## End it
 	target/debug/cluster down
 
 e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),release,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
-	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),release,debug)/e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
+	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),measure,debug)/cluster e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
-# These of the tests' programs, each of which takes a minute to link, or all. Ours by themselves, at last: what the tests' own
-# crates switch on in a shared build is not in them.
-RELEASE = $(CARGO) build --locked --release --workspace --exclude cloud --exclude edge $(if $(1),$(addprefix --bin ,$(1)),--bins) && \
-  $(CARGO) build --locked --release -p cloud -p edge
+# The tests' programs for measurements. Without link-time optimisation: it would be most of the time.
+MEASURE = $(CARGO) build --locked --profile measure --workspace --exclude cloud --exclude edge
+# The products as users get them: by themselves, so that nothing is in them that tests switch on.
+PRODUCTS = $(CARGO) build --locked --release -p cloud -p edge
+MEASURING := bench cluster guestinit hostdir oci-wrapper sim testdriver
+# Both at the same time, since one waits often where the other could work.
+RELEASE = $(MEASURE) $(addprefix --bin ,$(or $(1),$(MEASURING))) & measure=$$!; \
+  $(PRODUCTS); products=$$?; wait $$measure && [ $$products = 0 ]
 
-release:
+release: ## The products, and the tests' programs that measure them
 	$(call RELEASE)
 
 bench: ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, or guest: a direct volume against a shared directory in a real guest
-	$(call RELEASE,$(if $(filter guest,$(CASE)),,bench testdriver))
-	$(if $(filter guest,$(CASE)),sh tests/guest.sh) target/release/bench $(if $(CASE),--case $(CASE))
+	$(call RELEASE,bench testdriver $(if $(filter guest,$(CASE)),hostdir guestinit))
+	$(if $(filter guest,$(CASE)),sh tests/guest.sh) target/measure/bench $(or $(CASE),all)
 
 badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release build; root)
-	$(call RELEASE,badnet)
-	target/release/badnet
+	$(call RELEASE,bench)
+	target/measure/bench badnet
 
 scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
-	$(call RELEASE,scale)
-	target/release/scale $(if $(LINKS),--links $(LINKS))
+	$(call RELEASE,bench)
+	target/measure/bench scale $(if $(LINKS),--links $(LINKS))
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2

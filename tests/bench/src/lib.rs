@@ -1,6 +1,17 @@
-//! Measurements: calls, routing, durable creates and guests (`bench`), very many idle edges
-//! (`scale`), and far and lossy networks (`badnet`).
+//! Measurements with targets: calls, routing, durable creates and guests, very many idle edges
+//! ([`scale`]), and far and lossy networks ([`badnet`]).
+//!
+//! The products are the release build, whatever profile the measuring program has.
 
 pub mod badnet;
-pub mod bench;
+pub mod calls;
+pub mod command;
+pub mod durable;
+pub mod figures;
+pub mod grown;
+pub mod guest_io;
+pub mod load;
+pub mod report;
+pub mod routing;
 pub mod scale;
+pub mod usage;

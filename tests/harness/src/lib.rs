@@ -6,6 +6,7 @@
 pub mod leftovers;
 pub mod net;
 pub mod process;
+pub mod programs;
 pub mod raw;
 pub mod relay;
 pub mod requests;

@@ -4,7 +4,7 @@
 //! Tests, the demo, the benchmark and the conformance runs all start their programs here.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, ensure};
@@ -15,12 +15,13 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::net::{Net, Space};
 use crate::process::Process;
+use crate::programs::Programs;
 use crate::wait::START;
 
 /// The directory of everything, with a CA in it.
 pub struct Stand {
     dir: TempDir,
-    bin: PathBuf,
+    programs: Programs,
     issued: HashSet<String>,
     /// What the programs log, as `RUST_LOG` has it; otherwise what the test's own environment says.
     log: Option<String>,
@@ -57,13 +58,10 @@ impl Stand {
     }
 
     async fn with(net: Option<Net>) -> anyhow::Result<Self> {
-        let me = std::env::current_exe()?;
-        let bin = me.parent().context("this program has no directory")?;
-        // A test runs in a directory below the programs'.
-        let bin = if bin.ends_with("deps") { bin.parent().unwrap_or(bin) } else { bin }.to_owned();
+        let programs = Programs::beside_this()?;
         // A short path: a socket's has at most 107 bytes.
         let dir = tempfile::Builder::new().prefix("ec-").tempdir()?;
-        let stand = Self { dir, bin, issued: HashSet::new(), log: None, net };
+        let stand = Self { dir, programs, issued: HashSet::new(), log: None, net };
         let pki = stand.pki();
         stand.run("csi-cloud", &["ca", "init", "--host", &stand.host(), "--dir", &pki]).await?;
         Ok(stand)
@@ -121,10 +119,8 @@ impl Stand {
     }
 
     fn program_in(&self, space: Option<&Space>, name: &str) -> anyhow::Result<Command> {
-        let path = self.bin.join(name);
-        ensure!(path.exists(), "{} is not there; run `make build` first", path.display());
-        let mut command =
-            space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
+        let path = self.programs.built(name)?;
+        let mut command = space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
         command.envs(self.log.iter().map(|filter| ("RUST_LOG", filter)));
         Ok(command)
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 use uuid::Uuid;
 
-use crate::bench::load::{Seen, together};
+use crate::load::{Seen, together};
 use harness::raw::RawClient;
 use harness::requests::{controller, create, created, delete};
 

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::load::Lists;
-use crate::bench::load::Seen;
-use crate::bench::report::Targets;
+use crate::load::Seen;
+use crate::report::Targets;
 
 /// One row: one kind of call, over one transport and network.
 #[derive(Clone, Debug, Serialize)]

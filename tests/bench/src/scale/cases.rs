@@ -13,8 +13,8 @@ use tonic::transport::Channel;
 use super::edges::{CAPACITY, DRIVER, Fleet, SEGMENT, node_name};
 use super::machine::{Half, Log, pin};
 use super::report::{Case, Row};
-use crate::bench::load::{Seen, percentile};
-use crate::bench::usage;
+use crate::load::{Seen, percentile};
+use crate::usage;
 use harness::stand::{Cloud, Stand, channel};
 use harness::wait::STOP;
 

@@ -33,7 +33,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::bench::grown::node_local;
+use crate::grown::node_local;
 
 /// The driver that every edge has.
 pub const DRIVER: &str = "scale.test.edge-csi.io";

@@ -4,6 +4,7 @@
 //! product, and an HTTP/2 server that answers every call alike.
 
 pub mod cases;
+pub mod command;
 pub mod edges;
 pub mod machine;
 pub mod report;

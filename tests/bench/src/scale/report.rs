@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::bench::report::Targets;
+use crate::report::Targets;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

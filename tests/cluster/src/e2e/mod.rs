@@ -1,6 +1,7 @@
 //! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
 //! drivers, the persistent volumes and our store agree.
 
+pub mod command;
 mod direct;
 mod edges;
 mod examples;

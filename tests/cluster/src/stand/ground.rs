@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use harness::programs::Programs;
 
 /// What Debian's packages and `make stand` must have put here.
 const TOOLS: [&str; 10] = [
@@ -31,7 +32,7 @@ const PACKAGES: [(&str, &str); 7] = [
 /// See the module.
 pub struct Ground {
     dir: PathBuf,
-    ours: PathBuf,
+    ours: Programs,
     /// The checkout, with deploy/ and the tools of tests/go.
     source: PathBuf,
 }
@@ -42,8 +43,7 @@ impl Ground {
     /// # Errors
     /// Something is missing; the error says all of it and how to get it.
     pub fn new(dir: &Path) -> anyhow::Result<Self> {
-        let me = std::env::current_exe()?;
-        let ours = me.parent().context("this program has no directory")?.to_owned();
+        let ours = Programs::beside_this()?;
         let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         let source = crate_dir.ancestors().nth(2).context("no checkout")?.to_owned();
         let ground = Self { dir: dir.to_owned(), ours, source };
@@ -89,7 +89,7 @@ impl Ground {
 
     /// A program of ours.
     pub fn ours(&self, name: &str) -> PathBuf {
-        self.ours.join(name)
+        self.ours.path(name)
     }
 
     /// Reads a file of the checkout.

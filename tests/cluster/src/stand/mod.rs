@@ -5,6 +5,7 @@
 
 mod access;
 pub mod cloud;
+pub mod command;
 pub mod control;
 pub mod ground;
 pub mod image;

@@ -5,6 +5,7 @@
 //! `hostdir`, whose state must survive its own SIGKILL. csi-cloud has its store in a file, and is killed too: where a
 //! volume is, and where a create was sent, it knows from nowhere else.
 
+pub mod command;
 pub mod fault;
 pub mod life;
 pub mod site;

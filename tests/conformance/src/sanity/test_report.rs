@@ -68,7 +68,7 @@ fn a_report_without_specs_is_refused() {
 
 #[test]
 fn the_parts_leave_no_spec_out_and_have_none_in_common() {
-    use crate::sanity::Part;
+    use crate::sanity::suite::Part;
     let part = |part: Part| real().filtered(|spec| part.has(spec));
     let (controller, others) = (part(Part::Controller), part(Part::Others));
     assert!(!controller.specs.is_empty() && !others.specs.is_empty());
@@ -79,9 +79,8 @@ fn the_parts_leave_no_spec_out_and_have_none_in_common() {
 
 #[test]
 fn group_controllers_are_no_controllers() {
-    use crate::sanity::Part;
-    let spec =
-        |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
+    use crate::sanity::suite::Part;
+    let spec = |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
     assert!(Part::Controller.has(&spec("GetSnapshot [Controller Server] should work")));
     assert!(
         Part::Others.has(&spec("GroupController Service [GroupController Server] should work"))

@@ -38,7 +38,7 @@ pub fn spread_differences(spread: &Report, direct: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sanity::Spec;
+    use crate::sanity::report::Spec;
 
     fn report(specs: &[(&str, State)]) -> Report {
         let spec = |(name, state): &(&str, State)| Spec {

@@ -20,6 +20,7 @@ use super::kernel::Kernel;
 use super::qmp::Qmp;
 use super::words::{Ask, Disk, PORT, Said};
 use harness::process::Process;
+use harness::programs::Programs;
 
 /// The program.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -63,9 +64,7 @@ impl Ground {
     /// Something is missing, or no guest comes up.
     pub async fn new(kernel: &Path, wish: Option<Accel>) -> anyhow::Result<Self> {
         let kernel = Kernel::at(kernel)?;
-        let bin = std::env::current_exe()?;
-        let init = bin.with_file_name("guestinit");
-        ensure!(init.exists(), "{} is not there; run `make build` first", init.display());
+        let init = Programs::beside_this()?.built("guestinit")?;
         let modules: Vec<_> =
             MODULES.into_iter().chain(Some(SHARES).filter(|name| kernel.has(name))).collect();
         let tools = [tool("resize2fs")?, tool("xfs_growfs")?];

@@ -3,6 +3,7 @@
 //!
 //! `machine` and `sandbox` stand for the runtime; what they know of a volume is what csi-edge has published.
 
+pub mod command;
 pub mod initramfs;
 pub mod inside;
 pub mod kernel;

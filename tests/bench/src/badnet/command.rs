@@ -1,14 +1,12 @@
 //! `make badnet`: small calls and large answers over a far and lossy network, WebSocket against QUIC.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
+use super::load::{self, FILL};
+use super::report::{self, Row};
+use crate::report::finish;
 use anyhow::{Context, bail};
-use bench::badnet::load::{self, FILL};
-use bench::badnet::report::{self, Row};
-use bench::bench::report::finish;
-use clap::Parser;
 use futures_util::future::try_join_all;
 use harness::net::{Net, Shape};
 use harness::stand::Stand;
@@ -20,8 +18,8 @@ use tokio::time::Instant;
 ///
 /// csi-cloud and csi-edge run in network namespaces of their own; needs root. Writes one JSON object per row to
 /// target/bench/badnet.jsonl. Fails if a target is missed or a call failed.
-#[derive(Parser)]
-struct Args {
+#[derive(clap::Args)]
+pub struct Args {
     /// How long small calls go alone, in s
     #[arg(long, default_value_t = 40)]
     alone: u64,
@@ -56,14 +54,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Answers that are not counted: the first ones find out what the network can carry.
 const WARM: usize = 3;
 
-fn main() -> ExitCode {
-    proto::host::program::run(|| {
-        proto::host::program::runtime(2)?.block_on(until_stopped(Args::parse()))
-    })
-}
-
-/// Dropped where it is, the work leaves nothing behind.
-async fn until_stopped(args: Args) -> anyhow::Result<()> {
+/// Measures until it is done or stopped. Dropped where it is, the work leaves nothing behind.
+///
+/// # Errors
+/// A target is missed, a call failed, or there can be no network.
+pub async fn main(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         result = all(args) => result,
         stopped = proto::host::tasks::signal() => { stopped?; bail!("stopped") }

@@ -1,61 +1,31 @@
 //! `make stand`: a whole Kubernetes that stays up for a person to play with; `make stand-down` ends it.
 
-use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use clap::{Parser, Subcommand};
-use cluster::stand::Cluster;
-use cluster::stand::objects::within;
 use proto::publish::{Existing, publish};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::process::Command;
 
-/// A whole Kubernetes on this machine, with three edge nodes.
-#[derive(Parser)]
-struct Args {
-    /// Where the running stand is remembered.
-    #[arg(long, default_value = "run/stand")]
-    at: PathBuf,
-    #[command(subcommand)]
-    command: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
-    /// Start it and leave it up.
-    Up,
-    /// End it.
-    Down,
-    /// Start it and end it with this program.
-    Run,
-}
+use super::Cluster;
+use super::objects::within;
 
 /// How long a stand may take to start, and to end.
 const START: Duration = Duration::from_secs(300);
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    proto::host::program::run(|| {
-        let runtime = proto::host::program::runtime(2)?;
-        runtime.block_on(async {
-            match args.command {
-                Action::Up => up(&args.at).await,
-                Action::Down => down(&args.at).await,
-                Action::Run => run(&args.at).await,
-            }
-        })
-    })
-}
-
 /// The process id of the stand's program, if it runs.
-fn running(at: &std::path::Path) -> Option<Pid> {
+fn running(at: &Path) -> Option<Pid> {
     let text = std::fs::read_to_string(at.join("pid")).ok()?;
     Pid::from_raw(text.trim().parse().ok()?).filter(|pid| test_kill_process(*pid).is_ok())
 }
 
-async fn up(at: &std::path::Path) -> anyhow::Result<()> {
+/// Starts a stand and leaves it up. It is remembered in the directory `at`.
+///
+/// # Errors
+/// One is up already, or it does not come up.
+pub async fn up(at: &Path) -> anyhow::Result<()> {
     ensure!(running(at).is_none(), "a stand is up already; `make stand-down` ends it");
     std::fs::create_dir_all(at)?;
     let _ = std::fs::remove_file(at.join("hint"));
@@ -84,7 +54,11 @@ async fn up(at: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn down(at: &std::path::Path) -> anyhow::Result<()> {
+/// Ends the stand.
+///
+/// # Errors
+/// None is up, or it left something behind.
+pub async fn down(at: &Path) -> anyhow::Result<()> {
     let pid = running(at).context("no stand is up")?;
     kill_process(pid, Signal::TERM)?;
     let ended = || async {
@@ -99,7 +73,11 @@ async fn down(at: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn run(at: &std::path::Path) -> anyhow::Result<()> {
+/// Starts a stand and ends it with this program.
+///
+/// # Errors
+/// It does not come up, or left something behind.
+pub async fn run(at: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(at)?;
     let pid = std::process::id().to_string();
     publish(&at.join("pid"), pid.as_bytes(), 0o644, Existing::Replace)?;
@@ -127,8 +105,8 @@ fn hint(cluster: &Cluster) -> String {
          kubectl get nodes,csinodes,storageclasses   # a pod here has the image {}\n\
          {} volumes --admin {dir}/{}\n\
          logs: {dir}/logs; end it with: make stand-down",
-        cluster::stand::image::IMAGE,
+        super::image::IMAGE,
         cloud.display(),
-        cluster::stand::cloud::ADMIN,
+        super::cloud::ADMIN,
     )
 }

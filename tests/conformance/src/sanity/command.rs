@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::process::ExitCode;
 
+use super::nodes::{Case, run_nodes};
+use super::report::{Counts, Report};
+use super::run::{Between, Driver, Way, run};
+use super::suite::Part;
+use super::tied::{TIED, spread_differences};
 use anyhow::{Context, bail};
-use clap::Parser;
-use conformance::sanity::{
-    Between, Case, Counts, Driver, Part, Report, TIED, Way, run, run_nodes, spread_differences,
-};
+use harness::programs::Programs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +19,8 @@ const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
 /// Runs csi-sanity against drivers, directly and through csi-cloud and csi-edge.
 ///
 /// Every spec must end through a link as it does directly. Needs root if the drivers do.
-#[derive(Parser)]
-struct Args {
+#[derive(clap::Args)]
+pub struct Args {
     /// A driver's shell command with {endpoint}, and {state} and {node} if it needs them
     ///
     /// {endpoint} becomes `unix:///path`, {state} a path where the driver may make a directory, {node} a node id.
@@ -46,15 +47,12 @@ struct Args {
     go_bin: PathBuf,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(until_stopped(args)))
-}
-
-/// A signal ends what runs, in order.
-async fn until_stopped(args: Args) -> anyhow::Result<()> {
-    let (mut term, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+/// Runs the suite. A signal ends what runs, in order.
+///
+/// # Errors
+/// A spec ends otherwise than it must, or something cannot be started.
+pub async fn main(args: Args) -> anyhow::Result<()> {
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let cancel = CancellationToken::new();
     let mut work = pin!(all(args, &cancel));
     loop {
@@ -200,8 +198,7 @@ fn title(driver: &Driver, way: Way, args: &Args) -> String {
 
 /// Our own driver, which does everything, and one that is not ours.
 fn ours(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
-    let me = std::env::current_exe()?;
-    let hostdir = me.with_file_name("hostdir");
+    let hostdir = Programs::beside_this()?.built("hostdir")?;
     let mock = std::path::absolute(go_bin.join("mockdriver"))?;
     let driver = |label: &str, program: PathBuf, more: &str| Driver {
         label: label.to_owned(),

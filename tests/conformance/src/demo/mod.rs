@@ -1,36 +1,28 @@
 //! `make demo`: a cloud and three edges, one over QUIC, and a volume's whole life at each.
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+pub mod life;
 
+use std::path::PathBuf;
+
+use self::life::{Life, Table};
 use anyhow::Context;
-use clap::Parser;
-use conformance::demo::{Life, Table};
 use harness::process::Process;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP, until};
 use proto::csi;
 use proto::csi::identity_client::IdentityClient;
 
-/// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC, and leads a volume through its
-/// life at each node: create, attach, stage, mount, write, and back.
-///
-/// Everything happens in a temporary directory and in mount namespaces of the drivers' own, and is gone when
-/// the demo ends.
-#[derive(Parser)]
-struct Args {}
-
 const DRIVER: &str = "hostdir.edge-csi.io";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The node that is taken away.
 const AWAY: usize = 2;
 
-fn main() -> ExitCode {
-    let Args {} = Args::parse();
-    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(demo()))
-}
-
-async fn demo() -> anyhow::Result<()> {
+/// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC, and leads a volume
+/// through its life at each node: create, attach, stage, mount, write, and back.
+///
+/// # Errors
+/// A step failed.
+pub async fn main() -> anyhow::Result<()> {
     let mut table = Table::default();
     let mut stand = table
         .step("csi-cloud ca init", "", async { Ok((Stand::new().await?, "a CA".into())) })

@@ -1,15 +1,12 @@
 //! `make e2e`: starts a whole Kubernetes and goes through what must work in it, a row each.
 
-use std::process::ExitCode;
-
+use super::{Outcome, chosen, run};
+use crate::stand::Cluster;
 use anyhow::ensure;
-use clap::Parser;
-use cluster::e2e::{self, Outcome};
-use cluster::stand::Cluster;
 
 /// End to end: a real Kubernetes with three edge nodes, and what users and operators do with it.
-#[derive(Parser)]
-struct Args {
+#[derive(clap::Args)]
+pub struct Args {
     /// Only this row; may be given several times.
     #[arg(long)]
     row: Vec<String>,
@@ -18,13 +15,12 @@ struct Args {
     list: bool,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(all(args)))
-}
-
-async fn all(args: Args) -> anyhow::Result<()> {
-    let rows = e2e::chosen(&args.row)?;
+/// Goes through the rows on a stand of its own.
+///
+/// # Errors
+/// A row failed, or the stand does not come up or left something behind.
+pub async fn main(args: Args) -> anyhow::Result<()> {
+    let rows = chosen(&args.row)?;
     if args.list {
         rows.iter().for_each(|row| println!("{}", row.name));
         return Ok(());
@@ -32,8 +28,8 @@ async fn all(args: Args) -> anyhow::Result<()> {
     let cluster = Cluster::up().await?;
     println!("{:24} {:>8}  result", "row", "s");
     let outcomes = tokio::select! {
-        outcomes = e2e::run(&cluster, rows, print) => outcomes,
-        stopped = proto::host::tasks::signal() => {
+        outcomes = run(&cluster, rows, print) => outcomes,
+        stopped = proto::stop::signal() => {
             stopped?;
             Vec::new()
         }

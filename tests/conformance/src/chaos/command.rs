@@ -1,10 +1,7 @@
 //! `make chaos`: load on real programs while they are killed, stopped and cut off, and what was lost by it.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-use conformance::chaos;
 use tokio::time::Instant;
 
 /// How many of the things that must not be are shown.
@@ -13,8 +10,8 @@ const MOST: usize = 40;
 /// Kills, stops and cuts off csi-cloud, csi-edge and drivers under load, and checks the drivers' own records.
 ///
 /// Fails if a volume was leaked or lost, ran two calls at once, or a caller was given a final code.
-#[derive(Parser)]
-struct Args {
+#[derive(clap::Args)]
+pub struct Args {
     /// How long things are broken, in seconds
     #[arg(long, default_value_t = 300)]
     seconds: u64,
@@ -26,23 +23,20 @@ struct Args {
     quiet: bool,
 }
 
-fn main() -> ExitCode {
-    proto::host::program::run(|| proto::host::program::runtime(1)?.block_on(run(Args::parse())))
-}
-
-async fn run(args: Args) -> anyhow::Result<()> {
+/// Breaks things for so long, and says what was found.
+///
+/// # Errors
+/// Something is there that must not be, or a program does not start.
+pub async fn main(args: Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    println!(
-        "chaos for {} s; again with: target/debug/chaos --seconds {0} --seed {seed}",
-        args.seconds
-    );
+    println!("chaos for {} s; again with: make chaos SECONDS={0} SEED={seed}", args.seconds);
     let begun = Instant::now();
     let say = |what: &str| {
         if !args.quiet {
             println!("{:>6.1} s  {what}", begun.elapsed().as_secs_f64());
         }
     };
-    let found = chaos::run(Duration::from_secs(args.seconds), seed, &say).await?;
+    let found = super::run(Duration::from_secs(args.seconds), seed, &say).await?;
     let seen = &found.seen;
     println!("\ncalls answered OK  {:>7}", seen.ok);
     println!("lives led          {:>7}, {} volumes kept", seen.lives, seen.kept.len());

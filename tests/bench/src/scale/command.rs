@@ -1,19 +1,16 @@
 //! `make scale`: what idle edges cost csi-cloud, and how fast they come back.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::bench::report::finish;
-use bench::scale::machine::{Half, pin};
-use bench::scale::{cases, report};
-use clap::Parser;
+use super::{cases, report};
+use crate::report::finish;
 
 /// Measures csi-cloud with many idle edges, over WebSocket and over QUIC.
 ///
 /// csi-cloud and the edges have a core each. Writes one JSON object per row to target/bench/scale.jsonl. Fails if
 /// a target is missed.
-#[derive(Parser)]
-struct Args {
+#[derive(clap::Args)]
+pub struct Args {
     /// Only with so many edges
     #[arg(long)]
     links: Option<usize>,
@@ -39,14 +36,11 @@ const STORM: usize = 5000;
 /// Both ends of a link over WebSocket need a file descriptor each, and a process often has no more than this.
 const MOST_WS: usize = 9000;
 
-fn main() -> ExitCode {
-    proto::host::program::run(|| {
-        pin(None, Half::Edges)?;
-        proto::host::program::runtime(1)?.block_on(scale(Args::parse()))
-    })
-}
-
-async fn scale(args: Args) -> anyhow::Result<()> {
+/// Measures, on a core of its own.
+///
+/// # Errors
+/// A target is missed, or a program does not do what it must.
+pub async fn main(args: Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for path in ["ws", "quic"] {
         if args.path.as_deref().is_some_and(|only| only != path) {

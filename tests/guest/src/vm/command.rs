@@ -1,21 +1,19 @@
 //! `make guest`: direct volumes with real guests. QEMU plugs in what csi-edge has published, and a kernel of its own mounts it.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
+use super::machine::{Accel, Ground};
+use super::turns::{TURNS, Turn};
 use anyhow::ensure;
-use clap::Parser;
-use guest::vm::machine::{Accel, Ground};
-use guest::vm::turns::{TURNS, Turn};
 use tokio::time::{Instant, timeout};
 
 /// How long one turn may take; an emulated guest takes most of a minute for it.
 const LIMIT: Duration = Duration::from_secs(420);
 
 /// Direct volumes with real guests, from the published entry to nothing left.
-#[derive(Parser)]
-struct Args {
+#[derive(clap::Args)]
+pub struct Args {
     /// Only this turn; may be given several times
     #[arg(long)]
     turn: Vec<String>,
@@ -27,12 +25,11 @@ struct Args {
     accel: Option<Accel>,
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(stoppable(args)))
-}
-
-async fn stoppable(args: Args) -> anyhow::Result<()> {
+/// Runs the turns until they are done or stopped.
+///
+/// # Errors
+/// A turn failed, or no guest comes up.
+pub async fn main(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         done = all(args) => done,
         stopped = proto::host::tasks::signal() => stopped.map_err(Into::into).and_then(|_| anyhow::bail!("stopped")),

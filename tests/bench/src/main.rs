@@ -1,0 +1,54 @@
+//! The programs behind `make bench`, `make scale` and `make badnet`.
+
+use std::process::ExitCode;
+
+use bench::command::{Case, Options};
+use bench::scale::machine::{Half, pin};
+use bench::{badnet, command, scale};
+use clap::{Parser, Subcommand};
+use proto::program::runtime;
+
+/// Measures csi-cloud and csi-edge. Fails if a target is missed or a call failed.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// All that needs neither a guest nor a network: calls, routing and durable
+    All(Options),
+    /// Calls, against calling the driver directly
+    Calls(Options),
+    /// csi-cloud with very many nodes and volumes
+    Routing(Options),
+    /// Creates with the store on a disk, against the store in memory
+    Durable(Options),
+    /// A direct volume in a real guest, against a directory shared with it: `make guest` says what
+    /// it needs
+    Guest(Options),
+    Scale(scale::command::Args),
+    Badnet(badnet::command::Args),
+}
+
+fn main() -> ExitCode {
+    let command = Args::parse().command;
+    proto::program::run(|| match command {
+        Command::All(options) => cases(&[Case::Calls, Case::Routing, Case::Durable], &options),
+        Command::Calls(options) => cases(&[Case::Calls], &options),
+        Command::Routing(options) => cases(&[Case::Routing], &options),
+        Command::Durable(options) => cases(&[Case::Durable], &options),
+        Command::Guest(options) => cases(&[Case::Guest], &options),
+        Command::Scale(args) => {
+            // Before any thread, as affinity belongs to threads.
+            pin(None, Half::Edges)?;
+            runtime(1)?.block_on(scale::command::main(args))
+        }
+        Command::Badnet(args) => runtime(2)?.block_on(badnet::command::main(args)),
+    })
+}
+
+fn cases(cases: &[Case], options: &Options) -> anyhow::Result<()> {
+    runtime(2)?.block_on(command::main(cases, options))
+}

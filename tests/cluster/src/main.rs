@@ -1,0 +1,42 @@
+//! The programs behind `make stand`, `make stand-down` and `make e2e`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use cluster::{e2e, stand};
+
+/// A whole Kubernetes on this machine, with three edge nodes.
+#[derive(Parser)]
+struct Args {
+    /// Where the running stand is remembered
+    #[arg(long, default_value = "run/stand", global = true)]
+    at: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start it and leave it up
+    Up,
+    /// End it
+    Down,
+    /// Start it and end it with this program
+    Run,
+    E2e(e2e::command::Args),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    proto::program::run(|| proto::program::runtime(2)?.block_on(run(args)))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Up => stand::command::up(&args.at).await,
+        Command::Down => stand::command::down(&args.at).await,
+        Command::Run => stand::command::run(&args.at).await,
+        Command::E2e(args) => e2e::command::main(args).await,
+    }
+}

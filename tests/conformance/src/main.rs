@@ -1,0 +1,34 @@
+//! The programs behind `make sanity`, `make chaos` and `make demo`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use conformance::{chaos, demo, sanity};
+
+/// What callers and drivers can rely on, shown with real programs.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Sanity(sanity::command::Args),
+    Chaos(chaos::command::Args),
+    /// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC, and leads a volume
+    /// through its life at each node: create, attach, stage, mount, write, and back
+    ///
+    /// Everything happens in a temporary directory and in mount namespaces of the drivers' own, and
+    /// is gone when the demo ends.
+    Demo,
+}
+
+fn main() -> ExitCode {
+    let command = Args::parse().command;
+    proto::program::run(|| match command {
+        Command::Sanity(args) => proto::program::runtime(2)?.block_on(sanity::command::main(args)),
+        Command::Chaos(args) => proto::program::runtime(1)?.block_on(chaos::command::main(args)),
+        Command::Demo => proto::program::runtime(2)?.block_on(demo::main()),
+    })
+}
