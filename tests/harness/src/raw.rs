@@ -1,5 +1,7 @@
 //! A client that sees bytes: what goes out and comes in is not decoded, so that a test can compare it.
 
+use std::io::ErrorKind;
+
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -46,6 +48,12 @@ impl RawAnswer {
     pub fn message(&self) -> Option<Bytes> {
         frame::message(&self.body).ok()
     }
+}
+
+/// Whether a call failed because its connection broke, as when the other end was killed.
+pub fn connection_broke(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<h2::Error>().and_then(h2::Error::get_io);
+    io.is_some_and(|io| matches!(io.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset))
 }
 
 impl RawClient {

@@ -253,8 +253,10 @@ async fn answers_that_are_not_grpc() {
     assert!(status.message().contains("404"), "{status}");
     bench.driver.inject("Probe", Fault::NoStatus, Times::Next(1));
     let answer = bare(bench.channel().await, "/csi.v1.Identity/Probe", Bytes::new()).await;
-    // A tonic client takes an answer without trailers for whole; other clients do not.
-    assert!(answer.is_err() || !answer.unwrap().metadata().contains_key("grpc-status"));
+    // gRPC: an answer must end with a status; without one its outcome is unknown.
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), Code::Unknown, "{status}");
+    assert!(status.message().contains("missing grpc-status"), "{status}");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! Statistics and growth of direct volumes with the real programs and a real driver of block volumes; the guests are
-//! shims that answer as a runtime's do. Root and loop devices: `cargo test -p tests --test runtime -- --ignored`.
+//! shims that answer as a runtime's do. They need root and loop devices: `make direct`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,24 +10,22 @@ use edge::direct::look;
 use edge::direct::look::Standing;
 use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
 use guest::contract::Runtime;
-use guest::scene::{Scene, Volume, mount};
+use guest::scene::{Scene, mount};
 use guest::shim::{Dialect, Manner, Shim, Volume as Usage};
-use guest::stand_in::Guest;
-use harness::wait::until;
 use proto::csi::volume_capability::access_mode::Mode;
 use serde_json::Value;
 use tonic::Code;
 
-const MIB: u64 = 1 << 20;
-const CLASS: [(&str, &str); 1] = [("edge-csi.io/direct", "kata")];
+use super::handover::Handover;
 
-async fn staged(scene: &Scene) -> anyhow::Result<Volume> {
+const MIB: u64 = 1 << 20;
+/// A volume with ext4 that is published to a pod, and the pod's target.
+async fn published() -> anyhow::Result<(Handover, PathBuf)> {
     let capability = mount(Mode::SingleNodeSingleWriter, "ext4", "");
-    let volume =
-        until("a volume", || async { Ok(scene.create("data", &CLASS, capability.clone()).await?) })
-            .await?;
-    scene.stage(&volume).await?;
-    Ok(volume)
+    let at = Handover::of("node", capability).await?;
+    let target = at.scene.target("pod-1")?;
+    at.publish(&target).await?;
+    Ok((at, target))
 }
 
 /// The entry of a target, and the device in it.
@@ -62,120 +60,100 @@ async fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// The size of a device's ext4 file system.
+fn file_system_bytes(device: &str) -> anyhow::Result<u64> {
+    let shown = Command::new("dumpe2fs").args(["-h", device]).output()?;
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let field = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    let count = field("Block count:").context("no count")?;
+    Ok(count * field("Block size:").context("no size")?)
+}
+
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
-    let scene = Scene::new("node").await?;
-    let volume = staged(&scene).await?;
-    let target = scene.target("pod-1")?;
-    scene.publish(&volume, &target).await?;
-    let unknown = scene.stats(&volume, &target).await.unwrap_err();
+    let (at, target) = published().await?;
+    let Handover { scene, volume } = &at;
+    let unknown = scene.stats(volume, &target).await.unwrap_err();
     assert_eq!(unknown.code(), Code::Unavailable, "nobody has it: {}", unknown.message());
-    let guest = shim(&scene, &target, true)?;
-    assert_eq!(scene.stats(&volume, &target).await?, (300 << 20, 10 << 20));
+    let guest = shim(scene, &target, true)?;
+    assert_eq!(scene.stats(volume, &target).await?, (300 << 20, 10 << 20));
 
-    let listed = command(&scene, &["list"]).await?;
-    assert_eq!(
-        (&listed[0]["standing"], &listed[0]["sandbox"]),
-        (&"published".into(), &"sandbox-1".into())
-    );
-    let seen = command(&scene, &["inspect", &volume.id]).await?;
-    assert_eq!(
-        seen[0]["guest"]["bytes"],
-        serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]),
-        "{seen}"
-    );
-    assert!(command(&scene, &["inspect", "nothing"]).await.is_err());
+    let listed = command(scene, &["list"]).await?;
+    assert_eq!((&listed[0]["standing"], &listed[0]["sandbox"]), (&"published".into(), &"sandbox-1".into()));
+    let seen = command(scene, &["inspect", &volume.id]).await?;
+    assert_eq!(seen[0]["guest"]["bytes"], serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]), "{seen}");
+    assert!(command(scene, &["inspect", "nothing"]).await.is_err());
 
     // On line: the driver grows the device, and the guest its file system.
-    scene.grow(&volume, 640).await?;
-    assert_eq!(scene.grow_at_node(&volume, Some(&target), 640).await?, 640);
-    assert_eq!(scene.stats(&volume, &target).await?.0, 600 << 20);
+    scene.grow(volume, 640).await?;
+    assert_eq!(scene.grow_at_node(volume, Some(&target), 640).await?, 640);
+    assert_eq!(scene.stats(volume, &target).await?.0, 600 << 20);
     guest.behave(Manner::Hangs);
-    let late = scene.stats(&volume, &target).await.unwrap_err();
+    let late = scene.stats(volume, &target).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded, "{}", late.message());
     drop(guest);
-    scene.unpublish(&volume, &target).await?;
-    let gone = scene.stats(&volume, &target).await.unwrap_err();
+    at.unpublish(&target).await?;
+    let gone = scene.stats(volume, &target).await.unwrap_err();
     assert_ne!(gone.code(), Code::Ok);
-    scene.delete(&volume).await?;
-    scene.stop().await
+    at.end().await
 }
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::Result<()> {
-    let scene = Scene::new("node").await?;
-    let volume = staged(&scene).await?;
-    let first = scene.target("pod-1")?;
-    scene.publish(&volume, &first).await?;
-    let mut guest =
-        Guest::start(&scene.stand, Runtime::Go, &scene.root(), &first.canonicalize()?).await?;
+    let (at, first) = published().await?;
+    let Handover { scene, volume } = &at;
+    let mut guest = at.guest(Runtime::Go, &first).await?;
     guest.tell("write hello before it grew").await?;
     // A runtime that cannot grow it says so, and nothing is done to the guest's file system.
-    let shim = shim(&scene, &first, false)?;
-    scene.grow(&volume, 640).await?;
-    let cannot = scene.grow_at_node(&volume, Some(&first), 640).await.unwrap_err();
+    let shim = shim(scene, &first, false)?;
+    scene.grow(volume, 640).await?;
+    let cannot = scene.grow_at_node(volume, Some(&first), 640).await.unwrap_err();
     assert_eq!(cannot.code(), Code::Unimplemented, "{}", cannot.message());
     guest.stop().await?;
     drop(shim);
-    let held = scene.grow_at_node(&volume, Some(&first), 640).await.unwrap_err();
+    let held = scene.grow_at_node(volume, Some(&first), 640).await.unwrap_err();
     assert_eq!(held.code(), Code::FailedPrecondition, "{}", held.message());
-    scene.unpublish(&volume, &first).await?;
+    at.unpublish(&first).await?;
 
     // As the kubelet asks between staging and publishing, and after it.
-    assert_eq!(scene.grow_at_node(&volume, None, 640).await?, 640);
+    assert_eq!(scene.grow_at_node(volume, None, 640).await?, 640);
     let second = scene.target("pod-2")?;
-    scene.publish(&volume, &second).await?;
-    assert_eq!(scene.grow_at_node(&volume, Some(&second), 640).await?, 640);
-    let mut guest =
-        Guest::start(&scene.stand, Runtime::Rs, &scene.root(), &second.canonicalize()?).await?;
-    assert_eq!(guest.tell("read hello").await?, "before it grew");
-    guest.stop().await?;
-    let (_, device) = entry(&scene, &second)?;
-    let sizes = Command::new("dumpe2fs").args(["-h", &device]).output()?;
-    let text = String::from_utf8_lossy(&sizes.stdout).into_owned();
-    let field = |name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-    };
-    let bytes =
-        field("Block count:").context("no count")? * field("Block size:").context("no size")?;
-    assert_eq!(bytes, 640 * MIB);
+    at.publish(&second).await?;
+    assert_eq!(scene.grow_at_node(volume, Some(&second), 640).await?, 640);
+    assert_eq!(at.read(Runtime::Rs, &second, "hello").await?, "before it grew");
+    let (_, device) = entry(scene, &second)?;
+    assert_eq!(file_system_bytes(&device)?, 640 * MIB);
     scene.host_has_mounted_none()?;
-    scene.unpublish(&volume, &second).await?;
-    scene.delete(&volume).await?;
-    scene.stop().await
+    at.end_at(&second).await
 }
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
 async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
-    let mut scene = Scene::new("node").await?;
-    let volume = staged(&scene).await?;
-    let target = scene.target("pod-1")?;
-    scene.publish(&volume, &target).await?;
-    let (lost, _) = entry(&scene, &target)?;
+    let (mut at, target) = published().await?;
+    let (lost, _) = entry(&at.scene, &target)?;
     std::fs::remove_dir_all(&lost)?;
-    let foreign =
-        scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
+    let foreign = at.scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
     std::fs::create_dir(&foreign)?;
-    let busy = command(&scene, &["reconcile"]).await.unwrap_err().to_string();
+    let busy = command(&at.scene, &["reconcile"]).await.unwrap_err().to_string();
     assert!(busy.contains("works on"), "{busy}");
-    scene.kill_edge().await?;
-    let did = command(&scene, &["reconcile"]).await?;
+    at.scene.kill_edge().await?;
+    let did = command(&at.scene, &["reconcile"]).await?;
     assert_eq!(did[0]["did"], "handed over again", "{did}");
     assert_eq!(did.as_array().map(Vec::len), Some(1), "{did}");
     assert!(lost.join("mountInfo.json").is_file());
-    let roots = Roots { entries: scene.root(), ..Roots::default() };
-    let state = PathBuf::from(scene.stand.at("edge-state"));
+    let roots = Roots { entries: at.scene.root(), ..Roots::default() };
+    let state = PathBuf::from(at.scene.stand.at("edge-state"));
     let all = look::all(&state, &Runtimes::new(roots, PATIENCE)).await?;
     let standings: Vec<_> = all.iter().map(|volume| volume.standing).collect();
     assert!(standings.contains(&Standing::Foreign) && standings.contains(&Standing::Published));
-    let did = command(&scene, &["reconcile"]).await?;
+    let did = command(&at.scene, &["reconcile"]).await?;
     assert_eq!(did[0]["did"], "as it should be", "{did}");
     std::fs::remove_dir(&foreign)?;
-    scene.start_edge().await?;
-    scene.unpublish(&volume, &target).await?;
-    scene.delete(&volume).await?;
-    scene.stop().await
+    at.scene.start_edge().await?;
+    at.end_at(&target).await
 }
