@@ -22,7 +22,8 @@ demo: ## Three edges, one over QUIC, and a volume's whole life
 	target/debug/conformance demo
 
 test: $(GO_BIN)/.done build ## All tests; tiers whose tools are missing are named
-	$(CARGO) test --workspace --lib --test '*' --locked --quiet
+	$(CARGO) test --workspace --lib --test '*' --locked --quiet -- --skip waiting::
+	$(CARGO) test --workspace --test programs --locked --quiet -- --test-threads 4 waiting::
 	target/debug/conformance chaos --seconds 15 --quiet
 	@if [ "$$(id -u)" = 0 ]; then $(CARGO) test --workspace --lib --locked --quiet -- --ignored hostdir:: && $(DIRECT); else \
 	  echo "tier skipped: mounts of hostdir, direct volumes: they need root"; [ "$$CI" != true ]; fi

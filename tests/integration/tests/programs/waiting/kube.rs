@@ -143,7 +143,7 @@ impl Plane {
 
     /// Gives csi-cloud what the table says, and nothing else.
     async fn allow(&self) -> anyhow::Result<()> {
-        let table = include_str!("../../../../cloud/src/kube/mod.rs")
+        let table = include_str!("../../../../../cloud/src/kube/mod.rs")
             .lines()
             .filter_map(|line| line.strip_prefix("//! | "));
         let cells = table.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());

@@ -1,0 +1,15 @@
+//! Tests that spend their time waiting for links, deadlines and restarts. `make test` runs more of
+//! them at the same time than there are cores; none asserts that a call takes less than a second.
+
+mod admin;
+mod edge_topology;
+mod holder;
+mod kube;
+mod limits;
+mod links;
+mod net;
+mod restart;
+mod routing;
+mod secrets;
+mod start;
+mod ways;
