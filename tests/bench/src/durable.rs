@@ -1,5 +1,5 @@
-//! What it costs that creates are durable: volumes made and deleted with the store on a disk, against the same with a
-//! store in memory, in turns in one run.
+//! What it costs that creates are durable: volumes made and deleted with the store on a disk,
+//! against the same with a store in memory, in turns in one run.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A store as large as csi-cloud is made for: nodes in zones, and volumes, each with its entry, its name and, if it was
-//! made through us, the intent of its create.
+//! A store as large as csi-cloud is made for: nodes in zones, and volumes, each with its entry, its
+//! name and, if it was made through us, the intent of its create.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -152,7 +152,8 @@ fn alike() -> Arc<BTreeMap<String, Bytes>> {
     Arc::new(answers.map(|(method, answer)| (method.to_owned(), answer.into())).into())
 }
 
-/// What a driver of node-local storage answers when it is asked what it can do: these calls. With the methods.
+/// What a driver of node-local storage answers when it is asked what it can do: these calls. With
+/// the methods.
 pub fn node_local(rpcs: &[Rpc]) -> [(&'static str, Vec<u8>); 2] {
     use csi::plugin_capability::service::Type as Service;
     use csi::{controller_service_capability as controller, plugin_capability as plugin};

@@ -1,8 +1,9 @@
-//! How fast a direct volume is in its guest, through virtio-blk, against an ordinary volume of the same driver on the same
-//! disk whose directory is shared with the same guest, through virtiofs: Kata's two ways, with its defaults.
+//! How fast a direct volume is in its guest, through virtio-blk, against an ordinary volume of the
+//! same driver on the same disk whose directory is shared with the same guest, through virtiofs:
+//! Kata's two ways, with its defaults.
 //!
-//! The guest's page cache is passed by on both ways. The host's is not, on either: loop devices and virtiofsd use it. So it
-//! is the ways that are compared, and not the disk.
+//! The guest's page cache is passed by on both ways. The host's is not, on either: loop devices and
+//! virtiofsd use it. So it is the ways that are compared, and not the disk.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,7 +43,8 @@ const LOADS: [(&str, What, usize, usize); 7] = [
     ("a file of 4 KiB made and removed", What::Files, 4096, 1),
 ];
 
-/// Measures in turns, each load for `time` on each way in each round, with the kernel that was unpacked here.
+/// Measures in turns, each load for `time` on each way in each round, with the kernel that was
+/// unpacked here.
 ///
 /// # Errors
 /// A program does not work, or something was left behind.

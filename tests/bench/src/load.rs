@@ -1,4 +1,5 @@
-//! The load: callers on one HTTP/2 connection, each leading volumes through their lives, every answer checked.
+//! The load: callers on one HTTP/2 connection, each leading volumes through their lives, every
+//! answer checked.
 
 use std::time::Duration;
 
@@ -128,7 +129,8 @@ impl Caller {
         self.seen
     }
 
-    /// Create, attach, detach, delete, with requests as external-provisioner and external-attacher make them.
+    /// Create, attach, detach, delete, with requests as external-provisioner and external-attacher
+    /// make them.
     async fn life(&mut self) -> anyhow::Result<()> {
         let request = create(&self.node);
         let begun = Instant::now();

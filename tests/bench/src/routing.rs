@@ -1,5 +1,5 @@
-//! What csi-cloud costs when it knows very many nodes and volumes: a decision, a start, its memory, and a page of a
-//! list.
+//! What csi-cloud costs when it knows very many nodes and volumes: a decision, a start, its memory,
+//! and a page of a list.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! How runtimes find a direct volume, told again from what their code does and not from ours: the detection of Kata's
-//! Go runtime and of runtime-rs, which differ where something is wrong.
+//! How runtimes find a direct volume, told again from what their code does and not from ours: the
+//! detection of Kata's Go runtime and of runtime-rs, which differ where something is wrong.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;

@@ -1,7 +1,8 @@
-//! csi-cloud, one hostdir that stands for shared storage, and two nodes with a csi-edge each, whose links can be cut.
+//! csi-cloud, one hostdir that stands for shared storage, and two nodes with a csi-edge each, whose
+//! links can be cut.
 //!
-//! Both nodes have the same driver process, so what one writes the other finds, as with a SAN. hostdir is asked for volumes
-//! of several writers, so that nobody but us keeps the two apart.
+//! Both nodes have the same driver process, so what one writes the other finds, as with a SAN.
+//! hostdir is asked for volumes of several writers, so that nobody but us keeps the two apart.
 
 use std::path::PathBuf;
 

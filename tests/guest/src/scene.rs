@@ -1,4 +1,5 @@
-//! csi-cloud, csi-edge and hostdir as processes, and a kubelet's calls for volumes that are handed over directly.
+//! csi-cloud, csi-edge and hostdir as processes, and a kubelet's calls for volumes that are handed
+//! over directly.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,8 +24,8 @@ pub const DRIVER: &str = "hostdir.edge-csi.io";
 const NODE: &str = "n1";
 const MIB: i64 = 1024 * 1024;
 
-/// Everything, up and linked. When it fails its parts are dropped in this order: nobody writes any more into the directory
-/// that goes last.
+/// Everything, up and linked. When it fails its parts are dropped in this order: nobody writes any
+/// more into the directory that goes last.
 pub struct Scene {
     cloud: Cloud,
     driver: Option<Process>,
@@ -117,7 +118,8 @@ impl Scene {
             proto::host::publish::Existing::Keep,
         )?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--config", &config]).await?;
-        // Many a kubelet's directory is a symlink, and what the runtime sees is not what the kubelet says.
+        // Many a kubelet's directory is a symlink, and what the runtime sees is not what the
+        // kubelet says.
         std::fs::create_dir_all(stand.dir().join("disk/pods"))?;
         std::os::unix::fs::symlink(stand.dir().join("disk/pods"), stand.dir().join("pods"))?;
         let clean = Clean::of(stand.dir())?;

@@ -1,5 +1,5 @@
-//! A guest: a process in a mount namespace of its own that finds its volume as a runtime does, mounts it there and
-//! nowhere else, and does what it is told, a line at a time.
+//! A guest: a process in a mount namespace of its own that finds its volume as a runtime does,
+//! mounts it there and nowhere else, and does what it is told, a line at a time.
 //!
 //! It shows our half of the contract, and is no VM: `contract` has what it took from the runtimes.
 

@@ -1,4 +1,5 @@
-//! Looks for what a stand may leave on the machine: processes, mounts, loop devices, control groups.
+//! Looks for what a stand may leave on the machine: processes, mounts, loop devices, control
+//! groups.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +8,9 @@ use anyhow::{Context, ensure};
 /// Where the kernel shows its control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the runtimes' design, and the
-/// loop devices of volumes that were still staged, the newest first, as the kubelet's is of the driver's.
+/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the
+/// runtimes' design, and the loop devices of volumes that were still staged, the newest first, as
+/// the kubelet's is of the driver's.
 ///
 /// # Errors
 /// There is a process in a group, or a device is in use.
@@ -29,7 +31,8 @@ pub fn remove(stand: &str, devices: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The names of the loop devices of files below a directory, as long as its mounts are there, the oldest first.
+/// The names of the loop devices of files below a directory, as long as its mounts are there, the
+/// oldest first.
 ///
 /// # Errors
 /// The kernel does not say.
@@ -72,8 +75,8 @@ fn groups(stand: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Everything of a stand that is still on the machine, a line each. Programs are known by the stand's directory in their
-/// command line.
+/// Everything of a stand that is still on the machine, a line each. Programs are known by the
+/// stand's directory in their command line.
 ///
 /// # Errors
 /// The kernel does not say.

@@ -1,4 +1,5 @@
-//! Where the programs are that a test starts: beside the one that runs, so build the workspace first.
+//! Where the programs are that a test starts: beside the one that runs, so build the workspace
+//! first.
 //!
 //! The tests' own programs may be built with the profile `measure`. The products never are: what is
 //! measured is what users get.

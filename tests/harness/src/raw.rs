@@ -1,4 +1,5 @@
-//! A client that sees bytes: what goes out and comes in is not decoded, so that a test can compare it.
+//! A client that sees bytes: what goes out and comes in is not decoded, so that a test can compare
+//! it.
 
 use std::io::ErrorKind;
 

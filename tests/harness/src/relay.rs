@@ -1,5 +1,5 @@
-//! A relay on loopback, TCP or UDP, that tests cut, let swallow what comes, and move to another port. Over UDP nobody
-//! is told of a cut, as when a path is black-holed.
+//! A relay on loopback, TCP or UDP, that tests cut, let swallow what comes, and move to another
+//! port. Over UDP nobody is told of a cut, as when a path is black-holed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

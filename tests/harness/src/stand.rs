@@ -1,5 +1,5 @@
-//! A small world of real programs: csi-cloud, csi-edge and drivers as processes, with their sockets,
-//! certificates and logs in one directory that goes away with it.
+//! A small world of real programs: csi-cloud, csi-edge and drivers as processes, with their
+//! sockets, certificates and logs in one directory that goes away with it.
 //!
 //! Tests, the demo, the benchmark and the conformance runs all start their programs here.
 
@@ -29,7 +29,8 @@ pub struct Stand {
     net: Option<Net>,
 }
 
-/// A running csi-cloud, and where edges dial it, in the order in which the listeners were asked for.
+/// A running csi-cloud, and where edges dial it, in the order in which the listeners were asked
+/// for.
 pub struct Cloud {
     /// The program.
     pub process: Process,
@@ -48,8 +49,8 @@ impl Stand {
         Self::with(None).await
     }
 
-    /// A new world whose links go over this network: csi-cloud runs on one side of it, edges on the other. Drivers and
-    /// callers have their sockets as ever.
+    /// A new world whose links go over this network: csi-cloud runs on one side of it, edges on the
+    /// other. Drivers and callers have their sockets as ever.
     ///
     /// # Errors
     /// As for [`Stand::new`].
@@ -72,7 +73,8 @@ impl Stand {
         self.net.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |net| net.host().to_string())
     }
 
-    /// Has the programs that are started from now on log what this filter, as in `RUST_LOG`, lets through.
+    /// Has the programs that are started from now on log what this filter, as in `RUST_LOG`, lets
+    /// through.
     pub fn log(&mut self, filter: &str) {
         self.log = Some(filter.to_owned());
     }
@@ -165,7 +167,8 @@ impl Stand {
         let mut command = self.program_in(self.net.as_ref().map(|net| &net.cloud), "csi-cloud")?;
         command.arg("serve").args(["--fronts", &self.at(name)]).args(more);
         if !more.iter().any(|flag| flag.starts_with("--store")) {
-            // Beside the fronts' directory, so that a csi-cloud of the same name that follows finds it again.
+            // Beside the fronts' directory, so that a csi-cloud of the same name that follows finds
+            // it again.
             command.arg(format!("--store=file:{}", self.at(&format!("{name}.redb"))));
         }
         self.tls(&mut command, "cloud");
@@ -212,7 +215,8 @@ impl Stand {
         self.edge_with(node, drivers, &["--cloud", url]).await
     }
 
-    /// Starts csi-edge at a node with further arguments, among them where the cloud is, and does not wait.
+    /// Starts csi-edge at a node with further arguments, among them where the cloud is, and does
+    /// not wait.
     ///
     /// # Errors
     /// It cannot be started, or its certificate cannot be made.

@@ -1,4 +1,5 @@
-//! What most tests need: csi-cloud, csi-edge at one node, and a [`TestDriver`] that lives in the test itself.
+//! What most tests need: csi-cloud, csi-edge at one node, and a [`TestDriver`] that lives in the
+//! test itself.
 
 use std::path::Path;
 use std::time::Duration;
@@ -196,5 +197,6 @@ pub async fn ready(front: &RawClient) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a test waits for something that must not happen. Long enough that it would have happened.
+/// How long a test waits for something that must not happen. Long enough that it would have
+/// happened.
 pub const QUIET: Duration = Duration::from_millis(300);

@@ -1,6 +1,7 @@
 //! What goes wrong in a run: when, where and how is drawn from the seed before the run begins.
 //!
-//! Each run leaves out some kinds altogether, so that others get to states that the first would cut short.
+//! Each run leaves out some kinds altogether, so that others get to states that the first would cut
+//! short.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -101,7 +101,8 @@ fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut V
             world.trace.at(deadline)
         ));
     }
-    // Promise 3: a caller whose link was lost is held until its deadline, unless the cloud goes away meanwhile.
+    // Promise 3: a caller whose link was lost is held until its deadline, unless the cloud goes
+    // away meanwhile.
     let stops = world.fleet.cloud_stops();
     let stopping = || stops.iter().any(|(told, ended)| told <= at && at <= ended);
     if let Ending::Answer(Code::Unavailable, text) = ending
@@ -116,15 +117,9 @@ fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut V
     }
 }
 
-/// An OK or a final code is the driver's own word, given to this very request while its caller waited, and
-/// nothing of the same key was open then.
-fn true_to_the_driver(
-    number: usize,
-    called: &Called,
-    runs: &[Run],
-    world: &World,
-    wrong: &mut Vec<String>,
-) {
+/// An OK or a final code is the driver's own word, given to this very request while its caller
+/// waited, and nothing of the same key was open then.
+fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &World, wrong: &mut Vec<String>) {
     let Some((answered, Ending::Answer(code, text))) = &called.ended else {
         return;
     };
@@ -176,14 +171,9 @@ fn true_to_the_driver(
     }
 }
 
-/// What the cloud may say without any driver: that nothing can be made where the caller wants it, if nothing ever
-/// was; and that what no node has is gone.
-fn is_our_own_word(
-    called: &Called,
-    (code, text): (Code, &str),
-    of_key: &[&Run],
-    world: &World,
-) -> bool {
+/// What the cloud may say without any driver: that nothing can be made where the caller wants it,
+/// if nothing ever was; and that what no node has is gone.
+fn is_our_own_word(called: &Called, (code, text): (Code, &str), of_key: &[&Run], world: &World) -> bool {
     let made_nothing = |run: &&Run| {
         matches!(run.received.ended, Some((_, Some(code))) if code != Code::Ok && !is_open(code))
             && run.received.outcome == Outcome::Finished
@@ -258,7 +248,8 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
     }
 }
 
-/// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its connection.
+/// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its
+/// connection.
 fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
     let ends: Vec<_> = world.fleet.drivers.iter().map(drivers::testdriver::TestDriver::ends).collect();
     for run in runs.iter().filter(|run| run.received.outcome == Outcome::Dropped) {

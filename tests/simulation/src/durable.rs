@@ -1,5 +1,6 @@
-//! What must be true of the cloud's store: what it must hold before a step is taken, and, when all is calm, that
-//! each home is right, each thing has a home, and what is lost is found again by asking the nodes.
+//! What must be true of the cloud's store: what it must hold before a step is taken, and, when all
+//! is calm, that each home is right, each thing has a home, and what is lost is found again by
+//! asking the nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -140,7 +141,8 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
             ));
         }
     }
-    // Of what nobody was told, nobody knows; and what was there before us is asked for when somebody wants it.
+    // Of what nobody was told, nobody knows; and what was there before us is asked for when
+    // somebody wants it.
     for (id, (node, called)) in things.iter().filter(|(id, _)| driver.home(id).is_none()) {
         let told = world.record.all().iter().any(|call| call.key == *called && is_ok(call));
         if told {

@@ -1,5 +1,5 @@
-//! Watches the elections of a shared driver: another node is elected only when the link of the one of now has been
-//! gone for the grace, since what that one may still be doing would be done twice.
+//! Watches the elections of a shared driver: another node is elected only when the link of the one
+//! of now has been gone for the grace, since what that one may still be doing would be done twice.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::fleet::Election;
 use super::model::World;
 
-/// How often it looks. A link that comes and goes in between is missed, to the better of the product.
+/// How often it looks. A link that comes and goes in between is missed, to the better of the
+/// product.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches for ever.

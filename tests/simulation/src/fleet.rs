@@ -1,5 +1,6 @@
-//! The processes of a run: one cloud, some edges, a driver beside each edge. All can be killed and started
-//! again; a killed one loses its connections at once, so what is left of its tasks reaches nothing any more.
+//! The processes of a run: one cloud, some edges, a driver beside each edge. All can be killed and
+//! started again; a killed one loses its connections at once, so what is left of its tasks reaches
+//! nothing any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -120,7 +121,8 @@ struct State {
     crashes: u64,
     cloud: Option<CloudRun>,
     edges: BTreeMap<usize, EdgeRun>,
-    /// The cloud is stopping, and so are the edges of these nodes; nothing starts in their place before they end.
+    /// The cloud is stopping, and so are the edges of these nodes; nothing starts in their place
+    /// before they end.
     cloud_leaves: bool,
     edges_leave: BTreeSet<usize>,
     drivers: BTreeMap<usize, (CancellationToken, Arc<Running>)>,
@@ -143,10 +145,9 @@ impl Fleet {
         let mut drivers: Vec<TestDriver> = Vec::new();
         for (n, node) in (0..).zip(NODES.iter().take(shape.nodes)) {
             let shares = drivers.first().filter(|_| shape.scope == Scope::Shared);
-            drivers.push(
-                shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)),
-            );
-            // Ids are one name space over all nodes, as those of a driver that names volumes by UUID.
+            drivers.push(shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)));
+            // Ids are one name space over all nodes, as those of a driver that names volumes by
+            // UUID.
             if let Some(driver) = drivers.last().filter(|_| shape.scope == Scope::Node) {
                 driver.count_from((n + 1) * 1000);
                 driver.stay_here();

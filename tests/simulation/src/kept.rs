@@ -1,6 +1,6 @@
-//! The disk of a csi-cloud: what it holds outlives the process, and a killed process writes nothing any more.
-//! A process can be killed right before or right after one of its commits. All that became durable is noted with
-//! its time, so that the checks know what was durable when.
+//! The disk of a csi-cloud: what it holds outlives the process, and a killed process writes nothing
+//! any more. A process can be killed right before or right after one of its commits. All that
+//! became durable is noted with its time, so that the checks know what was durable when.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

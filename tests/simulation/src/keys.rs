@@ -1,5 +1,6 @@
-//! The certificates of a simulated fleet. Ed25519, made once for a whole program, so that handshakes have
-//! the same number of bytes every time and a cut comes at the same place when a seed is run again.
+//! The certificates of a simulated fleet. Ed25519, made once for a whole program, so that
+//! handshakes have the same number of bytes every time and a cut comes at the same place when a
+//! seed is run again.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

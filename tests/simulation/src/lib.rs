@@ -1,8 +1,9 @@
-//! The simulation: a cloud, edges and drivers in one process, on a clock that stands still while anybody has
-//! something to do, with a network that breaks, driven by a model of Kubernetes' sidecars.
+//! The simulation: a cloud, edges and drivers in one process, on a clock that stands still while
+//! anybody has something to do, with a network that breaks, driven by a model of Kubernetes'
+//! sidecars.
 //!
-//! All that is drawn comes from the seed, and so a seed does the same each time, but for the order of some of what
-//! happens at the same moment (`docs/testing.md`).
+//! All that is drawn comes from the seed, and so a seed does the same each time, but for the order
+//! of some of what happens at the same moment (`docs/testing.md`).
 
 pub mod chaos;
 pub mod check;
@@ -39,8 +40,8 @@ use self::record::Record;
 use self::trace::Trace;
 use drivers::testdriver::{Fault, Times};
 
-/// When everything works again, all must be as it should within this time: some dozen of the longest retry
-/// intervals.
+/// When everything works again, all must be as it should within this time: some dozen of the
+/// longest retry intervals.
 const SETTLE: Duration = Duration::from_secs(4 * 3600);
 /// How long lists go on at the end.
 const LAST_LISTS: Duration = Duration::from_secs(120);
@@ -206,7 +207,8 @@ async fn calm(world: &World, lives: &Tasks) -> anyhow::Result<()> {
         driver.release();
         driver.slow(Duration::ZERO, Duration::ZERO);
     }
-    // A process that was killed at the very end comes back by itself; until then it may still be down.
+    // A process that was killed at the very end comes back by itself; until then it may still be
+    // down.
     tokio::time::sleep(Duration::from_secs(60)).await;
     world.trace.say("calm: nothing goes wrong any more");
     fleet.start_all()

@@ -1,4 +1,5 @@
-//! What users do: make claims, use the volumes, enlarge and snapshot them, delete them, at any time.
+//! What users do: make claims, use the volumes, enlarge and snapshot them, delete them, at any
+//! time.
 
 use proto::host::tasks::Tasks;
 use std::time::Duration;
@@ -36,7 +37,8 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
         });
         let (world, mut dice) = (world.clone(), Dice::new(world.seed, &format!("before {n}")));
         tasks.spawn_until_stop("life", async move {
-            // A delete of what nobody knows is OK when all nodes that were ever there say so; so they must have been.
+            // A delete of what nobody knows is OK when all nodes that were ever there say so; so
+            // they must have been.
             while world.fleet.known() < nodes {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

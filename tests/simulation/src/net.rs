@@ -1,7 +1,8 @@
-//! The simulated network between edges and cloud: who can reach whom, how long it takes, and what goes wrong.
+//! The simulated network between edges and cloud: who can reach whom, how long it takes, and what
+//! goes wrong.
 //!
-//! WebSocket only. QUIC has sockets of its own below the same seam, and a paused clock and real sockets do not
-//! go together; above the seam nobody knows which transport it is.
+//! WebSocket only. QUIC has sockets of its own below the same seam, and a paused clock and real
+//! sockets do not go together; above the seam nobody knows which transport it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -142,7 +143,8 @@ impl Net {
         *inner.counted.entry("cut off").or_default() += 1;
     }
 
-    /// From now on nothing goes wrong any more; what is broken stays broken until its ends find out.
+    /// From now on nothing goes wrong any more; what is broken stays broken until its ends find
+    /// out.
     pub fn calm(&self) {
         let mut inner = self.lock();
         inner.bad = 0;

@@ -1,5 +1,6 @@
-//! Every call that a model sidecar made, with what came of it. The checks compare it with the drivers' own
-//! records, call by call: each carries its number in a header, which the product passes on untouched.
+//! Every call that a model sidecar made, with what came of it. The checks compare it with the
+//! drivers' own records, call by call: each carries its number in a header, which the product
+//! passes on untouched.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +89,8 @@ impl Record {
     }
 }
 
-/// Whether a code leaves the outcome open for the sidecars (facts: EP `checkError`, EA/ER/ES `isFinalError`).
+/// Whether a code leaves the outcome open for the sidecars (facts: EP `checkError`, EA/ER/ES
+/// `isFinalError`).
 pub fn is_open(code: Code) -> bool {
     matches!(code, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted)
 }

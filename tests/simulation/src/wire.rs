@@ -1,5 +1,5 @@
-//! One connection of the simulated network: two lanes of bytes, each with a delay and, after a number of
-//! bytes or whenever the weather says so, a mishap.
+//! One connection of the simulated network: two lanes of bytes, each with a delay and, after a
+//! number of bytes or whenever the weather says so, a mishap.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -167,7 +167,8 @@ impl Wire {
             );
         }
         self.suffer(way, mishap);
-        // What was on its way when the lane died is lost with it; a stall lets this chunk pass first.
+        // What was on its way when the lane died is lost with it; a stall lets this chunk pass
+        // first.
         if matches!(mishap, Mishap::Stall(_)) { Passage::Whole } else { Passage::Nothing }
     }
 

@@ -1,4 +1,5 @@
-//! `make badnet`: small calls and large answers over a far and lossy network, WebSocket against QUIC.
+//! `make badnet`: small calls and large answers over a far and lossy network, WebSocket against
+//! QUIC.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,11 +14,11 @@ use harness::stand::Stand;
 use harness::world::World;
 use tokio::time::Instant;
 
-/// Measures calls over an emulated network: 100 ms there and back, 1 % of the packets lost each way, 2 and 20 Mbit/s;
-/// and answers of 4 MiB without loss at 100 Mbit/s.
+/// Measures calls over an emulated network: 100 ms there and back, 1 % of the packets lost each
+/// way, 2 and 20 Mbit/s; and answers of 4 MiB without loss at 100 Mbit/s.
 ///
-/// csi-cloud and csi-edge run in network namespaces of their own; needs root. Writes one JSON object per row to
-/// target/bench/badnet.jsonl. Fails if a target is missed or a call failed.
+/// csi-cloud and csi-edge run in network namespaces of their own; needs root. Writes one JSON
+/// object per row to target/bench/badnet.jsonl. Fails if a target is missed or a call failed.
 #[derive(clap::Args)]
 pub struct Args {
     /// How long small calls go alone, in s

@@ -17,8 +17,8 @@ use harness::requests::{controller, create, created, delete};
 pub const CALLERS: usize = 4;
 /// How long a caller waits between two calls, in ms.
 const THINK: std::ops::Range<u64> = 25..75;
-/// The volumes in a list, and about how many bytes each adds: together a little less than 4 MiB, which is the most
-/// that gRPC takes in a message.
+/// The volumes in a list, and about how many bytes each adds: together a little less than 4 MiB,
+/// which is the most that gRPC takes in a message.
 pub const FILL: (usize, usize) = (64, 65_300);
 
 /// What lists there were.

@@ -29,7 +29,8 @@ pub struct Row {
     pub errors: u64,
     /// Those that did not.
     pub calls: usize,
-    /// Packets that the queue towards the cloud dropped, of those that the edge sent. None where another row has them.
+    /// Packets that the queue towards the cloud dropped, of those that the edge sent. None where
+    /// another row has them.
     pub dropped: f64,
 }
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::report::Targets;
 
-/// One row: one path, number of callers and driver. Ratios are to the direct path in the same round,
-/// medians of all rounds.
+/// One row: one path, number of callers and driver. Ratios are to the direct path in the same
+/// round, medians of all rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// `direct`, `ws` or `quic`.

@@ -1,5 +1,5 @@
-//! The cases: idle edges, some minutes later, a call to each, edges that leave and come back, and a csi-cloud that is
-//! killed.
+//! The cases: idle edges, some minutes later, a call to each, edges that leave and come back, and a
+//! csi-cloud that is killed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,8 +24,8 @@ const LINKING: Duration = Duration::from_secs(180);
 const SETTLED: Duration = Duration::from_secs(3);
 /// How long idle links are watched: two rounds of keep-alive.
 const WATCHED: Duration = Duration::from_secs(10);
-/// When a link has what it needs for good: quinn's channel for a connection's packets is twice as large after the
-/// first 32, and there is one every 5 s.
+/// When a link has what it needs for good: quinn's channel for a connection's packets is twice as
+/// large after the first 32, and there is one every 5 s.
 const LATER: Duration = Duration::from_secs(180);
 /// How many calls are made while the others idle.
 const CALLS: usize = 2000;
@@ -178,8 +178,8 @@ impl Measured {
         Ok(row)
     }
 
-    /// Waits until each edge has linked since `back`; gives back when, in s after that, sorted, and how often
-    /// edges dialed.
+    /// Waits until each edge has linked since `back`; gives back when, in s after that, sorted, and
+    /// how often edges dialed.
     async fn all_back(&self, fleet: &Fleet, back: Instant) -> anyhow::Result<(Vec<f64>, u64)> {
         let log = Log::of_cloud(self.stand.dir());
         log.until(" linked", 2 * self.links, LINKING).await.context("edges do not come back")?;

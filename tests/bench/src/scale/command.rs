@@ -7,8 +7,8 @@ use crate::report::finish;
 
 /// Measures csi-cloud with many idle edges, over WebSocket and over QUIC.
 ///
-/// csi-cloud and the edges have a core each. Writes one JSON object per row to target/bench/scale.jsonl. Fails if
-/// a target is missed.
+/// csi-cloud and the edges have a core each. Writes one JSON object per row to
+/// target/bench/scale.jsonl. Fails if a target is missed.
 #[derive(clap::Args)]
 pub struct Args {
     /// Only with so many edges
@@ -33,7 +33,8 @@ const IDLE: [usize; 4] = [500, 1000, 2000, 20_000];
 /// With so many, each is called and all leave and come back.
 const DEEP: usize = 2000;
 const STORM: usize = 5000;
-/// Both ends of a link over WebSocket need a file descriptor each, and a process often has no more than this.
+/// Both ends of a link over WebSocket need a file descriptor each, and a process often has no more
+/// than this.
 const MOST_WS: usize = 9000;
 
 /// Measures, on a core of its own.

@@ -1,5 +1,5 @@
-//! A fleet of light edges in this process: each dials, says hello, answers calls, and dials again when its link
-//! ends, with the backoff that csi-edge has.
+//! A fleet of light edges in this process: each dials, says hello, answers calls, and dials again
+//! when its link ends, with the backoff that csi-edge has.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -166,12 +166,9 @@ impl Edge {
         }
     }
 
-    /// Dials, and serves the link until it ends. Gives back the longest delay that the cloud asked for.
-    async fn link_once(
-        &self,
-        shared: &Shared,
-        tasks: &Tasks,
-    ) -> Result<Option<Duration>, LinkError> {
+    /// Dials, and serves the link until it ends. Gives back the longest delay that the cloud asked
+    /// for.
+    async fn link_once(&self, shared: &Shared, tasks: &Tasks) -> Result<Option<Duration>, LinkError> {
         let (link, mut cap_ms) = {
             let _permit = shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?;
             shared.dials.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! What the kernel is asked: to keep csi-cloud and the edges on a core each, and what csi-cloud uses.
+//! What the kernel is asked: to keep csi-cloud and the edges on a core each, and what csi-cloud
+//! uses.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,8 +18,8 @@ pub enum Half {
     Edges,
 }
 
-/// Keeps a process (none: this one) on its core; on a machine with one core nothing happens. For threads that
-/// are not there yet, so call it early.
+/// Keeps a process (none: this one) on its core; on a machine with one core nothing happens. For
+/// threads that are not there yet, so call it early.
 ///
 /// # Errors
 /// There is no such process.

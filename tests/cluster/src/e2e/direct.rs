@@ -1,5 +1,6 @@
-//! Volumes that are handed over directly to pods of a RuntimeClass whose handler does to them what a VM's runtime does
-//! (`direct::wrapper`): written, found again, grown on line, counted by the kubelet, and never mounted on the host.
+//! Volumes that are handed over directly to pods of a RuntimeClass whose handler does to them what
+//! a VM's runtime does (`direct::wrapper`): written, found again, grown on line, counted by the
+//! kubelet, and never mounted on the host.
 
 use std::path::PathBuf;
 
@@ -91,8 +92,8 @@ async fn life(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
         .await
 }
 
-/// Waits until the kubelet's summary has the very numbers of the file system that the container has mounted, of a volume of
-/// so many MiB; and of the ordinary volume some.
+/// Waits until the kubelet's summary has the very numbers of the file system that the container has
+/// mounted, of a volume of so many MiB; and of the ordinary volume some.
 async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> anyhow::Result<()> {
     let counted = || async {
         let process = within_container(traces)?.process;
@@ -175,9 +176,9 @@ fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Resu
     Ok(())
 }
 
-/// A pod keeps its volume when kubelet and csi-edge are killed and come back, though the kubelet finds nothing mounted; and
-/// when it goes while its kubelet is away, the next pod gets the volume with all that was written, but not before the first
-/// one's container has ended.
+/// A pod keeps its volume when kubelet and csi-edge are killed and come back, though the kubelet
+/// finds nothing mounted; and when it goes while its kubelet is away, the next pod gets the volume
+/// with all that was written, but not before the first one's container has ended.
 pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n1")?;
     scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
@@ -211,8 +212,8 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
         .await
 }
 
-/// What a pod without the RuntimeClass writes is in the host's directory: it is kept when the pod is gone, and nobody else
-/// gets the volume until an operator has taken it away.
+/// What a pod without the RuntimeClass writes is in the host's directory: it is kept when the pod
+/// is gone, and nobody else gets the volume until an operator has taken it away.
 pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n2")?;
     scene.apply(&claim_of("disk", "direct-once", "320Mi", "")).await?;

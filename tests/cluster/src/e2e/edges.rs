@@ -1,4 +1,5 @@
-//! What users must not notice: csi-edge and csi-cloud restarted and killed, and nodes that are cut off for a while.
+//! What users must not notice: csi-edge and csi-cloud restarted and killed, and nodes that are cut
+//! off for a while.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ const UPGRADED: Duration = Duration::from_secs(10);
 /// How long a claim is watched that must not be bound.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// csi-edge is restarted, upgraded and killed under a running pod, which notices nothing; the kubelet's calls succeed
-/// after.
+/// csi-edge is restarted, upgraded and killed under a running pod, which notices nothing; the
+/// kubelet's calls succeed after.
 pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&(claim("data", "late") + &pod("writer", "data", WRITE, READ))).await?;
     let nodes = scene.ready(&["writer"]).await?;
@@ -45,7 +46,8 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["reader"]).await.map(drop)
 }
 
-/// A node is cut off while a pod with a claim waits for it; when it is back, the pod comes up within a minute.
+/// A node is cut off while a pod with a claim waits for it; when it is back, the pod comes up
+/// within a minute.
 pub(super) async fn cut_off(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n3")?;
     node.relay.cut();

@@ -1,5 +1,6 @@
-//! The volumes of deploy/examples as users find them there. Only the drivers' names are others, as no vendor's driver
-//! can be had here, and pods are in their node's network, as the stand has no other; their image is the stand's own.
+//! The volumes of deploy/examples as users find them there. Only the drivers' names are others, as
+//! no vendor's driver can be had here, and pods are in their node's network, as the stand has no
+//! other; their image is the stand's own.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Node;

@@ -1,5 +1,6 @@
-//! Programs that die at the worst moment: while a create is on its way, at its driver, or answered but not heard. A
-//! hostdir that stands still is how a create is kept at its driver for as long as a row wants.
+//! Programs that die at the worst moment: while a create is on its way, at its driver, or answered
+//! but not heard. A hostdir that stands still is how a create is kept at its driver for as long as
+//! a row wants.
 
 use std::time::Duration;
 
@@ -19,11 +20,12 @@ use crate::stand::objects::within;
 
 /// How long something of ours may take.
 const SOON: Duration = Duration::from_secs(60);
-/// For how long a call has been with its node once it has certainly come to the driver, in milliseconds.
+/// For how long a call has been with its node once it has certainly come to the driver, in
+/// milliseconds.
 const ARRIVED: u64 = 1000;
 
-/// A claim is deleted while nobody knows what came of its create: the node was cut off after it had begun. When the node
-/// is back, the volume that it made is found and deleted.
+/// A claim is deleted while nobody knows what came of its create: the node was cut off after it had
+/// begun. When the node is back, the volume that it made is found and deleted.
 pub(super) async fn deleted_while_unknown(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = unknown(scene, "n2").await?;
     gone(scene).await?;
@@ -35,8 +37,9 @@ pub(super) async fn deleted_while_unknown(scene: &Scene<'_>) -> anyhow::Result<(
     settled(node).await
 }
 
-/// external-provisioner dies while nobody knows what came of a create. It has forgotten the create when it is back, but
-/// as long as there is the claim it asks again, under the same name: so there is one volume, and it is the claim's.
+/// external-provisioner dies while nobody knows what came of a create. It has forgotten the create
+/// when it is back, but as long as there is the claim it asks again, under the same name: so there
+/// is one volume, and it is the claim's.
 pub(super) async fn provisioner_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = unknown(scene, "n2").await?;
     let provisioner = scene.cluster.cloud.sidecar("csi-provisioner", DRIVER)?;
@@ -49,9 +52,9 @@ pub(super) async fn provisioner_killed(scene: &Scene<'_>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The same, and the claim is deleted before external-provisioner is back: now nobody in Kubernetes knows of the volume.
-/// Our store does. An operator sees the open create with its claim, which is gone, says what came of it, and gives
-/// Kubernetes a persistent volume of it to delete.
+/// The same, and the claim is deleted before external-provisioner is back: now nobody in Kubernetes
+/// knows of the volume. Our store does. An operator sees the open create with its claim, which is
+/// gone, says what came of it, and gives Kubernetes a persistent volume of it to delete.
 pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
     let (cluster, node) = (scene.cluster, unknown(scene, "n2").await?);
     let provisioner = cluster.cloud.sidecar("csi-provisioner", DRIVER)?;
@@ -79,8 +82,8 @@ pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
     .await
 }
 
-/// csi-cloud is killed before a create is sent to a node, while it is there, and when it was answered and
-/// external-provisioner has not heard it. Each claim is bound, to one volume.
+/// csi-cloud is killed before a create is sent to a node, while it is there, and when it was
+/// answered and external-provisioner has not heard it. Each claim is bound, to one volume.
 pub(super) async fn cloud_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let (cluster, node) = (scene.cluster, scene.cluster.node("n2")?);
     let (cloud, driver) = (&cluster.cloud.program, hostdir(node)?);
@@ -130,7 +133,8 @@ pub(super) fn at_node(name: &str, node: &Node) -> String {
     claim(name, "late") + &pod(name, name, WRITE, READ) + &selector
 }
 
-/// Makes a create of whose outcome nobody knows: the node was cut off when its driver had it, and it made the volume.
+/// Makes a create of whose outcome nobody knows: the node was cut off when its driver had it, and
+/// it made the volume.
 async fn unknown<'a>(scene: &'a Scene<'_>, name: &str) -> anyhow::Result<&'a Node> {
     let node = scene.cluster.node(name)?;
     let driver = hostdir(node)?;
@@ -207,8 +211,8 @@ pub(super) fn hostdir(node: &Node) -> anyhow::Result<&crate::stand::program::Pro
     Ok(&driver.with_context(|| format!("{} has no {DRIVER}", node.name))?.program)
 }
 
-/// What an operator applies for a volume that has no claim any more: the claim that it names is gone, so Kubernetes
-/// deletes it.
+/// What an operator applies for a volume that has no claim any more: the claim that it names is
+/// gone, so Kubernetes deletes it.
 fn orphan(id: &str) -> String {
     format!(
         "apiVersion: v1

@@ -1,5 +1,6 @@
-//! Figures: how long 100 claims take over three edges, beside the same external-provisioner straight at one driver at one
-//! node of the same stand, turn by turn; and what our programs have resident after that.
+//! Figures: how long 100 claims take over three edges, beside the same external-provisioner
+//! straight at one driver at one node of the same stand, turn by turn; and what our programs have
+//! resident after that.
 
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     objects::delete(&cluster.client, "default", CLASS).await?;
     let (ours, straight) = timed?;
     cleared?;
-    // The programs are beside this one, of the same build. What a debug build takes is shown, and nobody's measure.
+    // The programs are beside this one, of the same build. What a debug build takes is shown, and
+    // nobody's measure.
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     let (ours, straight) = (median(ours), median(straight));
     let ratio = ours / straight;
@@ -87,7 +89,8 @@ async fn turns(scene: &Scene<'_>) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     Ok((ours, straight))
 }
 
-/// Makes claims of a class at once, and gives back after how many seconds all were bound. They are deleted.
+/// Makes claims of a class at once, and gives back after how many seconds all were bound. They are
+/// deleted.
 async fn turn(scene: &Scene<'_>, class: &str, count: usize) -> anyhow::Result<f64> {
     let claims = scene.api::<PersistentVolumeClaim>();
     let mut wanted = Vec::new();

@@ -1,4 +1,5 @@
-//! Objects of any kind, as values whose fields are waited for: most kinds of storage have no type in a client library.
+//! Objects of any kind, as values whose fields are waited for: most kinds of storage have no type
+//! in a client library.
 
 use std::time::Duration;
 
@@ -78,7 +79,8 @@ pub(super) async fn running(scene: &Scene<'_>, pod: &str) -> anyhow::Result<Stri
     Ok(text(&found, "/spec/nodeName")?.to_owned())
 }
 
-/// Waits until the scheduler says that there is no node for a pod, for a reason that has this text in it.
+/// Waits until the scheduler says that there is no node for a pod, for a reason that has this text
+/// in it.
 ///
 /// # Errors
 /// It does not in time, or the pod was scheduled.

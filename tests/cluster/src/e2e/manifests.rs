@@ -1,5 +1,5 @@
-//! deploy/ against a real API server: every document of every overlay, of the chart and of the examples is applied as a
-//! dry run, which validates, defaults and admits it, and keeps nothing.
+//! deploy/ against a real API server: every document of every overlay, of the chart and of the
+//! examples is applied as a dry run, which validates, defaults and admits it, and keeps nothing.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ const EXAMPLES: &str = "deploy/examples";
 /// Kinds that are other projects', and not installed here.
 const FOREIGN: [&str; 2] = ["ServiceMonitor", "PrometheusRule"];
 
-/// The API server accepts all of it; kinds that it does not know are named, and only those of the monitoring are left out.
+/// The API server accepts all of it; kinds that it does not know are named, and only those of the
+/// monitoring are left out.
 pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
     let (mut tried, mut absent) = (0, BTreeSet::new());

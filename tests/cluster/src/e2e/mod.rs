@@ -1,5 +1,5 @@
-//! End to end: what users and operators do with a cluster, a row each, on one stand; and after each row, whether the
-//! drivers, the persistent volumes and our store agree.
+//! End to end: what users and operators do with a cluster, a row each, on one stand; and after each
+//! row, whether the drivers, the persistent volumes and our store agree.
 
 pub mod command;
 mod direct;
@@ -132,12 +132,9 @@ pub fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Row>> {
     Ok(if names.is_empty() { ROWS.iter().collect() } else { all().filter(asked).collect() })
 }
 
-/// Runs rows and says of each how it ended, as soon as it has: those that disturb nobody some at once, then the others.
-pub async fn run(
-    cluster: &Cluster,
-    rows: Vec<&'static Row>,
-    ended: impl Fn(&Outcome),
-) -> Vec<Outcome> {
+/// Runs rows and says of each how it ended, as soon as it has: those that disturb nobody some at
+/// once, then the others.
+pub async fn run(cluster: &Cluster, rows: Vec<&'static Row>, ended: impl Fn(&Outcome)) -> Vec<Outcome> {
     let (alone, together): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.alone);
     let mut outcomes = Vec::new();
     let mut running =

@@ -33,8 +33,8 @@ const LOST: [&str; 4] =
 /// The node's power is off: Kubernetes may take its volumes away without asking its kubelet.
 const FENCED: &str = "node.kubernetes.io/out-of-service";
 
-/// csi-cloud is restarted ten times while claims are made and deleted, every other time killed. No sidecar ends, and
-/// none sees a call that failed.
+/// csi-cloud is restarted ten times while claims are made and deleted, every other time killed. No
+/// sidecar ends, and none sees a call that failed.
 pub(super) async fn ten_restarts(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let before = sidecars(cluster).await?;
@@ -77,8 +77,8 @@ async fn sidecars(cluster: &Cluster) -> anyhow::Result<Vec<(Pid, u32)>> {
     Ok(found)
 }
 
-/// A node is away while pods with claims wait for it; people are told so at the claims. When it is back, all are
-/// bound within a minute of external-provisioner's next try.
+/// A node is away while pods with claims wait for it; people are told so at the claims. When it is
+/// back, all are bound within a minute of external-provisioner's next try.
 pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n3")?;
     let away = Duration::from_secs(if is_long() { 600 } else { 20 });
@@ -110,8 +110,8 @@ pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&names).await.map(drop)
 }
 
-/// A node is removed for good: its attachments go, so that Kubernetes can go on, and claim and volume say what became of
-/// them. When it is let in again after all, the data is there.
+/// A node is removed for good: its attachments go, so that Kubernetes can go on, and claim and
+/// volume say what became of them. When it is let in again after all, the data is there.
 pub(super) async fn edge_removed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let removed = removed(scene).await;
@@ -175,7 +175,8 @@ async fn taint(cluster: &Cluster, node: &str, taints: &serde_json::Value) -> any
     Ok(())
 }
 
-/// The API server is away. csi-cloud, the links and the sidecars stay, and when it is back all goes on.
+/// The API server is away. csi-cloud, the links and the sidecars stay, and when it is back all goes
+/// on.
 pub(super) async fn api_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     scene.apply(&at_node("first", cluster.node("n1")?)).await?;

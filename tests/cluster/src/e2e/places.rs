@@ -1,4 +1,5 @@
-//! Where volumes come to be: sets over all nodes, classes that bind at once or late, classes of some nodes only.
+//! Where volumes come to be: sets over all nodes, classes that bind at once or late, classes of
+//! some nodes only.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,8 @@ use crate::stand::objects;
 /// The pods of the set.
 const MEMBERS: [&str; 3] = ["member-0", "member-1", "member-2"];
 
-/// A StatefulSet has a pod and a volume at each node; all of them are there again after it was scaled to none.
+/// A StatefulSet has a pod and a volume at each node; all of them are there again after it was
+/// scaled to none.
 pub(super) async fn spread(scene: &Scene<'_>) -> anyhow::Result<()> {
     let script = "test -e /data/file || hostname > /data/file; exec sleep 2147483647";
     scene.apply(&set(3, script)).await?;
@@ -90,8 +92,8 @@ spec:
     )
 }
 
-/// A class that binds at once makes the volume before there is a pod, and the pod goes where it is; a claim of a class
-/// that binds late waits for its pod.
+/// A class that binds at once makes the volume before there is a pod, and the pod goes where it is;
+/// a claim of a class that binds late waits for its pod.
 pub(super) async fn binding(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("late", "late")).await?;
     scene.apply(&claim("now", "now")).await?;
@@ -107,7 +109,8 @@ pub(super) async fn binding(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Volumes of a class with allowedTopologies are at its nodes only, whether it binds at once or late.
+/// Volumes of a class with allowedTopologies are at its nodes only, whether it binds at once or
+/// late.
 pub(super) async fn allowed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let classes =
         [class("only-n3-now", "Immediate"), class("only-n3-late", "WaitForFirstConsumer")]

@@ -18,7 +18,8 @@ pub(super) const STAY: &str = "exec sleep 2147483647";
 /// The file is there.
 pub(super) const READ: &str = "grep -q written /data/file";
 
-/// A claim's pod writes and reads its file where it was scheduled, and nothing is left when both are deleted.
+/// A claim's pod writes and reads its file where it was scheduled, and nothing is left when both
+/// are deleted.
 pub(super) async fn written_and_gone(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
@@ -68,7 +69,8 @@ pub(super) async fn made_again(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A raw volume is a device in a pod, keeps what is written to it, and leaves neither mount nor loop device.
+/// A raw volume is a device in a pod, keeps what is written to it, and leaves neither mount nor
+/// loop device.
 pub(super) async fn raw(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&raw_claim("disk", "late")).await?;
     scene.apply(&raw_pod("first", "disk", WRITE_RAW, READ_RAW)).await?;

@@ -1,4 +1,5 @@
-//! Volumes that grow while a pod uses them, and while none does; and volumes whose class of attributes changes.
+//! Volumes that grow while a pod uses them, and while none does; and volumes whose class of
+//! attributes changes.
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -42,7 +43,8 @@ pub(super) async fn online(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Volumes that nobody uses grow, and the pod that comes then finds all of the room and what was there before.
+/// Volumes that nobody uses grow, and the pod that comes then finds all of the room and what was
+/// there before.
 pub(super) async fn offline(scene: &Scene<'_>) -> anyhow::Result<()> {
     let claims = [raw_claim("disk", "now"), claim("data", "late")];
     scene.apply(&claims.join("---\n")).await?;
@@ -80,7 +82,8 @@ async fn grown(scene: &Scene<'_>, claim: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A volume is made with the attributes of its class, and gets those of another when its claim names that.
+/// A volume is made with the attributes of its class, and gets those of another when its claim
+/// names that.
 pub(super) async fn attributes(scene: &Scene<'_>) -> anyhow::Result<()> {
     let classes = [attribute_class("silver"), attribute_class("gold")].join("---\n");
     scene.apply(&classes).await?;

@@ -1,4 +1,5 @@
-//! The driver that only two of the nodes have, beside another one, with little room and few volumes at each.
+//! The driver that only two of the nodes have, beside another one, with little room and few volumes
+//! at each.
 //!
 //! These rows would take each other's room, so they take turns.
 
@@ -22,8 +23,8 @@ static TURN: Mutex<()> = Mutex::const_new(());
 /// What the scheduler says of nodes without room for a volume.
 const NO_ROOM: &str = "did not have enough free storage";
 
-/// A pod has a volume of each of its node's two drivers; a claim of the driver that a node has not gets a volume at
-/// another node, and none at this one.
+/// A pod has a volume of each of its node's two drivers; a claim of the driver that a node has not
+/// gets a volume at another node, and none at this one.
 pub(super) async fn two(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     scene
@@ -61,8 +62,8 @@ fn of_both() -> String {
     pod_with("both", mounts, volumes, write, "cmp /data/file /two/file")
 }
 
-/// Kubernetes knows how much room is at each node with the driver; a pod whose volume does not fit where it would rather
-/// be goes where it does, and waits if it fits nowhere.
+/// Kubernetes knows how much room is at each node with the driver; a pod whose volume does not fit
+/// where it would rather be goes where it does, and waits if it fits nowhere.
 pub(super) async fn room(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     for node in ["n1", "n2"] {
@@ -105,7 +106,8 @@ async fn room_is(scene: &Scene<'_>, node: &str, wanted: &str) -> anyhow::Result<
     within(&format!("room of {wanted} at {node}"), SOON, asked).await
 }
 
-/// The most volumes that the driver takes are what CSINode says; a pod with one more waits until another one goes.
+/// The most volumes that the driver takes are what CSINode says; a pod with one more waits until
+/// another one goes.
 pub(super) async fn limits(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     let node = Api::<CSINode>::all(scene.cluster.client.clone()).get("n2").await?;

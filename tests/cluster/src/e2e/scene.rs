@@ -215,7 +215,8 @@ spec:
     )
 }
 
-/// A pod with a claim's volume at `/data`, which runs a script and is ready as long as a command succeeds.
+/// A pod with a claim's volume at `/data`, which runs a script and is ready as long as a command
+/// succeeds.
 pub fn pod(name: &str, claim: &str, script: &str, ready: &str) -> String {
     pod_with(
         name,

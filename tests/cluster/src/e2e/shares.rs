@@ -1,5 +1,5 @@
-//! A PersistentVolume written by hand, of a driver without a controller and with attachRequired false: Kubernetes asks
-//! nobody in the cloud, and makes no VolumeAttachment.
+//! A PersistentVolume written by hand, of a driver without a controller and with attachRequired
+//! false: Kubernetes asks nobody in the cloud, and makes no VolumeAttachment.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -16,7 +16,8 @@ use crate::stand::{Cluster, SHARES};
 /// The node with the driver.
 pub(super) const NODE: &str = "n3";
 
-/// A pod has what is on a share, and what it writes stays there when the claim and the volume are gone.
+/// A pod has what is on a share, and what it writes stays there when the claim and the volume are
+/// gone.
 pub(super) async fn by_hand(scene: &Scene<'_>) -> anyhow::Result<()> {
     let share = share(scene.cluster, "srv/by-hand").await?;
     let volume = volume();

@@ -1,4 +1,5 @@
-//! Snapshots, restored volumes and clones, which live where their source does; and snapshots of several volumes at once.
+//! Snapshots, restored volumes and clones, which live where their source does; and snapshots of
+//! several volumes at once.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -17,8 +18,9 @@ use crate::stand::objects::{self, within};
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
 
-/// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at once or late, and
-/// outlive it and its source. That also if the scheduler would have the pod elsewhere, as it knows nothing of snapshots.
+/// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at
+/// once or late, and outlive it and its source. That also if the scheduler would have the pod
+/// elsewhere, as it knows nothing of snapshots.
 pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;
@@ -156,7 +158,8 @@ async fn forget(scene: &Scene<'_>, version: &str, kind: &str, name: &str) -> any
     within(&format!("end of {kind} {name}"), SOON, gone).await
 }
 
-/// Waits until nothing is left of the namespace's snapshots, neither in Kubernetes nor at the drivers or in our store.
+/// Waits until nothing is left of the namespace's snapshots, neither in Kubernetes nor at the
+/// drivers or in our store.
 async fn no_snapshots(scene: &Scene<'_>) -> anyhow::Result<()> {
     let contents = kinds(scene, SNAPSHOT, "VolumeSnapshotContent").await?;
     let gone = || async {

@@ -1,5 +1,5 @@
-//! Mount tables: in which mount namespaces of this machine the file system of a volume is mounted, by the number of its
-//! device, whatever path leads to that.
+//! Mount tables: in which mount namespaces of this machine the file system of a volume is mounted,
+//! by the number of its device, whatever path leads to that.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -65,8 +65,9 @@ pub(super) fn namespaces(handle: &str) -> anyhow::Result<Vec<Seen>> {
     Ok(seen)
 }
 
-/// Looks at the tables of this machine's host and of all nodes, where kubelets, csi-edge and drivers are, until a volume's
-/// file system is in one: which, and where. It never ends if that is never so.
+/// Looks at the tables of this machine's host and of all nodes, where kubelets, csi-edge and
+/// drivers are, until a volume's file system is in one: which, and where. It never ends if that is
+/// never so.
 ///
 /// # Errors
 /// The kernel does not say.

@@ -1,5 +1,5 @@
-//! What a volume leaves behind in Kubernetes, at drivers, in our store and in the nodes' mount tables, to see that it is
-//! gone from everywhere.
+//! What a volume leaves behind in Kubernetes, at drivers, in our store and in the nodes' mount
+//! tables, to see that it is gone from everywhere.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;

@@ -1,5 +1,5 @@
-//! What the drivers hold = what persistent volumes say = what our store says. Kubernetes clears up behind its users, so
-//! this is waited for.
+//! What the drivers hold = what persistent volumes say = what our store says. Kubernetes clears up
+//! behind its users, so this is waited for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! Who is who for the API server: a CA, a certificate for each component as a real cluster has it, and kubeconfigs.
+//! Who is who for the API server: a CA, a certificate for each component as a real cluster has it,
+//! and kubeconfigs.
 //!
-//! Nobody but the stand's own administrator gets more than Kubernetes' built-in roles or our manifests give.
+//! Nobody but the stand's own administrator gets more than Kubernetes' built-in roles or our
+//! manifests give.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,8 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Makes the CA, the API server's certificate and the key that signs the tokens of service accounts.
+    /// Makes the CA, the API server's certificate and the key that signs the tokens of service
+    /// accounts.
     ///
     /// # Errors
     /// The files cannot be written.

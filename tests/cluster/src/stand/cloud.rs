@@ -1,6 +1,6 @@
-//! The cloud half as its pod has it: csi-cloud behind the holder of the sidecars' sockets and, for each driver, the four
-//! sidecars, all with the token of one service account that our manifests give its rights; and the snapshot-controller,
-//! with an account of its own.
+//! The cloud half as its pod has it: csi-cloud behind the holder of the sidecars' sockets and, for
+//! each driver, the four sidecars, all with the token of one service account that our manifests
+//! give its rights; and the snapshot-controller, with an account of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -44,7 +44,8 @@ pub struct Cloud {
 }
 
 impl Cloud {
-    /// Starts csi-cloud with a front for each driver, and waits until it is ready. The sidecars wait for the drivers.
+    /// Starts csi-cloud with a front for each driver, and waits until it is ready. The sidecars
+    /// wait for the drivers.
     ///
     /// # Errors
     /// It does not get ready; the error holds the end of its log.
@@ -102,7 +103,8 @@ impl Cloud {
             .with_context(|| format!("there is no {name}"))
     }
 
-    /// An external-provisioner with the same flags and rights that calls a driver straight, without us.
+    /// An external-provisioner with the same flags and rights that calls a driver straight, without
+    /// us.
     pub fn straight(&self, ground: &Ground, socket: &Path) -> Launch {
         let [(_, provisioner), ..] = sidecars_of(ground, &self.kubeconfig, socket);
         provisioner
@@ -191,7 +193,8 @@ fn groups() -> String {
     "--feature-gates=CSIVolumeGroupSnapshot=true".to_owned()
 }
 
-/// With what facts/sidecars.md recommends for edges that are often away: long deadlines, short waits.
+/// With what facts/sidecars.md recommends for edges that are often away: long deadlines, short
+/// waits.
 fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static str, Launch); 4] {
     let common = [
         format!("--kubeconfig={}", kubeconfig.display()),
@@ -217,7 +220,8 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
         // There is no pod of the stand's csi-cloud that could own them.
         "--capacity-ownerref-level=-1",
         "--capacity-poll-interval=15s",
-        // Those of all classes at all nodes change at once, as they are all on one disk; by default one a second is told.
+        // Those of all classes at all nodes change at once, as they are all on one disk; by default
+        // one a second is told.
         "--kube-api-capacity-qps=50",
         "--kube-api-capacity-burst=100",
     ];

@@ -1,4 +1,5 @@
-//! `make stand`: a whole Kubernetes that stays up for a person to play with; `make stand-down` ends it.
+//! `make stand`: a whole Kubernetes that stays up for a person to play with; `make stand-down` ends
+//! it.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,5 +1,6 @@
-//! The control plane: etcd, kube-apiserver with RBAC and NodeRestriction, kube-controller-manager with an account for
-//! each controller, kube-scheduler. Stopped in the opposite order: an apiserver without etcd hangs for minutes.
+//! The control plane: etcd, kube-apiserver with RBAC and NodeRestriction, kube-controller-manager
+//! with an account for each controller, kube-scheduler. Stopped in the opposite order: an apiserver
+//! without etcd hangs for minutes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

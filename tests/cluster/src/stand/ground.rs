@@ -118,8 +118,8 @@ impl Ground {
     }
 }
 
-/// Ports of loopback that nobody has just now, each another one. Somebody may take one before it is used; then its
-/// program says so and ends.
+/// Ports of loopback that nobody has just now, each another one. Somebody may take one before it is
+/// used; then its program says so and ends.
 ///
 /// # Errors
 /// There are none.

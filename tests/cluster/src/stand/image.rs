@@ -1,5 +1,5 @@
-//! The one container image of the stand, made on the spot: Debian's static busybox with its applets, as an archive
-//! that `ctr image import` reads. There is no registry here.
+//! The one container image of the stand, made on the spot: Debian's static busybox with its
+//! applets, as an archive that `ctr image import` reads. There is no registry here.
 
 use std::path::{Path, PathBuf};
 

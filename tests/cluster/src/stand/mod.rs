@@ -1,7 +1,8 @@
-//! A whole Kubernetes on this machine: a control plane, our cloud half with the unmodified sidecars, and edge nodes with
-//! kubelets and containers. No mock of Kubernetes is in it.
+//! A whole Kubernetes on this machine: a control plane, our cloud half with the unmodified
+//! sidecars, and edge nodes with kubelets and containers. No mock of Kubernetes is in it.
 //!
-//! Everything listens on loopback and lives below one directory; several stands do not disturb each other.
+//! Everything listens on loopback and lives below one directory; several stands do not disturb each
+//! other.
 
 mod access;
 pub mod cloud;
@@ -38,7 +39,8 @@ use self::program::Program;
 pub const DRIVER: &str = "hostdir.edge-csi.io";
 /// The driver that only some nodes have.
 pub const SECOND: &str = "second.edge-csi.io";
-/// The driver of one node that only mounts shares of a site: it has no controller, and no front in the cloud.
+/// The driver of one node that only mounts shares of a site: it has no controller, and no front in
+/// the cloud.
 pub const SHARES: &str = "shares.edge-csi.io";
 /// What drivers get besides what all get: the second has little room and takes few volumes.
 pub const OPTIONS: [(&str, &[&str]); 2] =
@@ -93,7 +95,8 @@ impl Cluster {
     /// Starts everything, and waits until all nodes are ready and have their drivers.
     ///
     /// # Errors
-    /// Something is missing on the machine, or does not get ready; the error holds the end of its log.
+    /// Something is missing on the machine, or does not get ready; the error holds the end of its
+    /// log.
     pub async fn up() -> anyhow::Result<Self> {
         let progress = Progress(Instant::now());
         // A short path: a socket's has at most 107 bytes.

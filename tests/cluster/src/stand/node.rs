@@ -1,5 +1,5 @@
-//! An edge node: containerd, kubelet, csi-edge, and for each driver a hostdir and a registrar, in namespaces of the
-//! node's own. Its way to the cloud goes through a relay that a test can cut.
+//! An edge node: containerd, kubelet, csi-edge, and for each driver a hostdir and a registrar, in
+//! namespaces of the node's own. Its way to the cloud goes through a relay that a test can cut.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,7 +93,8 @@ impl Node {
         Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay, port })
     }
 
-    /// What the kubelet says of its pods and their volumes: its own summary, of which it has a new one every few seconds.
+    /// What the kubelet says of its pods and their volumes: its own summary, of which it has a new
+    /// one every few seconds.
     ///
     /// # Errors
     /// It does not say.
@@ -290,8 +291,8 @@ async fn kubelet(
         "syncFrequency": "10s",
         // How old its volumes' statistics may be, by default a minute.
         "volumeStatsAggPeriod": "5s",
-        // A volume is mounted, and detached, only once the kubelet has reported it; that is with its status, by default
-        // every 10 s.
+        // A volume is mounted, and detached, only once the kubelet has reported it; that is with
+        // its status, by default every 10 s.
         "nodeStatusUpdateFrequency": "1s",
         "kubeAPIQPS": 50,
         "kubeAPIBurst": 100,

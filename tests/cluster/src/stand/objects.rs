@@ -1,4 +1,5 @@
-//! Objects as a user writes them, in YAML, applied to the API server; and states of objects to wait for.
+//! Objects as a user writes them, in YAML, applied to the API server; and states of objects to wait
+//! for.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A program of the cluster as a handle: it can be killed, stopped and started again, also as another binary, by
-//! several tests at once. Its output goes to one log. It is killed when we are, however we end.
+//! A program of the cluster as a handle: it can be killed, stopped and started again, also as
+//! another binary, by several tests at once. Its output goes to one log. It is killed when we are,
+//! however we end.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -155,9 +156,9 @@ impl Program {
             None => Command::new("setpriv"),
         };
         command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program).args(&launch.args);
-        // What a client of the API server logs of its own is of no use here, and there is much of it when that is away.
-        let filter =
-            std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
+        // What a client of the API server logs of its own is of no use here, and there is much of
+        // it when that is away.
+        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
         command.env("RUST_LOG", filter);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);

@@ -1,4 +1,5 @@
-//! `make chaos`: load on real programs while they are killed, stopped and cut off, and what was lost by it.
+//! `make chaos`: load on real programs while they are killed, stopped and cut off, and what was
+//! lost by it.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use tokio::time::Instant;
 /// How many of the things that must not be are shown.
 const MOST: usize = 40;
 
-/// Kills, stops and cuts off csi-cloud, csi-edge and drivers under load, and checks the drivers' own records.
+/// Kills, stops and cuts off csi-cloud, csi-edge and drivers under load, and checks the drivers'
+/// own records.
 ///
 /// Fails if a volume was leaked or lost, ran two calls at once, or a caller was given a final code.
 #[derive(clap::Args)]

@@ -31,7 +31,8 @@ impl Faults {
         self.done.into_inner()
     }
 
-    /// Breaks the cloud and each node independently, until the time is over; all is whole again at the end.
+    /// Breaks the cloud and each node independently, until the time is over; all is whole again at
+    /// the end.
     ///
     /// # Errors
     /// A program could not be started again.

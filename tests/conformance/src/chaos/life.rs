@@ -1,5 +1,5 @@
-//! Callers that behave as the sidecars do: a code that leaves the outcome open is tried again for ever, and a
-//! final one is never seen, because nothing that is asked here is wrong.
+//! Callers that behave as the sidecars do: a code that leaves the outcome open is tried again for
+//! ever, and a final one is never seen, because nothing that is asked here is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,13 +52,9 @@ struct Caller {
     seen: Seen,
 }
 
-/// Leads volumes through their lives, one after the other, until `ended`; then ends the one that it is at.
-pub async fn lead(
-    front: String,
-    driver: &'static str,
-    seed: u64,
-    ended: watch::Receiver<bool>,
-) -> Seen {
+/// Leads volumes through their lives, one after the other, until `ended`; then ends the one that it
+/// is at.
+pub async fn lead(front: String, driver: &'static str, seed: u64, ended: watch::Receiver<bool>) -> Seen {
     // Never fails: the path is ours.
     let endpoint = Endpoint::from_shared(format!("unix://{front}"))
         .unwrap_or_else(|_| Endpoint::from_static("unix:///"));

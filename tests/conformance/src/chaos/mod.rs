@@ -1,9 +1,11 @@
-//! Real programs under load while they are killed, stopped and cut off at random, and what must hold afterwards.
+//! Real programs under load while they are killed, stopped and cut off at random, and what must
+//! hold afterwards.
 //!
-//! Two drivers at two nodes each, one of which reaches the cloud over WebSocket and one over QUIC, each through a relay
-//! that is cut. One driver is a [`TestDriver`](drivers::testdriver), which notices calls that overlap; the other is
-//! `hostdir`, whose state must survive its own SIGKILL. csi-cloud has its store in a file, and is killed too: where a
-//! volume is, and where a create was sent, it knows from nowhere else.
+//! Two drivers at two nodes each, one of which reaches the cloud over WebSocket and one over QUIC,
+//! each through a relay that is cut. One driver is a [`TestDriver`](drivers::testdriver), which
+//! notices calls that overlap; the other is `hostdir`, whose state must survive its own SIGKILL.
+//! csi-cloud has its store in a file, and is killed too: where a volume is, and where a create was
+//! sent, it knows from nowhere else.
 
 pub mod command;
 pub mod fault;
@@ -88,7 +90,8 @@ pub async fn run(time: Duration, seed: u64, say: &dyn Fn(&str)) -> anyhow::Resul
     Ok(Found { seen, faults: faults.done(), wrong })
 }
 
-/// What is wrong with what the drivers hold, and with what csi-cloud says that they do; `kept` is what it should be.
+/// What is wrong with what the drivers hold, and with what csi-cloud says that they do; `kept` is
+/// what it should be.
 async fn left(
     sites: &[Site],
     fronts: &[(&'static str, String)],

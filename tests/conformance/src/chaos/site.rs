@@ -17,8 +17,8 @@ use harness::relay::Relay;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP};
 
-/// How long a test driver takes to publish: longer than a link needs to come back, so that a call is sent again while
-/// its run is still going on.
+/// How long a test driver takes to publish: longer than a link needs to come back, so that a call
+/// is sent again while its run is still going on.
 const WORK: Duration = Duration::from_secs(4);
 
 /// One node.
@@ -28,7 +28,8 @@ pub struct Plan {
     pub id: usize,
     /// Its name.
     pub node: &'static str,
-    /// Its driver's name; two nodes have each, so that only what csi-cloud remembers says where a volume is.
+    /// Its driver's name; two nodes have each, so that only what csi-cloud remembers says where a
+    /// volume is.
     pub driver: &'static str,
     quic: bool,
     hostdir: bool,

@@ -138,10 +138,9 @@ impl Life {
             }),
             ..Default::default()
         };
-        // Sent again while it is UNAVAILABLE, also as external-provisioner does: the edge may just be telling
-        // the cloud of its driver.
-        let creating =
-            || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
+        // Sent again while it is UNAVAILABLE, also as external-provisioner does: the edge may just
+        // be telling the cloud of its driver.
+        let creating = || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
         let answer = until("the volume is created", creating).await?;
         let volume = answer.volume.context("the answer has no volume")?;
         (self.volume_id, self.context) = (volume.volume_id.clone(), volume.volume_context);
@@ -200,11 +199,9 @@ impl Life {
             .with_context(|| format!("cannot write {}", file.display()))?;
         let read = tokio::fs::read_to_string(&file).await?;
         ensure!(read == TEXT, "read {read:?}");
-        // Outside of the driver's namespace the directory is empty: what was written to is the mount.
-        ensure!(
-            !Path::new(&target).join("hello.txt").exists(),
-            "{target} is no mount, but a directory"
-        );
+        // Outside of the driver's namespace the directory is empty: what was written to is the
+        // mount.
+        ensure!(!Path::new(&target).join("hello.txt").exists(), "{target} is no mount, but a directory");
         Ok(((), format!("read back {TEXT:?}")))
     }
 

@@ -1,4 +1,5 @@
-//! `make sanity`: csi-sanity against drivers directly and through both links, and whether the link changes anything.
+//! `make sanity`: csi-sanity against drivers directly and through both links, and whether the link
+//! changes anything.
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -13,7 +14,8 @@ use harness::programs::Programs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What our own driver must reach: it does everything that CSI has. The suite itself switches one spec off.
+/// What our own driver must reach: it does everything that CSI has. The suite itself switches one
+/// spec off.
 const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
 
 /// Runs csi-sanity against drivers, directly and through csi-cloud and csi-edge.
@@ -23,20 +25,23 @@ const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
 pub struct Args {
     /// A driver's shell command with {endpoint}, and {state} and {node} if it needs them
     ///
-    /// {endpoint} becomes `unix:///path`, {state} a path where the driver may make a directory, {node} a node id.
-    /// [default: hostdir and Kubernetes' mock driver]
+    /// {endpoint} becomes `unix:///path`, {state} a path where the driver may make a directory,
+    /// {node} a node id. [default: hostdir and Kubernetes' mock driver]
     #[arg(long, value_name = "COMMAND")]
     driver: Option<String>,
     /// What the output calls that driver
     #[arg(long, default_value = "driver")]
     name: String,
-    /// How to reach the driver; may be given more than once. `direct` comes first in any case: it is the measure
+    /// How to reach the driver; may be given more than once. `direct` comes first in any case: it
+    /// is the measure
     #[arg(long = "way", value_enum, default_values = ["direct", "ws", "quic"])]
     ways: Vec<Way>,
-    /// Put a network between csi-cloud and csi-edge that is far and slow, loses packets and mixes them up; needs root
+    /// Put a network between csi-cloud and csi-edge that is far and slow, loses packets and mixes
+    /// them up; needs root
     #[arg(long, conflicts_with = "nodes")]
     bad_network: bool,
-    /// How many nodes have the driver; with more than one it is ours that is tried, unless --driver says another
+    /// How many nodes have the driver; with more than one it is ours that is tried, unless --driver
+    /// says another
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
     nodes: u8,
     /// What to show with several nodes; may be given more than once
@@ -84,8 +89,8 @@ async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
     bail!("not as it should be:\n  {}", problems.join("\n  "))
 }
 
-/// Tries a driver in every way and gives back what is not as it should be. The specs are named once, with the direct
-/// run: through a link they end as they do there, or are among the problems.
+/// Tries a driver in every way and gives back what is not as it should be. The specs are named
+/// once, with the direct run: through a link they end as they do there, or are among the problems.
 async fn one(
     driver: &Driver,
     expected: Option<Counts>,

@@ -1,4 +1,5 @@
-//! Volumes at every node, made before csi-cloud loses its store, and what must still hold of them afterwards.
+//! Volumes at every node, made before csi-cloud loses its store, and what must still hold of them
+//! afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
-//! csi-sanity against one driver at several nodes: the controller's specs go to the cloud, which has to find for each
-//! volume the node where it lives, and the others to the last node.
+//! csi-sanity against one driver at several nodes: the controller's specs go to the cloud, which
+//! has to find for each volume the node where it lives, and the others to the last node.
 //!
-//! Placement takes the first of nodes with equally few volumes, so that in `spread` a spec's first volume is not at the
-//! suite's node, and which specs that matters to is known beforehand.
+//! Placement takes the first of nodes with equally few volumes, so that in `spread` a spec's first
+//! volume is not at the suite's node, and which specs that matters to is known beforehand.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,8 +28,8 @@ const RUN: Duration = Duration::from_secs(600);
 pub enum Case {
     /// New volumes go to the suite's node; everything is as with one node.
     Pinned,
-    /// The same, and between the controller's specs and the others csi-cloud is killed and its store deleted, and the
-    /// homes are learned of the nodes.
+    /// The same, and between the controller's specs and the others csi-cloud is killed and its
+    /// store deleted, and the homes are learned of the nodes.
     Rebuilt,
     /// New volumes go where the fewest are; only the controller's specs are run.
     Spread,
@@ -47,12 +47,12 @@ struct Fleet<'a> {
     config: String,
 }
 
-/// Runs the suite in one of the cases. Everything that it starts has ended when it comes back, also when it is
-/// cancelled.
+/// Runs the suite in one of the cases. Everything that it starts has ended when it comes back, also
+/// when it is cancelled.
 ///
 /// # Errors
-/// Something cannot be started, ends badly, or takes too long; there is no report; it was cancelled; or what was made
-/// before the store was lost is not as it was.
+/// Something cannot be started, ends badly, or takes too long; there is no report; it was
+/// cancelled; or what was made before the store was lost is not as it was.
 pub async fn run_nodes(
     driver: &Driver,
     way: Way,
@@ -125,8 +125,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Kills csi-cloud, deletes its store, and starts it again with nothing but what the nodes have; and shows that
-    /// what was made before can be used, and that none of it stays.
+    /// Kills csi-cloud, deletes its store, and starts it again with nothing but what the nodes
+    /// have; and shows that what was made before can be used, and that none of it stays.
     async fn lose_store(&mut self) -> anyhow::Result<()> {
         let front = self.stand.cloud_front(&self.name);
         let edges = self.nodes.iter().map(|node| self.stand.edge_front(node, &self.name)).collect();

@@ -121,7 +121,8 @@ impl Report {
         }
     }
 
-    /// A line for each spec that failed, then for each that was skipped; by name, since the suite has no order.
+    /// A line for each spec that failed, then for each that was skipped; by name, since the suite
+    /// has no order.
     pub fn details(&self) -> Vec<String> {
         let lines = |state, word| {
             let specs = self.specs.iter().filter(|spec| spec.state == state);
@@ -133,8 +134,8 @@ impl Report {
         [lines(State::Failed, "failed"), lines(State::Skipped, "skipped")].concat()
     }
 
-    /// A line for each spec that ended in another way than in `direct`, or is in only one of the two; but for what
-    /// `BETTER` names.
+    /// A line for each spec that ended in another way than in `direct`, or is in only one of the
+    /// two; but for what `BETTER` names.
     pub fn differences(&self, direct: &Self) -> Vec<String> {
         let (here, there) = (self.by_name(), direct.by_name());
         let names: BTreeSet<_> = here.keys().chain(there.keys()).collect();

@@ -61,10 +61,12 @@ impl Way {
     }
 }
 
-/// Runs the suite. Everything that it starts has ended when it comes back, also when it is cancelled.
+/// Runs the suite. Everything that it starts has ended when it comes back, also when it is
+/// cancelled.
 ///
 /// # Errors
-/// Something cannot be started, ends badly, or takes too long; there is no report; or it was cancelled.
+/// Something cannot be started, ends badly, or takes too long; there is no report; or it was
+/// cancelled.
 pub async fn run(
     driver: &Driver,
     way: Way,

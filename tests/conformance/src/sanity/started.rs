@@ -1,4 +1,5 @@
-//! The programs of a run, stopped in order however it ends, and what drivers left taken away after them.
+//! The programs of a run, stopped in order however it ends, and what drivers left taken away after
+//! them.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ pub(super) struct Started {
     drivers: Vec<(Process, Option<Group>)>,
 }
 
-/// The driver's process group, for what a driver that is a script has started. Dropping it kills it.
+/// The driver's process group, for what a driver that is a script has started. Dropping it kills
+/// it.
 struct Group(Pid);
 
 /// Works with what it starts. Everything has ended when it comes back, also when it is cancelled.
@@ -54,8 +56,8 @@ pub(super) async fn guarded<T>(
 }
 
 impl Started {
-    /// Starts the driver of a node at a socket and waits until it tells its name. Its stdout goes to its log, as its
-    /// stderr does: it may print what it likes.
+    /// Starts the driver of a node at a socket and waits until it tells its name. Its stdout goes
+    /// to its log, as its stderr does: it may print what it likes.
     ///
     /// # Errors
     /// It does not answer; the error holds its log.

@@ -1,6 +1,8 @@
-//! One run of csi-sanity at given sockets: all of its specs, or those of the controller, or the others.
+//! One run of csi-sanity at given sockets: all of its specs, or those of the controller, or the
+//! others.
 //!
-//! The parts have no spec in common and leave none out, so that what ran in two parts can be compared with what ran in one.
+//! The parts have no spec in common and leave none out, so that what ran in two parts can be
+//! compared with what ran in one.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

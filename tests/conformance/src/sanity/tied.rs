@@ -1,5 +1,6 @@
-//! The controller's specs that cannot pass where volumes are spread over nodes, because csi-sanity has the socket of
-//! one node only. Each has its reason; one that passes all the same is as wrong as another that fails.
+//! The controller's specs that cannot pass where volumes are spread over nodes, because csi-sanity
+//! has the socket of one node only. Each has its reason; one that passes all the same is as wrong
+//! as another that fails.
 
 use super::report::{Report, State};
 use super::suite::Part;
@@ -18,8 +19,8 @@ pub const TIED: [(&str, &str); 2] = [
     ),
 ];
 
-/// A line for each of the controller's specs that ended otherwise than in `direct`, unless it is one of those that
-/// must fail; and for each of those that did not.
+/// A line for each of the controller's specs that ended otherwise than in `direct`, unless it is
+/// one of those that must fail; and for each of those that did not.
 pub fn spread_differences(spread: &Report, direct: &Report) -> Vec<String> {
     let is_tied = |name: &str| TIED.iter().any(|(tied, _)| *tied == name);
     let untied = |report: &Report| {

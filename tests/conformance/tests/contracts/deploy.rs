@@ -1,7 +1,8 @@
 //! What deploy/ and the guide say agrees with the programs.
 //!
-//! Configurations are read as the programs read them, and every metric that csi-cloud has is on the dashboard and in
-//! the guide, which name no other. Whether the manifests are whole is for `tests/go/manifests`.
+//! Configurations are read as the programs read them, and every metric that csi-cloud has is on the
+//! dashboard and in the guide, which name no other. Whether the manifests are whole is for
+//! `tests/go/manifests`.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,7 +26,8 @@ fn named(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.starts_with("edge_csi_")).collect()
 }
 
-/// The metrics that csi-cloud registers. Its source is asked, since a metric that was never counted is not written.
+/// The metrics that csi-cloud registers. Its source is asked, since a metric that was never counted
+/// is not written.
 fn metrics() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut directories = vec![at("cloud/src")];
@@ -50,7 +52,8 @@ fn registered(source: &str, names: &mut BTreeSet<String>) {
     }
 }
 
-/// The metric that a name in a query is of: what counters and histograms have behind it is left out.
+/// The metric that a name in a query is of: what counters and histograms have behind it is left
+/// out.
 fn metric(name: &str) -> String {
     let parts = ["_total", "_bucket", "_sum", "_count"];
     parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name).to_owned()

@@ -1,5 +1,6 @@
-//! Our `csi.proto` says what the official one says, fact by fact: messages, fields with their numbers, types, labels
-//! and options, oneofs, enums, services and RPCs. Comments and the order of declarations do not count.
+//! Our `csi.proto` says what the official one says, fact by fact: messages, fields with their
+//! numbers, types, labels and options, oneofs, enums, services and RPCs. Comments and the order of
+//! declarations do not count.
 //!
 //! The official file comes with a Go module; without Go the comparison is skipped, and says so.
 
@@ -75,7 +76,8 @@ fn go(args: &[&str]) -> anyhow::Result<String> {
 fn facts(dir: &Path) -> anyhow::Result<Facts> {
     let mut compiler = Compiler::new([dir])?;
     compiler.include_imports(true).open_file("csi.proto")?;
-    // Read with the file's own extensions at hand: only so are its options more than unknown fields.
+    // Read with the file's own extensions at hand: only so are its options more than unknown
+    // fields.
     let pool = compiler.descriptor_pool();
     let descriptor = pool.get_message_by_name("google.protobuf.FileDescriptorSet");
     let descriptor = descriptor.context("descriptor.proto is not imported")?;

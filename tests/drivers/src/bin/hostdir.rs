@@ -36,7 +36,8 @@ struct Args {
     /// The most bytes that its volumes may have altogether; what the file system has if it is 0.
     #[arg(long, default_value_t = 0)]
     capacity: i64,
-    /// Has no controller and only mounts directories below the state, as volumes' attributes `server` and `share` say.
+    /// Has no controller and only mounts directories below the state, as volumes' attributes
+    /// `server` and `share` say.
     #[arg(long)]
     shares: bool,
     /// Mounts in a mount namespace of its own, which ends with the process.

@@ -1,4 +1,5 @@
-//! The Controller service: publication to the node, lists and capacity. Volumes and snapshots have own files.
+//! The Controller service: publication to the node, lists and capacity. Volumes and snapshots have
+//! own files.
 
 use std::sync::PoisonError;
 

@@ -42,8 +42,8 @@ pub(super) struct Core {
 
 /// The only driver on a state directory, until it is dropped.
 ///
-/// A lock ends with the last copy of its descriptor, and a child that another thread is about to start has one
-/// until it calls `exec`; so the lock is given back by hand.
+/// A lock ends with the last copy of its descriptor, and a child that another thread is about to
+/// start has one until it calls `exec`; so the lock is given back by hand.
 pub(super) struct Alone(pub(super) File);
 
 impl Alone {
@@ -94,7 +94,8 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets what is not mounted any more: the node was restarted, or a private mount namespace ended.
+    /// Forgets what is not mounted any more: the node was restarted, or a private mount namespace
+    /// ended.
     fn forget_lost_mounts(&self) -> Result<(), Status> {
         for mut volume in self.volumes.all() {
             let (before, staged) = (volume.targets.len(), volume.staged.is_some());

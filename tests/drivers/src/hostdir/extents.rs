@@ -38,8 +38,8 @@ pub(super) fn allocated(file: &File, from: u64, to: u64) -> io::Result<Vec<Exten
     Ok(found)
 }
 
-/// Gives `each` the extents from `from` to the end of `target` whose bytes differ from those of `base`. What
-/// `base` is too short for counts as zeros.
+/// Gives `each` the extents from `from` to the end of `target` whose bytes differ from those of
+/// `base`. What `base` is too short for counts as zeros.
 pub(super) fn changed(
     base: &File,
     target: &File,

@@ -1,4 +1,5 @@
-//! Turns system errors into gRPC statuses that say what was being done, to what, and what went wrong.
+//! Turns system errors into gRPC statuses that say what was being done, to what, and what went
+//! wrong.
 
 use std::io;
 
@@ -6,7 +7,8 @@ use tonic::Status;
 
 /// Adds to an error what was being done.
 pub(super) trait Doing<T> {
-    /// The value, or a status that begins with `what`. A full disk is RESOURCE_EXHAUSTED, the rest INTERNAL.
+    /// The value, or a status that begins with `what`. A full disk is RESOURCE_EXHAUSTED, the rest
+    /// INTERNAL.
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, Status>;
 }
 

@@ -1,4 +1,5 @@
-//! Who works on what. A second operation on the same object is refused with ABORTED, as CSI has it, not queued.
+//! Who works on what. A second operation on the same object is refused with ABORTED, as CSI has it,
+//! not queued.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

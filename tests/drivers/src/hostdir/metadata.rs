@@ -28,7 +28,8 @@ struct Wanted {
     batch: usize,
 }
 
-/// Sends blocks in batches. The last one is sent on `finish`, also if it is empty, as it tells the capacity.
+/// Sends blocks in batches. The last one is sent on `finish`, also if it is empty, as it tells the
+/// capacity.
 struct Batches<R> {
     to: mpsc::Sender<Result<R, Status>>,
     batch: usize,

@@ -1,9 +1,11 @@
-//! A complete node-local CSI driver: volumes are directories and sparse image files of one host directory.
+//! A complete node-local CSI driver: volumes are directories and sparse image files of one host
+//! directory.
 //!
-//! It exists because no real driver implements all of CSI 1.13, and Edge CSI has to be shown to carry all of it
-//! to a driver whose data, mounts and crashes are real. All work is blocking and runs off the runtime, so that a
-//! caller who leaves does not leave a half-done operation behind. A directory's capacity is promised, not enforced;
-//! modes for several nodes are taken, as there is one node.
+//! It exists because no real driver implements all of CSI 1.13, and Edge CSI has to be shown to
+//! carry all of it to a driver whose data, mounts and crashes are real. All work is blocking and
+//! runs off the runtime, so that a caller who leaves does not leave a half-done operation behind. A
+//! directory's capacity is promised, not enforced; modes for several nodes are taken, as there is
+//! one node.
 
 mod check;
 mod controller;

@@ -1,6 +1,8 @@
-//! A mount namespace of its own, so that tests can mount without rights over the host and leave nothing behind.
+//! A mount namespace of its own, so that tests can mount without rights over the host and leave
+//! nothing behind.
 //!
-//! It is made by `unshare(1)`, which becomes this program again: the system call is not safe to make from Rust.
+//! It is made by `unshare(1)`, which becomes this program again: the system call is not safe to
+//! make from Rust.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,7 +12,8 @@ use anyhow::{Context as _, bail};
 /// The option that asks for it, which the second start does not have.
 pub const OPTION: &str = "--private-mounts";
 
-/// Starts this program again in a mount namespace, as root inside of it; returns only if that is not possible.
+/// Starts this program again in a mount namespace, as root inside of it; returns only if that is
+/// not possible.
 ///
 /// # Errors
 /// Namespaces are not allowed here, or `unshare` is not installed.

@@ -1,6 +1,7 @@
 //! How much room there is for volumes: what the file system has, or less if the operator says so.
 //!
-//! Two creates at the same moment may both get the last of the operator's room; the file system's own is enforced by it.
+//! Two creates at the same moment may both get the last of the operator's room; the file system's
+//! own is enforced by it.
 
 use tonic::Status;
 

@@ -20,7 +20,8 @@ use tonic::transport::Server;
 use super::HostDir;
 
 impl HostDir {
-    /// Answers all five services on `socket` until `stop` ends and the calls in progress are answered.
+    /// Answers all five services on `socket` until `stop` ends and the calls in progress are
+    /// answered.
     ///
     /// # Errors
     /// The socket fails.

@@ -1,5 +1,6 @@
-//! A driver without a controller, as csi-driver-nfs is to those who write their PersistentVolumes by hand: it only mounts
-//! what the volume's attributes name, without staging. Its server is a directory, as not every kernel has an NFS client.
+//! A driver without a controller, as csi-driver-nfs is to those who write their PersistentVolumes
+//! by hand: it only mounts what the volume's attributes name, without staging. Its server is a
+//! directory, as not every kernel has an NFS client.
 //!
 //! It keeps no records: what is mounted is all that it knows.
 
@@ -27,7 +28,8 @@ impl Shares {
         Self { settings, exports: exports.to_owned() }
     }
 
-    /// Answers the services Identity and Node on `socket` until `stop` ends and the calls in progress are answered.
+    /// Answers the services Identity and Node on `socket` until `stop` ends and the calls in
+    /// progress are answered.
     ///
     /// # Errors
     /// The socket fails.

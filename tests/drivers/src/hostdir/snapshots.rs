@@ -36,8 +36,9 @@ impl Core {
         Ok(self.created(&snapshot, &wanted))
     }
 
-    /// The answer to CreateSnapshot. Whoever asked for just this node is not told again: csi-sanity 5.6.0 compares
-    /// the topology it gets with the one it sent by their Go internals, which differ for any driver that says it.
+    /// The answer to CreateSnapshot. Whoever asked for just this node is not told again: csi-sanity
+    /// 5.6.0 compares the topology it gets with the one it sent by their Go internals, which differ
+    /// for any driver that says it.
     fn created(&self, snapshot: &Snapshot, wanted: &[Topology]) -> CreateSnapshotResponse {
         let mut snapshot = snapshot.csi(self.node());
         if snapshot.accessible_topology == wanted {

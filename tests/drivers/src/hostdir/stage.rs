@@ -1,5 +1,5 @@
-//! Staging and publishing on the node. The record says what was asked for, the kernel what is mounted; a call
-//! that was cut short between the two is completed by its retry.
+//! Staging and publishing on the node. The record says what was asked for, the kernel what is
+//! mounted; a call that was cut short between the two is completed by its retry.
 
 use std::path::Path;
 
@@ -234,8 +234,8 @@ fn publish_directory(
     mounts::bind(Path::new(staged), path, &wanted.capability.flags, readonly)
 }
 
-/// Mounts an image's device over a file. The device node of a read-only mount can be written through, so a
-/// read-only target gets a read-only device of its own, which is the result.
+/// Mounts an image's device over a file. The device node of a read-only mount can be written
+/// through, so a read-only target gets a read-only device of its own, which is the result.
 fn publish_device(
     image: &Path,
     path: &str,

@@ -1,7 +1,7 @@
 //! The objects of one kind on disk, each a directory with its data and `record.json`.
 //!
-//! An object is made under a hidden name, record last, and renamed: after a SIGKILL it is there whole or it is
-//! removed at the next start. A changed record replaces the old one in one step.
+//! An object is made under a hidden name, record last, and renamed: after a SIGKILL it is there
+//! whole or it is removed at the next start. A changed record replaces the old one in one step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -120,7 +120,8 @@ impl<R: Record> Shelf<R> {
     }
 }
 
-/// Removes a directory into which the `cp` of a killed driver may still write; it ends as its directories go.
+/// Removes a directory into which the `cp` of a killed driver may still write; it ends as its
+/// directories go.
 fn discard(dir: &Path) -> io::Result<()> {
     let tries = 5;
     for _ in 1..tries {
@@ -138,7 +139,8 @@ fn write<R: Record>(dir: &Path, record: &R) -> Result<(), Status> {
     publish(&path, &text, 0o600, Existing::Replace).doing(|| format!("write {}", path.display()))
 }
 
-/// The record in `dir`, if it was made whole. One that cannot be read is an error: its data is not ours to delete.
+/// The record in `dir`, if it was made whole. One that cannot be read is an error: its data is not
+/// ours to delete.
 fn load<R: Record>(dir: &Path) -> anyhow::Result<Option<R>> {
     if dir.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b".")) {
         return Ok(None);
@@ -172,7 +174,8 @@ mod tests {
         let mut changed = group("a");
         changed.snapshots.push("t".to_owned());
         shelf.update(changed).unwrap();
-        // As a SIGKILL leaves them: a draft, a deletion under way, and a directory without a record.
+        // As a SIGKILL leaves them: a draft, a deletion under way, and a directory without a
+        // record.
         std::mem::forget(shelf.draft("b").unwrap());
         fs::create_dir(shelf.dir("c")).unwrap();
         fs::create_dir(state.path().join("groups/.old-d")).unwrap();

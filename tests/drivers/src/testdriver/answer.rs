@@ -1,6 +1,7 @@
 //! HTTP/2 answers made by hand.
 //!
-//! The faults need answers that no gRPC library agrees to write, so they are put together frame by frame.
+//! The faults need answers that no gRPC library agrees to write, so they are put together frame by
+//! frame.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -55,8 +56,8 @@ pub(super) fn raw(message: &Bytes, headers: HeaderMap, trailers: HeaderMap) -> R
 #[derive(Clone)]
 struct Open;
 
-/// With what code this answers a call; an error is headers only, and anything else ends in trailers that say OK. None
-/// if it breaks off before that.
+/// With what code this answers a call; an error is headers only, and anything else ends in trailers
+/// that say OK. None if it breaks off before that.
 pub(super) fn code(response: &Response<Body>) -> Option<Code> {
     let status = || Status::from_header_map(response.headers());
     let open = response.extensions().get::<Open>().is_some();
@@ -114,8 +115,8 @@ impl HttpBody for Half {
         if let Some(data) = self.data.take().filter(|data| !data.is_empty()) {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        // The connection's task writes what it was given before it looks at this token, so the half above goes
-        // out. After it nothing may wake this body: the task that polls it is dropped.
+        // The connection's task writes what it was given before it looks at this token, so the half
+        // above goes out. After it nothing may wake this body: the task that polls it is dropped.
         self.connection.cancel();
         Poll::Pending
     }
@@ -123,7 +124,8 @@ impl HttpBody for Half {
 
 /// A body that tells the record when it was sent to its end.
 pub(super) fn watched(response: Response<Body>, ticket: Ticket) -> Response<Body> {
-    // An error is headers only. Wrapped, it would get an empty body, and some clients then miss its status.
+    // An error is headers only. Wrapped, it would get an empty body, and some clients then miss its
+    // status.
     if response.body().is_end_stream() {
         ticket.finish(Some(Code::Ok));
         return response;
@@ -155,7 +157,8 @@ impl HttpBody for Watched {
         polled
     }
 
-    // `is_end_stream` stays false: hyper would otherwise not poll to the end and the ending be missed.
+    // `is_end_stream` stays false: hyper would otherwise not poll to the end and the ending be
+    // missed.
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
     }

@@ -1,7 +1,7 @@
 //! What a test can make the driver do wrong.
 //!
-//! Faults are scripted per RPC rather than per service method, so that one script works for any of the 36 RPCs
-//! and for RPCs that do not exist yet.
+//! Faults are scripted per RPC rather than per service method, so that one script works for any of
+//! the 36 RPCs and for RPCs that do not exist yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -55,8 +55,8 @@ pub enum Fault {
     Gate(Gate),
     /// Ends the whole process with this exit code.
     Exit(i32),
-    /// Answers this status, but not for a creation of something that is there already: a driver that says a
-    /// final code says that there is nothing.
+    /// Answers this status, but not for a creation of something that is there already: a driver
+    /// that says a final code says that there is nothing.
     Refuse {
         /// The gRPC code.
         code: Code,

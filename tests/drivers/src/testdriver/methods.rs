@@ -1,6 +1,7 @@
 //! The RPCs of CSI 1.13.
 //!
-//! Written by hand, not taken from the table of the code under test, so that a test can compare the two.
+//! Written by hand, not taken from the table of the code under test, so that a test can compare the
+//! two.
 
 /// Service and method of all 36 RPCs.
 pub const METHODS: [(&str, &str); 36] = [

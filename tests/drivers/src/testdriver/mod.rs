@@ -1,7 +1,7 @@
 //! An in-memory CSI driver that does what a test tells it to do wrong.
 //!
-//! It serves all of CSI on a unix socket, remembers every call as it came, and takes faults for any RPC. It runs
-//! inside a test or, as the program `testdriver`, as a process of its own.
+//! It serves all of CSI on a unix socket, remembers every call as it came, and takes faults for any
+//! RPC. It runs inside a test or, as the program `testdriver`, as a process of its own.
 
 mod answer;
 mod controller;
@@ -85,13 +85,15 @@ impl TestDriver {
         lock(&self.core.store).here = Some(self.core.node_id.clone());
     }
 
-    /// Listens on `path`, replacing a socket left there. Must be called in a tokio runtime. Can be called again
-    /// after [`Running::stop`]: the driver then is a restarted one that kept its state.
+    /// Listens on `path`, replacing a socket left there. Must be called in a tokio runtime. Can be
+    /// called again after [`Running::stop`]: the driver then is a restarted one that kept its
+    /// state.
     pub fn serve(&self, path: &Path) -> io::Result<Running> {
         serve::serve(&self.core, path)
     }
 
-    /// Runs without a socket: connections come by [`Running::take`]. Must be called in a tokio runtime.
+    /// Runs without a socket: connections come by [`Running::take`]. Must be called in a tokio
+    /// runtime.
     pub fn start(&self) -> Running {
         serve::start(&self.core)
     }
@@ -101,18 +103,21 @@ impl TestDriver {
         lock(&self.core.store).last = number;
     }
 
-    /// Whether a new snapshot is ready only when it is asked for once more; at first it is ready at once.
+    /// Whether a new snapshot is ready only when it is asked for once more; at first it is ready at
+    /// once.
     pub fn slow_snapshots(&self, on: bool) {
         lock(&self.core.store).slow_snapshots = on;
     }
 
-    /// Lets every call that changes something take so long before its work and so long after it. At first none does.
+    /// Lets every call that changes something take so long before its work and so long after it. At
+    /// first none does.
     pub fn slow(&self, before: Duration, after: Duration) {
         *lock(&self.core.slow) = (before, after);
     }
 
-    /// Applies a fault to the next calls of an RPC, such as `NodePublishVolume`, or of all with `*`. Of several
-    /// faults, those for the method go before those for `*`, and earlier ones before later ones; one call takes one.
+    /// Applies a fault to the next calls of an RPC, such as `NodePublishVolume`, or of all with
+    /// `*`. Of several faults, those for the method go before those for `*`, and earlier ones
+    /// before later ones; one call takes one.
     pub fn inject(&self, method: &str, fault: Fault, times: Times) {
         self.core.script.add(method, fault, times);
     }
@@ -220,12 +225,14 @@ impl TestDriver {
         self.core.offer(service, on);
     }
 
-    /// Restricts the nodes that volumes can be published to; others are then NOT_FOUND. At first any will do.
+    /// Restricts the nodes that volumes can be published to; others are then NOT_FOUND. At first
+    /// any will do.
     pub fn only_nodes<S: Into<String>>(&self, nodes: impl IntoIterator<Item = S>) {
         *lock(&self.core.nodes) = Some(nodes.into_iter().map(Into::into).collect());
     }
 
-    /// Adds this many volumes whose entries in `ListVolumes` are a little over this many bytes each.
+    /// Adds this many volumes whose entries in `ListVolumes` are a little over this many bytes
+    /// each.
     pub fn fill(&self, volumes: usize, bytes_each: usize) {
         let mut store = lock(&self.core.store);
         for n in 0..volumes {
@@ -250,7 +257,8 @@ impl TestDriver {
         lock(&self.core.store).volumes.values().map(|held| held.volume.clone()).collect()
     }
 
-    /// The volumes with the names they were created under, and the nodes that they are published to.
+    /// The volumes with the names they were created under, and the nodes that they are published
+    /// to.
     pub fn named_volumes(&self) -> Vec<(String, proto::csi::Volume, Vec<String>)> {
         let store = lock(&self.core.store);
         let nodes = |held: &store::Held| held.published.keys().cloned().collect();

@@ -1,7 +1,7 @@
 //! Refusal of two calls at once for one volume.
 //!
-//! CSI leaves it to the orchestrator to keep to one call in flight per volume. A forwarder that retries a call
-//! whose first attempt still runs breaks that, so the driver counts it.
+//! CSI leaves it to the orchestrator to keep to one call in flight per volume. A forwarder that
+//! retries a call whose first attempt still runs breaks that, so the driver counts it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

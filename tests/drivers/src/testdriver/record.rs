@@ -1,7 +1,7 @@
 //! The record of what the driver was asked.
 //!
-//! It keeps the raw bytes and headers, because tests of a forwarder compare what left the caller with what
-//! came here; decoded messages would hide lost unknown fields.
+//! It keeps the raw bytes and headers, because tests of a forwarder compare what left the caller
+//! with what came here; decoded messages would hide lost unknown fields.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -142,8 +142,8 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// It was answered; with an error at once, or with what a stream's body will say; without a code if the answer breaks
-    /// off.
+    /// It was answered; with an error at once, or with what a stream's body will say; without a
+    /// code if the answer breaks off.
     pub(super) fn finish(&self, code: Option<Code>) {
         self.end(1, code);
     }

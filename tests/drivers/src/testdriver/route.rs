@@ -1,7 +1,8 @@
 //! The way of one request through the driver: record, overlap check, fault, handler.
 //!
-//! It sits below the generated services, at HTTP, so that it works for any RPC. When nothing of it is switched
-//! on, a request goes straight to the generated service, because the driver is also a benchmark's baseline.
+//! It sits below the generated services, at HTTP, so that it works for any RPC. When nothing of it
+//! is switched on, a request goes straight to the generated service, because the driver is also a
+//! benchmark's baseline.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! The listener and the connections.
 //!
-//! The driver has its own HTTP/2 server, not tonic's, because a fault must be able to break one connection, and
-//! a stop must cut all of them at once as the end of a process does.
+//! The driver has its own HTTP/2 server, not tonic's, because a fault must be able to break one
+//! connection, and a stop must cut all of them at once as the end of a process does.
 
 use std::convert::Infallible;
 use std::io;
@@ -40,8 +40,8 @@ impl Running {
         self.tasks.spawn(connection(io, Arc::clone(&self.routes), stop, self.tasks.clone()));
     }
 
-    /// Closes the listener and all connections at once and drops all calls, as a killed process would. The socket
-    /// file stays, as it would then. What the driver has in memory stays too.
+    /// Closes the listener and all connections at once and drops all calls, as a killed process
+    /// would. The socket file stays, as it would then. What the driver has in memory stays too.
     pub async fn stop(self) {
         self.stop.cancel();
         self.tasks.wait().await;
@@ -102,15 +102,16 @@ async fn connection<I>(
 ) where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    // Two tokens, because the order matters: were a call dropped before its connection is gone, the caller would
-    // be sent a neat cancellation, and what is not written yet would be thrown away.
+    // Two tokens, because the order matters: were a call dropped before its connection is gone, the
+    // caller would be sent a neat cancellation, and what is not written yet would be thrown away.
     let (cut, alive) = (broken.clone(), CancellationToken::new());
     let core = Arc::clone(routes.core());
     let service = service_fn(move |request| {
         let answer = Arc::clone(&routes).answer(request, cut.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    // Also when this task is dropped, and when the caller left: nobody waits for these calls any more.
+    // Also when this task is dropped, and when the caller left: nobody waits for these calls any
+    // more.
     let _calls = alive.clone().drop_guard();
     let served = http2::Builder::new(Streams { tasks, alive })
         // The tests decide how many calls there are at once and how many are cancelled in a row.
@@ -118,7 +119,8 @@ async fn connection<I>(
         .max_pending_accept_reset_streams(4096)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // First, so that what was handed over before a break is still written: see `answer::half_of`.
+        // First, so that what was handed over before a break is still written: see
+        // `answer::half_of`.
         biased;
         _ = served => {}
         () = broken.cancelled() => {}

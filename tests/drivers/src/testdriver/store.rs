@@ -1,6 +1,7 @@
 //! The driver's memory: volumes, snapshots, group snapshots and what is staged and published where.
 //!
-//! There are no mounts and no data; that is enough for tests of what travels between a caller and a driver.
+//! There are no mounts and no data; that is enough for tests of what travels between a caller and a
+//! driver.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::SystemTime;
@@ -237,7 +238,8 @@ pub(super) fn page<T>(
     max_entries: i32,
     token: &str,
 ) -> Result<(Vec<T>, String), Status> {
-    // A token is the number of the last entry given, so it holds when entries come or go in between.
+    // A token is the number of the last entry given, so it holds when entries come or go in
+    // between.
     let after = match token {
         "" => 0,
         token => token.parse().map_err(|_| Status::aborted("starting_token is not one of ours"))?,

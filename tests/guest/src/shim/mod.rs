@@ -1,6 +1,8 @@
-//! Shims that behave as the real ones do on their sockets, their faults included, and as dying or broken ones do.
+//! Shims that behave as the real ones do on their sockets, their faults included, and as dying or
+//! broken ones do.
 //!
-//! A shim ends, and its socket refuses, when it is dropped; the file of the socket stays, as after a crash.
+//! A shim ends, and its socket refuses, when it is dropped; the file of the socket stays, as after
+//! a crash.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! `make guest`: direct volumes with real guests. QEMU plugs in what csi-edge has published, and a kernel of its own mounts it.
+//! `make guest`: direct volumes with real guests. QEMU plugs in what csi-edge has published, and a
+//! kernel of its own mounts it.
 
 use std::path::PathBuf;
 use std::time::Duration;

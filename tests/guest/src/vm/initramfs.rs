@@ -1,5 +1,5 @@
-//! What the guest's kernel starts with: our process 1, the tools that grow file systems with the libraries that they
-//! need here, and modules; as the archive that kernels unpack (cpio, "newc").
+//! What the guest's kernel starts with: our process 1, the tools that grow file systems with the
+//! libraries that they need here, and modules; as the archive that kernels unpack (cpio, "newc").
 //!
 //! It is made anew in each run, in memory, so it can be neither old nor half.
 

@@ -1,7 +1,8 @@
-//! Process 1 of the guest, and all that runs in it: loads the modules of its kernel, and then does what it is told over
-//! the port, until the other end goes away.
+//! Process 1 of the guest, and all that runs in it: loads the modules of its kernel, and then does
+//! what it is told over the port, until the other end goes away.
 //!
-//! It knows nothing of CSI: it has the devices that it is given, as the agent in a VM runtime's guest has.
+//! It knows nothing of CSI: it has the devices that it is given, as the agent in a VM runtime's
+//! guest has.
 
 use std::ffi::CString;
 use std::fs;
@@ -48,7 +49,8 @@ fn serve() -> anyhow::Result<()> {
     let port = File::options().read(true).write(true).open(port)?;
     let mut lines = BufReader::new(&port).lines();
     loop {
-        // A port reads as ended until the kernel has been told that there is somebody at the other end.
+        // A port reads as ended until the kernel has been told that there is somebody at the other
+        // end.
         let line = wait("other end", || lines.next().context("nobody is at the port"))??;
         let ask: Ask = serde_json::from_str(&line)?;
         let end = matches!(ask, Ask::End);
@@ -72,7 +74,8 @@ fn modules(dir: &Path) -> anyhow::Result<()> {
     files.sort();
     for file in files {
         let loaded = rustix::system::finit_module(File::open(&file)?, c"", 0);
-        // What the processor cannot, another module can, or the file system says that it is missing.
+        // What the processor cannot, another module can, or the file system says that it is
+        // missing.
         if let Err(error) = loaded {
             println!("guest: {} is not loaded: {error}", file.display());
         }
@@ -187,7 +190,8 @@ fn grow(device: &Path, kind: &str, at: &Path) -> anyhow::Result<()> {
         "xfs" => Command::new("/bin/xfs_growfs"),
         other => bail!("{other} cannot be grown"),
     };
-    // resize2fs wants the device, and finds by itself that it is mounted; xfs_growfs wants to know where.
+    // resize2fs wants the device, and finds by itself that it is mounted; xfs_growfs wants to know
+    // where.
     let output = command.arg(if kind == "xfs" { at } else { device }).output()?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())

@@ -1,4 +1,5 @@
-//! Debian's kernel, as its package was unpacked: the image, and its modules with those that they need.
+//! Debian's kernel, as its package was unpacked: the image, and its modules with those that they
+//! need.
 //!
 //! Which modules a module needs is in the module itself; nobody has run `depmod`.
 
@@ -36,7 +37,8 @@ impl Kernel {
         Ok(Self { image, modules, builtin })
     }
 
-    /// The files of these modules and of what they need, each after what it needs. What is in the image has none.
+    /// The files of these modules and of what they need, each after what it needs. What is in the
+    /// image has none.
     ///
     /// # Errors
     /// The kernel does not have one of them.
@@ -99,7 +101,8 @@ fn spelled(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.strip_suffix(".ko")?.replace('-', "_"))
 }
 
-/// What a module says that it needs: `depends=a,b` between zero bytes, and what it would rather have loaded before.
+/// What a module says that it needs: `depends=a,b` between zero bytes, and what it would rather
+/// have loaded before.
 fn needs(module: &[u8]) -> Vec<String> {
     let parts = module.split(|byte| *byte == 0).filter_map(|part| part.strip_prefix(b"depends="));
     let names =

@@ -1,4 +1,5 @@
-//! The load of `make bench CASE=guest`, inside the guest: reads or writes of one file past the guest's page cache, for a time.
+//! The load of `make bench CASE=guest`, inside the guest: reads or writes of one file past the
+//! guest's page cache, for a time.
 
 use std::fs::File;
 use std::io;

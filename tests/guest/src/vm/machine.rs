@@ -1,7 +1,9 @@
-//! A virtual machine that runs: QEMU, its monitor, and the port to the guest's process 1. It ends when its handle does.
+//! A virtual machine that runs: QEMU, its monitor, and the port to the guest's process 1. It ends
+//! when its handle does.
 //!
-//! What a VM runtime does with a direct volume is here: plug the device in, let the guest see that it has grown, take it
-//! out. Every wait has an end, and an error holds what the guest's kernel said last.
+//! What a VM runtime does with a direct volume is here: plug the device in, let the guest see that
+//! it has grown, take it out. Every wait has an end, and an error holds what the guest's kernel
+//! said last.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +26,8 @@ use harness::programs::Programs;
 
 /// The program.
 pub const QEMU: &str = "qemu-system-x86_64";
-/// How long the processor's own virtualisation may take until the guest is up, and how long emulation may.
+/// How long the processor's own virtualisation may take until the guest is up, and how long
+/// emulation may.
 const UP: [Duration; 2] = [Duration::from_secs(25), Duration::from_secs(150)];
 /// How long a guest may take for a question.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,7 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TAIL: usize = 1500;
 /// A guest's memory, in MiB.
 const MEMORY: u32 = 512;
-/// What its kernel needs for the port, disks and file systems. Their check sums are asked for by name at run time.
+/// What its kernel needs for the port, disks and file systems. Their check sums are asked for by
+/// name at run time.
 const MODULES: [&str; 7] =
     ["virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "crc32c_intel", "ext4", "xfs"];
 /// And for shared directories, if the kernel has it: Debian's cloud kernel has it, and no 9p.
@@ -58,7 +62,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes what guests start with, and tries one. Without a wish it is KVM, if a guest comes up with it.
+    /// Makes what guests start with, and tries one. Without a wish it is KVM, if a guest comes up
+    /// with it.
     ///
     /// # Errors
     /// Something is missing, or no guest comes up.
@@ -180,7 +185,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts a machine with its sockets and logs in a directory, and with further arguments for QEMU; its guest is up.
+    /// Starts a machine with its sockets and logs in a directory, and with further arguments for
+    /// QEMU; its guest is up.
     ///
     /// # Errors
     /// It does not come up in time.

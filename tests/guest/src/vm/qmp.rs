@@ -1,4 +1,5 @@
-//! QEMU's monitor: a JSON object in each line. Commands one at a time; events are kept until they are waited for.
+//! QEMU's monitor: a JSON object in each line. Commands one at a time; events are kept until they
+//! are waited for.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! A VM runtime's sandbox: what it does with a pod's mount, and the socket on which it serves the contract of
-//! `docs/direct-runtimes.md`. All numbers are the guest's own, asked for when they are asked for.
+//! A VM runtime's sandbox: what it does with a pod's mount, and the socket on which it serves the
+//! contract of `docs/direct-runtimes.md`. All numbers are the guest's own, asked for when they are
+//! asked for.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ pub struct Sandbox {
     socket: Socket,
 }
 
-/// What serves the socket; it holds the machine too, and so has to end with the sandbox however that ends.
+/// What serves the socket; it holds the machine too, and so has to end with the sandbox however
+/// that ends.
 struct Socket(Tasks);
 
 impl Drop for Socket {
@@ -76,7 +78,8 @@ impl Sandbox {
         Self::with(machine, scene, runtime, target).await
     }
 
-    /// Starts a container with a mount of this target, which csi-edge has published, in a machine that runs.
+    /// Starts a container with a mount of this target, which csi-edge has published, in a machine
+    /// that runs.
     ///
     /// # Errors
     /// The mount is no direct volume, or the guest cannot have it.
@@ -167,7 +170,8 @@ impl Sandbox {
         disk.context("the guest has no such disk")
     }
 
-    /// The container ends: the volume is unmounted in the guest and taken out of the machine, which then ends.
+    /// The container ends: the volume is unmounted in the guest and taken out of the machine, which
+    /// then ends.
     ///
     /// # Errors
     /// The guest's, or QEMU's.

@@ -1,5 +1,5 @@
-//! What is tried with real guests: a volume's life with two of them, grown under the first one; and guests that are killed
-//! while they write.
+//! What is tried with real guests: a volume's life with two of them, grown under the first one; and
+//! guests that are killed while they write.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -95,7 +95,8 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     let before = shown(&scene, &volume, &first, &guest).await?;
     ensure!(before.1 > 60 * MIB, "{} bytes of some 64 MiB are taken", before.1);
 
-    // On line: the driver grows the device, the machine tells the guest, and the guest grows its file system.
+    // On line: the driver grows the device, the machine tells the guest, and the guest grows its
+    // file system.
     scene.grow(&volume, 640).await?;
     let grown = scene.grow_at_node(&volume, Some(&first), 640).await?;
     ensure!(grown == 640, "the node says {grown} MiB");
@@ -185,7 +186,8 @@ async fn shown(
     Ok((total, used))
 }
 
-/// Fails if any process of this machine has a file system of the driver's devices mounted, in whatever namespace.
+/// Fails if any process of this machine has a file system of the driver's devices mounted, in
+/// whatever namespace.
 fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
     scene.host_has_mounted_none()?;
     for (device, _) in scene.devices() {

@@ -1,5 +1,5 @@
-//! What a test and the guest's process 1 say to each other: a line of JSON each way, over a port of virtio-serial. One
-//! question at a time; each is answered, or the guest has ended.
+//! What a test and the guest's process 1 say to each other: a line of JSON each way, over a port of
+//! virtio-serial. One question at a time; each is answered, or the guest has ended.
 
 use std::path::PathBuf;
 
@@ -149,6 +149,7 @@ pub struct Loaded {
     pub bytes_per_s: f64,
     /// Blocks in a second.
     pub per_s: f64,
-    /// The file was open with `O_DIRECT`: nothing came out of the guest's own memory. [`What::Files`] never is.
+    /// The file was open with `O_DIRECT`: nothing came out of the guest's own memory.
+    /// [`What::Files`] never is.
     pub direct: bool,
 }

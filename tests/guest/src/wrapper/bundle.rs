@@ -1,4 +1,5 @@
-//! A container as containerd writes it down for its runtime, and which of its mounts are direct volumes.
+//! A container as containerd writes it down for its runtime, and which of its mounts are direct
+//! volumes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::OpenOptionsExt;
@@ -46,7 +47,8 @@ impl Container {
     /// Reads the container of a bundle, with the direct volumes whose entries are below a root.
     ///
     /// # Errors
-    /// There is none, or a real runtime would refuse one of its mounts, or share it with the guest by mistake.
+    /// There is none, or a real runtime would refuse one of its mounts, or share it with the guest
+    /// by mistake.
     pub(super) fn read(bundle: &Path, entries: &Path) -> anyhow::Result<Self> {
         let path = bundle.join("config.json");
         let cannot = || format!("cannot read {}", path.display());
@@ -95,7 +97,8 @@ impl Container {
     }
 }
 
-/// What both runtimes make of a mount; where they do not agree, the volume would be served by one of them only.
+/// What both runtimes make of a mount; where they do not agree, the volume would be served by one
+/// of them only.
 fn found(entries: &Path, mount: &OciMount) -> anyhow::Result<Option<Info>> {
     match [Runtime::Go, Runtime::Rs].map(|runtime| detect(runtime, entries, mount)) {
         [Found::Direct(info), Found::Direct(_)] => Ok(Some(info)),

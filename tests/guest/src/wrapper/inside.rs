@@ -1,5 +1,6 @@
-//! In a mount namespace that is the host's no more: the devices are mounted over the mount sources, so that runc binds
-//! their file systems into the container, whose own namespace is a copy of this one. This one ends with `runc create`.
+//! In a mount namespace that is the host's no more: the devices are mounted over the mount sources,
+//! so that runc binds their file systems into the container, whose own namespace is a copy of this
+//! one. This one ends with `runc create`.
 
 use std::ffi::OsString;
 use std::fs::{Metadata, Permissions};

@@ -1,5 +1,6 @@
-//! An OCI runtime around runc, which does to a direct volume what a VM's runtime does: finds it by its mount source,
-//! reads the contract, mounts the device for the container alone, and answers for it on a shim's socket.
+//! An OCI runtime around runc, which does to a direct volume what a VM's runtime does: finds it by
+//! its mount source, reads the contract, mounts the device for the container alone, and answers for
+//! it on a shim's socket.
 //!
 //! It is no VM: the kernel is the host's. All that is not about direct volumes is runc's own doing.
 
@@ -24,21 +25,25 @@ mod serve;
 pub const HANDLER: &str = "wrapped";
 /// Who makes the containers.
 const RUNC: &str = "/usr/sbin/runc";
-/// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it otherwise.
+/// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it
+/// otherwise.
 pub const ENTRIES: &str = "/run/kata-containers/shared/direct-volumes";
-/// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go runtime.
+/// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go
+/// runtime.
 pub const SANDBOXES: &str = "/run/vc/sbs";
 
-/// The first argument when it has started itself in a mount namespace of its own; the others are runc's.
+/// The first argument when it has started itself in a mount namespace of its own; the others are
+/// runc's.
 const INSIDE: &str = "inside";
-/// The first argument when it has started itself as the shim of a sandbox, whose id is the other one.
+/// The first argument when it has started itself as the shim of a sandbox, whose id is the other
+/// one.
 const SERVE: &str = "serve";
 
 /// Does what a command line says, which is one of runc's unless it has started itself.
 ///
 /// # Errors
-/// What could not be done; of a container that could not be made it is in runc's log too, from where it goes to the
-/// pod's events.
+/// What could not be done; of a container that could not be made it is in runc's log too, from
+/// where it goes to the pod's events.
 pub fn run(args: &[OsString]) -> anyhow::Result<ExitCode> {
     match args.split_first() {
         Some((first, [sandbox])) if first == SERVE => serve::run(sandbox),
@@ -62,7 +67,8 @@ fn told(
     done
 }
 
-/// Makes a container: with direct volumes in a mount namespace where they are mounted, which becomes the container's.
+/// Makes a container: with direct volumes in a mount namespace where they are mounted, which
+/// becomes the container's.
 fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
     let Some(create) = create else { return runc(args) };
     let container = Container::read(&create.bundle, Path::new(ENTRIES))?;

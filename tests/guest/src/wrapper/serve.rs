@@ -1,7 +1,8 @@
-//! The shim of a sandbox: Kata's Go runtime's socket and dialect, with the true numbers of the file system that the
-//! container has mounted, and a resize that grows it. It ends with the container.
+//! The shim of a sandbox: Kata's Go runtime's socket and dialect, with the true numbers of the file
+//! system that the container has mounted, and a resize that grows it. It ends with the container.
 //!
-//! It has nothing of the device open, and its namespace has it not mounted: what the container leaves is free at once.
+//! It has nothing of the device open, and its namespace has it not mounted: what the container
+//! leaves is free at once.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -128,9 +129,11 @@ async fn listen(socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until a process has ended. To be told of it takes unsafe code, so it is looked at again and again.
+/// Waits until a process has ended. To be told of it takes unsafe code, so it is looked at again
+/// and again.
 async fn ended(process: i32) {
-    // It may have ended before we came. Once open, it is of this process only, whoever has its id later.
+    // It may have ended before we came. Once open, it is of this process only, whoever has its id
+    // later.
     let Ok(mut status) = File::open(format!("/proc/{process}/stat")) else { return };
     let mut text = String::new();
     while status.rewind().is_ok() && status.read_to_string(&mut text).is_ok() {
@@ -210,8 +213,8 @@ impl Guest {
         })
     }
 
-    /// Makes the file system as large as its device, which only who has mounted it can: once more, in a namespace that ends with
-    /// it, since the container has no tools.
+    /// Makes the file system as large as its device, which only who has mounted it can: once more,
+    /// in a namespace that ends with it, since the container has no tools.
     async fn grow(&self, device: &str) -> anyhow::Result<()> {
         let volume = self.volume(device)?;
         let grow = match volume.fstype.as_str() {

@@ -1,7 +1,9 @@
-//! A bad network between two network namespaces: the cloud in one, the edge in the other, and between them a
-//! router of ours that delays, loses and reorders packets and has a rate, for TCP and UDP alike.
+//! A bad network between two network namespaces: the cloud in one, the edge in the other, and
+//! between them a router of ours that delays, loses and reorders packets and has a rate, for TCP
+//! and UDP alike.
 //!
-//! The kernels' real stacks run on both sides, so what is measured here is what a link over such a network does.
+//! The kernels' real stacks run on both sides, so what is measured here is what a link over such a
+//! network does.
 
 mod path;
 mod router;
@@ -39,7 +41,8 @@ impl Net {
         Self::uneven(shape, shape, seed).await
     }
 
-    /// A network for a test; none, and a line that says so, where this user or machine cannot have one.
+    /// A network for a test; none, and a line that says so, where this user or machine cannot have
+    /// one.
     ///
     /// # Errors
     /// The same, where `CI` is `true`: there no tier is to be skipped.

@@ -1,8 +1,9 @@
 //! One direction of a bad network: what becomes of each packet, and when it arrives.
 //!
-//! It does no I/O and reads no clock: packets and times in, packets out. Chance comes from a seed, so that two runs
-//! with the same packets lose the same ones. A packet waits in a queue that drops what does not fit, passes at
-//! the line's rate, may be lost on the line, and arrives after the delay; one that is reordered arrives later still.
+//! It does no I/O and reads no clock: packets and times in, packets out. Chance comes from a seed,
+//! so that two runs with the same packets lose the same ones. A packet waits in a queue that drops
+//! what does not fit, passes at the line's rate, may be lost on the line, and arrives after the
+//! delay; one that is reordered arrives later still.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,8 @@ pub struct Shape {
     pub loss: f64,
     /// Bits in a second; without one, a packet takes no time to pass and none waits.
     pub rate: Option<u32>,
-    /// The most bytes that wait for the line; what does not fit is dropped. No meaning without a rate.
+    /// The most bytes that wait for the line; what does not fit is dropped. No meaning without a
+    /// rate.
     pub queue: u32,
     /// How many of all packets arrive late, 0 to 1.
     pub reorder: f64,
@@ -29,7 +31,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// 100 ms there and back, with this rate in Mbit/s, and a queue of 100 ms but of 64 KiB at least.
+    /// 100 ms there and back, with this rate in Mbit/s, and a queue of 100 ms but of 64 KiB at
+    /// least.
     pub fn far(rate_mbit: u32, loss: f64) -> Self {
         let queue = (rate_mbit * 12_500).max(64 * 1024);
         Self {
@@ -138,13 +141,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Sends packets of 1,250 bytes, numbered, this far apart, and gives back what arrives and when.
-    fn sent(
-        shape: Shape,
-        seed: u64,
-        packets: u32,
-        apart: Duration,
-    ) -> (Vec<(u32, Duration)>, Counts) {
+    /// Sends packets of 1,250 bytes, numbered, this far apart, and gives back what arrives and
+    /// when.
+    fn sent(shape: Shape, seed: u64, packets: u32, apart: Duration) -> (Vec<(u32, Duration)>, Counts) {
         let begun = Instant::now();
         let mut path = Path::new(shape, seed);
         for n in 0..packets {

@@ -1,5 +1,6 @@
-//! A network namespace of our own. It has no name: it lives while the process that holds it does, and that one
-//! ends with us, however we end. So nothing is left behind, and nothing outside is touched.
+//! A network namespace of our own. It has no name: it lives while the process that holds it does,
+//! and that one ends with us, however we end. So nothing is left behind, and nothing outside is
+//! touched.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -74,7 +75,8 @@ impl Space {
         command
     }
 
-    /// A device with this address; all packets to `peer` come to us, and what we send arrives inside.
+    /// A device with this address; all packets to `peer` come to us, and what we send arrives
+    /// inside.
     pub(super) fn tun(&self, address: Ipv4Addr, peer: Ipv4Addr) -> anyhow::Result<Tun> {
         let runtime = tokio::runtime::Handle::current();
         self.within(move || {

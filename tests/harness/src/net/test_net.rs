@@ -20,8 +20,8 @@ fn socket(space: &Space, address: Ipv4Addr) -> UdpSocket {
     UdpSocket::from_std(bound).unwrap()
 }
 
-/// Sends numbered packets from the cloud to the edge, 1 ms apart, and gives back which arrived, in order, and how long each
-/// took.
+/// Sends numbered packets from the cloud to the edge, 1 ms apart, and gives back which arrived, in
+/// order, and how long each took.
 async fn sent(net: &Net, packets: u32) -> Vec<(u32, Duration)> {
     let (from, to) = (socket(&net.cloud, CLOUD), socket(&net.edge, EDGE));
     let at: SocketAddr = to.local_addr().unwrap();
@@ -67,7 +67,8 @@ async fn packets_are_delayed_lost_and_overtaken() {
 
 #[tokio::test]
 async fn a_line_has_a_rate() {
-    // 32 bytes a packet with its headers: 1 ms each at 256 kbit/s is what comes; the line passes half of it.
+    // 32 bytes a packet with its headers: 1 ms each at 256 kbit/s is what comes; the line passes
+    // half of it.
     let shape = Shape { rate: Some(128_000), queue: 320, ..Shape::default() };
     let Some(net) = Net::for_test(shape, 1).await.unwrap() else { return };
     let got = sent(&net, 400).await;

@@ -1,4 +1,5 @@
-//! One node and one volume that is handed over directly: staged, published to pods, found by guests.
+//! One node and one volume that is handed over directly: staged, published to pods, found by
+//! guests.
 
 use std::path::{Path, PathBuf};
 

@@ -230,7 +230,8 @@ async fn a_cloud_that_is_killed_while_it_gives_a_volume_gives_it_to_one() -> any
     contest.end_at(1).await
 }
 
-/// Kills csi-cloud as soon as it says that it gives the volume to the first node, and starts it again.
+/// Kills csi-cloud as soon as it says that it gives the volume to the first node, and starts it
+/// again.
 async fn killed_while_it_gives(contest: &mut Contest) -> anyhow::Result<()> {
     {
         let publishing = contest.publish(0);

@@ -1,5 +1,6 @@
-//! Who owns a volume, in any order of steps: what the cloud decides, with what nodes make of its answers, over links that
-//! lose what is on them and nodes that are killed. The two sides' rules are the real ones.
+//! Who owns a volume, in any order of steps: what the cloud decides, with what nodes make of its
+//! answers, over links that lose what is on them and nodes that are killed. The two sides' rules
+//! are the real ones.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
-//! Statistics and growth of direct volumes with the real programs and a real driver of block volumes; the guests are
-//! shims that answer as a runtime's do. They need root and loop devices: `make direct`.
+//! Statistics and growth of direct volumes with the real programs and a real driver of block
+//! volumes; the guests are shims that answer as a runtime's do. They need root and loop devices:
+//! `make direct`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

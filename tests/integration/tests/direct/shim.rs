@@ -1,5 +1,5 @@
-//! What a direct volume's runtime is asked, against shims that behave as the real ones do and worse: each case
-//! has the numbers, or the gRPC code, that the kubelet is told.
+//! What a direct volume's runtime is asked, against shims that behave as the real ones do and
+//! worse: each case has the numbers, or the gRPC code, that the kubelet is told.
 
 #![expect(clippy::unwrap_used, reason = "a test's own functions, which clippy takes for others")]
 

@@ -1,5 +1,5 @@
-//! Direct volumes with the real programs, a real driver of block volumes, and guests in mount namespaces of their own.
-//! Tests that stage need root and loop devices: `make direct`.
+//! Direct volumes with the real programs, a real driver of block volumes, and guests in mount
+//! namespaces of their own. Tests that stage need root and loop devices: `make direct`.
 
 use std::fs::File;
 use std::path::Path;
@@ -202,7 +202,8 @@ async fn given_to_one_pod_at_a_time(at: Handover) -> anyhow::Result<()> {
     at.end_at(&second).await
 }
 
-/// Kills csi-edge when a state is reached, with the call on it or just after it, and starts it again.
+/// Kills csi-edge when a state is reached, with the call on it or just after it, and starts it
+/// again.
 async fn killed_during(
     at: &mut Handover,
     call: impl AsyncFnOnce(&Handover) -> anyhow::Result<()>,

@@ -1,4 +1,5 @@
-//! Stopping either end: calls in flight are finished, no new ones are begun, nobody gets a final code.
+//! Stopping either end: calls in flight are finished, no new ones are begun, nobody gets a final
+//! code.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -160,7 +161,8 @@ async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_o
     Ok(())
 }
 
-/// Leads volumes through their lives, again and again, as a sidecar that tries again only what may be tried again.
+/// Leads volumes through their lives, again and again, as a sidecar that tries again only what may
+/// be tried again.
 struct Caller {
     front: String,
     stop: Arc<AtomicBool>,
@@ -194,7 +196,8 @@ impl Caller {
         Ok(lives)
     }
 
-    /// Calls until it is answered; a connection for each, since its other end may be another process by now.
+    /// Calls until it is answered; a connection for each, since its other end may be another
+    /// process by now.
     async fn call(&self, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
         let deadline = Instant::now() + START;
         loop {

@@ -1,5 +1,5 @@
-//! What callers see, and what the driver gets, when something breaks: never a final code while the outcome is
-//! not known, never a call that is dispatched twice or ended half way.
+//! What callers see, and what the driver gets, when something breaks: never a final code while the
+//! outcome is not known, never a call that is dispatched twice or ended half way.
 
 use std::time::Duration;
 
@@ -181,7 +181,8 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
         let (answer, stopped) = tokio::join!(call, stop);
         stopped?;
         let status = answer?.status();
-        // The outcome is not known: held until the deadline in case the node comes back, and then nothing final.
+        // The outcome is not known: held until the deadline in case the node comes back, and then
+        // nothing final.
         assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable), "{status}");
         assert!(begun.elapsed() < timeout + Duration::from_secs(1), "after {:?}", begun.elapsed());
 

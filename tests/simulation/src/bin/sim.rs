@@ -17,8 +17,8 @@ use simulation::trace::Trace;
 use simulation::{self, Outcome};
 use tokio::time::Instant;
 
-/// Runs the simulation: cloud, edges and drivers in one process, a network that breaks, and a model of
-/// Kubernetes' sidecars. Fails if a run breaks a promise, and prints the run.
+/// Runs the simulation: cloud, edges and drivers in one process, a network that breaks, and a model
+/// of Kubernetes' sidecars. Fails if a run breaks a promise, and prints the run.
 #[derive(Parser)]
 struct Args {
     /// How many seeds
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the report goes. csi-edge says on stdout that it has linked; a thousand runs of it would bury the
-/// report, so stdout itself leads nowhere from here on.
+/// Where the report goes. csi-edge says on stdout that it has linked; a thousand runs of it would
+/// bury the report, so stdout itself leads nowhere from here on.
 fn output() -> anyhow::Result<File> {
     let out = rustix::io::dup(std::io::stdout()).context("stdout cannot be kept")?;
     let nowhere =

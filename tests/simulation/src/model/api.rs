@@ -1,5 +1,5 @@
-//! What the model's Kubernetes remembers: claims, volumes, attachments, snapshots. It outlives the sidecars,
-//! as the API server does, and it alone says what may exist at the drivers.
+//! What the model's Kubernetes remembers: claims, volumes, attachments, snapshots. It outlives the
+//! sidecars, as the API server does, and it alone says what may exist at the drivers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,8 +18,9 @@ pub struct Claim {
     pub deleted: bool,
     /// An attempt was made whose outcome nobody has been told.
     pub open: bool,
-    /// It was deleted while `open`, and the provisioner that knew so is no more: Kubernetes itself has forgotten
-    /// it, whatever we do (facts, E8). The only volume without an owner that may exist.
+    /// It was deleted while `open`, and the provisioner that knew so is no more: Kubernetes itself
+    /// has forgotten it, whatever we do (facts, E8). The only volume without an owner that may
+    /// exist.
     pub forgotten: bool,
     /// The provisioner will not do anything for it any more.
     pub settled: bool,

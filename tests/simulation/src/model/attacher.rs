@@ -1,4 +1,5 @@
-//! external-attacher: publishes until it is told OK, unpublishes until it is told OK. No code is final for it.
+//! external-attacher: publishes until it is told OK, unpublishes until it is told OK. No code is
+//! final for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +57,8 @@ impl Sidecar {
         self.failed(at, reply.text).await
     }
 
-    /// The error goes into the status; if that changes it, the change is an event, and the next attempt is at
-    /// once (facts, E9).
+    /// The error goes into the status; if that changes it, the change is an event, and the next
+    /// attempt is at once (facts, E9).
     async fn failed(&self, at: usize, error: String) -> Next {
         if self.world.api.attachment(at).error == error {
             return Next::Retry;

@@ -1,5 +1,5 @@
-//! A model sidecar's connection to the cloud's socket: deadlines as grpc-go keeps them, and the exit of the
-//! sidecar when it finds its connection lost.
+//! A model sidecar's connection to the cloud's socket: deadlines as grpc-go keeps them, and the
+//! exit of the sidecar when it finds its connection lost.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,7 +203,8 @@ impl Client {
 }
 
 const DAY: Duration = Duration::from_secs(100_000);
-/// A shared driver's create goes to no other node before its deadline: a run is over sooner than a day.
+/// A shared driver's create goes to no other node before its deadline: a run is over sooner than a
+/// day.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()> {

@@ -1,7 +1,8 @@
 //! Who lists all volumes page by page while they come and go, as external-attacher's reconciler and
 //! external-health-monitor do, and compares each whole list with what Kubernetes knows.
 //!
-//! It goes on with the next page over failures, changes of links and restarts of the cloud: the token must hold.
+//! It goes on with the next page over failures, changes of links and restarts of the cloud: the
+//! token must hold.
 
 use std::collections::BTreeSet;
 
@@ -155,8 +156,8 @@ fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> 
     wrong
 }
 
-/// CSI: "a list of all node IDs to which the volume is currently published". The reconciler attaches again what
-/// is not in it, so it must be right where nothing changes.
+/// CSI: "a list of all node IDs to which the volume is currently published". The reconciler
+/// attaches again what is not in it, so it must be right where nothing changes.
 fn published(id: &str, entry: &Entry, (now, then): (&Seen, &Seen)) -> Option<String> {
     let versions = |of: &[Attachment]| of.iter().map(|of| of.version).collect::<Vec<_>>();
     let at_rest = |of: &Attachment| of.gone || (of.attached && !of.deleting);

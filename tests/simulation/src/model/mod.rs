@@ -1,8 +1,8 @@
-//! A model of Kubernetes' own CSI sidecars, after their sources: what each calls, when it calls again, which
-//! codes it takes for final, what it forgets when it exits.
+//! A model of Kubernetes' own CSI sidecars, after their sources: what each calls, when it calls
+//! again, which codes it takes for final, what it forgets when it exits.
 //!
-//! They are processes: each has a connection of its own, exits at the first call that finds it lost, and is
-//! started again with nothing in memory. What they share is the API server ([`api`]).
+//! They are processes: each has a connection of its own, exits at the first call that finds it
+//! lost, and is started again with nothing in memory. What they share is the API server ([`api`]).
 
 pub mod api;
 mod attacher;
@@ -60,7 +60,8 @@ impl Kind {
 /// Where claims want their volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// At the node that the scheduler selected, and nowhere else: external-provisioner's `--strict-topology`.
+    /// At the node that the scheduler selected, and nowhere else: external-provisioner's
+    /// `--strict-topology`.
     Strict,
     /// There, or else at any other node.
     Preferred,

@@ -26,8 +26,8 @@ pub(super) enum Next {
     Slow,
 }
 
-/// Takes steps until there will be nothing to do any more, each when it is its turn. `version` tells of which
-/// object that is.
+/// Takes steps until there will be nothing to do any more, each when it is its turn. `version`
+/// tells of which object that is.
 pub(super) async fn keep<F: Future<Output = Next>>(
     world: &World,
     step: impl Fn() -> F,

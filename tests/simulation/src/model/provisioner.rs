@@ -1,8 +1,8 @@
 //! external-provisioner: volumes for claims, and their end.
 //!
-//! After an answer that leaves the outcome open it repeats the call with the same topology, even if the claim
-//! is deleted (`claimsInProgress`); after a final one it does not, whatever earlier attempts may have done. That
-//! memory is gone when the process is.
+//! After an answer that leaves the outcome open it repeats the call with the same topology, even if
+//! the claim is deleted (`claimsInProgress`); after a final one it does not, whatever earlier
+//! attempts may have done. That memory is gone when the process is.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

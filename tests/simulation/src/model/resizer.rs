@@ -1,5 +1,5 @@
-//! external-resizer: expands until the size is there. It asks for the capabilities before each attempt; some
-//! codes park the claim.
+//! external-resizer: expands until the size is there. It asks for the capabilities before each
+//! attempt; some codes park the claim.
 
 use std::sync::Arc;
 

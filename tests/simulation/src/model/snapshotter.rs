@@ -1,5 +1,5 @@
-//! external-snapshotter: creates until the snapshot is ready, deletes until it is told OK. That an outcome is
-//! open stands in an annotation of the API object, so that it survives the process.
+//! external-snapshotter: creates until the snapshot is ready, deletes until it is told OK. That an
+//! outcome is open stands in an annotation of the API object, so that it survives the process.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What operators see and change: the commands against a csi-cloud that runs, as tables and as JSON.
+//! What operators see and change: the commands against a csi-cloud that runs, as tables and as
+//! JSON.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,4 +1,5 @@
-//! A driver without topology of its own has ours at its node's front, so that the kubelet there publishes it.
+//! A driver without topology of its own has ours at its node's front, so that the kubelet there
+//! publishes it.
 
 use std::path::Path;
 
@@ -73,7 +74,8 @@ impl Site {
         RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await?.call(path, request).await
     }
 
-    /// The segments that the node's front tells of, and whether it says that volumes are not accessible everywhere.
+    /// The segments that the node's front tells of, and whether it says that volumes are not
+    /// accessible everywhere.
     async fn shown(&self) -> anyhow::Result<(Vec<(String, String)>, bool)> {
         let info = self.ask(INFO, &[]).await?;
         let info =

@@ -1,4 +1,5 @@
-//! The sidecars' connections and calls outlive the csi-cloud that serves them: `csi-cloud front` holds both.
+//! The sidecars' connections and calls outlive the csi-cloud that serves them: `csi-cloud front`
+//! holds both.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -419,11 +420,10 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
     world.stop().await
 }
 
-/// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client before the server has
-/// looked at its certificate.
-async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
-    let (upstream, connection) =
-        upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
+/// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client
+/// before the server has looked at its certificate.
+async fn ask_at(place: &Place, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
+    let (upstream, connection) = upstream::connect(holder::dial(place, Some(&credentials)).await?).await?;
     let tasks = Tasks::default();
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
@@ -479,7 +479,8 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
     world.stop().await
 }
 
-/// Prints what the hop costs and what the holder takes: `cargo test -p tests --test holder -- --ignored --nocapture`.
+/// Prints what the hop costs and what the holder takes: `cargo test -p tests --test holder --
+/// --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn what_the_hop_costs() -> anyhow::Result<()> {

@@ -1,5 +1,6 @@
-//! What csi-cloud does in Kubernetes, against a real API server over a real etcd, with no more rights than the table at
-//! the top of `cloud/src/kube` gives. Without the two programs the tier is skipped, which it may not be in CI.
+//! What csi-cloud does in Kubernetes, against a real API server over a real etcd, with no more
+//! rights than the table at the top of `cloud/src/kube` gives. Without the two programs the tier is
+//! skipped, which it may not be in CI.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -263,7 +264,8 @@ impl Site {
         .await
     }
 
-    /// Waits until the driver is, or is not, published at a node: entry, labels and id, all or nothing.
+    /// Waits until the driver is, or is not, published at a node: entry, labels and id, all or
+    /// nothing.
     async fn published(&self, node: &str, expected: bool) -> anyhow::Result<()> {
         let (csinodes, nodes) = (self.plane.all::<CSINode>(), self.plane.all::<Node>());
         until(&format!("{node} published: {expected}"), || async {
@@ -369,7 +371,8 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     let csinode = site.plane.all::<CSINode>().get(NODE).await?;
     let owner = csinode.metadata.owner_references.unwrap_or_default();
     assert_eq!(owner.iter().map(|owner| owner.kind.as_str()).collect::<Vec<_>>(), ["Node"]);
-    // A segment that says something else than the node's label: nothing is published, and somebody is told.
+    // A segment that says something else than the node's label: nothing is published, and somebody
+    // is told.
     let event = site.plane.event("LabelCollision", "n3").await?;
     assert!(event.note.is_some_and(|note| note.contains("elsewhere")));
     assert!(site.plane.all::<CSINode>().get_opt("n3").await?.is_none());

@@ -1,4 +1,5 @@
-//! What an edge, or whoever dials, may take of the cloud. Each test ends with a good edge that is untouched.
+//! What an edge, or whoever dials, may take of the cloud. Each test ends with a good edge that is
+//! untouched.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ async fn closed(mut connection: impl AsyncReadExt + Unpin) -> anyhow::Result<()>
 async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     let worlds = [World::new(TRANSPORTS[0]).await?, World::new(TRANSPORTS[1]).await?];
     let begun = Instant::now();
-    // After TCP; after TLS; in the middle of the upgrade, which is a byte at a time; and after all of it.
+    // After TCP; after TLS; in the middle of the upgrade, which is a byte at a time; and after all
+    // of it.
     let tcp = TcpStream::connect(addr(&worlds[0])?).await?;
     let after_tls = tls(&worlds[0]).await?;
     let slow = tls(&worlds[0]).await?;

@@ -155,7 +155,8 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
         let answer = front.call(&controller("GetCapacity"), &asks("n2")).await?;
         assert_eq!(answer.code(), Code::Ok, "n2 is still n2's: {}", answer.status());
         assert_eq!(other.calls_of("GetCapacity").len(), 1);
-        // n1's older link is gone, since the liar is n1; its edge dials again and is the newer one then.
+        // n1's older link is gone, since the liar is n1; its edge dials again and is the newer one
+        // then.
         until("the edge of n1 is back", || async {
             let answer = front.call(&controller("GetCapacity"), &asks("n1")).await?;
             anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());

@@ -166,7 +166,8 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
         });
         assert_eq!(nodes.call("CreateVolume", &restore).await?.code(), Code::Ok);
         assert_eq!(nodes.who_got("CreateVolume"), [home]);
-        // Even if the scheduler, which knows nothing of snapshots, wants it elsewhere: a driver would refuse that.
+        // Even if the scheduler, which knows nothing of snapshots, wants it elsewhere: a driver
+        // would refuse that.
         let elsewhere = NODES.into_iter().find(|node| *node != home).context("one node only")?;
         let mut late = create_at(&format!("l-{name}"), &[elsewhere])?;
         late.volume_content_source = restore.volume_content_source;
@@ -254,8 +255,8 @@ async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
     nodes.stop().await
 }
 
-/// A driver answers OK when it is told to delete what it does not have, so one node's word is not enough.
-/// The suite asks so, and a single node's driver would say so.
+/// A driver answers OK when it is told to delete what it does not have, so one node's word is not
+/// enough. The suite asks so, and a single node's driver would say so.
 #[tokio::test]
 async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known()
 -> anyhow::Result<()> {
@@ -326,8 +327,8 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
     nodes.stop().await
 }
 
-/// external-provisioner gives the claim back to the scheduler, which may choose another node; so it must be certain
-/// that nothing was ever sent.
+/// external-provisioner gives the claim back to the scheduler, which may choose another node; so it
+/// must be certain that nothing was ever sent.
 #[tokio::test]
 async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> {
     let mut nodes = Nodes::with("reschedule = true", &[]).await?;

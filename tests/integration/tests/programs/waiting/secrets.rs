@@ -1,5 +1,5 @@
-//! A secret is passed on and nothing else: marked ones go through every RPC at both fronts, and are looked for in
-//! everything that the programs write, keep and show.
+//! A secret is passed on and nothing else: marked ones go through every RPC at both fronts, and are
+//! looked for in everything that the programs write, keep and show.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -42,7 +42,8 @@ impl Spec {
     fn read() -> anyhow::Result<Self> {
         let mut compiler = Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/csi/v1")])?;
         let compiled = compiler.include_imports(true).open_file("csi.proto")?;
-        // Read again with the file's own extensions at hand: only so are its options more than unknown fields.
+        // Read again with the file's own extensions at hand: only so are its options more than
+        // unknown fields.
         let pool = DescriptorPool::decode(compiled.encode_file_descriptor_set().as_slice())?;
         let secret = pool.get_extension_by_name("csi.v1.csi_secret").context("no csi_secret")?;
         Ok(Self { pool, secret })
@@ -119,7 +120,8 @@ impl Filling<'_> {
     }
 }
 
-/// Sends a request to a front: as it is, broken off, and while the driver does wrong. All of that may be logged.
+/// Sends a request to a front: as it is, broken off, and while the driver does wrong. All of that
+/// may be logged.
 async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> anyhow::Result<()> {
     let method = path.rsplit('/').next().unwrap_or_default();
     front.call(path, request).await?;
@@ -128,7 +130,8 @@ async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> a
         front.call(path, request).await?;
     }
     world.driver.clear_faults();
-    // A message that ends in the middle of its last field, and a frame that ends in the middle of its message.
+    // A message that ends in the middle of its last field, and a frame that ends in the middle of
+    // its message.
     front.call(path, request.get(..request.len().saturating_sub(1)).unwrap_or_default()).await?;
     let frame = proto::csi::frame::frame(request);
     front.send(path, frame.slice(..frame.len() - 1), &[]).await?;

@@ -1,5 +1,5 @@
-//! Several ways to the cloud: the next when one fails or swallows what is sent, the preferred one again when it
-//! works, and a link that lives on while the edge's address changes.
+//! Several ways to the cloud: the next when one fails or swallows what is sent, the preferred one
+//! again when it works, and a link that lives on while the edge's address changes.
 
 use std::path::Path;
 use std::time::Duration;
