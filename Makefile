@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale tools stand stand-down e2e
+.PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,9 @@ badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release b
 scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
 	$(call RELEASE,bench)
 	target/measure/bench scale $(if $(LINKS),--links $(LINKS))
+
+hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
+	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture holder::
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2

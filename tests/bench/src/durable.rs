@@ -47,8 +47,9 @@ pub async fn measure(rounds: usize, time: Duration, dir: &Path) -> anyhow::Resul
     let dir = tempfile::tempdir_in(dir)?;
     let file = std::path::absolute(dir.path().join("durable.redb"))?;
     let ways = [Way::new("memory:").await?, Way::new(&format!("file:{}", file.display())).await?];
-    let (mut rates, mut latencies, mut errors) =
-        ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()], 0);
+    let mut rates = [Vec::new(), Vec::new()];
+    let mut latencies = [Vec::new(), Vec::new()];
+    let mut errors = 0;
     for _ in 0..rounds {
         for (at, way) in ways.iter().enumerate() {
             let seen = load::run(&way.channel, NODE, CALLERS, time, Life::Made).await?;

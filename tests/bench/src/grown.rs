@@ -79,11 +79,10 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
             accessible_topology: Some(csi::Topology { segments: segments(number).into() }),
             ..Default::default()
         };
-        let (info, place) =
-            (Some(info.encode_to_vec().into()), segments(number).map(Arc::new).into());
-        let at =
-            NodeDriver { answers: alike.clone(), info, segments: place, listed: SINCE, gone: None };
-        changes.push(Change::NodeDriver(driver.clone(), node(number)?, Some(at)));
+        let info = Some(info.encode_to_vec().into());
+        let place = segments(number).map(Arc::new).into();
+        let at = At { alike: alike.clone(), info, place, listed: SINCE, gone: None };
+        changes.push(Change::At(driver.clone(), node(number)?, Some(at)));
         flush(&mut file, &mut changes, BATCH)?;
     }
     for number in 0..size.homes {
@@ -104,7 +103,8 @@ fn flush(file: &mut File, changes: &mut Vec<Change>, least: usize) -> anyhow::Re
 }
 
 fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Change; 2]> {
-    let (id, name) = (volume_id(number), name(number));
+    let id = volume_id(number);
+    let name = name(number);
     let volume = csi::Volume {
         volume_id: id.clone(),
         capacity_bytes: 1 << 30,

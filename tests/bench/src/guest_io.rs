@@ -62,13 +62,15 @@ pub async fn measure(rounds: usize, time: Duration, kernel: &Path) -> anyhow::Re
             .await?
     };
     scene.stage(&ordinary).await?;
-    let (direct, shared) = (scene.target("direct")?, scene.target("ordinary")?);
+    let direct = scene.target("direct")?;
+    let shared = scene.target("ordinary")?;
     scene.publish(&ordinary, &shared).await?;
 
     let (mut daemon, more) = share(&scene, &shared).await?;
     let machine = Machine::start(&ground, scene.stand.dir(), &more).await?;
     let sandbox = Sandbox::with(machine, &scene, Runtime::Go, &direct).await?;
-    let (source, kind) = ("shared".to_owned(), "virtiofs".to_owned());
+    let source = "shared".to_owned();
+    let kind = "virtiofs".to_owned();
     let mounting = Ask::Mount { source, kind, options: Vec::new(), at: SHARED.into() };
     let _: Value = sandbox.ask(&mounting).await?;
     let mut figures = Vec::new();
@@ -118,7 +120,8 @@ async fn compared(
     rounds: usize,
     time: Duration,
 ) -> anyhow::Result<[Figure; 3]> {
-    let (files, ms) = (what == What::Files, u64::try_from(time.as_millis())?);
+    let files = what == What::Files;
+    let ms = u64::try_from(time.as_millis())?;
     let mut seen = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         for (at, way) in [AT, SHARED].into_iter().enumerate() {
@@ -132,9 +135,9 @@ async fn compared(
             seen[at].push(if files { per_s } else { bytes_per_s / MIB });
         }
     }
-    let ratio =
-        median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
-    let ([direct, shared], unit) = (seen.map(median), if files { "/s" } else { "MiB/s" });
+    let ratio = median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
+    let [direct, shared] = seen.map(median);
+    let unit = if files { "/s" } else { "MiB/s" };
     Ok([
         Figure::new(format!("{name}: direct"), direct, unit),
         Figure::new(format!("{name}: shared"), shared, unit),

@@ -82,7 +82,8 @@ async fn decisions(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
     let linked: anyhow::Result<HashMap<_, _>> =
         linked.map(|number| Ok((grown::node(number)?, Arc::new(())))).collect();
     let links = Mutex::new(linked?);
-    let (mut all, mut random) = (Vec::new(), StdRng::seed_from_u64(1));
+    let mut all = Vec::new();
+    let mut random = StdRng::seed_from_u64(1);
     for calls in kinds(size, &mut random)? {
         let mut took = decided(&calls, &store, &driver, &links)?;
         if calls.counts {
@@ -204,7 +205,8 @@ fn again(number: usize) -> csi::CreateVolumeRequest {
 }
 
 fn publish(number: usize) -> csi::ControllerPublishVolumeRequest {
-    let (volume_id, node_id) = (grown::volume_id(number), "edge".to_owned());
+    let volume_id = grown::volume_id(number);
+    let node_id = "edge".to_owned();
     csi::ControllerPublishVolumeRequest { volume_id, node_id, ..Default::default() }
 }
 
@@ -213,7 +215,8 @@ fn delete(volume_id: String) -> csi::DeleteVolumeRequest {
 }
 
 fn snapshot(number: usize) -> csi::CreateSnapshotRequest {
-    let (source_volume_id, name) = (grown::volume_id(number), format!("snapshot-{number}"));
+    let source_volume_id = grown::volume_id(number);
+    let name = format!("snapshot-{number}");
     csi::CreateSnapshotRequest { source_volume_id, name, ..Default::default() }
 }
 
@@ -263,7 +266,8 @@ async fn programs(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
 /// How long each page took.
 async fn pages(front: &str, size: Size) -> anyhow::Result<Vec<Duration>> {
     let mut client = ControllerClient::new(channel(front).await?);
-    let (mut took, mut starting_token) = (Vec::new(), String::new());
+    let mut took = Vec::new();
+    let mut starting_token = String::new();
     for _ in 0..PAGES.min(size.homes / ENTRIES as usize) {
         let begun = Instant::now();
         let request = csi::ListVolumesRequest { max_entries: ENTRIES, starting_token };

@@ -228,10 +228,9 @@ impl Pair {
     /// # Errors
     /// It fails.
     pub async fn direct(&self, node: usize, command: &[&str]) -> anyhow::Result<String> {
-        let (state, entries) =
-            (self.of(node, "state"), self.of(node, "entries").display().to_string());
-        let at =
-            ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
+        let state = self.of(node, "state");
+        let entries = self.of(node, "entries").display().to_string();
+        let at = ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
         let at: Vec<_> = at.iter().map(String::as_str).collect();
         self.stand.run("csi-edge", &[&["direct"], command, &at].concat()).await
     }
@@ -344,7 +343,8 @@ impl Pair {
     /// # Errors
     /// The call's.
     pub async fn unpublish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
-        let (volume_id, target_path) = (volume.id.clone(), self.target(node, pod)?);
+        let volume_id = volume.id.clone();
+        let target_path = self.target(node, pod)?;
         let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
         self.node(node).await?.node_unpublish_volume(request).await?;
         Ok(())
@@ -356,8 +356,8 @@ impl Pair {
     /// The first call's that fails.
     pub async fn end(&self, volume: &Volume) -> anyhow::Result<()> {
         for node in [0, 1] {
-            let (volume_id, staging_target_path) =
-                (volume.id.clone(), staging(&self.stand, volume)?);
+            let volume_id = volume.id.clone();
+            let staging_target_path = staging(&self.stand, volume)?;
             let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
             self.node(node).await?.node_unstage_volume(request).await?;
         }
@@ -379,8 +379,9 @@ impl Pair {
 
 fn say_scope(stand: &Stand, scope: &str) -> anyhow::Result<()> {
     let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
-    let (config, replace) = (stand.at("cloud.toml"), proto::host::publish::Existing::Replace);
-    Ok(proto::host::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
+    let config = stand.at("cloud.toml");
+    let replace = proto::publish::Existing::Replace;
+    Ok(proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
 }
 
 async fn cloud(stand: &Stand, url: &str) -> anyhow::Result<Cloud> {

@@ -158,7 +158,8 @@ impl Scene {
     /// # Errors
     /// It does not link; the error holds its log.
     pub async fn start_edge(&mut self) -> anyhow::Result<()> {
-        let (socket, state) = (self.stand.at("driver.sock"), self.stand.at("edge-state"));
+        let socket = self.stand.at("driver.sock");
+        let state = self.stand.at("edge-state");
         let root = self.root().display().to_string();
         let url = self.cloud.urls.first().context("no listener")?.clone();
         let sandboxes = self.sandboxes().display().to_string();
@@ -310,7 +311,8 @@ impl Scene {
     /// # Errors
     /// The call's.
     pub async fn unpublish(&self, volume: &Volume, target: &Path) -> anyhow::Result<()> {
-        let (volume_id, target_path) = (volume.id.clone(), target.display().to_string());
+        let volume_id = volume.id.clone();
+        let target_path = target.display().to_string();
         let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
         self.node().await?.node_unpublish_volume(request).await?;
         Ok(())
@@ -378,12 +380,13 @@ impl Scene {
     /// # Errors
     /// The first call's that fails.
     pub async fn delete(&self, volume: &Volume) -> anyhow::Result<()> {
-        let (volume_id, staging_target_path) = (volume.id.clone(), staging(&self.stand, volume)?);
+        let volume_id = volume.id.clone();
+        let staging_target_path = staging(&self.stand, volume)?;
         let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };
         self.node().await?.node_unstage_volume(request).await?;
-        let (volume_id, node_id) = (volume.id.clone(), NODE.to_owned());
-        let request =
-            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let volume_id = volume.id.clone();
+        let node_id = NODE.to_owned();
+        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.controller().await?.controller_unpublish_volume(request).await?;
         let volume_id = volume.id.clone();
         let request = csi::DeleteVolumeRequest { volume_id, ..Default::default() };

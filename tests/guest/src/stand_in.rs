@@ -88,7 +88,8 @@ fn mounted(args: &Args, info: &Info) -> anyhow::Result<()> {
 
 fn obey(files: &Path, line: &str) -> anyhow::Result<String> {
     let mut words = line.splitn(3, ' ');
-    let (what, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let what = words.next().unwrap_or_default();
+    let name = words.next().unwrap_or_default();
     let path = files.join(name);
     match what {
         "write" => {

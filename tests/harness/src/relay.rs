@@ -42,9 +42,10 @@ impl Relay {
     /// # Errors
     /// No port can be had, or the URL has no address in it.
     pub async fn to(url: &str) -> anyhow::Result<Self> {
-        let (scheme, target) =
-            url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
-        let (target, state, tasks) = (target.parse()?, watch::Sender::default(), Tasks::default());
+        let (scheme, target) = url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
+        let target = target.parse()?;
+        let state = watch::Sender::default();
+        let tasks = Tasks::default();
         let addr = match scheme {
             "quic" => datagrams(target, state.subscribe(), &tasks).await?,
             _ => connections(target, state.subscribe(), &tasks).await?,
@@ -90,7 +91,8 @@ async fn connections(
     tasks: &Tasks,
 ) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let (addr, inner) = (listener.local_addr()?, tasks.clone());
+    let addr = listener.local_addr()?;
+    let inner = tasks.clone();
     tasks.spawn_until_stop("relay", async move {
         while let Ok((near, _)) = listener.accept().await {
             if states.borrow().mode != Mode::Cut {
@@ -104,9 +106,10 @@ async fn connections(
 async fn relayed(near: TcpStream, target: SocketAddr, mut states: States) {
     let Ok(far) = TcpStream::connect(target).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
-    let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-    let (up, down) =
-        (copy(near_in, far_out, states.clone()), copy(far_in, near_out, states.clone()));
+    let (near_in, near_out) = near.into_split();
+    let (far_in, far_out) = far.into_split();
+    let up = copy(near_in, far_out, states.clone());
+    let down = copy(far_in, near_out, states.clone());
     let copied = async { tokio::join!(up, down) };
     tokio::select! {
         _ = copied => {}
@@ -132,9 +135,11 @@ async fn datagrams(
     tasks: &Tasks,
 ) -> anyhow::Result<SocketAddr> {
     let near = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
-    let (addr, inner) = (near.local_addr()?, tasks.clone());
+    let addr = near.local_addr()?;
+    let inner = tasks.clone();
     tasks.spawn_until_stop("relay", async move {
-        let (mut peers, mut buffer) = (HashMap::new(), vec![0; 65_536]);
+        let mut peers = HashMap::new();
+        let mut buffer = vec![0; 65_536];
         loop {
             // An ICMP error of an earlier datagram says nothing about this one.
             let Ok((length, from)) = near.recv_from(&mut buffer).await else { continue };
@@ -165,14 +170,9 @@ async fn outward(target: SocketAddr) -> std::io::Result<Arc<UdpSocket>> {
 }
 
 /// Copies what comes back, until the port is another one.
-async fn answers(
-    near: Arc<UdpSocket>,
-    far: Arc<UdpSocket>,
-    to: SocketAddr,
-    states: States,
-    port: u32,
-) {
-    let (mut buffer, mut moves) = (vec![0; 65_536], states.clone());
+async fn answers(near: Arc<UdpSocket>, far: Arc<UdpSocket>, to: SocketAddr, states: States, port: u32) {
+    let mut buffer = vec![0; 65_536];
+    let mut moves = states.clone();
     loop {
         let received = tokio::select! {
             received = far.recv(&mut buffer) => received,
@@ -195,7 +195,8 @@ mod tests {
         let relay = Relay::to(&format!("quic://{}", cloud.local_addr()?)).await?;
         let edge = UdpSocket::bind("127.0.0.1:0").await?;
         edge.connect(relay.url().trim_start_matches("quic://")).await?;
-        let (mut ports, mut bytes) = (std::collections::HashSet::new(), [0; 8]);
+        let mut ports = std::collections::HashSet::new();
+        let mut bytes = [0; 8];
         for _ in 0..3 {
             edge.send(b"call").await?;
             let (_, from) = cloud.recv_from(&mut bytes).await?;

@@ -224,7 +224,8 @@ async fn flap(fleet: Arc<Fleet>, node: usize, number: u64) {
 fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
     let node = dice.below(nodes);
     let way = dice.pick(&[Way::Up, Way::Down]);
-    let (short, long) = (dice.time(100, 20_000), dice.time(100, 60_000));
+    let short = dice.time(100, 20_000);
+    let long = dice.time(100, 60_000);
     let stall = Mishap::Stall(dice.time(100, 30_000));
     match kind {
         0 => Event::Suffer(
@@ -261,7 +262,8 @@ fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
 
 /// Some fault that a driver may have without lying to Kubernetes.
 fn fault(method: &str, dice: &mut Dice) -> Fault {
-    let (short, long) = (dice.time(1, 2_000), dice.time(1_000, 90_000));
+    let short = dice.time(1, 2_000);
+    let long = dice.time(1_000, 90_000);
     let open = dice.pick(&OPEN);
     let code = dice.pick(&FINAL);
     match dice.below(8) {

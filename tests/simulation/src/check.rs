@@ -259,7 +259,8 @@ fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
         let killed =
             world.fleet.driver_ends().iter().any(|(node, at)| *node == run.node && *at == ended);
         if !with_connection && !killed {
-            let (method, at) = (run.received.method().to_owned(), world.trace.at(ended));
+            let method = run.received.method().to_owned();
+            let at = world.trace.at(ended);
             wrong.push(format!("a run of {method} at {} was given up at {at}", name(run.node)));
         }
     }

@@ -26,10 +26,9 @@ pub(super) async fn watch(world: World) {
         {
             let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);
             if seen.elapsed() < grace {
-                let (away, elected) = (seen.elapsed(), &now.elected);
-                world
-                    .found
-                    .add([format!("{elected:?} was elected when {node} was away for {away:?}")]);
+                let away = seen.elapsed();
+                let elected = &now.elected;
+                world.found.add([format!("{elected:?} was elected when {node} was away for {away:?}")]);
             }
         }
         linked.extend(now.linked.iter().map(|node| (node.clone(), Instant::now())));

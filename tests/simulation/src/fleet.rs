@@ -220,12 +220,14 @@ impl Fleet {
         let front = Arc::new(front);
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
-        let (tasks, taking) = (process.tasks.clone(), links.clone());
+        let tasks = process.tasks.clone();
+        let taking = links.clone();
         let door = move |io| {
             if taking.is_drained() {
                 return;
             }
-            let (acceptor, links) = (acceptor.clone(), taking.clone());
+            let acceptor = acceptor.clone();
+            let links = taking.clone();
             tasks.spawn("link", async move {
                 if let Ok(Some((node, link))) = acceptor.accept(io).await {
                     link_task::run(&links, node, link.into(), None).await;
@@ -234,7 +236,8 @@ impl Fleet {
         };
         self.net.open(Arc::new(door), process.end.clone());
         self.trace.say("the cloud starts");
-        let (since, fronts) = (Instant::now(), Tasks::default());
+        let since = Instant::now();
+        let fronts = Tasks::default();
         state.cloud = Some(CloudRun { process, since, fronts, links, front, store });
         Ok(())
     }
@@ -247,7 +250,8 @@ impl Fleet {
     /// Draws that the next cloud dies of a commit, and starts it again some time after that.
     fn crash(self: &Arc<Self>, dice: &mut Dice) -> Crash {
         let (told, happens) = tokio::sync::oneshot::channel();
-        let (fleet, down) = (self.clone(), dice.time(100, 5_000));
+        let fleet = self.clone();
+        let down = dice.time(100, 5_000);
         self.tasks.spawn_until_stop("crash", async move {
             // A cloud that ends otherwise takes its crash with it.
             let Ok(how) = happens.await else { return };
@@ -346,7 +350,8 @@ impl Fleet {
         let CloudRun { process, front, fronts, .. } =
             state.cloud.as_ref().ok_or(io::ErrorKind::ConnectionRefused)?;
         let (near, far, _) = wire(&Plan::default(), [caller, process.end.clone()], &self.tasks);
-        let (front, stop) = (front.clone(), fronts.clone());
+        let front = front.clone();
+        let stop = fronts.clone();
         fronts.spawn("front connection", async move {
             let served =
                 serve::serve(far, move |request| front.clone().answer(request), stop.stopped());
@@ -377,7 +382,8 @@ impl Fleet {
             return Ok(());
         }
         let name: NodeName = NODES.get(node).copied().unwrap_or_default().parse()?;
-        let (process, doors) = (Process::default(), Tasks::default());
+        let process = Process::default();
+        let doors = Tasks::default();
         let sockets = [(driver_name()?, "csi.sock".into())].into();
         let drivers = Arc::new(Drivers::new(sockets, self.to_driver(node, process.end.clone())));
         let calls = Arc::new(Calls::new(drivers.all(), process.tasks.clone()));
@@ -467,7 +473,8 @@ impl Fleet {
     fn to_driver(self: &Arc<Self>, node: usize, edge: CancellationToken) -> Connect {
         let fleet = self.clone();
         Arc::new(move |_| {
-            let (fleet, edge) = (fleet.clone(), edge.clone());
+            let fleet = fleet.clone();
+            let edge = edge.clone();
             Box::pin(async move {
                 let state = fleet.lock();
                 let running = state.drivers.get(&node).filter(|_| !edge.is_cancelled());

@@ -15,7 +15,8 @@ pub const BEFORE: &str = "before-";
 /// Starts the lives of so many claims.
 pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
     for n in 0..claims {
-        let (world, dice) = (world.clone(), Dice::new(world.seed, &format!("life {n}")));
+        let dice = Dice::new(world.seed, &format!("life {n}"));
+        let world = world.clone();
         tasks.spawn_until_stop("life", live(world, n, dice));
     }
 }
@@ -24,7 +25,8 @@ pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
 pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
     let nodes = world.fleet.drivers.len();
     for n in 0..dice.between(1, 4) {
-        let (node, name) = (dice.below(nodes), format!("{BEFORE}{n}"));
+        let node = dice.below(nodes);
+        let name = format!("{BEFORE}{n}");
         let Some(driver) = world.fleet.drivers.get(node) else { continue };
         let made = driver.hold(name.clone(), GIB);
         world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
@@ -35,7 +37,8 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
             objects.claims.push(claim);
             objects.claims.len() - 1
         });
-        let (world, mut dice) = (world.clone(), Dice::new(world.seed, &format!("before {n}")));
+        let mut dice = Dice::new(world.seed, &format!("before {n}"));
+        let world = world.clone();
         tasks.spawn_until_stop("life", async move {
             // A delete of what nobody knows is OK when all nodes that were ever there say so; so
             // they must have been.

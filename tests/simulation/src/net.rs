@@ -76,7 +76,8 @@ impl Net {
     pub fn way(&self, node: usize, owner: CancellationToken) -> Connect {
         let net = self.clone();
         Arc::new(move |at| {
-            let (net, owner) = (net.clone(), owner.clone());
+            let net = net.clone();
+            let owner = owner.clone();
             Box::pin(async move { net.connect(node, &at, owner).await })
         })
     }

@@ -110,7 +110,8 @@ async fn lossy(
 ) -> anyhow::Result<[Row; 3]> {
     let loss = args.loss;
     let world = world(scheme, Shape::far(rate, loss), args.seed).await?;
-    let (front, bulk) = (world.front().await?, world.front().await?);
+    let front = world.front().await?;
+    let bulk = world.front().await?;
     let alone = load::small_calls(&front, Duration::from_secs(args.alone)).await?;
     let time = Duration::from_secs(args.beside);
     let listing = load::listers(&bulk, args.listers, Instant::now() + time);

@@ -82,7 +82,8 @@ impl Caller {
 
 /// Lists all volumes, one list after the other, until `end`, or until there were so many.
 pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
-    let (begun, mut lists) = (Instant::now(), Lists::default());
+    let begun = Instant::now();
+    let mut lists = Lists::default();
     while lists.seen.latencies.len() < most && Instant::now() < end {
         let listed = Instant::now();
         match tokio::time::timeout_at(end, list(front, &mut lists.bytes)).await {
@@ -102,7 +103,8 @@ pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
 
 /// So many of [`lists`] at the same time, counted together.
 pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
-    let (begun, mut all) = (Instant::now(), Lists::default());
+    let begun = Instant::now();
+    let mut all = Lists::default();
     for one in join_all((0..listers).map(|_| lists(front, end, usize::MAX))).await {
         all.bytes += one.bytes;
         all.seen.add(one.seen);

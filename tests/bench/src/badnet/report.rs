@@ -60,7 +60,8 @@ impl Row {
 
     /// The target for this row: what is meant, what was reached and what it may be, in ms.
     fn target(&self) -> Option<(&'static str, f64, f64)> {
-        let (p50, p99) = (self.p50_us / 1e3, self.p99_us / 1e3);
+        let p50 = self.p50_us / 1e3;
+        let p99 = self.p99_us / 1e3;
         match (self.call, self.path, self.beside, self.rate_mbit) {
             ("small", "quic", true, _) => Some(("p99 of a small call beside lists", p99, 300.0)),
             ("small", "ws", true, 20) => Some(("p99 of a small call beside lists", p99, 500.0)),
@@ -77,8 +78,10 @@ pub fn table(rows: &[Row]) -> String {
     );
     for row in rows {
         let Row { path, call, rate_mbit, beside, calls, goodput_mbit, errors, .. } = row;
-        let (p50, p99) = (row.p50_us / 1e3, row.p99_us / 1e3);
-        let (loss, dropped) = (row.loss * 100.0, row.dropped * 100.0);
+        let p50 = row.p50_us / 1e3;
+        let p99 = row.p99_us / 1e3;
+        let loss = row.loss * 100.0;
+        let dropped = row.dropped * 100.0;
         let beside = if *beside { "yes" } else { "no" };
         text += &format!(
             "{path:4}  {call:5}  {rate_mbit:6}  {loss:6.1}  {beside:6}  {calls:7}  {p50:7.0}  {p99:7.0}  \

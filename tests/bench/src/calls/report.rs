@@ -76,7 +76,9 @@ pub fn targets(rows: &[Row]) -> Targets {
     let mut targets = Targets::default();
     for row in rows.iter().filter(|row| row.path != "direct") {
         let mut target = |what: &str, reached: f64, met: bool| {
-            let (path, callers, ms) = (row.path, row.callers, row.driver_ms);
+            let path = row.path;
+            let callers = row.callers;
+            let ms = row.driver_ms;
             let what = format_args!("{path} callers {callers} driver {ms} ms: {what}");
             targets.add(what, format_args!("{reached:.2}"), met);
         };

@@ -153,7 +153,8 @@ impl Measured {
 
     /// All edges dial a csi-cloud that has no links.
     async fn link_from_zero(&self, fleet: &Fleet) -> anyhow::Result<Option<Row>> {
-        let (begun, cpu) = (Instant::now(), usage::cpu(self.pid()?)?);
+        let begun = Instant::now();
+        let cpu = usage::cpu(self.pid()?)?;
         fleet.dial();
         fleet.all_linked(LINKING).await?;
         let took = begun.elapsed().as_secs_f64();
@@ -169,7 +170,8 @@ impl Measured {
     /// Looks at csi-cloud while nothing happens but keep-alive.
     async fn watch(&self, case: Case) -> anyhow::Result<Row> {
         tokio::time::sleep(SETTLED).await;
-        let (begun, before) = (Instant::now(), usage::cpu(self.pid()?)?);
+        let begun = Instant::now();
+        let before = usage::cpu(self.pid()?)?;
         tokio::time::sleep(WATCHED).await;
         let cpu = usage::cpu(self.pid()?)?.saturating_sub(before);
         let mut row = self.row(case)?;
@@ -198,7 +200,8 @@ async fn call(caller: &mut ControllerClient<Channel>, number: usize) -> anyhow::
     let accessible_topology = Some(csi::Topology { segments });
     let request = csi::GetCapacityRequest { accessible_topology, ..Default::default() };
     let answer = caller.get_capacity(request).await?.into_inner();
-    let (said, its) = (answer.available_capacity, CAPACITY + i64::try_from(number)?);
+    let said = answer.available_capacity;
+    let its = CAPACITY + i64::try_from(number)?;
     ensure!(said == its, "GetCapacity was answered with {said}, and not by the edge with {its}");
     Ok(())
 }
@@ -212,7 +215,8 @@ async fn call_each(caller: &mut ControllerClient<Channel>, links: usize) -> anyh
 
 /// The latency of the slowest in a hundred calls to one edge, in µs.
 async fn p99(caller: &mut ControllerClient<Channel>) -> anyhow::Result<f64> {
-    let (all, mut seen) = (Instant::now(), Seen::default());
+    let all = Instant::now();
+    let mut seen = Seen::default();
     for _ in 0..CALLS {
         let begun = Instant::now();
         call(caller, 0).await?;

@@ -119,7 +119,9 @@ impl Fleet {
     /// Lets all edges dial.
     pub fn dial(&self) {
         for edge in &self.edges {
-            let (edge, shared, tasks) = (edge.clone(), self.shared.clone(), self.tasks.clone());
+            let edge = edge.clone();
+            let shared = self.shared.clone();
+            let tasks = self.tasks.clone();
             self.tasks.spawn("edge", async move { edge.keep(&shared, &tasks).await });
         }
     }
@@ -154,7 +156,8 @@ impl Fleet {
 
 impl Edge {
     async fn keep(&self, shared: &Shared, tasks: &Tasks) {
-        let (mut cap, mut backoff) = (Cap::default(), Backoff::new(rand::make_rng()));
+        let mut cap = Cap::default();
+        let mut backoff = Backoff::new(rand::make_rng());
         while !tasks.is_stopped() {
             let begun = Instant::now();
             // An error here is no news: while the cloud is away there are thousands.
@@ -184,8 +187,9 @@ impl Edge {
     }
 
     async fn dial(&self, shared: &Shared) -> Result<Link, LinkError> {
-        let (endpoint, tls, keep_alive) =
-            (&shared.endpoint, self.tls.clone(), KeepAlive::default());
+        let endpoint = &shared.endpoint;
+        let tls = self.tls.clone();
+        let keep_alive = KeepAlive::default();
         if let Some(outgoing) = &self.outgoing {
             let link = quic::dial_from(outgoing, endpoint, shared.addr, tls, keep_alive).await?;
             return Ok(link.into());

@@ -46,7 +46,8 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
 }
 
 fn print(outcome: &Outcome) {
-    let (name, seconds) = (outcome.name, outcome.took.as_secs_f64());
+    let name = outcome.name;
+    let seconds = outcome.took.as_secs_f64();
     match &outcome.error {
         None => println!("{name:24} {seconds:8.1}  ok"),
         Some(error) => println!("{name:24} {seconds:8.1}  FAILED: {error:#}"),

@@ -103,9 +103,10 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
         ensure!(sizes.contains(&total), "the container has {total} bytes of {mib} MiB");
         let summary = node.summary().await?;
         let told = |key: &str| number(&summary, scene.namespace(), "disk", key);
-        let [capacity, used, available] =
-            ["capacityBytes", "usedBytes", "availableBytes"].map(told);
-        let (capacity, used, available) = (capacity?, used?, available?);
+        let [capacity, used, available] = ["capacityBytes", "usedBytes", "availableBytes"].map(told);
+        let capacity = capacity?;
+        let used = used?;
+        let available = available?;
         let said = format!("the kubelet says {capacity} bytes, {used} used, {available} available");
         ensure!(
             (capacity, available) == (total, free),
@@ -123,7 +124,8 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
 /// An operator at the node sees which runtime has the volume, and what its guest says.
 async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
-    let (program, state) = (ground.ours("csi-edge").display().to_string(), state(scene, node));
+    let program = ground.ours("csi-edge").display().to_string();
+    let state = state(scene, node);
     let args = ["direct", "inspect", &traces.handle, "--state", &state, "-o", "json"];
     let said = node.space.run(&program, &args).await?;
     let seen: Value = serde_json::from_str(&said)?;

@@ -23,7 +23,8 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node(nodes.first().map_or("", String::as_str))?;
     node.edge.restart().await?;
     let ground = &scene.cluster.ground;
-    let (old, new) = (ground.ours("csi-edge"), ground.dir().join("csi-edge-upgraded"));
+    let old = ground.ours("csi-edge");
+    let new = ground.dir().join("csi-edge-upgraded");
     tokio::fs::copy(&old, &new).await?;
     node.edge.replace(&new).await;
     node.edge.restart().await?;

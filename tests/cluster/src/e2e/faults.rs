@@ -56,7 +56,8 @@ pub(super) async fn provisioner_killed(scene: &Scene<'_>) -> anyhow::Result<()> 
 /// knows of the volume. Our store does. An operator sees the open create with its claim, which is
 /// gone, says what came of it, and gives Kubernetes a persistent volume of it to delete.
 pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let (cluster, node) = (scene.cluster, unknown(scene, "n2").await?);
+    let cluster = scene.cluster;
+    let node = unknown(scene, "n2").await?;
     let provisioner = cluster.cloud.sidecar("csi-provisioner", DRIVER)?;
     provisioner.kill().await?;
     gone(scene).await?;
@@ -85,8 +86,10 @@ pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
 /// csi-cloud is killed before a create is sent to a node, while it is there, and when it was
 /// answered and external-provisioner has not heard it. Each claim is bound, to one volume.
 pub(super) async fn cloud_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let (cluster, node) = (scene.cluster, scene.cluster.node("n2")?);
-    let (cloud, driver) = (&cluster.cloud.program, hostdir(node)?);
+    let cluster = scene.cluster;
+    let node = scene.cluster.node("n2")?;
+    let cloud = &cluster.cloud.program;
+    let driver = hostdir(node)?;
     let provisioner = cluster.cloud.sidecar("csi-provisioner", DRIVER)?;
 
     node.relay.cut();

@@ -52,7 +52,8 @@ pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     // The programs are beside this one, of the same build. What a debug build takes is shown, and
     // nobody's measure.
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let (ours, straight) = (median(ours), median(straight));
+    let ours = median(ours);
+    let straight = median(straight);
     let ratio = ours / straight;
     println!(
         "{CLAIMS} claims, median of {TURNS}: {ours:.2} s over three edges, {straight:.2} s straight: × {ratio:.2}"
@@ -77,7 +78,8 @@ async fn turns(scene: &Scene<'_>) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     for class in ["straight", "now"] {
         turn(scene, class, 5).await?;
     }
-    let (mut ours, mut straight) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut straight = Vec::new();
     for number in 0..TURNS {
         straight.push(turn(scene, "straight", CLAIMS).await?);
         ours.push(turn(scene, "now", CLAIMS).await?);
@@ -100,7 +102,8 @@ async fn turn(scene: &Scene<'_>, class: &str, count: usize) -> anyhow::Result<f6
         wanted.push(serde_json::from_value::<PersistentVolumeClaim>(one)?);
     }
     let begun = Instant::now();
-    let (params, claims) = (PostParams::default(), &claims);
+    let params = PostParams::default();
+    let claims = &claims;
     let made = wanted.iter().map(|one| claims.create(&params, one));
     futures_util::future::try_join_all(made).await?;
     within("claims", SOON, || async {

@@ -20,7 +20,8 @@ const FOREIGN: [&str; 2] = ["ServiceMonitor", "PrometheusRule"];
 /// monitoring are left out.
 pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
-    let (mut tried, mut absent) = (0, BTreeSet::new());
+    let mut tried = 0;
+    let mut absent = BTreeSet::new();
     for text in ground.sources(BUNDLES)?.into_iter().chain(ground.sources(EXAMPLES)?) {
         for object in objects::parse(&text)? {
             let kind = object["kind"].as_str().context("an object without a kind")?;
@@ -42,7 +43,8 @@ pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 async fn dry_run(scene: &Scene<'_>, object: &serde_json::Value) -> anyhow::Result<()> {
     // What has no name has one made for it when it is created.
-    let (kind, name) = (&object["kind"], objects::name(object)?);
+    let kind = &object["kind"];
+    let name = objects::name(object)?;
     let api = objects::api(&scene.cluster.client, object, scene.namespace()).await?;
     let mut params = PatchParams::apply("manifests").force().dry_run();
     params.field_validation = Some(kube::api::ValidationDirective::Strict);

@@ -130,7 +130,8 @@ pub(super) async fn edge_removed(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 async fn removed(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let (cluster, node) = (scene.cluster, scene.cluster.node("n3")?);
+    let cluster = scene.cluster;
+    let node = scene.cluster.node("n3")?;
     scene.apply(&at_node("c", node)).await?;
     scene.ready(&["c"]).await?;
     let volume = scene.bound("c").await?;

@@ -182,8 +182,10 @@ impl<'a> Scene<'a> {
     /// The API server does not say.
     pub async fn told(&self) -> anyhow::Result<String> {
         let line = |event: Event| {
-            let (about, reason) = (event.involved_object, event.reason.unwrap_or_default());
-            let (kind, name) = (about.kind.unwrap_or_default(), about.name.unwrap_or_default());
+            let about = event.involved_object;
+            let reason = event.reason.unwrap_or_default();
+            let kind = about.kind.unwrap_or_default();
+            let name = about.name.unwrap_or_default();
             format!("  {kind} {name}: {reason}: {}", event.message.unwrap_or_default())
         };
         let events = objects::list(&self.api::<Event>()).await?;

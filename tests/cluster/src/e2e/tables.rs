@@ -26,7 +26,8 @@ pub(super) struct Seen {
 /// # Errors
 /// The kernel does not say.
 pub(super) fn devices(handle: &str) -> anyhow::Result<Vec<String>> {
-    let (needle, mut found) = (format!("/volumes/{handle}/"), Vec::new());
+    let needle = format!("/volumes/{handle}/");
+    let mut found = Vec::new();
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
         // Devices come and go.
         let read =
@@ -51,7 +52,9 @@ fn mounted(table: &str, devices: &[String]) -> Option<String> {
 /// # Errors
 /// The kernel does not say.
 pub(super) fn namespaces(handle: &str) -> anyhow::Result<Vec<Seen>> {
-    let (devices, mut known, mut seen) = (devices(handle)?, BTreeSet::new(), Vec::new());
+    let devices = devices(handle)?;
+    let mut known = BTreeSet::new();
+    let mut seen = Vec::new();
     for entry in std::fs::read_dir("/proc")?.filter_map(Result::ok) {
         let Ok(process) = entry.file_name().to_string_lossy().parse() else { continue };
         // A process may end meanwhile; then it has no namespace.

@@ -31,10 +31,8 @@ impl Traces {
     pub(super) async fn of(scene: &Scene<'_>, claim: &str) -> anyhow::Result<Self> {
         let name = scene.bound(claim).await?;
         let found = super::look::until(scene, volume(&name), "/spec/csi", Value::is_object).await?;
-        let (driver, handle) = (
-            text(&found, "/spec/csi/driver")?.to_owned(),
-            text(&found, "/spec/csi/volumeHandle")?.to_owned(),
-        );
+        let driver = text(&found, "/spec/csi/driver")?.to_owned();
+        let handle = text(&found, "/spec/csi/volumeHandle")?.to_owned();
         Ok(Self { name, driver, handle })
     }
 

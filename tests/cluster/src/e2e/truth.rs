@@ -31,8 +31,9 @@ pub async fn agreed(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 async fn agree(cluster: &Cluster) -> anyhow::Result<()> {
-    let (held, claimed, stored) =
-        (held(cluster).await?, claimed(cluster).await?, stored(cluster).await?);
+    let held = held(cluster).await?;
+    let claimed = claimed(cluster).await?;
+    let stored = stored(cluster).await?;
     ensure!(held == stored, "the drivers hold {held:?}, our store says {stored:?}");
     ensure!(held == claimed, "the drivers hold {held:?}, persistent volumes say {claimed:?}");
     let open = cluster.cloud.shows(&cluster.ground, &["intents"]).await?;

@@ -99,7 +99,8 @@ pub async fn run(at: &Path) -> anyhow::Result<()> {
 }
 
 fn hint(cluster: &Cluster) -> String {
-    let (config, dir) = (cluster.control.kubeconfig.display(), cluster.ground.dir().display());
+    let config = cluster.control.kubeconfig.display();
+    let dir = cluster.ground.dir().display();
     let cloud = cluster.ground.ours("csi-cloud");
     format!(
         "export KUBECONFIG={config}\n\

@@ -70,7 +70,8 @@ impl Control {
 }
 
 fn etcd(ground: &Ground, client: u16, peer: u16) -> Launch {
-    let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+    let client = format!("http://127.0.0.1:{client}");
+    let peer = format!("http://127.0.0.1:{peer}");
     let args = [
         "--name=stand".to_owned(),
         format!("--data-dir={}", ground.at("etcd")),

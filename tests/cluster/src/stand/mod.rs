@@ -204,7 +204,8 @@ impl Cluster {
     /// # Errors
     /// Something is left behind, or could not be removed.
     pub async fn down(self) -> anyhow::Result<()> {
-        let (dir, name) = (self.ground.dir().to_owned(), self.ground.name());
+        let dir = self.ground.dir().to_owned();
+        let name = self.ground.name();
         self.tasks.finish(Duration::from_secs(5)).await;
         let nodes = self.nodes.iter().map(|node| stop(node.programs()));
         futures_util::future::join_all(nodes).await;

@@ -168,7 +168,9 @@ async fn containerd(
         "cni/10-loopback.conflist",
         r#"{"cniVersion": "0.4.0", "name": "loopback", "plugins": [{"type": "loopback"}]}"#,
     )?;
-    let (dir, cni, socket) = (at.text("containerd"), at.text("cni"), at.text("containerd.sock"));
+    let dir = at.text("containerd");
+    let cni = at.text("cni");
+    let socket = at.text("containerd.sock");
     let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
     let text = format!(
         "version = 2\nroot = \"{dir}/root\"\nstate = \"{dir}/state\"\n\
@@ -203,8 +205,8 @@ async fn driver(
     told: &str,
 ) -> anyhow::Result<Driver> {
     let logs = at.ground.logs();
-    let (socket, state) =
-        (at.path(&format!("plugins/{name}.sock")), at.path(&format!("state-{name}")));
+    let socket = at.path(&format!("plugins/{name}.sock"));
+    let state = at.path(&format!("state-{name}"));
     let mut args = vec![
         format!("--endpoint=unix://{}", socket.display()),
         format!("--node-id={}", at.node),

@@ -94,7 +94,8 @@ pub async fn apply(client: &Client, namespace: &str, text: &str) -> anyhow::Resu
 /// The API server refuses it.
 pub async fn delete(client: &Client, namespace: &str, text: &str) -> anyhow::Result<()> {
     for object in parse(text)? {
-        let (name, api) = (name(&object)?, api(client, &object, namespace).await?);
+        let name = name(&object)?;
+        let api = api(client, &object, namespace).await?;
         match api.delete(name, &DeleteParams::default()).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}

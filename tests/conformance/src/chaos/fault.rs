@@ -51,7 +51,8 @@ impl Faults {
     }
 
     async fn cloud(&self, cloud: &mut CloudSite, say: &dyn Fn(&str)) -> anyhow::Result<()> {
-        let (mut random, mut killed) = (StdRng::seed_from_u64(self.seed), false);
+        let mut random = StdRng::seed_from_u64(self.seed);
+        let mut killed = false;
         while self.quiet(&mut random, 8_000).await {
             match random.random_range(0..2) {
                 // No run is without it.
@@ -72,7 +73,8 @@ impl Faults {
     async fn node(&self, site: &mut Site, say: &dyn Fn(&str)) -> anyhow::Result<()> {
         let mut random = StdRng::seed_from_u64(self.seed + 1 + site.plan.id as u64);
         while self.quiet(&mut random, 4_000).await {
-            let (node, down) = (site.plan.node, millis(&mut random, 2_000));
+            let node = site.plan.node;
+            let down = millis(&mut random, 2_000);
             match random.random_range(0..8) {
                 0 | 1 => {
                     self.note("csi-edge killed", node, say);

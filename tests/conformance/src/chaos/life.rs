@@ -118,7 +118,8 @@ impl Caller {
     }
 
     async fn snapshot(&mut self, name: &str, volume_id: &str) {
-        let (name, source_volume_id) = (format!("snapshot-{name}"), volume_id.to_owned());
+        let name = format!("snapshot-{name}");
+        let source_volume_id = volume_id.to_owned();
         let cut = csi::CreateSnapshotRequest { name, source_volume_id, ..Default::default() };
         let made =
             self.insist("CreateSnapshot", &cut, async |c, r| c.create_snapshot(r).await).await;

@@ -97,7 +97,8 @@ async fn left(
     fronts: &[(&'static str, String)],
     kept: &BTreeSet<(String, String)>,
 ) -> anyhow::Result<Vec<String>> {
-    let (mut wrong, mut there) = (Vec::new(), BTreeSet::new());
+    let mut wrong = Vec::new();
+    let mut there = BTreeSet::new();
     for site in sites {
         let (volumes, more) = site.holds().await?;
         wrong.extend(more);

@@ -210,7 +210,8 @@ impl Site {
     /// # Errors
     /// The driver does not say what it holds.
     pub async fn holds(&self) -> anyhow::Result<(BTreeSet<String>, Vec<String>)> {
-        let (name, node) = (self.plan.driver, self.plan.node);
+        let name = self.plan.driver;
+        let node = self.plan.node;
         let mut client = ControllerClient::new(channel(&self.socket).await?);
         let volumes = volumes(&mut client).await?;
         let listed =

@@ -77,8 +77,9 @@ pub struct Life {
 impl Life {
     /// A life that has not begun.
     pub fn new(cloud: Channel, node: Channel, name: &str, mounts: PathBuf, root: PathBuf) -> Self {
-        let (cloud, node, name) =
-            (ControllerClient::new(cloud), NodeClient::new(node), name.to_owned());
+        let cloud = ControllerClient::new(cloud);
+        let node = NodeClient::new(node);
+        let name = name.to_owned();
         Self {
             cloud,
             node,
@@ -206,15 +207,15 @@ impl Life {
     }
 
     async fn unpublish(&mut self) -> anyhow::Result<((), String)> {
-        let (volume_id, target_path) = (self.volume_id.clone(), self.target());
-        self.node
-            .node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path })
-            .await?;
+        let volume_id = self.volume_id.clone();
+        let target_path = self.target();
+        self.node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await?;
         Ok(((), "unmounted".into()))
     }
 
     async fn unstage(&mut self) -> anyhow::Result<((), String)> {
-        let (volume_id, staging_target_path) = (self.volume_id.clone(), self.staging());
+        let volume_id = self.volume_id.clone();
+        let staging_target_path = self.staging();
         self.node
             .node_unstage_volume(csi::NodeUnstageVolumeRequest { volume_id, staging_target_path })
             .await?;
@@ -222,9 +223,9 @@ impl Life {
     }
 
     async fn detach(&mut self) -> anyhow::Result<((), String)> {
-        let (volume_id, node_id) = (self.volume_id.clone(), self.name.clone());
-        let request =
-            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let volume_id = self.volume_id.clone();
+        let node_id = self.name.clone();
+        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.cloud.controller_unpublish_volume(request).await?;
         Ok(((), "detached".into()))
     }

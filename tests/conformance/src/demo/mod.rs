@@ -34,7 +34,8 @@ pub async fn main() -> anyhow::Result<()> {
         Ok((cloud, urls))
     };
     let cloud = table.step("csi-cloud serve", "", starting).await?;
-    let (mut drivers, mut edges) = (Vec::new(), Vec::new());
+    let mut drivers = Vec::new();
+    let mut edges = Vec::new();
     for (node, url) in NODES.iter().zip([&cloud.urls[0], &cloud.urls[0], &cloud.urls[1]]) {
         drivers.push(table.step("hostdir", node, start_driver(&stand, node)).await?);
         let socket = stand.at(&format!("{node}.sock"));
@@ -47,10 +48,8 @@ pub async fn main() -> anyhow::Result<()> {
     let mut lives = Vec::new();
     for (node, driver) in NODES.iter().zip(&drivers) {
         let pid = driver.pid().context("the driver has ended")?;
-        let (cloud, front) = (
-            channel(&stand.cloud_front(DRIVER)).await?,
-            channel(&stand.edge_front(node, DRIVER)).await?,
-        );
+        let cloud = channel(&stand.cloud_front(DRIVER)).await?;
+        let front = channel(&stand.edge_front(node, DRIVER)).await?;
         let mounts = stand.dir().join(format!("mounts-{node}"));
         lives.push(Life::new(
             cloud,

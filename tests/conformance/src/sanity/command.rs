@@ -57,7 +57,8 @@ pub struct Args {
 /// # Errors
 /// A spec ends otherwise than it must, or something cannot be started.
 pub async fn main(args: Args) -> anyhow::Result<()> {
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let cancel = CancellationToken::new();
     let mut work = pin!(all(args, &cancel));
     loop {

@@ -47,16 +47,11 @@ impl Kept {
     /// One is not listed as it was, is not the same, or cannot be used; or something stays.
     pub(super) async fn is_usable(&self, front: &str) -> anyhow::Result<()> {
         let mut controller = ControllerClient::new(channel(front).await?);
-        let expected = self
-            .things
-            .iter()
-            .map(|thing| (thing.volume.volume_id.clone(), vec![thing.node_id.clone()]));
-        let (expected, listed) =
-            (expected.collect::<BTreeMap<_, _>>(), volumes(&mut controller).await?);
-        ensure!(
-            listed == expected,
-            "volumes and where they are published: {listed:?}, not {expected:?}"
-        );
+        let expected =
+            self.things.iter().map(|thing| (thing.volume.volume_id.clone(), vec![thing.node_id.clone()]));
+        let expected = expected.collect::<BTreeMap<_, _>>();
+        let listed = volumes(&mut controller).await?;
+        ensure!(listed == expected, "volumes and where they are published: {listed:?}, not {expected:?}");
         let expected = self.things.iter().map(|thing| thing.snapshot_id.clone()).collect();
         let listed = snapshots(&mut controller).await?;
         ensure!(listed == expected, "snapshots: {listed:?}, not {expected:?}");
@@ -122,7 +117,8 @@ impl Thing {
             ..self.request.clone()
         };
         let restored = made(controller, &restore).await?;
-        let (here, there) = (&self.volume.accessible_topology, &restored.accessible_topology);
+        let here = &self.volume.accessible_topology;
+        let there = &restored.accessible_topology;
         ensure!(here == there, "a volume of its snapshot was made at another node");
         for volume_id in [restored.volume_id, self.volume.volume_id.clone()] {
             let delete = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
@@ -146,13 +142,10 @@ impl Thing {
     }
 
     async fn unpublish(&self, controller: &mut ControllerClient<Channel>) -> anyhow::Result<()> {
-        let (volume_id, node_id) = (self.volume.volume_id.clone(), self.node_id.clone());
-        let unpublish =
-            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-        controller
-            .controller_unpublish_volume(unpublish)
-            .await
-            .context("ControllerUnpublishVolume")?;
+        let volume_id = self.volume.volume_id.clone();
+        let node_id = self.node_id.clone();
+        let unpublish = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        controller.controller_unpublish_volume(unpublish).await.context("ControllerUnpublishVolume")?;
         Ok(())
     }
 }

@@ -143,7 +143,8 @@ impl<'a> Fleet<'a> {
 
     /// Has csi-cloud learn what lives where, from all nodes: it then knows all of them.
     async fn rebuild(&mut self) -> anyhow::Result<()> {
-        let (stand, count) = (&*self.stand, self.nodes.len());
+        let stand = &*self.stand;
+        let count = self.nodes.len();
         let admin = stand.at("cloud/_admin.sock");
         until("csi-cloud learns of all nodes", || async {
             let said = stand.run("csi-cloud", &["homes", "rebuild", "--admin", &admin]).await?;

@@ -137,10 +137,12 @@ impl Report {
     /// A line for each spec that ended in another way than in `direct`, or is in only one of the
     /// two; but for what `BETTER` names.
     pub fn differences(&self, direct: &Self) -> Vec<String> {
-        let (here, there) = (self.by_name(), direct.by_name());
+        let here = self.by_name();
+        let there = direct.by_name();
         let names: BTreeSet<_> = here.keys().chain(there.keys()).collect();
         let line = |name: &&str| {
-            let (now, then) = (here.get(name).cloned().unwrap_or_default(), there.get(name));
+            let now = here.get(name).cloned().unwrap_or_default();
+            let then = there.get(name);
             let then = then.cloned().unwrap_or_default();
             let better = BETTER.iter().any(|(spec, _)| *spec == *name);
             if better

@@ -67,8 +67,9 @@ impl Suite {
         part: Part,
         sockets: &[(&str, String)],
     ) -> anyhow::Result<Report> {
-        let (mutable, report, log) =
-            (stand.at("mutable.yaml"), stand.at("report.json"), stand.at("sanity.log"));
+        let mutable = stand.at("mutable.yaml");
+        let report = stand.at("report.json");
+        let log = stand.at("sanity.log");
         tokio::fs::write(&mutable, "mutableKey: v\n").await?;
         let output = std::fs::File::create(&log)?;
         let mut command = Command::new(&self.program);

@@ -36,7 +36,8 @@ fn equal_runs_do_not_differ_in_whatever_order_the_specs_ran() {
 
 #[test]
 fn a_spec_that_ends_otherwise_or_is_missing_is_a_difference() {
-    let (direct, mut linked) = (real(), real());
+    let direct = real();
+    let mut linked = real();
     linked.specs[1].state = State::Skipped;
     let gone = linked.specs.remove(5).name;
     let changed = direct.specs[1].name.clone();
@@ -70,7 +71,8 @@ fn a_report_without_specs_is_refused() {
 fn the_parts_leave_no_spec_out_and_have_none_in_common() {
     use crate::sanity::suite::Part;
     let part = |part: Part| real().filtered(|spec| part.has(spec));
-    let (controller, others) = (part(Part::Controller), part(Part::Others));
+    let controller = part(Part::Controller);
+    let others = part(Part::Others);
     assert!(!controller.specs.is_empty() && !others.specs.is_empty());
     let both = others.and(controller);
     assert_eq!(both.specs.len(), part(Part::All).specs.len());
@@ -90,9 +92,9 @@ fn group_controllers_are_no_controllers() {
 #[test]
 fn what_we_refuse_for_a_driver_is_no_difference_and_the_opposite_is() {
     let name = "ModifyVolume [Controller Server] should fail if no volume id is given".to_owned();
-    let report =
-        |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
-    let (passed, failed) = (report(State::Passed), report(State::Failed));
+    let report = |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
+    let passed = report(State::Passed);
+    let failed = report(State::Failed);
     assert!(passed.differences(&failed).is_empty());
     assert_eq!(failed.differences(&passed).len(), 1);
     assert_eq!(report(State::Skipped).differences(&failed).len(), 1);

@@ -97,7 +97,8 @@ fn every_configuration_can_be_read() {
     let overlays = at("deploy/kustomize/overlays").read_dir().unwrap();
     let mut read = 0;
     for directory in overlays.map(|entry| entry.unwrap().path()).chain([at("deploy")]) {
-        let (cloud, edge) = (directory.join("cloud.toml"), directory.join("edge.toml"));
+        let cloud = directory.join("cloud.toml");
+        let edge = directory.join("edge.toml");
         cloud_config(&cloud);
         edge_config(&edge);
         read += 1;

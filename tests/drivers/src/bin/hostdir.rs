@@ -67,7 +67,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
     // Before `ready`, so that a signal right after it finds its handler.
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
     let serving = if args.shares {
         let driver = Shares::of(&args.state, settings);
         driver.serve(Socket::bind(&path)?, stopped).boxed()

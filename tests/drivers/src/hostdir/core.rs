@@ -98,7 +98,8 @@ impl Core {
     /// ended.
     fn forget_lost_mounts(&self) -> Result<(), Status> {
         for mut volume in self.volumes.all() {
-            let (before, staged) = (volume.targets.len(), volume.staged.is_some());
+            let before = volume.targets.len();
+            let staged = volume.staged.is_some();
             let mut idle = Vec::new();
             volume.targets.retain(|path, target| {
                 let kept = mounts::is_mount(path);

@@ -67,7 +67,9 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<(), Status> {
 
 /// Bytes and files that a directory holds.
 pub(super) fn used(top: &Path) -> io::Result<(u64, u64)> {
-    let (mut bytes, mut files, mut left) = (0, 0, vec![top.to_owned()]);
+    let mut bytes = 0;
+    let mut files = 0;
+    let mut left = vec![top.to_owned()];
     while let Some(dir) = left.pop() {
         // What is gone was deleted in the meantime by whoever uses the volume.
         let entries = match fs::read_dir(&dir) {

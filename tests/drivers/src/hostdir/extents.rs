@@ -47,7 +47,9 @@ pub(super) fn changed(
     mut each: impl FnMut(Extent) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let to = target.metadata()?.len();
-    let (mut open, mut old, mut new) = (None::<Extent>, Vec::new(), Vec::new());
+    let mut open = None::<Extent>;
+    let mut old = Vec::new();
+    let mut new = Vec::new();
     let mut lengthen = |extent: Extent| match &mut open {
         Some(last) if last.1 == extent.0 => {
             last.1 = extent.1;
@@ -173,10 +175,8 @@ mod tests {
 
     #[test]
     fn a_receiver_that_has_enough_stops_the_comparison() {
-        let (base, target) = (
-            image(&[], 8 * MIB),
-            image(&[(0, &[1; 4096]), (MIB, &[1; 4096]), (2 * MIB, &[1; 4096])], 8 * MIB),
-        );
+        let base = image(&[], 8 * MIB);
+        let target = image(&[(0, &[1; 4096]), (MIB, &[1; 4096]), (2 * MIB, &[1; 4096])], 8 * MIB);
         let mut seen = 0;
         changed(&base, &target, 0, |_| {
             seen += 1;

@@ -63,7 +63,8 @@ mod tests {
     #[test]
     fn an_object_is_changed_by_one_or_read_by_many() {
         let locks = Locks::default();
-        let (one, two) = (locks.share("volume", "a").unwrap(), locks.share("volume", "a").unwrap());
+        let one = locks.share("volume", "a").unwrap();
+        let two = locks.share("volume", "a").unwrap();
         assert_eq!(locks.take("volume", "a").err().unwrap().code(), tonic::Code::Aborted);
         drop(one);
         assert!(locks.take("volume", "a").is_err(), "one still reads it");

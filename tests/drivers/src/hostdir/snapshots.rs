@@ -57,7 +57,9 @@ impl Core {
         let id = Uuid::new_v4().to_string();
         let draft = self.snapshots.draft(&id)?;
         data::copy(&self.data(volume), &data::path(&draft.dir, volume.block))?;
-        let (size, block, volume) = (volume.capacity, volume.block, volume.id.clone());
+        let size = volume.capacity;
+        let block = volume.block;
+        let volume = volume.id.clone();
         let snapshot = Snapshot { id, name, created: now(), size, block, volume, group };
         self.snapshots.admit(draft, snapshot.clone())?;
         Ok(snapshot)

@@ -111,7 +111,8 @@ impl<R: Record> Shelf<R> {
 
     /// Deletes an object: hidden first, so that a half-deleted one does not come back.
     pub(super) fn remove(&self, id: &str) -> Result<(), Status> {
-        let (dir, hidden) = (self.dir(id), self.dir.join(format!(".old-{id}")));
+        let dir = self.dir(id);
+        let hidden = self.dir.join(format!(".old-{id}"));
         fs::rename(&dir, &hidden)
             .and_then(|()| File::open(&self.dir)?.sync_all())
             .doing(|| format!("delete {}", dir.display()))?;
@@ -162,7 +163,8 @@ mod tests {
     use super::*;
 
     fn group(id: &str) -> Group {
-        let (snapshots, volumes) = (vec!["s".to_owned()], vec!["v".to_owned()]);
+        let snapshots = vec!["s".to_owned()];
+        let volumes = vec!["v".to_owned()];
         Group { id: id.to_owned(), name: format!("name of {id}"), created: 7, snapshots, volumes }
     }
 

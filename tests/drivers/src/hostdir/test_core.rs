@@ -114,7 +114,8 @@ fn a_clone_and_a_volume_from_a_snapshot_are_real_copies() {
 fn objects_survive_a_restart_and_half_made_ones_do_not() {
     let state = tempfile::tempdir().unwrap();
     let core = open(state.path());
-    let (a, b) = (create(&core, request("a", true)), create(&core, request("b", false)));
+    let a = create(&core, request("a", true));
+    let b = create(&core, request("b", false));
     let node = "n".to_owned();
     let attach = ControllerPublishVolumeRequest {
         volume_id: a.clone(),
@@ -254,12 +255,9 @@ async fn metadata_comes_in_batches_and_from_the_real_extents() {
     }
 
     let delta = |base: &str, target: &str| {
-        let (base_snapshot_id, target_snapshot_id) = (base.to_owned(), target.to_owned());
-        Request::new(GetMetadataDeltaRequest {
-            base_snapshot_id,
-            target_snapshot_id,
-            ..Default::default()
-        })
+        let base_snapshot_id = base.to_owned();
+        let target_snapshot_id = target.to_owned();
+        Request::new(GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, ..Default::default() })
     };
     for (base, found) in
         [(&old, vec![BlockMetadata { byte_offset: 6 * MIB, size_bytes: 4096 }]), (&new, vec![])]

@@ -1,4 +1,4 @@
-//! Real mounts and loop devices, for root: `cargo test -p tests hostdir -- --ignored`.
+//! Real mounts and loop devices, for root: `cargo test -p drivers --lib -- --ignored`.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -132,7 +132,8 @@ impl Default for Gate {
 impl Gate {
     /// A closed gate.
     pub fn new() -> Self {
-        let (open, arrived) = (watch::Sender::new(false), watch::Sender::new(0));
+        let open = watch::Sender::new(false);
+        let arrived = watch::Sender::new(0);
         Self { inner: Arc::new(GateState { open, arrived }) }
     }
 

@@ -102,7 +102,8 @@ impl Node for Core {
         require(&request.volume_path, "volume_path")?;
         self.with(|store| {
             here(store, &request.volume_id, &request.volume_path)?;
-            let (total, used) = (1 << 30, 1 << 20);
+            let total = 1 << 30;
+            let used = 1 << 20;
             let unit = volume_usage::Unit::Bytes.into();
             Ok(NodeGetVolumeStatsResponse {
                 usage: vec![VolumeUsage { available: total - used, total, used, unit }],

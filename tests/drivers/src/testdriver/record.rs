@@ -74,8 +74,9 @@ impl Entry {
             1 => Outcome::Finished,
             _ => Outcome::Dropped,
         };
-        let (path, message, headers) =
-            (self.path.clone(), self.message.clone(), self.headers.clone());
+        let path = self.path.clone();
+        let message = self.message.clone();
+        let headers = self.headers.clone();
         Received { path, message, headers, at: self.at, outcome, ended: *lock(&self.ended) }
     }
 }

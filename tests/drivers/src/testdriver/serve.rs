@@ -70,7 +70,8 @@ pub(super) fn serve(core: &Arc<Core>, path: &Path) -> io::Result<Running> {
 
 /// A driver that has no socket and serves the connections that it is handed.
 pub(super) fn start(core: &Arc<Core>) -> Running {
-    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+    let stop = CancellationToken::new();
+    let tasks = TaskTracker::new();
     tasks.close();
     Running { stop, tasks, routes: Arc::new(Routes::new(Arc::clone(core))) }
 }
@@ -104,7 +105,8 @@ async fn connection<I>(
 {
     // Two tokens, because the order matters: were a call dropped before its connection is gone, the
     // caller would be sent a neat cancellation, and what is not written yet would be thrown away.
-    let (cut, alive) = (broken.clone(), CancellationToken::new());
+    let cut = broken.clone();
+    let alive = CancellationToken::new();
     let core = Arc::clone(routes.core());
     let service = service_fn(move |request| {
         let answer = Arc::clone(&routes).answer(request, cut.clone());

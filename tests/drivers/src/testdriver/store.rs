@@ -250,7 +250,8 @@ pub(super) fn page<T>(
         Err(_) => return Err(Status::invalid_argument("max_entries is negative")),
     };
     let mut rest = all.filter(|(n, _)| *n > after).peekable();
-    let (mut entries, mut last) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut last = 0;
     while entries.len() < most {
         let Some((n, entry)) = rest.next() else { break };
         last = n;

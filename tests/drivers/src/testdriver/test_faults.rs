@@ -144,7 +144,8 @@ async fn a_cancelled_call_is_seen_as_dropped() {
 
 #[tokio::test]
 async fn a_gate_holds_calls_until_it_opens() {
-    let (bench, gate) = (Bench::new(), Gate::new());
+    let bench = Bench::new();
+    let gate = Gate::new();
     bench.driver.inject("NodePublishVolume", Fault::Gate(gate.clone()), Times::All);
     let channel = bench.channel().await;
     let calls = [publishing(channel.clone(), "vol-1"), publishing(channel, "vol-2")];
@@ -200,7 +201,8 @@ async fn dying_in_the_body_sends_headers_and_half() {
     let request = request.header("content-type", "application/grpc").body(body).unwrap();
     let response = send.send_request(request).await.unwrap();
     assert_eq!(response.headers()["content-type"], "application/grpc");
-    let (mut body, mut got) = (response.into_body(), 0);
+    let mut body = response.into_body();
+    let mut got = 0;
     loop {
         match http_body_util::BodyExt::frame(&mut body).await {
             Some(Ok(frame)) => got += frame.into_data().unwrap().len(),
@@ -261,7 +263,8 @@ async fn answers_that_are_not_grpc() {
 
 #[tokio::test]
 async fn overlapping_calls_are_refused_unless_switched_off() {
-    let (bench, gate) = (Bench::new(), Gate::new());
+    let bench = Bench::new();
+    let gate = Gate::new();
     bench.driver.inject("NodePublishVolume", Fault::Gate(gate.clone()), Times::All);
     let channel = bench.channel().await;
     let first = publishing(channel.clone(), "vol-1");
@@ -284,7 +287,8 @@ async fn overlapping_calls_are_refused_unless_switched_off() {
 
 #[tokio::test]
 async fn creations_overlap_by_name() {
-    let (bench, gate) = (Bench::new(), Gate::new());
+    let bench = Bench::new();
+    let gate = Gate::new();
     bench.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::All);
     let channel = bench.channel().await;
     let mut c = ControllerClient::new(channel.clone());

@@ -91,7 +91,8 @@ async fn ask_the_small_ones(bench: &Bench) {
 
 async fn ask_node(bench: &Bench) {
     let cap = Some(VolumeCapability::default());
-    let (id, path) = (|| "vol-9".to_owned(), || "/staging".to_owned());
+    let id = || "vol-9".to_owned();
+    let path = || "/staging".to_owned();
     let mut n = NodeClient::new(bench.channel().await);
     calls!(n;
         node_stage_volume(NodeStageVolumeRequest {
@@ -207,7 +208,8 @@ async fn lists_have_pages() {
     let bench = Bench::new();
     bench.driver.fill(5, 1000);
     let mut c = ControllerClient::new(bench.channel().await);
-    let (mut token, mut pages) = (String::new(), Vec::new());
+    let mut token = String::new();
+    let mut pages = Vec::new();
     loop {
         let request = ListVolumesRequest { max_entries: 2, starting_token: token };
         let page = c.list_volumes(request).await.unwrap().into_inner();

@@ -1,5 +1,5 @@
 //! An OCI runtime for pods of the stand that are to be like those in a VM:
-//! `tests/src/direct/wrapper`. It writes nothing of its own to stderr before it fails, since that
+//! `tests/guest/src/wrapper`. It writes nothing of its own to stderr before it fails, since that
 //! is its container's.
 
 use std::process::ExitCode;

@@ -98,9 +98,9 @@ impl Shim {
         std::fs::create_dir_all(root.join(sandbox))?;
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
-        let inner =
-            Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
-        let (inner, tasks) = (Arc::new(Mutex::new(inner)), Tasks::default());
+        let inner = Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
+        let inner = Arc::new(Mutex::new(inner));
+        let tasks = Tasks::default();
         tasks.spawn_until_stop("shim", accept(listener, inner.clone(), tasks.clone()));
         Ok(Self { socket, inner, tasks })
     }

@@ -91,7 +91,8 @@ impl Archive {
         if !self.there.insert(name.into()) {
             return;
         }
-        let (inode, size) = (self.there.len(), content.len());
+        let inode = self.there.len();
+        let size = content.len();
         let links = if mode & 0o170_000 == 0o040_000 { 2 } else { 1 };
         let fields = [
             inode,

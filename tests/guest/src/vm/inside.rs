@@ -151,7 +151,8 @@ fn mounted(source: &str, kind: &str, options: &[String], at: &Path) -> anyhow::R
 
 /// What all file systems have is flags for the kernel; the rest is for the file system.
 fn flags(options: &[String]) -> (MountFlags, String) {
-    let (mut flags, mut data) = (MountFlags::empty(), Vec::new());
+    let mut flags = MountFlags::empty();
+    let mut data = Vec::new();
     for option in options {
         match option.as_str() {
             "rw" => {}
@@ -180,7 +181,8 @@ fn write(path: &Path, text: &[u8], times: usize) -> anyhow::Result<()> {
 
 fn usage(at: &Path) -> anyhow::Result<Usage> {
     let said = rustix::fs::statvfs(at)?;
-    let (total, free) = (said.f_blocks * said.f_frsize, said.f_bfree * said.f_frsize);
+    let total = said.f_blocks * said.f_frsize;
+    let free = said.f_bfree * said.f_frsize;
     Ok(Usage { total, free, inodes: said.f_files, inodes_free: said.f_ffree })
 }
 
@@ -201,8 +203,8 @@ fn grow(device: &Path, kind: &str, at: &Path) -> anyhow::Result<()> {
 fn churn(below: PathBuf) -> anyhow::Result<()> {
     fs::create_dir_all(&below)?;
     let round = move |n: u64| {
-        let (new, old) =
-            (below.join(format!("new-{}", n % 64)), below.join(format!("old-{}", n % 64)));
+        let new = below.join(format!("new-{}", n % 64));
+        let old = below.join(format!("old-{}", n % 64));
         let mut file = File::create(&new)?;
         file.write_all(&vec![0x3c; 4096 * (1 + n as usize % 16)])?;
         if n.is_multiple_of(16) {

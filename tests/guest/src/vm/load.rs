@@ -80,8 +80,10 @@ fn one(file: &File, load: &Load, n: u64, until: Instant) -> io::Result<u64> {
     let mut room = vec![0x5a; load.block + ALIGNED];
     let from = room.as_ptr().align_offset(ALIGNED);
     let block = &mut room[from..from + load.block];
-    let (blocks, size) = (load.bytes / load.block as u64, load.block as u64);
-    let (mut count, mut random) = (0, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let blocks = load.bytes / load.block as u64;
+    let size = load.block as u64;
+    let mut count = 0;
+    let mut random = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     while Instant::now() < until {
         random = next(random);
         match load.what {

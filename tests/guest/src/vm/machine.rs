@@ -194,7 +194,8 @@ impl Machine {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let name = format!("vm-{}", id.get(..6).unwrap_or(&id));
         let listen = |what: &str| UnixListener::bind(dir.join(format!("{name}-{what}")));
-        let (monitor, port) = (listen("qmp")?, listen("port")?);
+        let monitor = listen("qmp")?;
+        let port = listen("port")?;
         let mut qemu = Process::start(&name, ground.command(dir, &name, more), dir)?;
         let connected = async {
             let (monitor, _) = monitor.accept().await?;

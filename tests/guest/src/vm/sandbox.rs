@@ -232,7 +232,8 @@ async fn answer(
             ensure!(parameter(&parts.uri, "device") == inner.info.device, "it has another device");
             let Usage { total, free, inodes, inodes_free } =
                 inner.machine.ask(&Ask::Usage { at: AT.into() }).await?;
-            let (used, inodes_used) = (total - free, inodes - inodes_free);
+            let used = total - free;
+            let inodes_used = inodes - inodes_free;
             let volume = shim::Volume { total, used, inodes, inodes_used, grows: true };
             Ok(reply(StatusCode::OK, shim::statistics(&volume).to_string()))
         }
@@ -240,7 +241,8 @@ async fn answer(
             let Resize { device, bytes } = serde_json::from_slice(body)?;
             ensure!(Some(device) == inner.info.device, "it has another device");
             inner.machine.grown(SERIAL, bytes).await?;
-            let (device, at) = (inner.disk.path.clone(), AT.into());
+            let device = inner.disk.path.clone();
+            let at = AT.into();
             let kind = inner.info.fstype.clone().unwrap_or_default();
             let _: Value = inner.machine.ask(&Ask::Grow { device, kind, at }).await?;
             Ok(reply(StatusCode::NO_CONTENT, ""))

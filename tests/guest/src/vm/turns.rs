@@ -175,7 +175,8 @@ async fn shown(
     guest: &Sandbox,
 ) -> anyhow::Result<(u64, u64)> {
     let (total, used) = scene.stats(volume, target).await?;
-    let (total, used) = (u64::try_from(total)?, u64::try_from(used)?);
+    let total = u64::try_from(total)?;
+    let used = u64::try_from(used)?;
     let said = guest.usage().await?;
     // A file system may settle in between.
     let near = (said.total - said.free).abs_diff(used) < 4 * MIB;

@@ -31,7 +31,8 @@ pub(super) struct Create {
 
 /// What is created by a command line, if anything is.
 pub(super) fn create(args: &[OsString]) -> Option<Create> {
-    let (mut values, mut words) = (BTreeMap::new(), Vec::new());
+    let mut values = BTreeMap::new();
+    let mut words = Vec::new();
     let mut args = args.iter().map(|arg| arg.to_str().unwrap_or_default());
     while let Some(arg) = args.next() {
         match arg.split_once('=') {

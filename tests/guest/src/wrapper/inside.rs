@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_group_gets_all_that_is_in_a_directory_and_nothing_beyond_it() -> anyhow::Result<()> {
-        let (dir, beyond) = (tempfile::tempdir()?, tempfile::NamedTempFile::new()?);
+        let dir = tempfile::tempdir()?;
+        let beyond = tempfile::NamedTempFile::new()?;
         std::fs::create_dir(dir.path().join("below"))?;
         std::fs::File::create(dir.path().join("below/file"))?
             .set_permissions(Permissions::from_mode(0o600))?;

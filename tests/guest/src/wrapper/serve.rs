@@ -115,7 +115,8 @@ async fn listen(socket: &Path) -> anyhow::Result<()> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     if let Ok(guest) = serde_json::from_str::<Guest>(&line) {
-        let (tasks, process) = (Tasks::default(), guest.process);
+        let tasks = Tasks::default();
+        let process = guest.process;
         tokio::select! {
             done = accept(listener, Arc::new(guest), &tasks) => done?,
             () = ended(process) => {}

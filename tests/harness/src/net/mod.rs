@@ -63,8 +63,10 @@ impl Net {
     /// # Errors
     /// As for [`Net::new`].
     pub async fn uneven(to_edge: Shape, to_cloud: Shape, seed: u64) -> anyhow::Result<Self> {
-        let (cloud, edge) = (Space::new().await?, Space::new().await?);
-        let (at_cloud, at_edge) = (cloud.tun(CLOUD, EDGE)?, edge.tun(EDGE, CLOUD)?);
+        let cloud = Space::new().await?;
+        let edge = Space::new().await?;
+        let at_cloud = cloud.tun(CLOUD, EDGE)?;
+        let at_edge = edge.tun(EDGE, CLOUD)?;
         let paths = [Path::new(to_edge, seed), Path::new(to_cloud, seed.wrapping_add(1))];
         Ok(Self { router: Router::start(at_cloud, at_edge, paths), cloud, edge })
     }

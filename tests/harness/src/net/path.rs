@@ -86,8 +86,8 @@ impl Path {
     pub fn offer(&mut self, now: Instant, packet: &[u8]) {
         self.counts.offered += 1;
         // Drawn for every packet, so that the fate of one does not depend on the queue.
-        let (lost, late) =
-            (self.chance.random_bool(self.shape.loss), self.chance.random_bool(self.shape.reorder));
+        let lost = self.chance.random_bool(self.shape.loss);
+        let late = self.chance.random_bool(self.shape.reorder);
         let Some(sent) = self.queue(now, packet.len()) else {
             self.counts.dropped += 1;
             return;

@@ -26,9 +26,9 @@ fn lock(path: &Shared) -> MutexGuard<'_, Path> {
 impl Router {
     /// Carries from `a` to `b` by the first path and back by the second.
     pub(super) fn start(a: Tun, b: Tun, paths: [Path; 2]) -> Self {
-        let (a, b) = (Arc::new(a), Arc::new(b));
-        let router =
-            Self { paths: paths.map(|path| Arc::new(Mutex::new(path))), tasks: Tasks::default() };
+        let a = Arc::new(a);
+        let b = Arc::new(b);
+        let router = Self { paths: paths.map(|path| Arc::new(Mutex::new(path))), tasks: Tasks::default() };
         let [there, back] = &router.paths;
         for (from, to, path) in [(&a, &b, there), (&b, &a, back)] {
             let carrying = carry(from.clone(), to.clone(), path.clone());

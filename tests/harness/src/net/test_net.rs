@@ -23,7 +23,8 @@ fn socket(space: &Space, address: Ipv4Addr) -> UdpSocket {
 /// Sends numbered packets from the cloud to the edge, 1 ms apart, and gives back which arrived, in
 /// order, and how long each took.
 async fn sent(net: &Net, packets: u32) -> Vec<(u32, Duration)> {
-    let (from, to) = (socket(&net.cloud, CLOUD), socket(&net.edge, EDGE));
+    let from = socket(&net.cloud, CLOUD);
+    let to = socket(&net.edge, EDGE);
     let at: SocketAddr = to.local_addr().unwrap();
     let sending = async {
         let mut clock = tokio::time::interval(MS);
@@ -36,7 +37,8 @@ async fn sent(net: &Net, packets: u32) -> Vec<(u32, Duration)> {
         times
     };
     let receiving = async {
-        let (mut buffer, mut got) = ([0; 4], Vec::new());
+        let mut buffer = [0; 4];
+        let mut got = Vec::new();
         while let Ok(received) = tokio::time::timeout(1000 * MS, to.recv(&mut buffer)).await {
             received.unwrap();
             got.push((u32::from_be_bytes(buffer), Instant::now()));

@@ -35,7 +35,8 @@ impl Attacher {
     }
 
     async fn detach(&self, node: &str) -> anyhow::Result<RawAnswer> {
-        let (volume_id, node_id) = (self.volume_id.clone(), node.into());
+        let volume_id = self.volume_id.clone();
+        let node_id = node.into();
         let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.front.call(&controller("ControllerUnpublishVolume"), &request.encode_to_vec()).await
     }

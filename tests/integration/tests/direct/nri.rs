@@ -41,7 +41,8 @@ impl Runtime {
         let mut command = Command::new(program);
         let mut process =
             command.arg(socket).stdin(piped()).stdout(piped()).kill_on_drop(true).spawn().unwrap();
-        let (stdin, stdout) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
+        let stdin = process.stdin.take().unwrap();
+        let stdout = process.stdout.take().unwrap();
         Some(Self { _process: process, stdin, lines: BufReader::new(stdout).lines() })
     }
 
@@ -145,7 +146,9 @@ async fn containers_get_their_typed_mounts_or_are_not_made() {
     let node = Node::new();
     let socket = node.dir.path().join("nri.sock");
     let Some(runtime) = Runtime::start(&socket) else { return };
-    let (tasks, plugin, path) = (Tasks::default(), node.plugin.clone(), socket.clone());
+    let tasks = Tasks::default();
+    let plugin = node.plugin.clone();
+    let path = socket.clone();
     tasks.spawn_until_stop("plugin", async move { plugin.keep(path).await });
     let mut runtime = runtime.with_plugin().await;
 

@@ -2,6 +2,8 @@
 //! answers, over links that lose what is on them and nodes that are killed. The two sides' rules
 //! are the real ones.
 
+#![expect(clippy::unwrap_used, reason = "a test's own functions, which clippy takes for others")]
+
 use std::collections::VecDeque;
 
 use cloud::lease::decide::{Moment, Step, Verdict, decide};

@@ -104,7 +104,8 @@ fn volume(device: PathBuf) -> Published {
 
 /// What the kubelet is told.
 fn code(error: &Error) -> Code {
-    let (fault, source) = (error.fault(), "".into());
+    let fault = error.fault();
+    let source = "".into();
     proto::error::Error::Direct { method: "NodeGetVolumeStats", fault, source }.code()
 }
 

@@ -41,7 +41,8 @@ async fn a_cloud_that_stops_finishes_what_it_has_and_sends_its_edges_elsewhere()
         until("it has learned", || ready(&front)).await?;
 
         let gate = held(&driver);
-        let (path, request) = (controller("CreateVolume"), create("v"));
+        let path = controller("CreateVolume");
+        let request = create("v");
         let stopping = async {
             gate.wait_for(1).await?;
             first.process.signal(Signal::TERM)?;
@@ -78,9 +79,11 @@ async fn an_edge_that_stops_finishes_what_it_has_and_gets_nothing_new() -> anyho
         let World { stand, cloud, mut edge, driver, serving } = World::new(transport).await?;
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         let node_front = RawClient::connect(&stand.edge_front(NODE, DRIVER)).await?;
-        let (gate, stage) = (held(&driver), Gate::new());
+        let gate = held(&driver);
+        let stage = Gate::new();
         driver.inject("GetCapacity", Fault::Gate(stage.clone()), Times::Next(1));
-        let (path, request) = (controller("CreateVolume"), create("v"));
+        let path = controller("CreateVolume");
+        let request = create("v");
         let stopping = async {
             gate.wait_for(1).await?;
             stage.wait_for(1).await?;
@@ -138,7 +141,8 @@ async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_o
             };
             let front = RawClient::connect(&front).await?;
             driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
-            let (path, request) = (controller("CreateVolume"), create("v"));
+            let path = controller("CreateVolume");
+            let request = create("v");
             let process = if cloud_stops { &mut cloud.process } else { &mut edge };
             let stopping = async {
                 driver.wait_for("CreateVolume", 1).await?;
@@ -228,7 +232,8 @@ async fn restarts_of_either_end_under_load_lose_nothing_and_double_nothing() -> 
         let World { mut stand, mut cloud, mut edge, driver, serving } =
             World::new(transport).await?;
         driver.inject("CreateVolume", Fault::Delay(Duration::from_millis(20)), Times::All);
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Seen::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Seen::default());
         let callers = (0..8).map(|name| {
             let front = stand.cloud_front(DRIVER);
             Caller { front, stop: stop.clone(), seen: seen.clone() }.run(name)

@@ -138,7 +138,8 @@ async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_a
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         let gate = Gate::new();
         driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
-        let (path, request) = (controller("CreateVolume"), create("v"));
+        let path = controller("CreateVolume");
+        let request = create("v");
         let call = front.call(&path, &request);
         let kill = async {
             gate.wait_for(1).await?;
@@ -166,9 +167,11 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
         let World { stand, cloud, edge, driver, serving } = World::new(transport).await?;
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
-        let (path, request) = (controller("CreateVolume"), create("v"));
+        let path = controller("CreateVolume");
+        let request = create("v");
         let timeout = Duration::from_secs(8);
-        let (begun, given) = (Instant::now(), format!("{}m", timeout.as_millis()));
+        let begun = Instant::now();
+        let given = format!("{}m", timeout.as_millis());
         let given = [("grpc-timeout", given.as_str())];
         let call = front.send(&path, framed(&request), &given);
         let stop = async {
@@ -242,7 +245,8 @@ async fn a_call_whose_deadline_has_passed_is_not_dispatched() -> anyhow::Result<
 async fn a_driver_that_restarts_is_found_again_and_one_that_is_another_is_not_taken()
 -> anyhow::Result<()> {
     let mut world = World::new(TRANSPORTS[0]).await?;
-    let (cloud, socket) = (world.front().await?, world.stand.at("driver.sock"));
+    let cloud = world.front().await?;
+    let socket = world.stand.at("driver.sock");
     world.serving.stop().await;
     let status = cloud.call(&controller("CreateVolume"), &create("v")).await?.status();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -326,13 +330,9 @@ async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> 
     let mut stand = harness::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
     let file = stand.at("file.sock");
-    proto::host::publish::publish(
-        file.as_ref(),
-        b"no socket",
-        0o600,
-        proto::host::publish::Existing::Keep,
-    )?;
-    let (web, silent) = (stand.at("web.sock"), stand.at("silent.sock"));
+    proto::publish::publish(file.as_ref(), b"no socket", 0o600, proto::publish::Existing::Keep)?;
+    let web = stand.at("web.sock");
+    let silent = stand.at("silent.sock");
     let web_server = tokio::net::UnixListener::bind(&web)?;
     let _silent_server = tokio::net::UnixListener::bind(&silent)?;
     let tasks = proto::host::tasks::Tasks::default();

@@ -21,12 +21,14 @@ fn is_the_clouds_own(service: &str, method: &str) -> bool {
 async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let world = World::shared(transport).await?;
-        let (cloud, node) = (world.front().await?, world.node_front().await?);
+        let cloud = world.front().await?;
+        let node = world.node_front().await?;
         for (service, method) in METHODS {
             let path = format!("/csi.v1.{service}/{method}");
             let fronts = [(&node, true), (&cloud, !is_the_clouds_own(service, method))];
             for (front, _) in fronts.into_iter().filter(|(_, passes)| *passes) {
-                let (mut headers, mut trailers) = (HeaderMap::new(), HeaderMap::new());
+                let mut headers = HeaderMap::new();
+                let mut trailers = HeaderMap::new();
                 headers.insert("x-from-driver", "a header".parse()?);
                 trailers.insert("x-cost-bin", "AAEC".parse()?);
                 let answer = Fault::Raw { message: UNKNOWN.into(), headers, trailers };
@@ -58,13 +60,14 @@ async fn every_rpc_passes_whole_in_both_directions() -> anyhow::Result<()> {
 async fn both_streams_come_whole() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
         let world = World::shared(transport).await?;
-        let (cloud, direct) = (world.front().await?, world.direct().await?);
+        let cloud = world.front().await?;
+        let direct = world.direct().await?;
         for method in ["GetMetadataAllocated", "GetMetadataDelta"] {
             let path = format!("/csi.v1.SnapshotMetadata/{method}");
             let requests = snapshot_requests(&direct).await?;
             let request = &requests[usize::from(method == "GetMetadataDelta")];
-            let (through, alone) =
-                (cloud.call(&path, request).await?, direct.call(&path, request).await?);
+            let through = cloud.call(&path, request).await?;
+            let alone = direct.call(&path, request).await?;
             assert_eq!(alone.code(), Code::Ok, "{}", alone.status());
             assert!(
                 proto::csi::frame::message(&alone.body).is_err(),
@@ -143,7 +146,8 @@ fn varint(mut value: usize) -> Vec<u8> {
 async fn a_method_of_the_future_is_the_drivers_at_the_node_and_unknown_in_the_cloud()
 -> anyhow::Result<()> {
     let world = World::shared(TRANSPORTS[0]).await?;
-    let (cloud, node) = (world.front().await?, world.node_front().await?);
+    let cloud = world.front().await?;
+    let node = world.node_front().await?;
     let answer = node.call(FUTURE_PATH, UNKNOWN).await?;
     assert_eq!((answer.code(), answer.message().as_deref()), (Code::Ok, Some(UNKNOWN)));
     world.driver.forget_calls();

@@ -50,8 +50,8 @@ impl Nodes {
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], &["--config", &config]).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
-            let (driver, socket) =
-                (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
+            let driver = TestDriver::new(DRIVER, *node);
+            let socket = stand.at(&format!("{node}.sock"));
             for (_, method, fault) in faults.iter().filter(|(of, ..)| *of == at) {
                 driver.inject(method, fault.clone(), Times::All);
             }
@@ -199,7 +199,9 @@ async fn a_list_is_of_all_nodes_and_each_entry_is_its_drivers() -> anyhow::Resul
 async fn pages_are_stable_whatever_happens_between_them() -> anyhow::Result<()> {
     let mut nodes = Nodes::with(&[]).await?;
     let at_first = nodes.there();
-    let (mut seen, mut token, mut deleted) = (Vec::new(), String::new(), BTreeSet::new());
+    let mut seen = Vec::new();
+    let mut token = String::new();
+    let mut deleted = BTreeSet::new();
     for step in 0.. {
         let page = nodes.page(4, &token).await?;
         ensure!(page.entries.len() <= 4 && step < 20, "the list does not end");
@@ -357,7 +359,8 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
         let made = csi::CreateSnapshotResponse::decode(answer.message().context("no snapshot")?)?;
         cut.insert(made.snapshot.context("no snapshot")?.snapshot_id);
     }
-    let (mut seen, mut starting_token) = (Vec::new(), String::new());
+    let mut seen = Vec::new();
+    let mut starting_token = String::new();
     loop {
         let request =
             csi::ListSnapshotsRequest { max_entries: 1, starting_token, ..Default::default() };
@@ -374,7 +377,8 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
     }
     assert_eq!(seen, cut.into_iter().collect::<Vec<_>>());
     for most in [0, 2] {
-        let (mut seen, mut starting_token) = (Vec::new(), String::new());
+        let mut seen = Vec::new();
+        let mut starting_token = String::new();
         loop {
             let request = csi::ControllerListVolumeHealthRequest {
                 max_entries: most,

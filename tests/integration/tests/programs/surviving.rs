@@ -25,20 +25,16 @@ const DEADLINE: (&str, &str) = ("grpc-timeout", "20S");
 
 fn publish(volume_id: &str) -> Vec<u8> {
     let volume_capability = Some(harness::requests::capability());
-    let (volume_id, node_id) = (volume_id.to_owned(), NODE.to_owned());
-    csi::ControllerPublishVolumeRequest {
-        volume_id,
-        node_id,
-        volume_capability,
-        ..Default::default()
-    }
-    .encode_to_vec()
+    let volume_id = volume_id.to_owned();
+    let node_id = NODE.to_owned();
+    csi::ControllerPublishVolumeRequest { volume_id, node_id, volume_capability, ..Default::default() }
+        .encode_to_vec()
 }
 
 fn unpublish(volume_id: &str) -> Vec<u8> {
-    let (volume_id, node_id) = (volume_id.to_owned(), NODE.to_owned());
-    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }
-        .encode_to_vec()
+    let volume_id = volume_id.to_owned();
+    let node_id = NODE.to_owned();
+    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }.encode_to_vec()
 }
 
 async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<harness::raw::RawAnswer> {
@@ -123,7 +119,8 @@ async fn a_call_sent_again_after_its_run_is_answered_from_that() -> anyhow::Resu
     let front = relayed.front().await?;
     let gate = Gate::new();
     relayed.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::All);
-    let (request, driver) = (create("v"), relayed.driver.clone());
+    let request = create("v");
+    let driver = relayed.driver.clone();
     let cut = async {
         gate.wait_for(1).await?;
         relayed.relay.cut();
@@ -161,7 +158,8 @@ async fn an_edge_that_died_carries_the_call_out_when_it_is_back() -> anyhow::Res
         let World { mut stand, cloud, edge, driver, serving } = World::new(transport).await?;
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
-        let (request, url) = (create("v"), cloud.urls[0].clone());
+        let request = create("v");
+        let url = cloud.urls[0].clone();
         let again = async {
             driver.wait_for("CreateVolume", 1).await?;
             edge.kill().await?;
@@ -182,7 +180,8 @@ async fn a_caller_is_held_until_its_deadline_and_disturbs_nobody() -> anyhow::Re
     let relayed = Relayed::new().await?;
     let front = relayed.front().await?;
     relayed.driver.inject("CreateVolume", Fault::Hang, Times::Next(1));
-    let (begun, request) = (Instant::now(), create("v"));
+    let begun = Instant::now();
+    let request = create("v");
     let timeout = [("grpc-timeout", "1500m")];
     let cut = async {
         relayed.driver.wait_for("CreateVolume", 1).await?;
@@ -223,7 +222,8 @@ async fn identical_requests_share_a_run_and_another_for_the_same_is_aborted() ->
             };
             // A map has no order: callers write its entries as they come.
             let request = with(&[("a", "1")]).encode_to_vec();
-            let (a, b) = (with(&[("a", "1")]), with(&[("b", "2")]));
+            let a = with(&[("a", "1")]);
+            let b = with(&[("b", "2")]);
             let entry = |of: &csi::CreateVolumeRequest| {
                 csi::CreateVolumeRequest { parameters: of.parameters.clone(), ..Default::default() }
                     .encode_to_vec()

@@ -78,7 +78,10 @@ fn simulate(args: &Args, out: &mut File) -> anyhow::Result<bool> {
     let busy = Busy::default();
     let (send, outcomes) = mpsc::channel();
     for _ in 0..args.threads.max(1) {
-        let (keys, seeds, busy, send) = (keys.clone(), seeds.clone(), busy.clone(), send.clone());
+        let keys = keys.clone();
+        let seeds = seeds.clone();
+        let busy = busy.clone();
+        let send = send.clone();
         std::thread::spawn(move || work(&keys, &seeds, &busy, &send));
     }
     drop(send);

@@ -44,10 +44,13 @@ impl Lister {
     async fn list(&mut self) {
         let mut before = self.world.api.read(picture);
         // What was there before us at a node that has never linked, nobody can know of.
-        let (fleet, all) = (&self.world.fleet, self.world.fleet.drivers.len());
+        let fleet = &self.world.fleet;
+        let all = self.world.fleet.drivers.len();
         before.retain(|(claim, _)| !claim.name.starts_with(BEFORE) || fleet.known() == all);
         let most = self.dice.pick(&[0, 1, 1, 2, 3, 7]);
-        let (mut entries, mut token, mut failures) = (Vec::new(), String::new(), 0);
+        let mut entries = Vec::new();
+        let mut token = String::new();
+        let mut failures = 0;
         loop {
             let request = ListVolumesRequest { max_entries: most, starting_token: token.clone() };
             match self.page(&request).await {
@@ -96,8 +99,8 @@ impl Lister {
             process.end.cancel();
             process.tasks.stop();
         }
-        let (World { fleet, record, trace, seed, timeout, .. }, process) =
-            (&self.world, Process::default());
+        let World { fleet, record, trace, seed, timeout, .. } = &self.world;
+        let process = Process::default();
         let dice = Dice::new(*seed, &format!("lister {}", self.life));
         self.life += 1;
         let notes = (record.clone(), trace.clone());
@@ -127,7 +130,8 @@ fn ids(entries: &[Entry]) -> String {
 
 /// What is wrong with a list that was made between two moments.
 fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> {
-    let (mut wrong, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
     for entry in entries {
         if !seen.insert(id(entry)) {
             wrong.push(format!("{:?} is listed twice", id(entry)));

@@ -181,7 +181,8 @@ async fn work(sidecar: Arc<Sidecar>, kind: Kind, process: Process) {
             Kind::Snapshotter => objects.snapshots.len(),
         });
         for at in begun..objects {
-            let (sidecar, tasks) = (sidecar.clone(), &process.tasks);
+            let sidecar = sidecar.clone();
+            let tasks = &process.tasks;
             match kind {
                 Kind::Provisioner => {
                     tasks.spawn_until_stop("reclaim", provisioner::reclaim(sidecar.clone(), at));

@@ -81,7 +81,8 @@ impl Sidecar {
                 let answer = reply.decode::<csi::CreateVolumeResponse>().unwrap_or_default();
                 let volume = answer.volume.unwrap_or_default();
                 let node = lives_at(&volume).unwrap_or(node);
-                let (id, size) = (volume.volume_id, volume.capacity_bytes);
+                let id = volume.volume_id;
+                let size = volume.capacity_bytes;
                 let volume = Volume { id, node, size, ..Volume::default() };
                 api.change_claim(at, |claim| (claim.open, claim.volume) = (false, Some(volume)));
                 Next::Done

@@ -56,7 +56,8 @@ impl Site {
     }
 
     async fn edge(&mut self) -> anyhow::Result<Process> {
-        let (socket, state) = (self.stand.at("driver.sock"), self.stand.at("state"));
+        let socket = self.stand.at("driver.sock");
+        let state = self.stand.at("state");
         let url = self.url.clone();
         let more = ["--cloud", &url, "--state", &state];
         let edge = self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;

@@ -135,7 +135,8 @@ struct Done {
 /// A caller as a sidecar is one: a connection that is lost, or a call that fails, is its end.
 async fn channel(socket: String, done: Arc<Done>) -> anyhow::Result<Channel> {
     let connect = move |_: Uri| {
-        let (socket, done) = (socket.clone(), done.clone());
+        let socket = socket.clone();
+        let done = done.clone();
         async move {
             done.connections.fetch_add(1, Ordering::Relaxed);
             UnixStream::connect(socket).await.map(TokioIo::new)
@@ -207,7 +208,8 @@ async fn lead(
 /// Starts csi-cloud again so many times under load; nobody notices.
 async fn restarted(unix: bool, times: usize) -> anyhow::Result<()> {
     let mut world = World::new(unix).await?;
-    let (done, ended) = (Arc::new(Done::default()), watch::Sender::new(false));
+    let done = Arc::new(Done::default());
+    let ended = watch::Sender::new(false);
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
         callers.spawn(lead(world.socket(), caller, done.clone(), ended.subscribe()));
@@ -243,8 +245,8 @@ async fn restarted(unix: bool, times: usize) -> anyhow::Result<()> {
     }
     let doubles: Vec<_> =
         runs.iter().filter(|(_, times)| **times > 1).map(|((method, _), n)| (method, n)).collect();
-    let (calls, slowest) =
-        (done.calls.load(Ordering::Relaxed), done.slowest_ms.load(Ordering::Relaxed));
+    let calls = done.calls.load(Ordering::Relaxed);
+    let slowest = done.slowest_ms.load(Ordering::Relaxed);
     println!("{times} restarts, {calls} calls, the slowest {slowest} ms");
     assert!(doubles.is_empty(), "ran more than once: {doubles:?}");
     world.stop().await
@@ -269,7 +271,8 @@ async fn a_call_that_was_dispatched_runs_once_whatever_ends_csi_cloud() -> anyho
         world.driver.forget_calls();
         let gate = Gate::new();
         world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
-        let (path, request) = (controller("CreateVolume"), create(name));
+        let path = controller("CreateVolume");
+        let request = create(name);
         let breaking = async {
             gate.wait_for(1).await?;
             world.end(signal).await?;
@@ -302,7 +305,8 @@ async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_d
         front.send(&controller("CreateVolume"), body.clone(), &[("grpc-timeout", "300m")]).await?;
     assert_eq!(held.code(), Code::DeadlineExceeded, "{}", held.status());
     assert!(begun.elapsed() >= Duration::from_millis(300));
-    let (path, request) = (controller("CreateVolume"), create("v"));
+    let path = controller("CreateVolume");
+    let request = create("v");
     let call = front.call(&path, &request);
     let beginning = async {
         until("it is held", || async {
@@ -340,7 +344,8 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
     let stand = Stand::new().await?;
     let holder = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
     let front = RawClient::connect(&stand.at(&format!("held/{DRIVER}.sock"))).await?;
-    let (path, body) = (controller("CreateVolume"), proto::csi::frame::frame(&create("v")));
+    let path = controller("CreateVolume");
+    let body = proto::frame::frame(&create("v"));
     let call = || front.send(&path, body.clone(), &[]);
     {
         let mut held: FuturesUnordered<_> = (0..1024).map(|_| call()).collect();
@@ -479,8 +484,7 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
     world.stop().await
 }
 
-/// Prints what the hop costs and what the holder takes: `cargo test -p tests --test holder --
-/// --ignored --nocapture`.
+/// Prints what the hop costs and what the holder takes: `make hop`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn what_the_hop_costs() -> anyhow::Result<()> {
@@ -488,7 +492,8 @@ async fn what_the_hop_costs() -> anyhow::Result<()> {
     let own = RawClient::connect(&world.stand.cloud_front(DRIVER)).await?;
     let held = world.front().await?;
     world.driver.record(false);
-    let (path, mut p50) = (controller("GetCapacity"), Vec::new());
+    let path = controller("GetCapacity");
+    let mut p50 = Vec::new();
     for front in [&own, &held, &own, &held] {
         let mut times = Vec::new();
         for _ in 0..3000 {

@@ -81,8 +81,8 @@ impl Plane {
             let path = dir.join(format!("{user}.kubeconfig"));
             publish(&path, config.to_string().as_bytes(), 0o600, Existing::Keep)?;
         }
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", ports.1), format!("http://127.0.0.1:{}", free_port()?));
+        let client = format!("http://127.0.0.1:{}", ports.1);
+        let peer = format!("http://127.0.0.1:{}", free_port()?);
         let mut command = Command::new(&programs.1);
         command.arg(format!("--data-dir={}", dir.join("etcd").display()));
         for flag in ["listen-client-urls", "advertise-client-urls"] {
@@ -267,7 +267,8 @@ impl Site {
     /// Waits until the driver is, or is not, published at a node: entry, labels and id, all or
     /// nothing.
     async fn published(&self, node: &str, expected: bool) -> anyhow::Result<()> {
-        let (csinodes, nodes) = (self.plane.all::<CSINode>(), self.plane.all::<Node>());
+        let csinodes = self.plane.all::<CSINode>();
+        let nodes = self.plane.all::<Node>();
         until(&format!("{node} published: {expected}"), || async {
             let entries = csinodes
                 .get_opt(node)

@@ -65,7 +65,8 @@ async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     let tcp = TcpStream::connect(addr(&worlds[0])?).await?;
     let after_tls = tls(&worlds[0]).await?;
     let slow = tls(&worlds[0]).await?;
-    let (wss, (endpoint, silent)) = (worlds[0].dial().await?, quinn_connection(&worlds[1]).await?);
+    let wss = worlds[0].dial().await?;
+    let (endpoint, silent) = quinn_connection(&worlds[1]).await?;
     let slow = async move {
         let (mut read, mut write) = tokio::io::split(slow);
         let drip = async {

@@ -138,7 +138,8 @@ async fn the_certificate_says_who_an_edge_is_and_a_newer_link_replaces_the_older
         let front = world.front().await?;
         let url = world.url().to_owned();
         // A second node, whose own driver is another one.
-        let (other, socket) = (TestDriver::new(DRIVER, "n2"), world.stand.at("other.sock"));
+        let socket = world.stand.at("other.sock");
+        let other = TestDriver::new(DRIVER, "n2");
         let serving = other.serve(Path::new(&socket))?;
         let second = world.stand.edge("n2", &url, &[(DRIVER, &socket)]).await?;
         // An edge with the certificate of n1 calls itself n2.

@@ -46,8 +46,8 @@ impl Nodes {
         let cloud = stand.cloud(&TRANSPORTS, &[DRIVER], more).await?;
         let mut nodes = Vec::new();
         for (at, node) in NODES.iter().enumerate() {
-            let (driver, socket) =
-                (TestDriver::new(DRIVER, *node), stand.at(&format!("{node}.sock")));
+            let driver = TestDriver::new(DRIVER, *node);
+            let socket = stand.at(&format!("{node}.sock"));
             let serving = driver.serve(Path::new(&socket))?;
             let url = cloud.urls[usize::from(at == 2)].clone();
             // No two nodes give the same ids.
@@ -261,7 +261,8 @@ async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
 async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known()
 -> anyhow::Result<()> {
     let nodes = Nodes::new(&[]).await?;
-    let (volume_id, node_id) = ("strange".to_owned(), "n1".to_owned());
+    let volume_id = "strange".to_owned();
+    let node_id = "n1".to_owned();
     let whole = csi::ControllerPublishVolumeRequest {
         volume_id: volume_id.clone(),
         node_id,

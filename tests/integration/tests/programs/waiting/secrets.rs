@@ -201,7 +201,8 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
         stand.log("debug,cloud=trace,edge=trace,proto=trace,csi_cloud=trace,csi_edge=trace");
         let world = World::on(stand, transport, &["--http", "127.0.0.1:0"]).await?;
         let marker = format!("secret-{}", uuid::Uuid::new_v4().simple());
-        let (cloud, node) = (world.front().await?, world.node_front().await?);
+        let cloud = world.front().await?;
+        let node = world.node_front().await?;
         let made = cloud.call(&controller("CreateVolume"), &create("of-before")).await?;
         let volume = created(&made)?.volume_id;
         for volume in [volume.as_str(), "never-seen"] {

@@ -35,7 +35,8 @@ impl Ways {
     }
 
     async fn edge(&mut self, ways: &[&str]) -> anyhow::Result<Process> {
-        let (config, socket) = (self.stand.at("edge.toml"), self.stand.at("driver.sock"));
+        let config = self.stand.at("edge.toml");
+        let socket = self.stand.at("driver.sock");
         let text = format!("cloud = {ways:?}\n[link]\ndead_after_s = 4\nreturn_after_s = 1\n");
         publish(Path::new(&config), text.as_bytes(), 0o600, Existing::Replace)?;
         self.stand.edge_with(NODE, &[(DRIVER, &socket)], &["--config", &config]).await
@@ -61,7 +62,8 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
     let mut world = Ways::new().await?;
     let relay = Relay::to(&world.cloud.urls[1]).await?;
     relay.swallow();
-    let (quic, wss) = (relay.url(), world.cloud.urls[0].clone());
+    let quic = relay.url();
+    let wss = world.cloud.urls[0].clone();
     let begun = Instant::now();
     let mut edge = world.edge(&[quic, &wss]).await?;
     assert!(edge.line_starting("linked ", START).await?.starts_with(&wss));
@@ -71,7 +73,8 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
 
     let gate = Gate::new();
     world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
-    let (path, request) = (controller("CreateVolume"), create("w"));
+    let path = controller("CreateVolume");
+    let request = create("w");
     let moving = async {
         gate.wait_for(1).await?;
         relay.mend();
@@ -105,7 +108,8 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
 async fn a_way_on_which_nobody_listens_is_left_at_once() -> anyhow::Result<()> {
     let mut world = Ways::new().await?;
     let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
-    let (dead, quic) = (format!("wss://{nobody}"), world.cloud.urls[1].clone());
+    let dead = format!("wss://{nobody}");
+    let quic = world.cloud.urls[1].clone();
     let begun = Instant::now();
     let mut edge = world.edge(&[&dead, &quic]).await?;
     assert!(edge.line_starting("linked ", START).await?.starts_with(&quic));
@@ -123,7 +127,8 @@ async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
     let front = world.front().await?;
     let gate = Gate::new();
     world.driver.inject("CreateVolume", Fault::Gate(gate.clone()), Times::Next(1));
-    let (path, request) = (controller("CreateVolume"), create("v"));
+    let path = controller("CreateVolume");
+    let request = create("v");
     let moved = async {
         gate.wait_for(1).await?;
         for _ in 0..3 {
