@@ -1,5 +1,5 @@
-//! The Controller service: publication to the node, lists and capacity. Volumes and snapshots have
-//! own files.
+//! The Controller service: publication to the node, lists, capacity and the list of capabilities.
+//! `volumes` and `snapshots` have the other RPCs.
 
 use std::sync::PoisonError;
 
@@ -15,66 +15,66 @@ use super::core::Core;
 use super::record::{Attached, Volume};
 
 impl Core {
+    /// ControllerPublishVolume. There is nothing to attach on one node, so it is only recorded.
+    ///
+    /// CSI: a volume that is "already published at the node" in a compatible way is OK, in another
+    /// way ALREADY_EXISTS. More than the node takes is RESOURCE_EXHAUSTED.
     pub(super) fn attach(
         &self,
-        q: ControllerPublishVolumeRequest,
+        request: ControllerPublishVolumeRequest,
     ) -> Result<ControllerPublishVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::present("node_id", &q.node_id)?;
-        let capability = check::capability(q.volume_capability)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        if q.node_id != self.node() {
+        check::id("volume_id", &request.volume_id)?;
+        check::present("node_id", &request.node_id)?;
+        let capability = check::capability(request.volume_capability)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        if request.node_id != self.node() {
             return Err(Status::not_found(format!(
                 "node {} does not exist; there is {}",
-                q.node_id,
+                request.node_id,
                 self.node()
             )));
         }
-        fitting(&volume, capability.block)?;
-        let wanted = Attached { capability, readonly: q.readonly };
-        match volume.attached.get(&q.node_id) {
-            Some(there) if *there == wanted => {
-                return Ok(ControllerPublishVolumeResponse::default());
-            }
+        check_kind(&volume, capability.block)?;
+        let wanted = Attached { capability, readonly: request.readonly };
+        match volume.attached.get(&request.node_id) {
+            Some(there) if *there == wanted => return Ok(ControllerPublishVolumeResponse::default()),
             Some(_) => {
                 return Err(Status::already_exists(format!(
                     "volume {} is published to node {} with another capability or readonly flag",
-                    volume.id, q.node_id
+                    volume.id, request.node_id
                 )));
             }
             None => {}
         }
         let _counting = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = self
-            .volumes
-            .all()
-            .iter()
-            .filter(|volume| volume.attached.contains_key(&q.node_id))
-            .count();
+        let count =
+            self.volumes.all().iter().filter(|volume| volume.attached.contains_key(&request.node_id)).count();
         let limit = usize::try_from(self.settings.attach_limit).unwrap_or(usize::MAX);
         if limit > 0 && count >= limit {
             return Err(Status::resource_exhausted(format!(
                 "node {} has {count} volumes, and {limit} is the most",
-                q.node_id
+                request.node_id
             )));
         }
-        volume.attached.insert(q.node_id, wanted);
+        volume.attached.insert(request.node_id, wanted);
         self.volumes.update(volume)?;
         Ok(ControllerPublishVolumeResponse::default())
     }
 
+    /// ControllerUnpublishVolume. An empty node id means all nodes.
+    ///
+    /// CSI: a volume that is not published at the node is OK.
     fn detach(
         &self,
-        q: ControllerUnpublishVolumeRequest,
+        request: ControllerUnpublishVolumeRequest,
     ) -> Result<ControllerUnpublishVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        // What is not there is not published: the CO may ask again after it deleted the volume.
-        if let Some(mut volume) = self.volumes.get(&q.volume_id) {
+        check::id("volume_id", &request.volume_id)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        // A volume that does not exist is published nowhere, so the answer is OK.
+        if let Some(mut volume) = self.volumes.get(&request.volume_id) {
             let before = volume.attached.len();
-            // No node means all of them.
-            volume.attached.retain(|node, _| !q.node_id.is_empty() && *node != q.node_id);
+            volume.attached.retain(|node, _| !request.node_id.is_empty() && *node != request.node_id);
             if volume.attached.len() != before {
                 self.volumes.update(volume)?;
             }
@@ -82,33 +82,35 @@ impl Core {
         Ok(ControllerUnpublishVolumeResponse {})
     }
 
+    /// ValidateVolumeCapabilities.
+    ///
+    /// CSI: `confirmed` holds what was asked only if all of it holds; a mismatch is OK with a
+    /// `message`, not an error.
     fn validate(
         &self,
-        q: ValidateVolumeCapabilitiesRequest,
+        request: ValidateVolumeCapabilitiesRequest,
     ) -> Result<ValidateVolumeCapabilitiesResponse, Status> {
         use validate_volume_capabilities_response::Confirmed;
-        check::id("volume_id", &q.volume_id)?;
-        let capabilities = check::capabilities(q.volume_capabilities.clone())?;
-        let volume = self.volume(&q.volume_id)?;
-        let refused =
-            |message: String| Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
-        if let Some(status) = capabilities.iter().find_map(|one| fitting(&volume, one.block).err())
-        {
+        check::id("volume_id", &request.volume_id)?;
+        let capabilities = check::capabilities(request.volume_capabilities.clone())?;
+        let volume = self.volume(&request.volume_id)?;
+        let refused = |message: String| Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
+        if let Some(status) = capabilities.iter().find_map(|one| check_kind(&volume, one.block).err()) {
             return refused(status.message().to_owned());
         }
         if let Some((key, _)) =
-            q.parameters.iter().find(|(key, value)| volume.parameters.get(*key) != Some(value))
+            request.parameters.iter().find(|(key, value)| volume.parameters.get(*key) != Some(value))
         {
             return refused(format!("the volume was not made with this parameter: {key}"));
         }
-        if let Err(status) = check::mutable(q.mutable_parameters.clone()) {
+        if let Err(status) = check::mutable(request.mutable_parameters.clone()) {
             return refused(status.message().to_owned());
         }
         let confirmed = Confirmed {
-            volume_context: q.volume_context,
-            volume_capabilities: q.volume_capabilities,
-            parameters: q.parameters,
-            mutable_parameters: q.mutable_parameters,
+            volume_context: request.volume_context,
+            volume_capabilities: request.volume_capabilities,
+            parameters: request.parameters,
+            mutable_parameters: request.mutable_parameters,
         };
         Ok(ValidateVolumeCapabilitiesResponse {
             confirmed: Some(confirmed),
@@ -116,9 +118,11 @@ impl Core {
         })
     }
 
-    fn list_volumes(&self, q: ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
+    /// ListVolumes, oldest volume first, in pages.
+    fn list_volumes(&self, request: ListVolumesRequest) -> Result<ListVolumesResponse, Status> {
         use list_volumes_response::{Entry, VolumeStatus};
-        let (page, next_token) = check::page(self.volumes.all(), q.max_entries, &q.starting_token)?;
+        let (page, next_token) =
+            check::page(self.volumes.all(), request.max_entries, &request.starting_token)?;
         let entry = |volume: Volume| Entry {
             volume: Some(volume.csi(self.node())),
             status: Some(VolumeStatus { published_node_ids: volume.nodes() }),
@@ -126,26 +130,24 @@ impl Core {
         Ok(ListVolumesResponse { entries: page.into_iter().map(entry).collect(), next_token })
     }
 
-    fn get_volume(
-        &self,
-        q: ControllerGetVolumeRequest,
-    ) -> Result<ControllerGetVolumeResponse, Status> {
+    /// ControllerGetVolume.
+    fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<ControllerGetVolumeResponse, Status> {
         use controller_get_volume_response::VolumeStatus;
-        check::id("volume_id", &q.volume_id)?;
-        let volume = self.volume(&q.volume_id)?;
+        check::id("volume_id", &request.volume_id)?;
+        let volume = self.volume(&request.volume_id)?;
         Ok(ControllerGetVolumeResponse {
             volume: Some(volume.csi(self.node())),
             status: Some(VolumeStatus { published_node_ids: volume.nodes() }),
         })
     }
 
-    fn capacity(&self, q: GetCapacityRequest) -> Result<GetCapacityResponse, Status> {
-        if !q.volume_capabilities.is_empty() {
-            check::capabilities(q.volume_capabilities)?;
+    /// GetCapacity. Another node than this one has no capacity.
+    fn capacity(&self, request: GetCapacityRequest) -> Result<GetCapacityResponse, Status> {
+        if !request.volume_capabilities.is_empty() {
+            check::capabilities(request.volume_capabilities)?;
         }
-        let here = q
-            .accessible_topology
-            .is_none_or(|topology| check::here(&topology.segments, self.node()));
+        let here =
+            request.accessible_topology.is_none_or(|topology| check::here(&topology.segments, self.node()));
         let available = if here { self.available()? } else { 0 };
         Ok(GetCapacityResponse {
             available_capacity: available,
@@ -155,8 +157,8 @@ impl Core {
     }
 }
 
-/// Refuses to use a volume as what it is not.
-pub(super) fn fitting(volume: &Volume, block: bool) -> Result<(), Status> {
+/// Refuses a block capability for a volume of files, and the reverse.
+pub(super) fn check_kind(volume: &Volume, block: bool) -> Result<(), Status> {
     if volume.block == block {
         return Ok(());
     }

@@ -93,7 +93,7 @@ pub(super) fn used(top: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Gives everything in a directory to a group, as VOLUME_MOUNT_GROUP asks.
-pub(super) fn give(dir: &Path, group: u32) -> io::Result<()> {
+pub(super) fn set_group(dir: &Path, group: u32) -> io::Result<()> {
     let mut left = vec![dir.to_owned()];
     while let Some(path) = left.pop() {
         let meta = fs::symlink_metadata(&path)?;

@@ -16,24 +16,27 @@ use super::loops;
 use super::record::{Group, Volume, now, timestamp};
 
 impl Core {
+    /// CreateVolumeGroupSnapshot, which is idempotent by the group's name.
+    ///
+    /// CSI: either all snapshots of a group are made or none.
     pub(super) fn create_group(
         &self,
-        q: CreateVolumeGroupSnapshotRequest,
+        request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<CreateVolumeGroupSnapshotResponse, Status> {
-        check::name(&q.name)?;
-        if q.source_volume_ids.is_empty() {
+        check::name(&request.name)?;
+        if request.source_volume_ids.is_empty() {
             return Err(Status::invalid_argument("source_volume_ids is missing"));
         }
-        for id in &q.source_volume_ids {
+        for id in &request.source_volume_ids {
             check::id("source_volume_ids", id)?;
         }
-        let sources: BTreeSet<String> = q.source_volume_ids.into_iter().collect();
-        let _name = self.locks.take("the group snapshot name", &q.name)?;
-        if let Some(there) = self.groups.by_name(&q.name) {
+        let sources: BTreeSet<String> = request.source_volume_ids.into_iter().collect();
+        let _name = self.locks.take("the group snapshot name", &request.name)?;
+        if let Some(there) = self.groups.by_name(&request.name) {
             if !there.volumes.iter().eq(&sources) {
                 return Err(Status::already_exists(format!(
                     "group snapshot {} is named {} already, and is of other volumes",
-                    there.id, q.name
+                    there.id, request.name
                 )));
             }
             return Ok(CreateVolumeGroupSnapshotResponse {
@@ -46,7 +49,7 @@ impl Core {
         for volume in &volumes {
             loops::flush(&self.data(volume), volume.block)?;
         }
-        let group = self.snap_all(q.name, &volumes)?;
+        let group = self.snap_all(request.name, &volumes)?;
         Ok(CreateVolumeGroupSnapshotResponse { group_snapshot: Some(self.describe(&group)) })
     }
 
@@ -69,23 +72,22 @@ impl Core {
         made.map(|()| group)
     }
 
+    /// DeleteVolumeGroupSnapshot, which is idempotent. It deletes the members too.
     pub(super) fn delete_group(
         &self,
-        q: DeleteVolumeGroupSnapshotRequest,
+        request: DeleteVolumeGroupSnapshotRequest,
     ) -> Result<DeleteVolumeGroupSnapshotResponse, Status> {
-        check::id("group_snapshot_id", &q.group_snapshot_id)?;
-        let _held = self.locks.take("group snapshot", &q.group_snapshot_id)?;
-        let group = self.groups.get(&q.group_snapshot_id);
+        check::id("group_snapshot_id", &request.group_snapshot_id)?;
+        let _held = self.locks.take("group snapshot", &request.group_snapshot_id)?;
+        let group = self.groups.get(&request.group_snapshot_id);
         if let Some(group) = &group {
-            members(group, &q.snapshot_ids)?;
+            members(group, &request.snapshot_ids)?;
         }
         // Also those that an earlier deletion could not remove.
         let mut all = self.snapshots.all();
-        all.retain(|snapshot| snapshot.group.as_ref() == Some(&q.group_snapshot_id));
-        let _members: Vec<_> = all
-            .iter()
-            .map(|member| self.locks.take("snapshot", &member.id))
-            .collect::<Result<_, _>>()?;
+        all.retain(|snapshot| snapshot.group.as_ref() == Some(&request.group_snapshot_id));
+        let _members: Vec<_> =
+            all.iter().map(|member| self.locks.take("snapshot", &member.id)).collect::<Result<_, _>>()?;
         // The group first: members without one are removed at the next start.
         if let Some(group) = &group {
             self.groups.remove(&group.id)?;
@@ -96,15 +98,16 @@ impl Core {
         Ok(DeleteVolumeGroupSnapshotResponse {})
     }
 
+    /// GetVolumeGroupSnapshot.
     pub(super) fn get_group(
         &self,
-        q: GetVolumeGroupSnapshotRequest,
+        request: GetVolumeGroupSnapshotRequest,
     ) -> Result<GetVolumeGroupSnapshotResponse, Status> {
-        check::id("group_snapshot_id", &q.group_snapshot_id)?;
-        let group = self.groups.get(&q.group_snapshot_id).ok_or_else(|| {
-            Status::not_found(format!("group snapshot {} does not exist", q.group_snapshot_id))
+        check::id("group_snapshot_id", &request.group_snapshot_id)?;
+        let group = self.groups.get(&request.group_snapshot_id).ok_or_else(|| {
+            Status::not_found(format!("group snapshot {} does not exist", request.group_snapshot_id))
         })?;
-        members(&group, &q.snapshot_ids)?;
+        members(&group, &request.snapshot_ids)?;
         Ok(GetVolumeGroupSnapshotResponse { group_snapshot: Some(self.describe(&group)) })
     }
 

@@ -1,5 +1,7 @@
-//! Who works on what. A second operation on the same object is refused with ABORTED, as CSI has it,
-//! not queued.
+//! Locks of the objects in use.
+//!
+//! CSI allows ABORTED for a second call while an "operation [is] pending for volume". A second
+//! operation is refused so and never queued: the CO retries.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -121,11 +121,11 @@ impl SnapshotMetadata for HostDir {
         &self,
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
-        let q = request.into_inner();
+        let request = request.into_inner();
         let (wanted, snapshot, image) = self
             .blocking(move |core| {
-                let (snapshot, image) = core.image("snapshot_id", &q.snapshot_id)?;
-                Ok((wanted(&snapshot, q.starting_offset, q.max_results)?, snapshot, image))
+                let (snapshot, image) = core.image("snapshot_id", &request.snapshot_id)?;
+                Ok((wanted(&snapshot, request.starting_offset, request.max_results)?, snapshot, image))
             })
             .await?;
         let message = |volume_capacity_bytes, block_metadata| GetMetadataAllocatedResponse {
@@ -146,18 +146,18 @@ impl SnapshotMetadata for HostDir {
         &self,
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
-        let q = request.into_inner();
+        let request = request.into_inner();
         let (wanted, snapshot, base, target) = self
             .blocking(move |core| {
-                let (old, base) = core.image("base_snapshot_id", &q.base_snapshot_id)?;
-                let (new, target) = core.image("target_snapshot_id", &q.target_snapshot_id)?;
+                let (old, base) = core.image("base_snapshot_id", &request.base_snapshot_id)?;
+                let (new, target) = core.image("target_snapshot_id", &request.target_snapshot_id)?;
                 if old.volume != new.volume {
                     return Err(Status::invalid_argument(format!(
                         "base_snapshot_id and target_snapshot_id are of two volumes: {} and {}",
                         old.volume, new.volume
                     )));
                 }
-                Ok((wanted(&new, q.starting_offset, q.max_results)?, new, base, target))
+                Ok((wanted(&new, request.starting_offset, request.max_results)?, new, base, target))
             })
             .await?;
         let message = |volume_capacity_bytes, block_metadata| GetMetadataDeltaResponse {

@@ -1,11 +1,21 @@
-//! A complete node-local CSI driver: volumes are directories and sparse image files of one host
-//! directory.
+//! The example of a CSI driver: it implements all of CSI 1.13 for one node, with real data.
 //!
-//! It exists because no real driver implements all of CSI 1.13, and Edge CSI has to be shown to
-//! carry all of it to a driver whose data, mounts and crashes are real. All work is blocking and
-//! runs off the runtime, so that a caller who leaves does not leave a half-done operation behind. A
-//! directory's capacity is promised, not enforced; modes for several nodes are taken, as there is
-//! one node.
+//! A volume is a directory or a sparse image file below one state directory. Conformance, the demo
+//! and the tests of direct volumes use it, since no other driver implements all of CSI.
+//!
+//! It promises three things:
+//!
+//! - Every RPC is idempotent, as CSI demands: a repeated call has the same result.
+//! - A SIGKILL at any moment leaves an object whole or absent. `store` has how.
+//! - A caller that leaves does not leave an operation half done: all work is blocking and runs to
+//!   its end on a thread of its own.
+//!
+//! Two things are simpler than in a product. The capacity of a directory is promised and not
+//! enforced, and access modes for several nodes are accepted although there is one node.
+//!
+//! Read it in this order: `identity`, `controller` and `node` are the services, one line for each
+//! RPC; `volumes`, `snapshots`, `group` and `stage` do the work; `check` validates requests; `record`
+//! and `store` keep what must survive; `mounts` and `loops` talk to the kernel.
 
 mod check;
 mod controller;
@@ -77,7 +87,7 @@ impl HostDir {
         request: Request<Q>,
         work: fn(&Core, Q) -> Result<A, Status>,
     ) -> Result<Response<A>, Status> {
-        let question = request.into_inner();
-        self.blocking(move |core| work(core, question)).await.map(Response::new)
+        let request = request.into_inner();
+        self.blocking(move |core| work(core, request)).await.map(Response::new)
     }
 }

@@ -1,4 +1,5 @@
-//! The Node service: its capabilities and expansion. Mounts and measurements have own files.
+//! The Node service: its capabilities and expansion. `stage` has the mounts, `usage` statistics and
+//! health.
 
 use proto::csi::node_server::Node;
 use proto::csi::node_service_capability::rpc::Type as RpcType;
@@ -14,16 +15,19 @@ use super::record::topology;
 use super::usage::located;
 
 impl Core {
+    /// NodeExpandVolume: the loop device of a block volume is told of its image's new size.
+    ///
+    /// CSI: a size that the volume cannot have is OUT_OF_RANGE.
     pub(super) fn expand_on_node(
         &self,
-        q: NodeExpandVolumeRequest,
+        request: NodeExpandVolumeRequest,
     ) -> Result<NodeExpandVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::present("volume_path", &q.volume_path)?;
-        let range = check::range(q.capacity_range.unwrap_or_default())?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let volume = self.volume(&q.volume_id)?;
-        located(&volume, &q.volume_path)?;
+        check::id("volume_id", &request.volume_id)?;
+        check::present("volume_path", &request.volume_path)?;
+        let range = check::range(request.capacity_range.unwrap_or_default())?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let volume = self.volume(&request.volume_id)?;
+        located(&volume, &request.volume_path)?;
         if !check::fits(volume.capacity, range) {
             return Err(Status::out_of_range(format!(
                 "capacity_range: volume {} has {} bytes since ControllerExpandVolume",
@@ -36,6 +40,7 @@ impl Core {
         Ok(NodeExpandVolumeResponse { capacity_bytes: volume.capacity })
     }
 
+    /// NodeGetInfo: the node's id, how many volumes it takes, and its topology.
     fn node_info(&self, _: NodeGetInfoRequest) -> Result<NodeGetInfoResponse, Status> {
         Ok(NodeGetInfoResponse {
             node_id: self.node().to_owned(),

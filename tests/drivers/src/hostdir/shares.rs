@@ -71,24 +71,24 @@ impl Shares {
         )))
     }
 
-    fn mount(&self, q: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Status> {
-        check::present("volume_id", &q.volume_id)?;
-        check::path("target_path", &q.target_path)?;
-        let export = self.export(&q.volume_context)?;
-        if mounts::is_mount(&q.target_path) {
+    fn mount(&self, request: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Status> {
+        check::present("volume_id", &request.volume_id)?;
+        check::path("target_path", &request.target_path)?;
+        let export = self.export(&request.volume_context)?;
+        if mounts::is_mount(&request.target_path) {
             return Ok(NodePublishVolumeResponse {});
         }
-        mounts::prepare(&q.target_path, false)?;
+        mounts::prepare(&request.target_path, false)?;
         // Mount options are for a server, and there is none.
-        mounts::bind(&export, &q.target_path, &[], q.readonly)?;
+        mounts::bind(&export, &request.target_path, &[], request.readonly)?;
         Ok(NodePublishVolumeResponse {})
     }
 }
 
-fn unmount(q: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse, Status> {
-    check::path("target_path", &q.target_path)?;
-    mounts::release(&q.target_path)?;
-    mounts::clear(&q.target_path)?;
+fn unmount(request: &NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse, Status> {
+    check::path("target_path", &request.target_path)?;
+    mounts::release(&request.target_path)?;
+    mounts::clear(&request.target_path)?;
     Ok(NodeUnpublishVolumeResponse {})
 }
 

@@ -11,28 +11,31 @@ use super::loops;
 use super::record::{Snapshot, Volume, now};
 
 impl Core {
+    /// CreateSnapshot, which is idempotent by the snapshot's name.
+    ///
+    /// CSI: a snapshot of this name and source is OK; of another source it is ALREADY_EXISTS.
     pub(super) fn create_snapshot(
         &self,
-        q: CreateSnapshotRequest,
+        request: CreateSnapshotRequest,
     ) -> Result<CreateSnapshotResponse, Status> {
-        check::name(&q.name)?;
-        check::id("source_volume_id", &q.source_volume_id)?;
-        check::topology(q.accessibility_requirements.as_ref(), self.node())?;
-        let wanted = q.accessibility_requirements.unwrap_or_default().requisite;
-        let _name = self.locks.take("the snapshot name", &q.name)?;
-        if let Some(there) = self.snapshots.by_name(&q.name) {
-            if there.volume != q.source_volume_id {
+        check::name(&request.name)?;
+        check::id("source_volume_id", &request.source_volume_id)?;
+        check::topology(request.accessibility_requirements.as_ref(), self.node())?;
+        let wanted = request.accessibility_requirements.unwrap_or_default().requisite;
+        let _name = self.locks.take("the snapshot name", &request.name)?;
+        if let Some(there) = self.snapshots.by_name(&request.name) {
+            if there.volume != request.source_volume_id {
                 return Err(Status::already_exists(format!(
                     "snapshot {} is named {} already, and is of volume {}",
-                    there.id, q.name, there.volume
+                    there.id, request.name, there.volume
                 )));
             }
             return Ok(self.created(&there, &wanted));
         }
-        let _source = self.locks.share("volume", &q.source_volume_id)?;
-        let volume = self.volume(&q.source_volume_id)?;
+        let _source = self.locks.share("volume", &request.source_volume_id)?;
+        let volume = self.volume(&request.source_volume_id)?;
         loops::flush(&self.data(&volume), volume.block)?;
-        let snapshot = self.snap(&volume, q.name, None)?;
+        let snapshot = self.snap(&volume, request.name, None)?;
         Ok(self.created(&snapshot, &wanted))
     }
 
@@ -65,13 +68,16 @@ impl Core {
         Ok(snapshot)
     }
 
+    /// DeleteSnapshot, which is idempotent.
+    ///
+    /// CSI: a snapshot that does not exist is OK.
     pub(super) fn delete_snapshot(
         &self,
-        q: DeleteSnapshotRequest,
+        request: DeleteSnapshotRequest,
     ) -> Result<DeleteSnapshotResponse, Status> {
-        check::id("snapshot_id", &q.snapshot_id)?;
-        let _held = self.locks.take("snapshot", &q.snapshot_id)?;
-        let Some(snapshot) = self.snapshots.get(&q.snapshot_id) else {
+        check::id("snapshot_id", &request.snapshot_id)?;
+        let _held = self.locks.take("snapshot", &request.snapshot_id)?;
+        let Some(snapshot) = self.snapshots.get(&request.snapshot_id) else {
             return Ok(DeleteSnapshotResponse {});
         };
         if let Some(group) = snapshot.group {
@@ -84,28 +90,28 @@ impl Core {
         Ok(DeleteSnapshotResponse {})
     }
 
-    pub(super) fn get_snapshot(
-        &self,
-        q: GetSnapshotRequest,
-    ) -> Result<GetSnapshotResponse, Status> {
-        check::id("snapshot_id", &q.snapshot_id)?;
-        let snapshot = self.snapshot(&q.snapshot_id)?;
+    /// GetSnapshot.
+    pub(super) fn get_snapshot(&self, request: GetSnapshotRequest) -> Result<GetSnapshotResponse, Status> {
+        check::id("snapshot_id", &request.snapshot_id)?;
+        let snapshot = self.snapshot(&request.snapshot_id)?;
         Ok(GetSnapshotResponse { snapshot: Some(snapshot.csi(self.node())) })
     }
 
+    /// ListSnapshots, by id, by source, or all in pages.
+    ///
+    /// CSI: an id or a source that does not exist is an empty list, not an error.
     pub(super) fn list_snapshots(
         &self,
-        q: ListSnapshotsRequest,
+        request: ListSnapshotsRequest,
     ) -> Result<ListSnapshotsResponse, Status> {
         let mut all = self.snapshots.all();
         all.retain(|snapshot| {
-            (q.snapshot_id.is_empty() || q.snapshot_id == snapshot.id)
-                && (q.source_volume_id.is_empty() || q.source_volume_id == snapshot.volume)
+            (request.snapshot_id.is_empty() || request.snapshot_id == snapshot.id)
+                && (request.source_volume_id.is_empty() || request.source_volume_id == snapshot.volume)
         });
-        let (page, next_token) = check::page(all, q.max_entries, &q.starting_token)?;
-        let entry = |snapshot: Snapshot| list_snapshots_response::Entry {
-            snapshot: Some(snapshot.csi(self.node())),
-        };
+        let (page, next_token) = check::page(all, request.max_entries, &request.starting_token)?;
+        let entry =
+            |snapshot: Snapshot| list_snapshots_response::Entry { snapshot: Some(snapshot.csi(self.node())) };
         Ok(ListSnapshotsResponse { entries: page.into_iter().map(entry).collect(), next_token })
     }
 }

@@ -1,5 +1,7 @@
-//! Staging and publishing on the node. The record says what was asked for, the kernel what is
-//! mounted; a call that was cut short between the two is completed by its retry.
+//! Staging and publishing on the node.
+//!
+//! The record says what was asked for, the kernel says what is mounted. A call that was cut short
+//! between the two is completed by its retry.
 
 use std::path::Path;
 
@@ -8,7 +10,7 @@ use proto::csi::*;
 use tonic::Status;
 
 use super::check;
-use super::controller::fitting;
+use super::controller::check_kind;
 use super::core::Core;
 use super::data;
 use super::fail::Doing as _;
@@ -17,17 +19,18 @@ use super::mounts;
 use super::record::{Staged, Target, Volume};
 
 impl Core {
-    pub(super) fn stage(
-        &self,
-        q: NodeStageVolumeRequest,
-    ) -> Result<NodeStageVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::path("staging_target_path", &q.staging_target_path)?;
-        let capability = check::capability(q.volume_capability)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        fitting(&volume, capability.block)?;
-        let wanted = Staged { path: q.staging_target_path, capability };
+    /// NodeStageVolume: mounts a directory, or attaches an image to a loop device.
+    ///
+    /// CSI: a volume that is "already staged to the staging_target_path" with the same capability is
+    /// OK, with another one ALREADY_EXISTS.
+    pub(super) fn stage(&self, request: NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse, Status> {
+        check::id("volume_id", &request.volume_id)?;
+        check::path("staging_target_path", &request.staging_target_path)?;
+        let capability = check::capability(request.volume_capability)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        check_kind(&volume, capability.block)?;
+        let wanted = Staged { path: request.staging_target_path, capability };
         match &volume.staged {
             Some(there) if there.path != wanted.path => {
                 return Err(Status::failed_precondition(format!(
@@ -62,15 +65,19 @@ impl Core {
         Ok(NodeStageVolumeResponse {})
     }
 
+    /// NodeUnstageVolume.
+    ///
+    /// CSI: a volume that is not staged at the path is OK. A volume that is still published is
+    /// FAILED_PRECONDITION.
     pub(super) fn unstage(
         &self,
-        q: NodeUnstageVolumeRequest,
+        request: NodeUnstageVolumeRequest,
     ) -> Result<NodeUnstageVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::path("staging_target_path", &q.staging_target_path)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        let path = q.staging_target_path;
+        check::id("volume_id", &request.volume_id)?;
+        check::path("staging_target_path", &request.staging_target_path)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        let path = request.staging_target_path;
         if volume.staged.as_ref().is_some_and(|staged| staged.path != path) {
             return Ok(NodeUnstageVolumeResponse {});
         }
@@ -93,67 +100,74 @@ impl Core {
         Ok(NodeUnstageVolumeResponse {})
     }
 
+    /// NodePublishVolume: mounts the staged volume at a pod's path.
+    ///
+    /// CSI: a volume that is "already published at the target_path" in a compatible way is OK, in
+    /// another way ALREADY_EXISTS. The plugin makes the target path, whose parent exists.
     pub(super) fn publish(
         &self,
-        q: NodePublishVolumeRequest,
+        request: NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::path("target_path", &q.target_path)?;
-        let capability = check::capability(q.volume_capability)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        fitting(&volume, capability.block)?;
-        let staged = staged(&volume, &q.staging_target_path)?;
-        let mut wanted = Target { capability, readonly: q.readonly, device: None };
-        if let Some(there) = volume.targets.get(&q.target_path) {
+        check::id("volume_id", &request.volume_id)?;
+        check::path("target_path", &request.target_path)?;
+        let capability = check::capability(request.volume_capability)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        check_kind(&volume, capability.block)?;
+        let staged = staged(&volume, &request.staging_target_path)?;
+        let mut wanted = Target { capability, readonly: request.readonly, device: None };
+        if let Some(there) = volume.targets.get(&request.target_path) {
             if there.capability != wanted.capability || there.readonly != wanted.readonly {
                 return Err(Status::already_exists(format!(
                     "volume {} is published at {} with another volume_capability or readonly flag",
-                    volume.id, q.target_path
+                    volume.id, request.target_path
                 )));
             }
-            if mounts::is_mount(&q.target_path) {
+            if mounts::is_mount(&request.target_path) {
                 return Ok(NodePublishVolumeResponse {});
             }
             // Unmounted behind our back: it is mounted again, on the device it had.
             wanted.device.clone_from(&there.device);
         }
-        alone(&volume, &q.target_path, &wanted)?;
+        check_exclusive(&volume, &request.target_path, &wanted)?;
         let image = self.data(&volume);
-        if mounts::is_mount(&q.target_path) && !is_at(&volume, &image, &q.target_path)? {
+        if mounts::is_mount(&request.target_path) && !is_at(&volume, &image, &request.target_path)? {
             return Err(Status::failed_precondition(format!(
                 "something else is mounted at {}",
-                q.target_path
+                request.target_path
             )));
         }
         // Left by a call that was cut short.
-        mounts::release(&q.target_path)?;
-        mounts::prepare(&q.target_path, volume.block)?;
+        mounts::release(&request.target_path)?;
+        mounts::prepare(&request.target_path, volume.block)?;
         let readonly = wanted.readonly || reads_only(wanted.capability.mode);
         if volume.block {
-            wanted.device = publish_device(&image, &q.target_path, readonly, wanted.device)?;
+            wanted.device = publish_device(&image, &request.target_path, readonly, wanted.device)?;
         } else {
-            publish_directory(&staged, &q.target_path, &wanted, readonly)?;
+            publish_directory(&staged, &request.target_path, &wanted, readonly)?;
         }
-        volume.targets.insert(q.target_path, wanted);
+        volume.targets.insert(request.target_path, wanted);
         self.volumes.update(volume)?;
         Ok(NodePublishVolumeResponse {})
     }
 
+    /// NodeUnpublishVolume: unmounts the volume and removes the target path.
+    ///
+    /// CSI: "the Plugin MUST delete the file or directory it created at this path".
     pub(super) fn unpublish(
         &self,
-        q: NodeUnpublishVolumeRequest,
+        request: NodeUnpublishVolumeRequest,
     ) -> Result<NodeUnpublishVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::path("target_path", &q.target_path)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        let target = volume.targets.remove(&q.target_path);
+        check::id("volume_id", &request.volume_id)?;
+        check::path("target_path", &request.target_path)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        let target = volume.targets.remove(&request.target_path);
         let image = self.data(&volume);
-        if target.is_some() || is_at(&volume, &image, &q.target_path)? {
-            mounts::release(&q.target_path)?;
+        if target.is_some() || is_at(&volume, &image, &request.target_path)? {
+            mounts::release(&request.target_path)?;
         }
-        mounts::clear(&q.target_path)?;
+        mounts::clear(&request.target_path)?;
         if let Some(target) = target {
             if let Some(device) = target.device {
                 loops::detach(&image, Some(&device))?;
@@ -179,13 +193,12 @@ fn stage_directory(from: &Path, wanted: &Staged, again: bool) -> Result<(), Stat
     } else if again {
         return Ok(());
     }
-    give(from, wanted.capability.group)
+    set_group(from, wanted.capability.group)
 }
 
-fn give(data: &Path, group: Option<u32>) -> Result<(), Status> {
+fn set_group(data: &Path, group: Option<u32>) -> Result<(), Status> {
     let Some(group) = group else { return Ok(()) };
-    data::give(data, group)
-        .doing(|| format!("give {} to volume_mount_group {group}", data.display()))
+    data::set_group(data, group).doing(|| format!("give {} to volume_mount_group {group}", data.display()))
 }
 
 /// The path where a volume is staged, which must be the one that the CO says.
@@ -211,7 +224,9 @@ fn reads_only(mode: i32) -> bool {
 }
 
 /// Refuses a second target if one of them is for a single writer.
-fn alone(volume: &Volume, path: &str, wanted: &Target) -> Result<(), Status> {
+///
+/// CSI: SINGLE_NODE_SINGLE_WRITER allows one published target; another one is FAILED_PRECONDITION.
+fn check_exclusive(volume: &Volume, path: &str, wanted: &Target) -> Result<(), Status> {
     let single = |target: &Target| target.capability.mode == Mode::SingleNodeSingleWriter as i32;
     match volume.targets.iter().find(|(there, _)| *there != path) {
         Some((there, target)) if single(target) || single(wanted) => {
@@ -224,13 +239,8 @@ fn alone(volume: &Volume, path: &str, wanted: &Target) -> Result<(), Status> {
     }
 }
 
-fn publish_directory(
-    staged: &str,
-    path: &str,
-    wanted: &Target,
-    readonly: bool,
-) -> Result<(), Status> {
-    give(Path::new(staged), wanted.capability.group)?;
+fn publish_directory(staged: &str, path: &str, wanted: &Target, readonly: bool) -> Result<(), Status> {
+    set_group(Path::new(staged), wanted.capability.group)?;
     mounts::bind(Path::new(staged), path, &wanted.capability.flags, readonly)
 }
 

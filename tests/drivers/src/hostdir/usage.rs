@@ -16,14 +16,17 @@ use super::mounts;
 use super::record::Volume;
 
 impl Core {
+    /// NodeGetVolumeStats: the bytes and files that are measured at the path.
+    ///
+    /// CSI: a volume that is not at the path is NOT_FOUND.
     pub(super) fn stats(
         &self,
-        q: NodeGetVolumeStatsRequest,
+        request: NodeGetVolumeStatsRequest,
     ) -> Result<NodeGetVolumeStatsResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        check::present("volume_path", &q.volume_path)?;
-        let volume = self.volume(&q.volume_id)?;
-        located(&volume, &q.volume_path)?;
+        check::id("volume_id", &request.volume_id)?;
+        check::present("volume_path", &request.volume_path)?;
+        let volume = self.volume(&request.volume_id)?;
+        located(&volume, &request.volume_path)?;
         let path = self.data(&volume);
         let what = || format!("measure {}", path.display());
         let room = data::room(&self.state)?;
@@ -52,33 +55,32 @@ impl Core {
 
     pub(super) fn list_health(
         &self,
-        q: ControllerListVolumeHealthRequest,
+        request: ControllerListVolumeHealthRequest,
     ) -> Result<ControllerListVolumeHealthResponse, Status> {
-        let (page, next_token) = check::page(self.volumes.all(), q.max_entries, &q.starting_token)?;
+        let (page, next_token) =
+            check::page(self.volumes.all(), request.max_entries, &request.starting_token)?;
         let entries = page.iter().map(|volume| health(volume, self.ills(volume))).collect();
         Ok(ControllerListVolumeHealthResponse { entries, next_token })
     }
 
     pub(super) fn get_health(
         &self,
-        q: ControllerGetVolumeHealthRequest,
+        request: ControllerGetVolumeHealthRequest,
     ) -> Result<ControllerGetVolumeHealthResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        let volume = self.volume(&q.volume_id)?;
-        Ok(ControllerGetVolumeHealthResponse {
-            volume_health: Some(health(&volume, self.ills(&volume))),
-        })
+        check::id("volume_id", &request.volume_id)?;
+        let volume = self.volume(&request.volume_id)?;
+        Ok(ControllerGetVolumeHealthResponse { volume_health: Some(health(&volume, self.ills(&volume))) })
     }
 
     pub(super) fn node_health(
         &self,
-        q: NodeGetVolumeHealthRequest,
+        request: NodeGetVolumeHealthRequest,
     ) -> Result<NodeGetVolumeHealthResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        let volume = self.volume(&q.volume_id)?;
+        check::id("volume_id", &request.volume_id)?;
+        let volume = self.volume(&request.volume_id)?;
         let mut ills = self.ills(&volume);
-        let staging = if volume.block { "" } else { q.staging_target_path.as_str() };
-        for path in [q.volume_publish_path.as_str(), staging] {
+        let staging = if volume.block { "" } else { request.staging_target_path.as_str() };
+        for path in [request.volume_publish_path.as_str(), staging] {
             if !path.is_empty() && !mounts::is_mount(path) {
                 ills.push(ill(
                     VolumeHealthErrorType::Inaccessible,

@@ -1,4 +1,7 @@
-//! Making, deleting, growing and changing volumes.
+//! The life of a volume at the controller: create, delete, expand, modify.
+//!
+//! Each RPC checks its request, locks the volume, compares with the record, and then does the work.
+//! The record is written last, so that a call that was cut short is repeated as a whole.
 
 use proto::csi::volume_content_source::Type as SourceType;
 use proto::csi::*;
@@ -12,8 +15,8 @@ use super::locks::Held;
 use super::loops;
 use super::record::{Source, Volume, now};
 
-/// What a new volume is filled from, kept from being deleted.
-struct Filling {
+/// The source of a new volume's content. It cannot be deleted while this exists.
+struct ContentSource {
     from: std::path::PathBuf,
     size: i64,
     block: bool,
@@ -21,53 +24,54 @@ struct Filling {
 }
 
 impl Core {
-    pub(super) fn create_volume(
-        &self,
-        q: CreateVolumeRequest,
-    ) -> Result<CreateVolumeResponse, Status> {
-        check::name(&q.name)?;
-        let capabilities = check::capabilities(q.volume_capabilities)?;
+    /// CreateVolume, which is idempotent by the volume's name.
+    ///
+    /// CSI: a compatible volume of this name "already exists": "the Plugin MUST reply 0 OK". An
+    /// incompatible one is ALREADY_EXISTS.
+    pub(super) fn create_volume(&self, request: CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
+        check::name(&request.name)?;
+        let capabilities = check::capabilities(request.volume_capabilities)?;
         let block = capabilities.iter().any(|capability| capability.block);
-        let mutable = check::mutable(q.mutable_parameters)?;
-        let range = check::range(q.capacity_range.unwrap_or_default())?;
-        let source = source(q.volume_content_source)?;
-        check::topology(q.accessibility_requirements.as_ref(), self.node())?;
-        let parameters = q.parameters.into_iter().collect();
+        let mutable = check::mutable(request.mutable_parameters)?;
+        let range = check::range(request.capacity_range.unwrap_or_default())?;
+        let source = source(request.volume_content_source)?;
+        check::topology(request.accessibility_requirements.as_ref(), self.node())?;
+        let parameters = request.parameters.into_iter().collect();
 
-        let _name = self.locks.take("the volume name", &q.name)?;
-        if let Some(there) = self.volumes.by_name(&q.name) {
-            let same =
-                there.block == block && there.parameters == parameters && there.source == source;
+        // Two creates of one name at the same time would make two volumes.
+        let _name = self.locks.take("the volume name", &request.name)?;
+        if let Some(there) = self.volumes.by_name(&request.name) {
+            let same = there.block == block && there.parameters == parameters && there.source == source;
             if !same || !check::fits(there.capacity, range) {
                 return Err(Status::already_exists(format!(
                     "volume {} is named {} already, and has another size, kind, source or other parameters",
-                    there.id, q.name
+                    there.id, request.name
                 )));
             }
             return Ok(CreateVolumeResponse { volume: Some(there.csi(self.node())) });
         }
-        let filling = source.as_ref().map(|source| self.filling(source)).transpose()?;
-        if filling.as_ref().is_some_and(|filling| filling.block != block) {
+        let content = source.as_ref().map(|source| self.open_source(source)).transpose()?;
+        if content.as_ref().is_some_and(|content| content.block != block) {
             return Err(Status::invalid_argument(
                 "volume_content_source and volume_capabilities are not both block or both mount",
             ));
         }
-        let least = filling.as_ref().map_or(0, |filling| filling.size);
+        let least = content.as_ref().map_or(0, |content| content.size);
         let capacity = check::size(range, block, least)?;
         self.check_room(capacity, capacity)?;
         let id = Uuid::new_v4().to_string();
         let draft = self.volumes.draft(&id)?;
         let path = data::path(&draft.dir, block);
-        match &filling {
+        match &content {
             None => data::make(&path, block, capacity)?,
-            Some(filling) => data::copy(&filling.from, &path)?,
+            Some(content) => data::copy(&content.from, &path)?,
         }
         if block {
             data::resize(&path, capacity)?;
         }
         let volume = Volume {
             id,
-            name: q.name,
+            name: request.name,
             created: now(),
             capacity,
             block,
@@ -83,33 +87,33 @@ impl Core {
         Ok(CreateVolumeResponse { volume: Some(answer) })
     }
 
-    fn filling(&self, source: &Source) -> Result<Filling, Status> {
+    /// Locks the source of a new volume and finds its data.
+    fn open_source(&self, source: &Source) -> Result<ContentSource, Status> {
         match source {
             Source::Volume(id) => {
                 let held = self.locks.share("volume", id)?;
                 let volume = self.volume(id)?;
                 let from = self.data(&volume);
                 loops::flush(&from, volume.block)?;
-                Ok(Filling { from, size: volume.capacity, block: volume.block, _held: held })
+                Ok(ContentSource { from, size: volume.capacity, block: volume.block, _held: held })
             }
             Source::Snapshot(id) => {
                 let held = self.locks.share("snapshot", id)?;
                 let snapshot = self.snapshot(id)?;
                 let from = self.copy_of(&snapshot);
-                Ok(Filling { from, size: snapshot.size, block: snapshot.block, _held: held })
+                Ok(ContentSource { from, size: snapshot.size, block: snapshot.block, _held: held })
             }
         }
     }
 
-    pub(super) fn delete_volume(
-        &self,
-        q: DeleteVolumeRequest,
-    ) -> Result<DeleteVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let Some(volume) = self.volumes.get(&q.volume_id) else {
-            return Ok(DeleteVolumeResponse {});
-        };
+    /// DeleteVolume, which is idempotent.
+    ///
+    /// CSI: "if a volume corresponding to the specified volume_id does not exist", the answer is OK.
+    /// A volume that is in use is FAILED_PRECONDITION.
+    pub(super) fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Status> {
+        check::id("volume_id", &request.volume_id)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let Some(volume) = self.volumes.get(&request.volume_id) else { return Ok(DeleteVolumeResponse {}) };
         let used = if !volume.attached.is_empty() {
             Some(format!("published to the nodes {}", volume.nodes().join(", ")))
         } else if !volume.targets.is_empty() {
@@ -127,25 +131,26 @@ impl Core {
         Ok(DeleteVolumeResponse {})
     }
 
+    /// ControllerExpandVolume. The size of a volume never shrinks.
+    ///
+    /// CSI: a volume that is "already larger than or equal to the target capacity" is OK.
     pub(super) fn expand_volume(
         &self,
-        q: ControllerExpandVolumeRequest,
+        request: ControllerExpandVolumeRequest,
     ) -> Result<ControllerExpandVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        let range = q
-            .capacity_range
-            .ok_or_else(|| Status::invalid_argument("capacity_range is missing"))?;
+        check::id("volume_id", &request.volume_id)?;
+        let range =
+            request.capacity_range.ok_or_else(|| Status::invalid_argument("capacity_range is missing"))?;
         let range = check::range(range)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        if q.volume_capability.is_some()
-            && check::capability(q.volume_capability)?.block != volume.block
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        if request.volume_capability.is_some()
+            && check::capability(request.volume_capability)?.block != volume.block
         {
             return Err(Status::invalid_argument(
                 "volume_capability is not what the volume is, block or mount",
             ));
         }
-        // Never less than it has: what has grown cannot shrink.
         let capacity = check::size(range, volume.block, volume.capacity)?;
         if capacity > volume.capacity {
             self.check_room(capacity, capacity - volume.capacity)?;
@@ -162,19 +167,21 @@ impl Core {
         })
     }
 
+    /// ControllerModifyVolume: changes the mutable parameters.
     pub(super) fn modify_volume(
         &self,
-        q: ControllerModifyVolumeRequest,
+        request: ControllerModifyVolumeRequest,
     ) -> Result<ControllerModifyVolumeResponse, Status> {
-        check::id("volume_id", &q.volume_id)?;
-        let _held = self.locks.take("volume", &q.volume_id)?;
-        let mut volume = self.volume(&q.volume_id)?;
-        volume.mutable.extend(check::mutable(q.mutable_parameters)?);
+        check::id("volume_id", &request.volume_id)?;
+        let _held = self.locks.take("volume", &request.volume_id)?;
+        let mut volume = self.volume(&request.volume_id)?;
+        volume.mutable.extend(check::mutable(request.mutable_parameters)?);
         self.volumes.update(volume)?;
         Ok(ControllerModifyVolumeResponse {})
     }
 }
 
+/// Parses the content source of a new volume.
 fn source(source: Option<VolumeContentSource>) -> Result<Option<Source>, Status> {
     let Some(source) = source else { return Ok(None) };
     match source.r#type {
