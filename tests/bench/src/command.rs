@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::figures::{self, Figure};
+use crate::figures;
+use crate::figures::Figure;
 use crate::grown::Size;
 use crate::report::finish;
 use crate::{calls, durable, guest_io, routing};
@@ -77,7 +78,9 @@ async fn measure(case: Case, options: &Options) -> anyhow::Result<()> {
             let size = Size { nodes: options.nodes, homes: options.homes, intents };
             report(&routing::measure(size, out).await?, options, "routing.jsonl")
         }
-        Case::Durable => report(&durable::measure(rounds, time, out).await?, options, "durable.jsonl"),
+        Case::Durable => {
+            report(&durable::measure(rounds, time, out).await?, options, "durable.jsonl")
+        }
         Case::Guest => {
             let figures = guest_io::measure(rounds, time, &options.kernel).await?;
             report(&figures, options, "guest.jsonl")

@@ -12,7 +12,7 @@ use cloud::state::store::file::File;
 use prost::Message;
 use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
-use proto::csi::rpc::Id;
+use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 
 /// The driver that all nodes have.
@@ -81,8 +81,9 @@ pub fn grow(path: &Path, size: Size) -> anyhow::Result<()> {
         };
         let info = Some(info.encode_to_vec().into());
         let place = segments(number).map(Arc::new).into();
-        let at = At { alike: alike.clone(), info, place, listed: SINCE, gone: None };
-        changes.push(Change::At(driver.clone(), node(number)?, Some(at)));
+        let at =
+            NodeDriver { answers: alike.clone(), info, segments: place, listed: SINCE, gone: None };
+        changes.push(Change::NodeDriver(driver.clone(), node(number)?, Some(at)));
         flush(&mut file, &mut changes, BATCH)?;
     }
     for number in 0..size.homes {
@@ -125,7 +126,7 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
     let intent = Intent { node: node(at)?, since: SINCE, until: SINCE, made, claim: None };
     Ok([
         Change::Home(driver.clone(), Id::Volume(id), Some(home)),
-        Change::Intent(driver.clone(), Id::Name("CreateVolume", name), Some(intent)),
+        Change::Intent(driver.clone(), Id::Name(Method::CreateVolume, name), Some(intent)),
     ])
 }
 

@@ -135,7 +135,8 @@ async fn compared(
             seen[at].push(if files { per_s } else { bytes_per_s / MIB });
         }
     }
-    let ratio = median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
+    let ratio =
+        median(seen[0].iter().zip(&seen[1]).map(|(direct, shared)| direct / shared).collect());
     let [direct, shared] = seen.map(median);
     let unit = if files { "/s" } else { "MiB/s" };
     Ok([

@@ -6,7 +6,7 @@ use bench::command::{Case, Options};
 use bench::scale::machine::{Half, pin};
 use bench::{badnet, command, scale};
 use clap::{Parser, Subcommand};
-use proto::program::runtime;
+use proto::host::program::runtime;
 
 /// Measures csi-cloud and csi-edge. Fails if a target is missed or a call failed.
 #[derive(Parser)]
@@ -34,7 +34,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Args::parse().command;
-    proto::program::run(|| match command {
+    proto::host::program::run(|| match command {
         Command::All(options) => cases(&[Case::Calls, Case::Routing, Case::Durable], &options),
         Command::Calls(options) => cases(&[Case::Calls], &options),
         Command::Routing(options) => cases(&[Case::Routing], &options),

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use serde::Serialize;
 
 /// Targets, each with what was reached, and whether all are met.
@@ -39,7 +39,12 @@ impl Targets {
 ///
 /// # Errors
 /// The rows cannot be written, or a target is missed.
-pub fn finish(rows: &[impl Serialize], table: &str, targets: &Targets, out: &Path) -> anyhow::Result<()> {
+pub fn finish(
+    rows: &[impl Serialize],
+    table: &str,
+    targets: &Targets,
+    out: &Path,
+) -> anyhow::Result<()> {
     let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
     std::fs::create_dir_all(out.parent().unwrap_or_else(|| Path::new(".")))?;
     publish(out, (lines?.join("\n") + "\n").as_bytes(), 0o644, Existing::Replace)?;

@@ -15,8 +15,8 @@ use cloud::state::store::file::File;
 use cloud::state::store::writer::Store;
 use prost::Message;
 use proto::csi;
+use proto::csi::Method;
 use proto::csi::controller_client::ControllerClient;
-use proto::csi::rpc::{Rpc, find};
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use rand::rngs::StdRng;
@@ -52,7 +52,7 @@ const AWAY: usize = 10;
 struct Calls {
     what: &'static str,
     counts: bool,
-    rpc: &'static Rpc,
+    method: Method,
     requests: Vec<Bytes>,
 }
 
@@ -131,7 +131,8 @@ fn decided(
             // Only a shared driver's intents end.
             now: 0,
         };
-        calls.rpc.key(request).map(|key| drop(std::hint::black_box(route(calls.rpc, &key, &facts))))
+        let key = calls.method.key(request);
+        key.map(|key| drop(std::hint::black_box(route(calls.method, &key, &facts))))
     };
     let mut took = Vec::with_capacity(calls.requests.len());
     for request in &calls.requests {
@@ -150,11 +151,11 @@ fn us(sorted: &[u64], part: f64) -> f64 {
 fn kinds(size: Size, random: &mut StdRng) -> anyhow::Result<Vec<Calls>> {
     let mut kinds = Vec::new();
     let mut kind = |what, method: &str, request: &mut dyn FnMut(usize, usize) -> Bytes| {
-        let rpc = find(&format!("/csi.v1.Controller/{method}")).context("no such RPC")?;
+        let method = Method::of_name(method).context("no such RPC")?;
         let mut one =
             |_| request(random.random_range(0..size.nodes), random.random_range(0..size.homes));
         let requests = (0..DECISIONS).map(&mut one).collect();
-        kinds.push(Calls { what, counts: !what.starts_with('['), rpc, requests });
+        kinds.push(Calls { what, counts: !what.starts_with('['), method, requests });
         anyhow::Ok(())
     };
     kind("a volume anywhere", "CreateVolume", &mut |_, number| create(number, None, None))?;

@@ -29,7 +29,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    proto::program::run(|| proto::program::runtime(2)?.block_on(run(args)))
+    proto::host::program::run(|| proto::host::program::runtime(2)?.block_on(run(args)))
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {

@@ -26,9 +26,13 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Args::parse().command;
-    proto::program::run(|| match command {
-        Command::Sanity(args) => proto::program::runtime(2)?.block_on(sanity::command::main(args)),
-        Command::Chaos(args) => proto::program::runtime(1)?.block_on(chaos::command::main(args)),
-        Command::Demo => proto::program::runtime(2)?.block_on(demo::main()),
+    proto::host::program::run(|| match command {
+        Command::Sanity(args) => {
+            proto::host::program::runtime(2)?.block_on(sanity::command::main(args))
+        }
+        Command::Chaos(args) => {
+            proto::host::program::runtime(1)?.block_on(chaos::command::main(args))
+        }
+        Command::Demo => proto::host::program::runtime(2)?.block_on(demo::main()),
     })
 }

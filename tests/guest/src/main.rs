@@ -21,8 +21,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let command = Args::parse().command;
-    proto::program::run(|| match command {
-        Command::Vm(args) => proto::program::runtime(2)?.block_on(vm::command::main(args)),
+    proto::host::program::run(|| match command {
+        Command::Vm(args) => proto::host::program::runtime(2)?.block_on(vm::command::main(args)),
         Command::StandIn(args) => stand_in::run(&args),
     })
 }

@@ -230,7 +230,8 @@ impl Pair {
     pub async fn direct(&self, node: usize, command: &[&str]) -> anyhow::Result<String> {
         let state = self.of(node, "state");
         let entries = self.of(node, "entries").display().to_string();
-        let at = ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
+        let at =
+            ["--state", &state.display().to_string(), "--entries", &entries].map(str::to_owned);
         let at: Vec<_> = at.iter().map(String::as_str).collect();
         self.stand.run("csi-edge", &[&["direct"], command, &at].concat()).await
     }
@@ -380,8 +381,8 @@ impl Pair {
 fn say_scope(stand: &Stand, scope: &str) -> anyhow::Result<()> {
     let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
     let config = stand.at("cloud.toml");
-    let replace = proto::publish::Existing::Replace;
-    Ok(proto::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
+    let replace = proto::host::publish::Existing::Replace;
+    Ok(proto::host::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)
 }
 
 async fn cloud(stand: &Stand, url: &str) -> anyhow::Result<Cloud> {

@@ -386,7 +386,8 @@ impl Scene {
         self.node().await?.node_unstage_volume(request).await?;
         let volume_id = volume.id.clone();
         let node_id = NODE.to_owned();
-        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let request =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.controller().await?.controller_unpublish_volume(request).await?;
         let volume_id = volume.id.clone();
         let request = csi::DeleteVolumeRequest { volume_id, ..Default::default() };

@@ -132,12 +132,21 @@ impl Guest {
             "destination": "/data", "type": "bind", "source": source, "options": ["rbind", "rprivate", "rw"],
         });
         let text = serde_json::json!({ "ociVersion": "1.1.0", "mounts": [mount] }).to_string();
-        proto::publish::publish(&config, text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+        proto::host::publish::publish(
+            &config,
+            text.as_bytes(),
+            0o600,
+            proto::host::publish::Existing::Keep,
+        )?;
         let program = stand.program("guest")?;
         let mut command = tokio::process::Command::new("unshare");
         command.args(["--mount", "--propagation", "private"]).arg(program.as_std().get_program());
         let runtime = format!("{runtime:?}").to_lowercase();
-        command.args(["stand-in", "--runtime", &runtime, "--root"]).arg(root).arg("--config").arg(config);
+        command
+            .args(["stand-in", "--runtime", &runtime, "--root"])
+            .arg(root)
+            .arg("--config")
+            .arg(config);
         command.arg("--at").arg(stand.dir().join(format!("guest-{id}")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("unshare")?;

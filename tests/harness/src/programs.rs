@@ -64,7 +64,9 @@ mod tests {
 
     #[test]
     fn products_are_never_of_the_profile_that_measures() {
-        let at = |me: &str, name: &str| Programs::of(Path::new(me)).unwrap().path(name).display().to_string();
+        let at = |me: &str, name: &str| {
+            Programs::of(Path::new(me)).unwrap().path(name).display().to_string()
+        };
         assert_eq!(at("/t/measure/bench", "csi-cloud"), "/t/release/csi-cloud");
         assert_eq!(at("/t/measure/bench", "csi-edge"), "/t/release/csi-edge");
         assert_eq!(at("/t/measure/bench", "testdriver"), "/t/measure/testdriver");

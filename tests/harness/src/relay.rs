@@ -42,7 +42,8 @@ impl Relay {
     /// # Errors
     /// No port can be had, or the URL has no address in it.
     pub async fn to(url: &str) -> anyhow::Result<Self> {
-        let (scheme, target) = url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
+        let (scheme, target) =
+            url.split_once("://").ok_or_else(|| anyhow::anyhow!("{url} is no URL"))?;
         let target = target.parse()?;
         let state = watch::Sender::default();
         let tasks = Tasks::default();
@@ -170,7 +171,13 @@ async fn outward(target: SocketAddr) -> std::io::Result<Arc<UdpSocket>> {
 }
 
 /// Copies what comes back, until the port is another one.
-async fn answers(near: Arc<UdpSocket>, far: Arc<UdpSocket>, to: SocketAddr, states: States, port: u32) {
+async fn answers(
+    near: Arc<UdpSocket>,
+    far: Arc<UdpSocket>,
+    to: SocketAddr,
+    states: States,
+    port: u32,
+) {
     let mut buffer = vec![0; 65_536];
     let mut moves = states.clone();
     loop {

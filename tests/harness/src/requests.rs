@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use prost::Message;
-use proto::csi::{self, volume_capability};
+use proto::csi;
+use proto::csi::volume_capability;
 
 use crate::raw::{RawAnswer, RawClient};
 
@@ -14,7 +15,8 @@ pub fn controller(method: &str) -> String {
 /// A CreateVolume request for a volume of this name, somewhere.
 pub fn create(name: &str) -> Vec<u8> {
     let volume_capabilities = vec![capability()];
-    csi::CreateVolumeRequest { name: name.into(), volume_capabilities, ..Default::default() }.encode_to_vec()
+    csi::CreateVolumeRequest { name: name.into(), volume_capabilities, ..Default::default() }
+        .encode_to_vec()
 }
 
 /// A DeleteVolume request.
@@ -48,7 +50,9 @@ pub async fn snapshot_requests(direct: &RawClient) -> anyhow::Result<[Vec<u8>; 2
         };
         let made = direct.call(&controller("CreateSnapshot"), &request.encode_to_vec()).await?;
         let message = made.message().ok_or_else(|| anyhow::anyhow!("{}", made.status()))?;
-        ids.push(csi::CreateSnapshotResponse::decode(message)?.snapshot.unwrap_or_default().snapshot_id);
+        ids.push(
+            csi::CreateSnapshotResponse::decode(message)?.snapshot.unwrap_or_default().snapshot_id,
+        );
     }
     let allocated = csi::GetMetadataAllocatedRequest {
         snapshot_id: ids[0].clone(),
@@ -70,6 +74,8 @@ pub fn capability() -> csi::VolumeCapability {
         access_mode: Some(volume_capability::AccessMode {
             mode: volume_capability::access_mode::Mode::SingleNodeWriter.into(),
         }),
-        access_type: Some(volume_capability::AccessType::Mount(volume_capability::MountVolume::default())),
+        access_type: Some(volume_capability::AccessType::Mount(
+            volume_capability::MountVolume::default(),
+        )),
     }
 }

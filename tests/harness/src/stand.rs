@@ -122,7 +122,8 @@ impl Stand {
 
     fn program_in(&self, space: Option<&Space>, name: &str) -> anyhow::Result<Command> {
         let path = self.programs.built(name)?;
-        let mut command = space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
+        let mut command =
+            space.map_or_else(|| Command::new(&path), |space| space.command(path.as_os_str()));
         command.envs(self.log.iter().map(|filter| ("RUST_LOG", filter)));
         Ok(command)
     }

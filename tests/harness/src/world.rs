@@ -182,7 +182,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         node: node.parse()?,
         version: "test".into(),
         drivers: Vec::new(),
-        owners: false,
+        leases: false,
     })
 }
 

@@ -119,7 +119,13 @@ fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut V
 
 /// An OK or a final code is the driver's own word, given to this very request while its caller
 /// waited, and nothing of the same key was open then.
-fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &World, wrong: &mut Vec<String>) {
+fn true_to_the_driver(
+    number: usize,
+    called: &Called,
+    runs: &[Run],
+    world: &World,
+    wrong: &mut Vec<String>,
+) {
     let Some((answered, Ending::Answer(code, text))) = &called.ended else {
         return;
     };
@@ -173,7 +179,12 @@ fn true_to_the_driver(number: usize, called: &Called, runs: &[Run], world: &Worl
 
 /// What the cloud may say without any driver: that nothing can be made where the caller wants it,
 /// if nothing ever was; and that what no node has is gone.
-fn is_our_own_word(called: &Called, (code, text): (Code, &str), of_key: &[&Run], world: &World) -> bool {
+fn is_our_own_word(
+    called: &Called,
+    (code, text): (Code, &str),
+    of_key: &[&Run],
+    world: &World,
+) -> bool {
     let made_nothing = |run: &&Run| {
         matches!(run.received.ended, Some((_, Some(code))) if code != Code::Ok && !is_open(code))
             && run.received.outcome == Outcome::Finished
@@ -251,7 +262,8 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
 /// CSI: cancelling a call does not cancel the operation. So a run ends unanswered only with its
 /// connection.
 fn run_to_its_end(runs: &[Run], world: &World, wrong: &mut Vec<String>) {
-    let ends: Vec<_> = world.fleet.drivers.iter().map(drivers::testdriver::TestDriver::ends).collect();
+    let ends: Vec<_> =
+        world.fleet.drivers.iter().map(drivers::testdriver::TestDriver::ends).collect();
     for run in runs.iter().filter(|run| run.received.outcome == Outcome::Dropped) {
         let Some(ended) = run.ended() else { continue };
         let with_connection = ends.get(run.node).is_some_and(|ends| ends.contains(&ended));

@@ -9,8 +9,8 @@ use cloud::state::known::State;
 use cloud::state::policy::Scope;
 use cloud::state::record::Change;
 use prost::Message;
-use proto::csi::rpc::Id;
 use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
+use proto::csi::{Id, Method};
 use tonic::Code;
 
 use super::check::name;
@@ -77,10 +77,10 @@ fn homes_first(world: &World, noted: &[Noted]) -> Vec<String> {
 fn made_by(run: &Received) -> Option<Id> {
     let (method, name) = match run.method() {
         "CreateVolume" => {
-            ("CreateVolume", CreateVolumeRequest::decode(run.message.clone()).ok()?.name)
+            (Method::CreateVolume, CreateVolumeRequest::decode(run.message.clone()).ok()?.name)
         }
         "CreateSnapshot" => {
-            ("CreateSnapshot", CreateSnapshotRequest::decode(run.message.clone()).ok()?.name)
+            (Method::CreateSnapshot, CreateSnapshotRequest::decode(run.message.clone()).ok()?.name)
         }
         _ => return None,
     };
@@ -161,14 +161,15 @@ fn intents(world: &World, state: &State) -> Vec<String> {
         if let Some(made) = &intent.made {
             let made: String = (**made).into();
             let made =
-                if *method == "CreateVolume" { Id::Volume(made) } else { Id::Snapshot(made) };
+                if *method == Method::CreateVolume { Id::Volume(made) } else { Id::Snapshot(made) };
             if driver.is_none_or(|driver| driver.home(&made).is_none()) {
                 wrong.push(format!("{id:?} made {made:?}, which has no home"));
             }
             continue;
         }
         let calls = world.record.all();
-        let mut calls = calls.iter().filter(|call| call.method == *method && call.key == *called);
+        let mut calls =
+            calls.iter().filter(|call| call.method == method.name() && call.key == *called);
         let not_told = |call: &Called| match &call.ended {
             // Codes that do not say that nothing was made.
             Some((_, Ending::Answer(code, _))) => {

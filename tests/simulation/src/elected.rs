@@ -28,7 +28,9 @@ pub(super) async fn watch(world: World) {
             if seen.elapsed() < grace {
                 let away = seen.elapsed();
                 let elected = &now.elected;
-                world.found.add([format!("{elected:?} was elected when {node} was away for {away:?}")]);
+                world
+                    .found
+                    .add([format!("{elected:?} was elected when {node} was away for {away:?}")]);
             }
         }
         linked.extend(now.linked.iter().map(|node| (node.clone(), Instant::now())));

@@ -12,9 +12,9 @@ use cloud::nodes::link_task;
 use cloud::nodes::links::Links;
 use cloud::state::policy::{Policy, Scope};
 use cloud::state::store::writer::Store;
-use edge::calls::Calls;
-use edge::dial::Dial;
-use edge::drivers::Drivers;
+use edge::link::dial::Dial;
+use edge_calls::drivers::Drivers;
+use edge_calls::executor::Executor;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::link::tls;
@@ -145,7 +145,9 @@ impl Fleet {
         let mut drivers: Vec<TestDriver> = Vec::new();
         for (n, node) in (0..).zip(NODES.iter().take(shape.nodes)) {
             let shares = drivers.first().filter(|_| shape.scope == Scope::Shared);
-            drivers.push(shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)));
+            drivers.push(
+                shares.map_or_else(|| TestDriver::new(DRIVER, *node), |first| first.beside(*node)),
+            );
             // Ids are one name space over all nodes, as those of a driver that names volumes by
             // UUID.
             if let Some(driver) = drivers.last().filter(|_| shape.scope == Scope::Node) {
@@ -386,7 +388,7 @@ impl Fleet {
         let doors = Tasks::default();
         let sockets = [(driver_name()?, "csi.sock".into())].into();
         let drivers = Arc::new(Drivers::new(sockets, self.to_driver(node, process.end.clone())));
-        let calls = Arc::new(Calls::new(drivers.all(), process.tasks.clone()));
+        let executor = Arc::new(Executor::new(drivers.all(), process.tasks.clone()));
         drivers.keep(&process.tasks);
         let dial = Dial {
             cloud: self
@@ -399,7 +401,9 @@ impl Fleet {
             credentials: self.keys.of(name.as_str(), Role::Node)?,
             node: name.clone(),
             drivers,
-            calls,
+            executor,
+            scopes: Arc::default(),
+            leases: Arc::default(),
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
         };

@@ -36,7 +36,7 @@ pub struct Called {
 /// How a call ended for its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// An answer came.
+    /// An answer call.
     Answer(Code, String),
     /// The caller cancelled it at its deadline.
     Cancelled,

@@ -4,8 +4,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::load::{self, FILL};
-use super::report::{self, Row};
+use super::load;
+use super::load::FILL;
+use super::report;
+use super::report::Row;
 use crate::report::finish;
 use anyhow::{Context, bail};
 use futures_util::future::try_join_all;

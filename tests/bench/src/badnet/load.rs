@@ -70,7 +70,11 @@ impl Caller {
         Ok(())
     }
 
-    async fn call(&mut self, method: &str, request: &[u8]) -> anyhow::Result<harness::raw::RawAnswer> {
+    async fn call(
+        &mut self,
+        method: &str,
+        request: &[u8],
+    ) -> anyhow::Result<harness::raw::RawAnswer> {
         tokio::time::sleep(Duration::from_millis(rand::random_range(THINK))).await;
         let begun = Instant::now();
         let answer = self.front.call(&controller(method), request).await?;

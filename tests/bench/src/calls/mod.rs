@@ -15,7 +15,8 @@ use harness::wait::{START, STOP};
 use tonic::transport::Channel;
 
 use self::report::Row;
-use crate::load::{self, Life, Seen};
+use crate::load;
+use crate::load::{Life, Seen};
 use crate::report::{finish, median};
 use crate::usage;
 
@@ -52,7 +53,8 @@ pub async fn measure(rounds: usize, time: Duration, out: &Path) -> anyhow::Resul
         rows.extend(rows_of(&ways, callers, driver, rounds, time).await?);
         eprintln!("measured {callers} callers, driver {} ms", DRIVERS.map(|(_, ms)| ms)[driver]);
     }
-    let finished = finish(&rows, &report::table(&rows), &report::targets(&rows), &out.join("calls.jsonl"));
+    let finished =
+        finish(&rows, &report::table(&rows), &report::targets(&rows), &out.join("calls.jsonl"));
     for (cloud, edge) in ways.into_iter().filter_map(|way| way.programs) {
         edge.stop(STOP).await?;
         cloud.stop(STOP).await?;
@@ -124,7 +126,12 @@ async fn rows_of(
     }
     let row = |(at, way): (usize, &Way)| {
         let of = |value: &dyn Fn(&Seen, &Seen, &[Duration; 2]) -> f64| {
-            median(seen_in.iter().map(|round| value(&round[at].0, &round[0].0, &round[at].1)).collect())
+            median(
+                seen_in
+                    .iter()
+                    .map(|round| value(&round[at].0, &round[0].0, &round[at].1))
+                    .collect(),
+            )
         };
         let cpu = |program: usize| {
             of(&|seen, _, cpu| cpu[program].as_micros() as f64 / seen.latencies.len() as f64)

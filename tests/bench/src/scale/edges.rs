@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use cloud::pki::ca::Authority;
-use edge::dial::backoff::{Backoff, Cap, STABLE};
+use edge::link::backoff::{Backoff, Cap, STABLE};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
-use proto::control::hello::{Answer, Driver, Hello, Message, PROTOCOL};
+use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf};
 use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
 use proto::csi::frame;
@@ -171,7 +171,11 @@ impl Edge {
 
     /// Dials, and serves the link until it ends. Gives back the longest delay that the cloud asked
     /// for.
-    async fn link_once(&self, shared: &Shared, tasks: &Tasks) -> Result<Option<Duration>, LinkError> {
+    async fn link_once(
+        &self,
+        shared: &Shared,
+        tasks: &Tasks,
+    ) -> Result<Option<Duration>, LinkError> {
         let (link, mut cap_ms) = {
             let _permit = shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?;
             shared.dials.fetch_add(1, Ordering::Relaxed);
@@ -203,7 +207,7 @@ impl Edge {
         let drivers = vec![driver(&self.node, self.driver.clone())];
         let version = env!("CARGO_PKG_VERSION").into();
         let hello =
-            Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers, owners: false };
+            Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers, leases: false };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;
         match answer.map_err(|_| LinkError::TimedOut)? {
@@ -268,6 +272,6 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
         ("NodeGetCapabilities", csi::NodeGetCapabilitiesResponse::default().encode_to_vec()),
         ("NodeGetInfo", node.encode_to_vec()),
     ];
-    let answers = answers.map(|(method, bytes)| (method.to_owned(), Answer(Bytes::from(bytes))));
+    let answers = answers.map(|(method, bytes)| (method.to_owned(), Protobuf(Bytes::from(bytes))));
     Driver { name, answers: answers.into() }
 }

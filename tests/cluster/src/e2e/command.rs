@@ -29,7 +29,7 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
     println!("{:24} {:>8}  result", "row", "s");
     let outcomes = tokio::select! {
         outcomes = run(&cluster, rows, print) => outcomes,
-        stopped = proto::stop::signal() => {
+        stopped = proto::host::tasks::signal() => {
             stopped?;
             Vec::new()
         }

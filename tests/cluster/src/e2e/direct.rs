@@ -103,7 +103,8 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
         ensure!(sizes.contains(&total), "the container has {total} bytes of {mib} MiB");
         let summary = node.summary().await?;
         let told = |key: &str| number(&summary, scene.namespace(), "disk", key);
-        let [capacity, used, available] = ["capacityBytes", "usedBytes", "availableBytes"].map(told);
+        let [capacity, used, available] =
+            ["capacityBytes", "usedBytes", "availableBytes"].map(told);
         let capacity = capacity?;
         let used = used?;
         let available = available?;

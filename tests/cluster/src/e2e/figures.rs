@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::scene::{Scene, claim};
 use super::truth;
-use crate::stand::objects::{self, list, within};
+use crate::stand::objects;
+use crate::stand::objects::{list, within};
 use crate::stand::program::Program;
 use crate::stand::{Cluster, DRIVER};
 

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::scene::Scene;
-use crate::stand::objects::{self, within};
+use crate::stand::objects;
+use crate::stand::objects::within;
 
 /// How long something may take until it is so.
 pub(super) const SOON: Duration = Duration::from_secs(90);

@@ -134,7 +134,11 @@ pub fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Row>> {
 
 /// Runs rows and says of each how it ended, as soon as it has: those that disturb nobody some at
 /// once, then the others.
-pub async fn run(cluster: &Cluster, rows: Vec<&'static Row>, ended: impl Fn(&Outcome)) -> Vec<Outcome> {
+pub async fn run(
+    cluster: &Cluster,
+    rows: Vec<&'static Row>,
+    ended: impl Fn(&Outcome),
+) -> Vec<Outcome> {
     let (alone, together): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.alone);
     let mut outcomes = Vec::new();
     let mut running =

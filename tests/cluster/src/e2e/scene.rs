@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::stand::Cluster;
-use crate::stand::objects::{self, within};
+use crate::stand::objects;
+use crate::stand::objects::within;
 
 /// How long something of Kubernetes may take: a pod until it is ready, an object until it is gone.
 const SOON: Duration = Duration::from_secs(90);

@@ -10,7 +10,8 @@ use super::look::SOON;
 use super::scene::{Scene, claim, pod};
 use super::texts::{at, with};
 use super::traces::Traces;
-use crate::stand::objects::{self, list, within};
+use crate::stand::objects;
+use crate::stand::objects::{list, within};
 use crate::stand::{Cluster, SHARES};
 
 /// The node with the driver.

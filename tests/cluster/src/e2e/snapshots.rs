@@ -13,7 +13,8 @@ use super::scene::{Scene, claim, pod};
 use super::texts::{at, rather, with};
 use super::traces::Traces;
 use crate::stand::NODES;
-use crate::stand::objects::{self, within};
+use crate::stand::objects;
+use crate::stand::objects::within;
 
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";

@@ -212,15 +212,22 @@ impl Cluster {
         let sidecars =
             self.cloud.sidecars.iter().chain([&self.cloud.snapshots]).map(|one| stop(vec![one]));
         futures_util::future::join_all(sidecars).await;
-        stop([&self.cloud.front, &self.cloud.program].into_iter().chain(self.control.programs()).collect())
-            .await;
+        stop(
+            [&self.cloud.front, &self.cloud.program]
+                .into_iter()
+                .chain(self.control.programs())
+                .collect(),
+        )
+        .await;
         let devices = leftovers::devices(&dir)?;
         let spaces: Vec<_> = self.nodes.into_iter().map(|node| node.space.clone()).collect();
         for space in spaces.into_iter().filter_map(Arc::into_inner) {
             space.end().await?;
         }
-        objects::within("what is left of the nodes", STOP, || async { leftovers::remove(&name, &devices) })
-            .await?;
+        objects::within("what is left of the nodes", STOP, || async {
+            leftovers::remove(&name, &devices)
+        })
+        .await?;
         self.dir.close().context("the stand's directory cannot be removed")?;
         leftovers::check(&dir)
     }

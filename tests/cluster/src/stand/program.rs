@@ -158,7 +158,8 @@ impl Program {
         command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program).args(&launch.args);
         // What a client of the API server logs of its own is of no use here, and there is much of
         // it when that is away.
-        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
+        let filter =
+            std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
         command.env("RUST_LOG", filter);
         command.envs(launch.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);

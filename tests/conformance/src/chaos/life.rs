@@ -54,7 +54,12 @@ struct Caller {
 
 /// Leads volumes through their lives, one after the other, until `ended`; then ends the one that it
 /// is at.
-pub async fn lead(front: String, driver: &'static str, seed: u64, ended: watch::Receiver<bool>) -> Seen {
+pub async fn lead(
+    front: String,
+    driver: &'static str,
+    seed: u64,
+    ended: watch::Receiver<bool>,
+) -> Seen {
     // Never fails: the path is ours.
     let endpoint = Endpoint::from_shared(format!("unix://{front}"))
         .unwrap_or_else(|_| Endpoint::from_static("unix:///"));

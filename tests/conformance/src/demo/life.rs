@@ -141,7 +141,8 @@ impl Life {
         };
         // Sent again while it is UNAVAILABLE, also as external-provisioner does: the edge may just
         // be telling the cloud of its driver.
-        let creating = || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
+        let creating =
+            || async { Ok(self.cloud.clone().create_volume(request.clone()).await?.into_inner()) };
         let answer = until("the volume is created", creating).await?;
         let volume = answer.volume.context("the answer has no volume")?;
         (self.volume_id, self.context) = (volume.volume_id.clone(), volume.volume_context);
@@ -202,14 +203,19 @@ impl Life {
         ensure!(read == TEXT, "read {read:?}");
         // Outside of the driver's namespace the directory is empty: what was written to is the
         // mount.
-        ensure!(!Path::new(&target).join("hello.txt").exists(), "{target} is no mount, but a directory");
+        ensure!(
+            !Path::new(&target).join("hello.txt").exists(),
+            "{target} is no mount, but a directory"
+        );
         Ok(((), format!("read back {TEXT:?}")))
     }
 
     async fn unpublish(&mut self) -> anyhow::Result<((), String)> {
         let volume_id = self.volume_id.clone();
         let target_path = self.target();
-        self.node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path }).await?;
+        self.node
+            .node_unpublish_volume(csi::NodeUnpublishVolumeRequest { volume_id, target_path })
+            .await?;
         Ok(((), "unmounted".into()))
     }
 
@@ -225,7 +231,8 @@ impl Life {
     async fn detach(&mut self) -> anyhow::Result<((), String)> {
         let volume_id = self.volume_id.clone();
         let node_id = self.name.clone();
-        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let request =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.cloud.controller_unpublish_volume(request).await?;
         Ok(((), "detached".into()))
     }

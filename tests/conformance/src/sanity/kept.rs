@@ -47,11 +47,16 @@ impl Kept {
     /// One is not listed as it was, is not the same, or cannot be used; or something stays.
     pub(super) async fn is_usable(&self, front: &str) -> anyhow::Result<()> {
         let mut controller = ControllerClient::new(channel(front).await?);
-        let expected =
-            self.things.iter().map(|thing| (thing.volume.volume_id.clone(), vec![thing.node_id.clone()]));
+        let expected = self
+            .things
+            .iter()
+            .map(|thing| (thing.volume.volume_id.clone(), vec![thing.node_id.clone()]));
         let expected = expected.collect::<BTreeMap<_, _>>();
         let listed = volumes(&mut controller).await?;
-        ensure!(listed == expected, "volumes and where they are published: {listed:?}, not {expected:?}");
+        ensure!(
+            listed == expected,
+            "volumes and where they are published: {listed:?}, not {expected:?}"
+        );
         let expected = self.things.iter().map(|thing| thing.snapshot_id.clone()).collect();
         let listed = snapshots(&mut controller).await?;
         ensure!(listed == expected, "snapshots: {listed:?}, not {expected:?}");
@@ -144,8 +149,12 @@ impl Thing {
     async fn unpublish(&self, controller: &mut ControllerClient<Channel>) -> anyhow::Result<()> {
         let volume_id = self.volume.volume_id.clone();
         let node_id = self.node_id.clone();
-        let unpublish = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
-        controller.controller_unpublish_volume(unpublish).await.context("ControllerUnpublishVolume")?;
+        let unpublish =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        controller
+            .controller_unpublish_volume(unpublish)
+            .await
+            .context("ControllerUnpublishVolume")?;
         Ok(())
     }
 }

@@ -118,7 +118,11 @@ async fn through(
 ///
 /// # Errors
 /// A path is too long.
-pub(super) fn split(stand: &Stand, name: &str, node: &str) -> anyhow::Result<[(&'static str, String); 2]> {
+pub(super) fn split(
+    stand: &Stand,
+    name: &str,
+    node: &str,
+) -> anyhow::Result<[(&'static str, String); 2]> {
     let cloud_front = stand.cloud_front(name);
     let edge_front = stand.edge_front(node, name);
     for path in [&cloud_front, &edge_front] {

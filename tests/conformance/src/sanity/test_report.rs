@@ -82,7 +82,8 @@ fn the_parts_leave_no_spec_out_and_have_none_in_common() {
 #[test]
 fn group_controllers_are_no_controllers() {
     use crate::sanity::suite::Part;
-    let spec = |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
+    let spec =
+        |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
     assert!(Part::Controller.has(&spec("GetSnapshot [Controller Server] should work")));
     assert!(
         Part::Others.has(&spec("GroupController Service [GroupController Server] should work"))
@@ -92,7 +93,8 @@ fn group_controllers_are_no_controllers() {
 #[test]
 fn what_we_refuse_for_a_driver_is_no_difference_and_the_opposite_is() {
     let name = "ModifyVolume [Controller Server] should fail if no volume id is given".to_owned();
-    let report = |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
+    let report =
+        |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
     let passed = report(State::Passed);
     let failed = report(State::Failed);
     assert!(passed.differences(&failed).is_empty());

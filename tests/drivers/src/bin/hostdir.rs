@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use drivers::hostdir::{HostDir, Settings, Shares, private};
 use futures_util::FutureExt as _;
-use proto::socket::Socket;
+use proto::host::socket::Socket;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

@@ -174,8 +174,13 @@ pub(super) fn size(wanted: CapacityRange, block: bool, least: i64) -> Result<i64
 
 /// One page of a list, and the token for the next. The token names the last entry given, which may
 /// be deleted by then: what was added since comes after it.
-pub(super) fn page<R: Record>(all: Vec<R>, max: i32, token: &str) -> Result<(Vec<R>, String), Status> {
-    let max = usize::try_from(max).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
+pub(super) fn page<R: Record>(
+    all: Vec<R>,
+    max: i32,
+    token: &str,
+) -> Result<(Vec<R>, String), Status> {
+    let max =
+        usize::try_from(max).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
     let after = match token {
         "" => None,
         token => Some(

@@ -38,7 +38,9 @@ impl Core {
         check_kind(&volume, capability.block)?;
         let wanted = Attached { capability, readonly: request.readonly };
         match volume.attached.get(&request.node_id) {
-            Some(there) if *there == wanted => return Ok(ControllerPublishVolumeResponse::default()),
+            Some(there) if *there == wanted => {
+                return Ok(ControllerPublishVolumeResponse::default());
+            }
             Some(_) => {
                 return Err(Status::already_exists(format!(
                     "volume {} is published to node {} with another capability or readonly flag",
@@ -48,8 +50,12 @@ impl Core {
             None => {}
         }
         let _counting = self.attaching.lock().unwrap_or_else(PoisonError::into_inner);
-        let count =
-            self.volumes.all().iter().filter(|volume| volume.attached.contains_key(&request.node_id)).count();
+        let count = self
+            .volumes
+            .all()
+            .iter()
+            .filter(|volume| volume.attached.contains_key(&request.node_id))
+            .count();
         let limit = usize::try_from(self.settings.attach_limit).unwrap_or(usize::MAX);
         if limit > 0 && count >= limit {
             return Err(Status::resource_exhausted(format!(
@@ -74,7 +80,9 @@ impl Core {
         // A volume that does not exist is published nowhere, so the answer is OK.
         if let Some(mut volume) = self.volumes.get(&request.volume_id) {
             let before = volume.attached.len();
-            volume.attached.retain(|node, _| !request.node_id.is_empty() && *node != request.node_id);
+            volume
+                .attached
+                .retain(|node, _| !request.node_id.is_empty() && *node != request.node_id);
             if volume.attached.len() != before {
                 self.volumes.update(volume)?;
             }
@@ -94,12 +102,17 @@ impl Core {
         check::id("volume_id", &request.volume_id)?;
         let capabilities = check::capabilities(request.volume_capabilities.clone())?;
         let volume = self.volume(&request.volume_id)?;
-        let refused = |message: String| Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
-        if let Some(status) = capabilities.iter().find_map(|one| check_kind(&volume, one.block).err()) {
+        let refused =
+            |message: String| Ok(ValidateVolumeCapabilitiesResponse { confirmed: None, message });
+        if let Some(status) =
+            capabilities.iter().find_map(|one| check_kind(&volume, one.block).err())
+        {
             return refused(status.message().to_owned());
         }
-        if let Some((key, _)) =
-            request.parameters.iter().find(|(key, value)| volume.parameters.get(*key) != Some(value))
+        if let Some((key, _)) = request
+            .parameters
+            .iter()
+            .find(|(key, value)| volume.parameters.get(*key) != Some(value))
         {
             return refused(format!("the volume was not made with this parameter: {key}"));
         }
@@ -131,7 +144,10 @@ impl Core {
     }
 
     /// ControllerGetVolume.
-    fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<ControllerGetVolumeResponse, Status> {
+    fn get_volume(
+        &self,
+        request: ControllerGetVolumeRequest,
+    ) -> Result<ControllerGetVolumeResponse, Status> {
         use controller_get_volume_response::VolumeStatus;
         check::id("volume_id", &request.volume_id)?;
         let volume = self.volume(&request.volume_id)?;
@@ -146,8 +162,9 @@ impl Core {
         if !request.volume_capabilities.is_empty() {
             check::capabilities(request.volume_capabilities)?;
         }
-        let here =
-            request.accessible_topology.is_none_or(|topology| check::here(&topology.segments, self.node()));
+        let here = request
+            .accessible_topology
+            .is_none_or(|topology| check::here(&topology.segments, self.node()));
         let available = if here { self.available()? } else { 0 };
         Ok(GetCapacityResponse {
             available_capacity: available,

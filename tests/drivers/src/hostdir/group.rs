@@ -86,8 +86,10 @@ impl Core {
         // Also those that an earlier deletion could not remove.
         let mut all = self.snapshots.all();
         all.retain(|snapshot| snapshot.group.as_ref() == Some(&request.group_snapshot_id));
-        let _members: Vec<_> =
-            all.iter().map(|member| self.locks.take("snapshot", &member.id)).collect::<Result<_, _>>()?;
+        let _members: Vec<_> = all
+            .iter()
+            .map(|member| self.locks.take("snapshot", &member.id))
+            .collect::<Result<_, _>>()?;
         // The group first: members without one are removed at the next start.
         if let Some(group) = &group {
             self.groups.remove(&group.id)?;
@@ -105,7 +107,10 @@ impl Core {
     ) -> Result<GetVolumeGroupSnapshotResponse, Status> {
         check::id("group_snapshot_id", &request.group_snapshot_id)?;
         let group = self.groups.get(&request.group_snapshot_id).ok_or_else(|| {
-            Status::not_found(format!("group snapshot {} does not exist", request.group_snapshot_id))
+            Status::not_found(format!(
+                "group snapshot {} does not exist",
+                request.group_snapshot_id
+            ))
         })?;
         members(&group, &request.snapshot_ids)?;
         Ok(GetVolumeGroupSnapshotResponse { group_snapshot: Some(self.describe(&group)) })

@@ -125,7 +125,11 @@ impl SnapshotMetadata for HostDir {
         let (wanted, snapshot, image) = self
             .blocking(move |core| {
                 let (snapshot, image) = core.image("snapshot_id", &request.snapshot_id)?;
-                Ok((wanted(&snapshot, request.starting_offset, request.max_results)?, snapshot, image))
+                Ok((
+                    wanted(&snapshot, request.starting_offset, request.max_results)?,
+                    snapshot,
+                    image,
+                ))
             })
             .await?;
         let message = |volume_capacity_bytes, block_metadata| GetMetadataAllocatedResponse {
@@ -150,7 +154,8 @@ impl SnapshotMetadata for HostDir {
         let (wanted, snapshot, base, target) = self
             .blocking(move |core| {
                 let (old, base) = core.image("base_snapshot_id", &request.base_snapshot_id)?;
-                let (new, target) = core.image("target_snapshot_id", &request.target_snapshot_id)?;
+                let (new, target) =
+                    core.image("target_snapshot_id", &request.target_snapshot_id)?;
                 if old.volume != new.volume {
                     return Err(Status::invalid_argument(format!(
                         "base_snapshot_id and target_snapshot_id are of two volumes: {} and {}",

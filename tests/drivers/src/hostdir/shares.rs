@@ -71,7 +71,10 @@ impl Shares {
         )))
     }
 
-    fn mount(&self, request: NodePublishVolumeRequest) -> Result<NodePublishVolumeResponse, Status> {
+    fn mount(
+        &self,
+        request: NodePublishVolumeRequest,
+    ) -> Result<NodePublishVolumeResponse, Status> {
         check::present("volume_id", &request.volume_id)?;
         check::path("target_path", &request.target_path)?;
         let export = self.export(&request.volume_context)?;

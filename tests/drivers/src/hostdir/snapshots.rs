@@ -91,7 +91,10 @@ impl Core {
     }
 
     /// GetSnapshot.
-    pub(super) fn get_snapshot(&self, request: GetSnapshotRequest) -> Result<GetSnapshotResponse, Status> {
+    pub(super) fn get_snapshot(
+        &self,
+        request: GetSnapshotRequest,
+    ) -> Result<GetSnapshotResponse, Status> {
         check::id("snapshot_id", &request.snapshot_id)?;
         let snapshot = self.snapshot(&request.snapshot_id)?;
         Ok(GetSnapshotResponse { snapshot: Some(snapshot.csi(self.node())) })
@@ -107,11 +110,13 @@ impl Core {
         let mut all = self.snapshots.all();
         all.retain(|snapshot| {
             (request.snapshot_id.is_empty() || request.snapshot_id == snapshot.id)
-                && (request.source_volume_id.is_empty() || request.source_volume_id == snapshot.volume)
+                && (request.source_volume_id.is_empty()
+                    || request.source_volume_id == snapshot.volume)
         });
         let (page, next_token) = check::page(all, request.max_entries, &request.starting_token)?;
-        let entry =
-            |snapshot: Snapshot| list_snapshots_response::Entry { snapshot: Some(snapshot.csi(self.node())) };
+        let entry = |snapshot: Snapshot| list_snapshots_response::Entry {
+            snapshot: Some(snapshot.csi(self.node())),
+        };
         Ok(ListSnapshotsResponse { entries: page.into_iter().map(entry).collect(), next_token })
     }
 }

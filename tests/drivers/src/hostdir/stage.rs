@@ -23,7 +23,10 @@ impl Core {
     ///
     /// CSI: a volume that is "already staged to the staging_target_path" with the same capability is
     /// OK, with another one ALREADY_EXISTS.
-    pub(super) fn stage(&self, request: NodeStageVolumeRequest) -> Result<NodeStageVolumeResponse, Status> {
+    pub(super) fn stage(
+        &self,
+        request: NodeStageVolumeRequest,
+    ) -> Result<NodeStageVolumeResponse, Status> {
         check::id("volume_id", &request.volume_id)?;
         check::path("staging_target_path", &request.staging_target_path)?;
         let capability = check::capability(request.volume_capability)?;
@@ -131,7 +134,8 @@ impl Core {
         }
         check_exclusive(&volume, &request.target_path, &wanted)?;
         let image = self.data(&volume);
-        if mounts::is_mount(&request.target_path) && !is_at(&volume, &image, &request.target_path)? {
+        if mounts::is_mount(&request.target_path) && !is_at(&volume, &image, &request.target_path)?
+        {
             return Err(Status::failed_precondition(format!(
                 "something else is mounted at {}",
                 request.target_path
@@ -198,7 +202,8 @@ fn stage_directory(from: &Path, wanted: &Staged, again: bool) -> Result<(), Stat
 
 fn set_group(data: &Path, group: Option<u32>) -> Result<(), Status> {
     let Some(group) = group else { return Ok(()) };
-    data::set_group(data, group).doing(|| format!("give {} to volume_mount_group {group}", data.display()))
+    data::set_group(data, group)
+        .doing(|| format!("give {} to volume_mount_group {group}", data.display()))
 }
 
 /// The path where a volume is staged, which must be the one that the CO says.
@@ -239,7 +244,12 @@ fn check_exclusive(volume: &Volume, path: &str, wanted: &Target) -> Result<(), S
     }
 }
 
-fn publish_directory(staged: &str, path: &str, wanted: &Target, readonly: bool) -> Result<(), Status> {
+fn publish_directory(
+    staged: &str,
+    path: &str,
+    wanted: &Target,
+    readonly: bool,
+) -> Result<(), Status> {
     set_group(Path::new(staged), wanted.capability.group)?;
     mounts::bind(Path::new(staged), path, &wanted.capability.flags, readonly)
 }

@@ -257,7 +257,11 @@ async fn metadata_comes_in_batches_and_from_the_real_extents() {
     let delta = |base: &str, target: &str| {
         let base_snapshot_id = base.to_owned();
         let target_snapshot_id = target.to_owned();
-        Request::new(GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, ..Default::default() })
+        Request::new(GetMetadataDeltaRequest {
+            base_snapshot_id,
+            target_snapshot_id,
+            ..Default::default()
+        })
     };
     for (base, found) in
         [(&old, vec![BlockMetadata { byte_offset: 6 * MIB, size_bytes: 4096 }]), (&new, vec![])]

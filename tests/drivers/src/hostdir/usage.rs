@@ -69,7 +69,9 @@ impl Core {
     ) -> Result<ControllerGetVolumeHealthResponse, Status> {
         check::id("volume_id", &request.volume_id)?;
         let volume = self.volume(&request.volume_id)?;
-        Ok(ControllerGetVolumeHealthResponse { volume_health: Some(health(&volume, self.ills(&volume))) })
+        Ok(ControllerGetVolumeHealthResponse {
+            volume_health: Some(health(&volume, self.ills(&volume))),
+        })
     }
 
     pub(super) fn node_health(

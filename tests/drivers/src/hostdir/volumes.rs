@@ -28,7 +28,10 @@ impl Core {
     ///
     /// CSI: a compatible volume of this name "already exists": "the Plugin MUST reply 0 OK". An
     /// incompatible one is ALREADY_EXISTS.
-    pub(super) fn create_volume(&self, request: CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
+    pub(super) fn create_volume(
+        &self,
+        request: CreateVolumeRequest,
+    ) -> Result<CreateVolumeResponse, Status> {
         check::name(&request.name)?;
         let capabilities = check::capabilities(request.volume_capabilities)?;
         let block = capabilities.iter().any(|capability| capability.block);
@@ -41,7 +44,8 @@ impl Core {
         // Two creates of one name at the same time would make two volumes.
         let _name = self.locks.take("the volume name", &request.name)?;
         if let Some(there) = self.volumes.by_name(&request.name) {
-            let same = there.block == block && there.parameters == parameters && there.source == source;
+            let same =
+                there.block == block && there.parameters == parameters && there.source == source;
             if !same || !check::fits(there.capacity, range) {
                 return Err(Status::already_exists(format!(
                     "volume {} is named {} already, and has another size, kind, source or other parameters",
@@ -110,10 +114,15 @@ impl Core {
     ///
     /// CSI: "if a volume corresponding to the specified volume_id does not exist", the answer is OK.
     /// A volume that is in use is FAILED_PRECONDITION.
-    pub(super) fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<DeleteVolumeResponse, Status> {
+    pub(super) fn delete_volume(
+        &self,
+        request: DeleteVolumeRequest,
+    ) -> Result<DeleteVolumeResponse, Status> {
         check::id("volume_id", &request.volume_id)?;
         let _held = self.locks.take("volume", &request.volume_id)?;
-        let Some(volume) = self.volumes.get(&request.volume_id) else { return Ok(DeleteVolumeResponse {}) };
+        let Some(volume) = self.volumes.get(&request.volume_id) else {
+            return Ok(DeleteVolumeResponse {});
+        };
         let used = if !volume.attached.is_empty() {
             Some(format!("published to the nodes {}", volume.nodes().join(", ")))
         } else if !volume.targets.is_empty() {
@@ -139,8 +148,9 @@ impl Core {
         request: ControllerExpandVolumeRequest,
     ) -> Result<ControllerExpandVolumeResponse, Status> {
         check::id("volume_id", &request.volume_id)?;
-        let range =
-            request.capacity_range.ok_or_else(|| Status::invalid_argument("capacity_range is missing"))?;
+        let range = request
+            .capacity_range
+            .ok_or_else(|| Status::invalid_argument("capacity_range is missing"))?;
         let range = check::range(range)?;
         let _held = self.locks.take("volume", &request.volume_id)?;
         let mut volume = self.volume(&request.volume_id)?;

@@ -98,7 +98,8 @@ impl Shim {
         std::fs::create_dir_all(root.join(sandbox))?;
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
-        let inner = Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
+        let inner =
+            Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
         let inner = Arc::new(Mutex::new(inner));
         let tasks = Tasks::default();
         tasks.spawn_until_stop("shim", accept(listener, inner.clone(), tasks.clone()));

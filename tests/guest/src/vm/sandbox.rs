@@ -24,7 +24,8 @@ use super::machine::{Ground, Machine};
 use super::words::{Ask, Disk, Usage};
 use crate::contract::{Found, Info, OciMount, Runtime, detect};
 use crate::scene::Scene;
-use crate::shim::{self, parameter, reply};
+use crate::shim;
+use crate::shim::{parameter, reply};
 use harness::wait::STOP;
 
 /// Where the volume is mounted in its guest.

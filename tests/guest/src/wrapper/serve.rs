@@ -133,7 +133,7 @@ async fn listen(socket: &Path) -> anyhow::Result<()> {
 /// Waits until a process has ended. To be told of it takes unsafe code, so it is looked at again
 /// and again.
 async fn ended(process: i32) {
-    // It may have ended before we came. Once open, it is of this process only, whoever has its id
+    // It may have ended before we call. Once open, it is of this process only, whoever has its id
     // later.
     let Ok(mut status) = File::open(format!("/proc/{process}/stat")) else { return };
     let mut text = String::new();

@@ -143,7 +143,12 @@ mod tests {
 
     /// Sends packets of 1,250 bytes, numbered, this far apart, and gives back what arrives and
     /// when.
-    fn sent(shape: Shape, seed: u64, packets: u32, apart: Duration) -> (Vec<(u32, Duration)>, Counts) {
+    fn sent(
+        shape: Shape,
+        seed: u64,
+        packets: u32,
+        apart: Duration,
+    ) -> (Vec<(u32, Duration)>, Counts) {
         let begun = Instant::now();
         let mut path = Path::new(shape, seed);
         for n in 0..packets {

@@ -28,7 +28,8 @@ impl Router {
     pub(super) fn start(a: Tun, b: Tun, paths: [Path; 2]) -> Self {
         let a = Arc::new(a);
         let b = Arc::new(b);
-        let router = Self { paths: paths.map(|path| Arc::new(Mutex::new(path))), tasks: Tasks::default() };
+        let router =
+            Self { paths: paths.map(|path| Arc::new(Mutex::new(path))), tasks: Tasks::default() };
         let [there, back] = &router.paths;
         for (from, to, path) in [(&a, &b, there), (&b, &a, back)] {
             let carrying = carry(from.clone(), to.clone(), path.clone());

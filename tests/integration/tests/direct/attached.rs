@@ -28,7 +28,10 @@ impl Attacher {
             volume_id: self.volume_id.clone(),
             node_id: node.into(),
             volume_capability: Some(mount(Mode::SingleNodeMultiWriter, "", "")),
-            volume_context: class.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            volume_context: class
+                .iter()
+                .map(|(key, value)| ((*key).into(), (*value).into()))
+                .collect(),
             ..Default::default()
         };
         self.front.call(&controller("ControllerPublishVolume"), &request.encode_to_vec()).await
@@ -37,7 +40,8 @@ impl Attacher {
     async fn detach(&self, node: &str) -> anyhow::Result<RawAnswer> {
         let volume_id = self.volume_id.clone();
         let node_id = node.into();
-        let request = csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
+        let request =
+            csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
         self.front.call(&controller("ControllerUnpublishVolume"), &request.encode_to_vec()).await
     }
 }
@@ -52,7 +56,12 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
     let mut stand = Stand::new().await?;
     let config = stand.at("policy.toml");
     let text = format!("[driver.\"{DRIVER}\"]\nscope = \"shared\"\n");
-    proto::publish::publish(Path::new(&config), text.as_bytes(), 0o600, proto::publish::Existing::Keep)?;
+    proto::host::publish::publish(
+        Path::new(&config),
+        text.as_bytes(),
+        0o600,
+        proto::host::publish::Existing::Keep,
+    )?;
     let cloud = stand.cloud(&TRANSPORTS[..1], &[DRIVER], &["--config", &config]).await?;
     let first = TestDriver::new(DRIVER, "id-1");
     let drivers = [first.clone(), first.beside("id-2")];
@@ -64,7 +73,8 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
     }
     let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
     until("the cloud learns of the driver", || ready(&front)).await?;
-    let volume_id = created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
+    let volume_id =
+        created(&front.call(&controller("CreateVolume"), &create("v")).await?)?.volume_id;
     let attacher = Attacher { front, volume_id };
     until("the cloud knows both nodes", || async {
         for (node, code) in [("id-1", Code::Ok), ("id-2", Code::FailedPrecondition)] {
@@ -74,12 +84,17 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
         Ok(())
     })
     .await?;
-    let calls =
-        || drivers.iter().map(|driver| driver.calls_of("ControllerPublishVolume").len()).sum::<usize>();
+    let calls = || {
+        drivers.iter().map(|driver| driver.calls_of("ControllerPublishVolume").len()).sum::<usize>()
+    };
     let before = calls();
     let answer = attacher.attach("id-2", &CLASS).await?;
     is(&answer, Code::FailedPrecondition);
-    assert!(answer.status().message().contains("attached to node n1 since 20"), "{}", answer.status());
+    assert!(
+        answer.status().message().contains("attached to node n1 since 20"),
+        "{}",
+        answer.status()
+    );
     assert_eq!(calls(), before, "the driver was asked");
     is(&attacher.attach("id-1", &CLASS).await?, Code::Ok);
     is(&attacher.detach("id-2").await?, Code::Ok);

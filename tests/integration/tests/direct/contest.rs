@@ -75,7 +75,12 @@ impl Contest {
     }
 
     /// Waits until a node's pod is refused the volume in this way.
-    pub(super) async fn until_refused(&self, node: usize, with: Code, words: &[&str]) -> anyhow::Result<()> {
+    pub(super) async fn until_refused(
+        &self,
+        node: usize,
+        with: Code,
+        words: &[&str],
+    ) -> anyhow::Result<()> {
         until("it is refused", || async { is_refused(self.publish(node).await, with, words) }).await
     }
 

@@ -90,7 +90,12 @@ impl Handover {
     }
 
     /// Reads a file in a guest that ends then.
-    pub(super) async fn read(&self, runtime: Runtime, target: &Path, file: &str) -> anyhow::Result<String> {
+    pub(super) async fn read(
+        &self,
+        runtime: Runtime,
+        target: &Path,
+        file: &str,
+    ) -> anyhow::Result<String> {
         let mut guest = self.guest(runtime, target).await?;
         let text = guest.tell(&format!("read {file}")).await?;
         guest.stop().await?;

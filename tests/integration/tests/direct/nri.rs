@@ -10,10 +10,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use edge::direct::nri::Plugin;
-use edge::direct::nri::guard::Handlers;
-use edge::direct::published::{Kind, Published, State};
-use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
+use edge_direct::nri::guard::Handlers;
+use edge_direct::nri::plugin::Plugin;
+use edge_direct::records::published::{Kind, Published, State};
+use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
 use proto::host::tasks::Tasks;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};

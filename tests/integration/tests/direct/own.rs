@@ -25,7 +25,11 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
     let owners = pair.json(&["owners"]).await?;
     let holder = &owners[0];
     assert_eq!((&holder["id"], &holder["holder_node"]), (&Value::from(&*volume.id), &"n1".into()));
-    assert_eq!((&holder["holder_pod"], &holder["linked"]), (&PODS[0].into(), &true.into()), "{owners}");
+    assert_eq!(
+        (&holder["holder_pod"], &holder["linked"]),
+        (&PODS[0].into(), &true.into()),
+        "{owners}"
+    );
     let volumes = pair.json(&["volumes"]).await?;
     assert_eq!(volumes[0]["holder_node"], "n1", "{volumes}");
     assert_refused(pair.delete(volume).await, HELD, &["node n1 has it for pod uid-1"]);
@@ -44,7 +48,8 @@ async fn a_volume_is_one_nodes_until_it_is_unpublished_there() -> anyhow::Result
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back() -> anyhow::Result<()> {
+async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back()
+-> anyhow::Result<()> {
     let mut contest = Contest::cut_off().await?;
     let words = ["node n1 has it for pod uid-1", "has no link", "csi-cloud volume release"];
     assert_refused(contest.publish(1).await, HELD, &words);
@@ -70,7 +75,8 @@ async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back(
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_back() -> anyhow::Result<()> {
+async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_back()
+-> anyhow::Result<()> {
     let mut contest = Contest::cut_off().await?;
     let asked = contest.release(&["--node", "n1"]).await.err().context("without a yes")?;
     assert!(format!("{asked:#}").contains("the volume's data is destroyed"), "{asked:#}");
@@ -116,7 +122,8 @@ async fn inspected(contest: &Contest, words: &[&str]) -> anyhow::Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends() -> anyhow::Result<()> {
+async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends()
+-> anyhow::Result<()> {
     let contest = Contest::held().await?;
     let guest = std::fs::File::open(contest.pair.device()?)?;
     contest.pair.cut(0).await?;
@@ -135,8 +142,8 @@ async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends(
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_has_it() -> anyhow::Result<()>
-{
+async fn a_node_that_is_powered_on_after_its_volume_was_taken_asks_before_a_pod_has_it()
+-> anyhow::Result<()> {
     let mut contest = Contest::held().await?;
     contest.pair.power_off(0).await?;
     contest.take_from_first().await?;

@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 
 use cloud::lease::decide::{Moment, Step, Verdict, decide};
 use cloud::state::record::LeaseRecord;
-use edge::direct::own::lease;
-use edge::direct::own::lease::{Lease, Wish};
+use edge_direct::lease::record as lease;
+use edge_direct::lease::record::{Lease, Wish};
 use proptest::prelude::*;
-use proto::control::lease::{Answer, Step as Said};
+use proto::control::lease::{Outcome, Step as Said};
 use proto::names::NodeName;
 
 const NODES: usize = 3;
@@ -69,7 +69,7 @@ struct Node {
     linked: bool,
     /// On the way to the cloud, and to the node.
     up: VecDeque<(u64, Said)>,
-    down: VecDeque<(u64, Answer)>,
+    down: VecDeque<(u64, Outcome)>,
     /// What it waits for: the answer's number, whether a pod wants the volume, and how it stood.
     waits: Option<(u64, bool, Lease)>,
     next: u64,
@@ -138,7 +138,7 @@ impl Node {
             return;
         };
         self.lease = lease::answered(lease, &answer);
-        if matches!(answer, Answer::Held { .. }) {
+        if matches!(answer, Outcome::Held { .. }) {
             self.confirmed = self.lease.clone();
         }
         self.recorded |= for_pod && matches!(self.lease, Some(Lease::Held { .. }));
@@ -189,10 +189,10 @@ impl World {
         };
         let why = String::new();
         let answer = match verdict {
-            Verdict::Held(epoch) => Answer::Held { epoch },
-            Verdict::Done => Answer::Released,
-            Verdict::HeldElsewhere(_) => Answer::Anothers { why },
-            Verdict::Fenced(_) => Answer::Fenced { why },
+            Verdict::Held(epoch) => Outcome::Held { epoch },
+            Verdict::Done => Outcome::Released,
+            Verdict::HeldElsewhere(_) => Outcome::HeldElsewhere { why },
+            Verdict::Fenced(_) => Outcome::Fenced { why },
         };
         self.nodes[at].down.push_back((number, answer));
     }
@@ -235,7 +235,7 @@ impl World {
     }
 
     fn holder(&self) -> Option<NodeName> {
-        self.own.owner.as_ref().map(|owner| owner.node.clone())
+        self.own.holder.as_ref().map(|owner| owner.node.clone())
     }
 
     /// All is linked again, all pods go, and all is heard.
@@ -278,7 +278,7 @@ proptest! {
             }
         }
         world.ends();
-        prop_assert_eq!(&world.own.owner, &None, "nobody has it, and it is nobody's to give");
+        prop_assert_eq!(&world.own.holder, &None, "nobody has it, and it is nobody's to give");
         prop_assert!(world.nodes.iter().all(|node| node.lease.is_none()));
     }
 }

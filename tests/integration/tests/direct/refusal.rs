@@ -16,7 +16,11 @@ pub(super) fn code(outcome: anyhow::Result<()>) -> (Code, String) {
 ///
 /// # Errors
 /// It was not; the error says how it ended.
-pub(super) fn is_refused(outcome: anyhow::Result<()>, with: Code, words: &[&str]) -> anyhow::Result<()> {
+pub(super) fn is_refused(
+    outcome: anyhow::Result<()>,
+    with: Code,
+    words: &[&str],
+) -> anyhow::Result<()> {
     let (code, why) = code(outcome);
     ensure!(code == with && words.iter().all(|word| why.contains(word)), "{code:?} {why}");
     Ok(())

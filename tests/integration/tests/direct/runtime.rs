@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use base64::Engine as _;
-use edge::direct::look;
-use edge::direct::look::Standing;
-use edge::direct::runtime::{PATIENCE, Roots, Runtimes};
+use edge_direct::admin::volumes;
+use edge_direct::admin::volumes::Standing;
+use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
 use guest::contract::Runtime;
 use guest::scene::{Scene, mount};
 use guest::shim::{Dialect, Manner, Shim, Volume as Usage};
@@ -83,9 +83,16 @@ async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
     assert_eq!(scene.stats(volume, &target).await?, (300 << 20, 10 << 20));
 
     let listed = command(scene, &["list"]).await?;
-    assert_eq!((&listed[0]["standing"], &listed[0]["sandbox"]), (&"published".into(), &"sandbox-1".into()));
+    assert_eq!(
+        (&listed[0]["standing"], &listed[0]["sandbox"]),
+        (&"published".into(), &"sandbox-1".into())
+    );
     let seen = command(scene, &["inspect", &volume.id]).await?;
-    assert_eq!(seen[0]["guest"]["bytes"], serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]), "{seen}");
+    assert_eq!(
+        seen[0]["guest"]["bytes"],
+        serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]),
+        "{seen}"
+    );
     assert!(command(scene, &["inspect", "nothing"]).await.is_err());
 
     // On line: the driver grows the device, and the guest its file system.
@@ -138,7 +145,8 @@ async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
     let (mut at, target) = published().await?;
     let (lost, _) = entry(&at.scene, &target)?;
     std::fs::remove_dir_all(&lost)?;
-    let foreign = at.scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
+    let foreign =
+        at.scene.root().join(base64::engine::general_purpose::URL_SAFE.encode("/somebody/elses"));
     std::fs::create_dir(&foreign)?;
     let busy = command(&at.scene, &["reconcile"]).await.unwrap_err().to_string();
     assert!(busy.contains("works on"), "{busy}");
@@ -149,7 +157,7 @@ async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
     assert!(lost.join("mountInfo.json").is_file());
     let roots = Roots { entries: at.scene.root(), ..Roots::default() };
     let state = PathBuf::from(at.scene.stand.at("edge-state"));
-    let all = look::all(&state, &Runtimes::new(roots, PATIENCE)).await?;
+    let all = volumes::all(&state, &Runtimes::new(roots, PATIENCE)).await?;
     let standings: Vec<_> = all.iter().map(|volume| volume.standing).collect();
     assert!(standings.contains(&Standing::Foreign) && standings.contains(&Standing::Published));
     let did = command(&at.scene, &["reconcile"]).await?;

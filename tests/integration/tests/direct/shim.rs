@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use edge::direct::published::{Kind, Published, State};
-use edge::direct::runtime::{Error, Holder, Roots, Runtimes};
+use edge_direct::records::published::{Kind, Published, State};
+use edge_direct::runtimes::{Error, Holder, Roots, Runtimes};
 use guest::shim::{Dialect, Manner, Shim, Volume};
+use proto::csi::status::ToStatus;
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -106,11 +107,11 @@ fn volume(device: PathBuf) -> Published {
 fn code(error: &Error) -> Code {
     let fault = error.fault();
     let source = "".into();
-    proto::error::Error::Direct { method: "NodeGetVolumeStats", fault, source }.code()
+    edge_direct::Error::Direct { method: "NodeGetVolumeStats", fault, source }.code()
 }
 
 fn told(error: &Error) -> String {
-    proto::error::chain(error)
+    proto::host::chain(error)
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use harness::wait::until;
 use proto::csi;
 use proto::csi::volume_capability::AccessType;
 use proto::csi::volume_capability::access_mode::Mode;
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tonic::{Code, Status};
 
 use super::handover::{CLASS, Handover, entries};
@@ -306,7 +306,8 @@ async fn killed_at_any_step_what_was_written_before_is_there() -> anyhow::Result
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothers() -> anyhow::Result<()> {
+async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothers()
+-> anyhow::Result<()> {
     let (mut at, target) = Handover::published().await?;
     at.scene.kill_edge().await?;
     std::fs::remove_dir_all(at.scene.root())?;
@@ -381,7 +382,8 @@ async fn what_a_vm_still_has_goes_to_nobody_else() -> anyhow::Result<()> {
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_the_volume() -> anyhow::Result<()> {
+async fn a_pod_that_went_while_its_kubelet_was_away_does_not_keep_the_volume() -> anyhow::Result<()>
+{
     let at = Handover::staged("node", "ext4").await?;
     let first = at.scene.kubelets_target("pod-1")?;
     let second = at.scene.kubelets_target("pod-2")?;

@@ -330,7 +330,12 @@ async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> 
     let mut stand = harness::stand::Stand::new().await?;
     let cloud = stand.cloud(&[TRANSPORTS[0]], &[DRIVER], &[]).await?;
     let file = stand.at("file.sock");
-    proto::publish::publish(file.as_ref(), b"no socket", 0o600, proto::publish::Existing::Keep)?;
+    proto::host::publish::publish(
+        file.as_ref(),
+        b"no socket",
+        0o600,
+        proto::host::publish::Existing::Keep,
+    )?;
     let web = stand.at("web.sock");
     let silent = stand.at("silent.sock");
     let web_server = tokio::net::UnixListener::bind(&web)?;

@@ -200,7 +200,8 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
     }
     // Only the cloud looks into the message; what the driver makes of it is the driver's at the
     // node.
-    let status = world.front().await?.call(&controller("CreateVolume"), b"\x0a\xff").await?.status();
+    let status =
+        world.front().await?.call(&controller("CreateVolume"), b"\x0a\xff").await?.status();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     assert!(world.driver.calls().is_empty(), "something reached the driver");
     world.stop().await

@@ -167,7 +167,7 @@ fn ids(list: &csi::ListVolumesResponse) -> Vec<String> {
 /// Raw entries, by the id in them.
 fn raw(answer: &Bytes) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut raw = BTreeMap::new();
-    for field in proto::csi::wire::fields(answer) {
+    for field in csi::wire::fields(answer) {
         let field = field?;
         if let (1, Some(entry)) = (field.number, field.content) {
             let volume =

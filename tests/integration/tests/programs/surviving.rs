@@ -11,7 +11,8 @@ use harness::relay::Relay;
 use harness::requests::{controller, create, created, delete, snapshot_requests};
 use harness::stand::Stand;
 use harness::wait::{START, until};
-use harness::world::{self, DRIVER, NODE, TRANSPORTS, World, ready};
+use harness::world;
+use harness::world::{DRIVER, NODE, TRANSPORTS, World, ready};
 use prost::Message;
 use proto::control::hello;
 use proto::csi;
@@ -27,17 +28,27 @@ fn publish(volume_id: &str) -> Vec<u8> {
     let volume_capability = Some(harness::requests::capability());
     let volume_id = volume_id.to_owned();
     let node_id = NODE.to_owned();
-    csi::ControllerPublishVolumeRequest { volume_id, node_id, volume_capability, ..Default::default() }
-        .encode_to_vec()
+    csi::ControllerPublishVolumeRequest {
+        volume_id,
+        node_id,
+        volume_capability,
+        ..Default::default()
+    }
+    .encode_to_vec()
 }
 
 fn unpublish(volume_id: &str) -> Vec<u8> {
     let volume_id = volume_id.to_owned();
     let node_id = NODE.to_owned();
-    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }.encode_to_vec()
+    csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() }
+        .encode_to_vec()
 }
 
-async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<harness::raw::RawAnswer> {
+async fn call(
+    front: &RawClient,
+    method: &str,
+    request: &[u8],
+) -> anyhow::Result<harness::raw::RawAnswer> {
     front.send(&controller(method), frame(request), &[DEADLINE]).await
 }
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use simulation;
+use simulation::Outcome;
 use simulation::keys::Keys;
 use simulation::trace::Trace;
-use simulation::{self, Outcome};
 use tokio::time::Instant;
 
 /// Runs the simulation: cloud, edges and drivers in one process, a network that breaks, and a model

@@ -8,7 +8,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::pace::{self, Next};
+use super::pace;
+use super::pace::Next;
 use crate::keys::NODES;
 use harness::requests::capability;
 

@@ -10,8 +10,8 @@ use cloud::state::policy::Scope;
 use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use prost::Message;
+use proto::csi::Method;
 use proto::csi::frame;
-use proto::csi::rpc::RPCS;
 use proto::http2::upstream;
 use proto::http2::upstream::Upstream;
 use tokio::time::Instant;
@@ -208,7 +208,7 @@ const DAY: Duration = Duration::from_secs(100_000);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()> {
-    let path = RPCS.iter().find(|rpc| rpc.method == method).map_or("/", |rpc| rpc.path);
+    let path = Method::of_name(method).map_or("/", Method::path);
     let mut request = Request::new(());
     *request.method_mut() = http::Method::POST;
     *request.uri_mut() = format!("http://localhost{path}").parse().unwrap_or_default();

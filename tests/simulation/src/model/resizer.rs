@@ -7,7 +7,8 @@ use proto::csi;
 use tonic::Code;
 
 use super::Sidecar;
-use super::pace::{self, Next};
+use super::pace;
+use super::pace::Next;
 use harness::requests::capability;
 
 /// Keeps a volume as large as its claim.

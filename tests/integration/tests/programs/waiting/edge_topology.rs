@@ -13,8 +13,9 @@ use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE};
 use prost::Message;
 use proto::csi;
-use proto::publish::{Existing, publish};
-use proto::topology::{self, NODE_SEGMENT};
+use proto::csi::topology;
+use proto::csi::topology::NODE_SEGMENT;
+use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
 const INFO: &str = "/csi.v1.Node/NodeGetInfo";

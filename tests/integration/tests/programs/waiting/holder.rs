@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use cloud::relay::address::Address;
+use cloud::relay::connection;
 use drivers::testdriver::{Fault, Gate, Outcome, Running, TestDriver, Times};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -24,6 +26,7 @@ use prost::Message;
 use proto::control::hello::Message as Control;
 use proto::csi;
 use proto::csi::controller_client::ControllerClient;
+use proto::csi::frame;
 use proto::host::tasks::Tasks;
 use proto::http2::upstream;
 use proto::link;
@@ -300,7 +303,7 @@ async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_d
     assert_eq!(front.call(&capabilities, &[]).await?.body, before.body);
 
     let begun = Instant::now();
-    let body = proto::csi::frame::frame(&create("v"));
+    let body = frame::frame(&create("v"));
     let held =
         front.send(&controller("CreateVolume"), body.clone(), &[("grpc-timeout", "300m")]).await?;
     assert_eq!(held.code(), Code::DeadlineExceeded, "{}", held.status());
@@ -331,7 +334,7 @@ async fn a_holder_that_never_saw_csi_cloud_is_not_ready_and_no_error() -> anyhow
     let probe = front.call("/csi.v1.Identity/Probe", &[]).await?;
     let probe = csi::ProbeResponse::decode(probe.message().context("Probe failed")?)?;
     assert_eq!(probe.ready, Some(false));
-    let body = proto::csi::frame::frame(&[]);
+    let body = frame::frame(&[]);
     let info =
         front.send("/csi.v1.Identity/GetPluginInfo", body, &[("grpc-timeout", "200m")]).await?;
     assert_eq!(info.code(), Code::DeadlineExceeded, "{}", info.status());
@@ -345,7 +348,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
     let holder = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
     let front = RawClient::connect(&stand.at(&format!("held/{DRIVER}.sock"))).await?;
     let path = controller("CreateVolume");
-    let body = proto::frame::frame(&create("v"));
+    let body = frame::frame(&create("v"));
     let call = || front.send(&path, body.clone(), &[]);
     {
         let mut held: FuturesUnordered<_> = (0..1024).map(|_| call()).collect();
@@ -358,8 +361,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
             })
             .await?;
             // An error of Probe ends a sidecar.
-            let probe =
-                front.send("/csi.v1.Identity/Probe", proto::csi::frame::frame(&[]), &[]).await?;
+            let probe = front.send("/csi.v1.Identity/Probe", frame::frame(&[]), &[]).await?;
             ensure!(probe.code() == Code::Ok, "{}", probe.status());
             Ok(())
         };
@@ -393,7 +395,7 @@ async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> any
     };
     world.driver.inject("ControllerGetVolume", fault, Times::All);
     let request = csi::ControllerGetVolumeRequest { volume_id: "v".into() };
-    let body = proto::csi::frame::frame(&request.encode_to_vec());
+    let body = frame::frame(&request.encode_to_vec());
     let answer =
         front.send(&controller("ControllerGetVolume"), body, &[("grpc-timeout", "5S")]).await?;
     assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
@@ -405,9 +407,10 @@ async fn a_driver_that_marks_its_answer_as_csi_cloud_does_is_asked_once() -> any
 async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
     let mut world = World::new(true).await?;
     let front = world.front().await?;
-    let [allocated, _] =
-        harness::requests::snapshot_requests(&RawClient::connect(&world.stand.at("driver.sock")).await?)
-            .await?;
+    let [allocated, _] = harness::requests::snapshot_requests(
+        &RawClient::connect(&world.stand.at("driver.sock")).await?,
+    )
+    .await?;
     let gate = Gate::new();
     world.driver.inject("GetMetadataAllocated", Fault::Gate(gate.clone()), Times::Next(1));
     let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";
@@ -427,13 +430,14 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
 
 /// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client
 /// before the server has looked at its certificate.
-async fn ask_at(place: &Place, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
-    let (upstream, connection) = upstream::connect(holder::dial(place, Some(&credentials)).await?).await?;
+async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
+    let (upstream, connection) =
+        upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
     let tasks = Tasks::default();
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
     let request = request.header("content-type", "application/grpc").body(())?;
-    let answer = upstream.send(request, proto::csi::frame::frame(&[])).await;
+    let answer = upstream.send(request, frame::frame(&[])).await;
     tasks.stop();
     Ok(answer.map(|answer| answer.status())?)
 }
@@ -450,7 +454,7 @@ async fn who_connects_and_says_nothing_keeps_no_holder_of_another_address_out() 
         silent.push(socket.connect(at).await?);
     }
     let credentials = world.stand.credentials("front-1", Role::Front)?;
-    let place = world.place.parse()?;
+    let place: Address = world.place.parse()?;
     let asked = tokio::time::timeout(Duration::from_secs(5), ask_at(&place, credentials)).await;
     assert_eq!(asked.context("the silent ones have all the room")??, 200);
     drop(silent);

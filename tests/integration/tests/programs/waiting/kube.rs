@@ -1,5 +1,5 @@
 //! What csi-cloud does in Kubernetes, against a real API server over a real etcd, with no more
-//! rights than the table at the top of `cloud/src/kube` gives. Without the two programs the tier is
+//! rights than the table at the top of `cloud/src/kubernetes/api.rs` gives. Without the two programs the tier is
 //! skipped, which it may not be in CI.
 
 use std::collections::BTreeMap;
@@ -32,8 +32,10 @@ const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 /// The programs, or why the tier is skipped.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     let apiserver = Path::new(env!("CARGO_MANIFEST_DIR")).join("../go/bin/kube-apiserver");
-    let etcd =
-        ["/usr/bin/etcd", "/usr/local/bin/etcd"].map(PathBuf::from).into_iter().find(|path| path.exists());
+    let etcd = ["/usr/bin/etcd", "/usr/local/bin/etcd"]
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|path| path.exists());
     let missing = match &etcd {
         Some(etcd) if apiserver.exists() => return Some((apiserver, etcd.clone())),
         Some(_) => "kube-apiserver is not built (tests/go)",
@@ -144,7 +146,7 @@ impl Plane {
 
     /// Gives csi-cloud what the table says, and nothing else.
     async fn allow(&self) -> anyhow::Result<()> {
-        let table = include_str!("../../../../../cloud/src/kube/mod.rs")
+        let table = include_str!("../../../../../cloud/src/kubernetes/api.rs")
             .lines()
             .filter_map(|line| line.strip_prefix("//! | "));
         let cells = table.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());

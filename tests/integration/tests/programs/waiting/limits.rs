@@ -9,10 +9,10 @@ use harness::requests::controller;
 use harness::wait::{START, until};
 use harness::world::{NODE, QUIET, TRANSPORTS, World, hello};
 use http::StatusCode;
-use proto::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
+use proto::control::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
+use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Role, client_config};
 use proto::link::{Event, HANDSHAKE, quic, ws};
-use proto::publish::{Existing, publish};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -149,7 +149,7 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             version: "0.1.0".into(),
             backoff_cap_ms: None,
             scopes: Default::default(),
-            owners: false,
+            leases: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
         let reason = "an edge may only tell of its drivers and volumes, and that it leaves";
@@ -207,7 +207,7 @@ async fn headers_that_are_too_large_end_that_call_only() -> anyhow::Result<()> {
     let world = World::new(TRANSPORTS[0]).await?;
     for front in [world.front().await?, world.node_front().await?] {
         let large = "x".repeat(70 * 1024);
-        let body = proto::frame::frame(&[]);
+        let body = proto::csi::frame::frame(&[]);
         let refused = front.begin(&controller("GetCapacity"), body, &[("large", &large)]).await?;
         assert_eq!(refused.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
         assert_eq!(front.call(&controller("GetCapacity"), &[]).await?.code(), Code::Ok);

@@ -10,9 +10,13 @@ use harness::raw::RawClient;
 use harness::requests::{controller, create};
 use harness::stand::Stand;
 use harness::wait::{START, until};
-use harness::world::{self, DRIVER, NODE, TRANSPORTS, World, ready};
-use proto::hello::{self, Hello, Message, PROTOCOL};
+use harness::world;
+use harness::world::{DRIVER, NODE, TRANSPORTS, World, ready};
+use proto::control::hello;
+use proto::control::hello::{Hello, Message, PROTOCOL};
 use proto::link::endpoint::Endpoint;
+use proto::link;
+use proto::link::tls;
 use proto::link::tls::{Credentials, Files, Role, client_config};
 use proto::link::{Event, KeepAlive, Link, LinkError, quic, ws};
 use rustix::process::Signal;
@@ -59,7 +63,7 @@ async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<
 #[tokio::test]
 async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
     let mut stand = Stand::new().await?;
-    let tls = link::tls::server_config(&stand.credentials("cloud", Role::Cloud)?, ws::ALPN)?;
+    let tls = tls::server_config(&stand.credentials("cloud", Role::Cloud)?, ws::ALPN)?;
     let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("wss://{}", listener.local_addr()?);

@@ -13,7 +13,8 @@ use harness::stand::{Cloud, Stand};
 use harness::wait::{START, until};
 use harness::world::{DRIVER, TRANSPORTS, ready};
 use prost::Message;
-use proto::csi::{self, volume_content_source};
+use proto::csi;
+use proto::csi::volume_content_source;
 use tonic::Code;
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -335,7 +336,7 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
     let mut nodes = Nodes::with("reschedule = true", &[]).await?;
     let at_n3 = |name: &str| create_at(name, &["n3"]).map(|request| request.encode_to_vec());
     nodes.nodes[2].0.inject("CreateVolume", Fault::Hang, Times::Next(1));
-    let sent = proto::csi::frame::frame(&at_n3("sent")?);
+    let sent = csi::frame::frame(&at_n3("sent")?);
     let hung =
         nodes.front.send(&controller("CreateVolume"), sent, &[("grpc-timeout", "300m")]).await?;
     assert_eq!(hung.code(), Code::DeadlineExceeded, "{}", hung.status());
@@ -345,7 +346,7 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
     until("n3 is away", || async {
         // Another one each time: the first may still be sent to the link that is about to end.
         tries.set(tries.get() + 1);
-        let request = proto::csi::frame::frame(&at_n3(&format!("never-sent-{}", tries.get()))?);
+        let request = csi::frame::frame(&at_n3(&format!("never-sent-{}", tries.get()))?);
         let deadline = [("grpc-timeout", "300m")];
         let status =
             nodes.front.send(&controller("CreateVolume"), request, &deadline).await?.status();

@@ -40,7 +40,8 @@ struct Filling<'a> {
 
 impl Spec {
     fn read() -> anyhow::Result<Self> {
-        let mut compiler = Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/csi/v1")])?;
+        let mut compiler =
+            Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/csi/v1")])?;
         let compiled = compiler.include_imports(true).open_file("csi.proto")?;
         // Read again with the file's own extensions at hand: only so are its options more than
         // unknown fields.

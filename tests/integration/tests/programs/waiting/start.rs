@@ -8,7 +8,7 @@ use harness::raw::RawClient;
 use harness::stand::Stand;
 use harness::wait::START;
 use harness::world::{DRIVER, TRANSPORTS};
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 
 /// Runs a program that must fail, and gives what it wrote to stderr.
 async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {
@@ -102,7 +102,10 @@ async fn a_socket_path_too_long_is_named_with_its_length() -> anyhow::Result<()>
     let stand = Stand::new().await?;
     let long = stand.at(&"x".repeat(100));
     let text = no_cloud(&stand, &[TRANSPORTS[0]], &[DRIVER], &["--fronts", &long]).await;
-    assert!(text.contains("cannot be used multiple times") || text.contains("107 is the most"), "{text}");
+    assert!(
+        text.contains("cannot be used multiple times") || text.contains("107 is the most"),
+        "{text}"
+    );
     let pki = stand.pki();
     let fronts = long.as_str();
     let tls = ["ca", "cert", "key"].map(|end| {

@@ -12,7 +12,7 @@ use harness::requests::{controller, create};
 use harness::stand::{Cloud, Stand};
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, TRANSPORTS, ready};
-use proto::publish::{Existing, publish};
+use proto::host::publish::{Existing, publish};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tonic::Code;
