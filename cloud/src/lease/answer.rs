@@ -84,7 +84,8 @@ mod tests {
         }
 
         fn is_held(&self) -> bool {
-            let (driver, id) = ("d.example".parse().unwrap(), Id::Volume("v".into()));
+            let driver = "d.example".parse().unwrap();
+            let id = Id::Volume("v".into());
             self.links
                 .store()
                 .read(|state| state.driver(&driver)?.lease(&id)?.holder.clone())

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::error::Error;
 use prost::Message;
 use proto::control::lease::{Outcome, Request, Step as Asked};
 use proto::csi;
@@ -13,6 +12,7 @@ use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tonic::Code;
 
+use crate::error::Error;
 use crate::lease::attach::{check_delete, detached, is_in_use, reserve};
 use crate::lease::decide::Step;
 use crate::lease::request::{LAST, MOST, handle};

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use prost::Message;
@@ -21,6 +20,7 @@ use tokio::time::Instant;
 use tonic::Code;
 use tracing::warn;
 
+use crate::error::Error;
 use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::ingest;

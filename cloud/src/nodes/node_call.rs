@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Error;
 use http::uri::Authority;
 use http::{HeaderValue, Response};
 use proto::csi::Method;
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 use tracing::info;
 use uuid::Uuid;
 
+use crate::error::Error;
 use crate::nodes::handle::Handle;
 use crate::nodes::links::Links;
 use crate::telemetry::calls::{Running, Sent};

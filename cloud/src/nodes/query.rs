@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, header};
@@ -15,6 +14,7 @@ use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use crate::error::Error;
 use crate::nodes::links::Links;
 use crate::nodes::node_call::NodeCall;
 

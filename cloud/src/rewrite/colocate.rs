@@ -7,11 +7,11 @@
 use bytes::Bytes;
 use prost::Message;
 use proto::csi::TopologyRequirement;
+use proto::csi::topology::NODE_SEGMENT;
 use proto::csi::wire;
 use proto::csi::wire::{Edit, Malformed};
 
 use crate::state::record::NodeDriver;
-use proto::csi::topology::NODE_SEGMENT;
 
 // Field numbers of CSI messages; the tests decode the edited messages with the generated code.
 const SOURCE: u32 = 6;

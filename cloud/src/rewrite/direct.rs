@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::Error;
 use bytes::Bytes;
 use prost::Message;
 use proto::csi;
@@ -20,6 +19,7 @@ use proto::csi::wire::Malformed;
 use proto::csi::{DirectCall, Kind, Method};
 use proto::host::chain;
 
+use crate::error::Error;
 use crate::rewrite::parameters::OURS;
 
 // Field numbers of CSI messages; the tests decode the edited messages with the generated code.
@@ -207,8 +207,8 @@ mod tests {
             message: String::new(),
         };
         let shown = |mode, answer: &csi::ValidateVolumeCapabilitiesResponse| {
-            let (request, answer) =
-                (request(mode).encode_to_vec().into(), answer.encode_to_vec().into());
+            let request = request(mode).encode_to_vec().into();
+            let answer = answer.encode_to_vec().into();
             let shown = validated(Method::ValidateVolumeCapabilities, &request, &answer).unwrap();
             csi::ValidateVolumeCapabilitiesResponse::decode(shown.as_slice()).unwrap()
         };

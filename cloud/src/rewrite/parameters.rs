@@ -48,7 +48,9 @@ pub fn out_of_capacity(request: &Bytes) -> Result<(Bytes, BTreeMap<String, Strin
 /// # Errors
 /// The request is malformed.
 pub fn claim(create_volume: &[u8]) -> Result<Option<Claim>, Malformed> {
-    let (mut name, mut namespace, mut volume) = (None, None, None);
+    let mut name = None;
+    let mut namespace = None;
+    let mut volume = None;
     for field in wire::fields(create_volume) {
         let field = field?;
         let Some(entry) = field.content.filter(|_| field.number == VOLUME_PARAMETERS) else {
@@ -146,7 +148,8 @@ mod tests {
                 csi::CreateVolumeRequest { parameters: map(entries), ..Default::default() };
             claim(&request.encode_to_vec()).unwrap()
         };
-        let (name, namespace) = ((CLAIM_NAME, "data"), (CLAIM_NAMESPACE, "shop"));
+        let name = (CLAIM_NAME, "data");
+        let namespace = (CLAIM_NAMESPACE, "shop");
         let mut expected =
             Claim { namespace: "shop".into(), name: "data".into(), volume: "".into() };
         assert_eq!(of(&[name, namespace, ("type", "ssd")]), Some(expected.clone()));

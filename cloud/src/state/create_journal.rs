@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::error::Error;
 use bytes::Bytes;
 use proto::csi::{Id, Made};
 use proto::host::chain;
@@ -14,6 +13,7 @@ use proto::names::{DriverName, NodeName};
 use tonic::Code;
 use tracing::{info, warn};
 
+use crate::error::Error;
 use crate::state::clock::now;
 use crate::state::record::{Claim, Home, Intent};
 use crate::state::store::writer::Store;
@@ -268,13 +268,11 @@ mod tests {
     /// given, and the home node.
     async fn made_twice(elsewhere: bool) -> (bool, NodeName) {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let (driver, id) =
-            ("test.edge-csi.io".parse::<DriverName>().unwrap(), Id::Volume("v".into()));
-        let (creates, name) = (
-            CreateJournal::new(driver.clone(), store.clone()),
-            Id::Name(Method::CreateVolume, "pvc".into()),
-        );
-        let create = creates.begin(&name);
+        let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
+        let id = Id::Volume("v".into());
+        let journal = CreateJournal::new(driver.clone(), store.clone());
+        let name = Id::Name(Method::CreateVolume, "pvc".into());
+        let create = journal.begin(&name);
         let mut answered = true;
         for node in ["n1", "n2"] {
             let made = vec![Made { id: id.clone(), entry: Bytes::new(), source: None }];
@@ -289,15 +287,13 @@ mod tests {
     #[tokio::test]
     async fn what_is_kept_of_an_answer_does_not_keep_all_that_was_read_with_it() {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let (driver, node) =
-            ("test.edge-csi.io".parse::<DriverName>().unwrap(), "n1".parse().unwrap());
-        let (creates, name) = (
-            CreateJournal::new(driver.clone(), store.clone()),
-            Id::Name(Method::CreateVolume, "pvc".into()),
-        );
+        let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
+        let node = "n1".parse().unwrap();
+        let journal = CreateJournal::new(driver.clone(), store.clone());
+        let name = Id::Name(Method::CreateVolume, "pvc".into());
         let read = Bytes::from(vec![0; 64 * 1024]);
         let made = vec![Made { id: Id::Volume("v".into()), entry: read.slice(..8), source: None }];
-        creates.begin(&name).made(&node, made, CreateFacts::default(), false).await.unwrap();
+        journal.begin(&name).made(&node, made, CreateFacts::default(), false).await.unwrap();
         let found = Id::Volume("found".into());
         crate::state::ingest::discovered(&store, &driver, &found, &node, read.slice(8..16))
             .await

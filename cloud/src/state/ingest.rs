@@ -255,7 +255,8 @@ mod tests {
     #[tokio::test]
     async fn what_was_found_by_its_id_has_that_id_in_lists_when_it_is_attached() {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
-        let (driver, node) = ("test.edge-csi.io".parse().unwrap(), "n1".parse().unwrap());
+        let driver = "test.edge-csi.io".parse().unwrap();
+        let node = "n1".parse().unwrap();
         let id = Id::Volume("v".into());
         discovered(&store, &driver, &id, &node, Bytes::new()).await.unwrap();
         update(&store, &driver, &id, |entry| crate::state::list_entry::attach(entry, "n1"))

@@ -199,6 +199,13 @@ impl Metrics {
     }
 
     fn register(&mut self) {
+        self.register_calls();
+        self.register_nodes();
+        self.register_store();
+        self.register_kubernetes();
+    }
+
+    fn register_calls(&mut self) {
         let registry = &mut self.registry;
         // The encoder appends `_total` to a counter's name.
         registry.register("calls", "Calls that were answered at a front", self.calls.clone());
@@ -217,6 +224,10 @@ impl Metrics {
             "How many calls may be in flight",
             self.limit.clone(),
         );
+    }
+
+    fn register_nodes(&mut self) {
+        let registry = &mut self.registry;
         registry.register("links", "Nodes that have a link, by transport", self.links.clone());
         registry.register("link_ups", "Links that were made", self.link_ups.clone());
         registry.register("nodes", "Nodes that ever linked", self.nodes.clone());
@@ -243,6 +254,10 @@ impl Metrics {
             "Nodes that lists did not wait for",
             self.slow.clone(),
         );
+    }
+
+    fn register_store(&mut self) {
+        let registry = &mut self.registry;
         registry.register(
             "store_queue",
             "Changes that wait to be made durable",
@@ -264,6 +279,10 @@ impl Metrics {
             "Changes that shared a commit",
             self.commit_changes.clone(),
         );
+    }
+
+    fn register_kubernetes(&mut self) {
+        let registry = &mut self.registry;
         registry.register(
             "kubernetes_requests",
             "Requests to Kubernetes, by what came of them",

@@ -191,12 +191,14 @@ impl World {
             Event::PutBack => {
                 (self.record, self.epoch) = self.copy.clone();
                 for node in &mut self.nodes {
-                    (node.linked, node.unheard) = (false, true);
+                    node.linked = false;
+                    node.unheard = true;
                 }
             }
         }
         for node in self.nodes.iter_mut().filter(|node| !node.has()) {
-            (node.excused, node.unheard) = (false, false);
+            node.excused = false;
+            node.unheard = false;
         }
     }
 }
