@@ -55,11 +55,13 @@ enum FileError {
     Unknown,
     #[error(
         "it is empty, and a store never is, so it was cut off; \
-         restore it from a copy or an export, or remove it to begin anew and learn of the volumes from the nodes"
+         restore it from a copy or an export, \
+         or remove it to begin anew and learn of the volumes from the nodes"
     )]
     Empty,
     #[error(
-        "it is damaged, so nothing in it is believed; restore it from a copy or an export, \
+        "it is damaged, so nothing in it is believed; \
+         restore it from a copy or an export, \
          or move it away to begin anew and learn of the volumes from the nodes"
     )]
     Damaged(#[source] redb::Error),
