@@ -1,12 +1,12 @@
-//! Requests to the API server: paced, each with a timeout, counted, and with errors that say what to do.
+//! Requests to the API server: paced, counted, each with a timeout and an error that says what to do.
 //!
-//! An outage is logged when it begins and when it ends. These are the rights of our role, as `deploy/` gives them:
+//! An outage is logged when it begins and when it ends. Our role, which `deploy/` creates, has:
 //!
 //! | group | resource | verbs | why |
 //! |---|---|---|---|
 //! | storage.k8s.io | csidrivers | get, list, watch, create, patch | the object of each driver |
-//! | storage.k8s.io | csinodes | get, list, watch, create, patch | entries of nodes without a kubelet that makes them |
-//! | (core) | nodes | get, list, watch, patch | labels of segments, the annotation with ids |
+//! | storage.k8s.io | csinodes | get, list, watch, create, patch | entries of nodes whose kubelet makes none |
+//! | (core) | nodes | get, list, watch, patch | labels of segments, annotation with ids |
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node that is away |
 //! | (core) | persistentvolumes | get | whose volume is lost |
 //! | events.k8s.io | events | create, patch | Events |
@@ -28,31 +28,31 @@ use tracing::{debug, info, warn};
 use crate::kubernetes::settings::ApiAt;
 use crate::telemetry::calls::Calls;
 
-/// Requests each second, when there is much to do.
+/// Requests for each second, in the long run.
 const RATE: f64 = 20.0;
-/// Requests that may come at once after a rest.
+/// Requests that may be sent at once after a rest.
 const BURST: f64 = 40.0;
-/// How long a request may take.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long nothing may come on a connection: the API server ends a watch after 290 s itself.
+/// How long a connection may be silent. The API server itself ends a watch after 290 s.
 const SILENCE: Duration = Duration::from_secs(330);
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
-    /// Nobody answers, or not in time, or only to say that it cannot now.
+    /// There is no answer in time, or only "not now".
     #[error("the API server of Kubernetes does not answer; what is to be done there waits")]
     Away(#[source] Option<Box<kube::Error>>),
-    /// Our role lacks something.
+    /// Our role lacks a right.
     #[error("the API server does not let us; does our ClusterRole have all that deploy/ gives it?")]
     Forbidden(#[source] Box<kube::Error>),
-    /// Another manager has a field, or the object has changed since it was read.
+    /// Another manager has a field, or the object changed since it was read.
     #[error("somebody else manages a part of it, or has just changed it")]
     Conflict(#[source] Box<kube::Error>),
     /// There is no such object.
     #[error("there is none")]
     Missing,
-    /// The API server does not take it, or fails with it.
+    /// The API server refuses the object, or fails at it.
     #[error("the API server refuses it, or fails with it")]
     Refused(#[source] Box<kube::Error>),
 }
@@ -61,7 +61,7 @@ impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> Self {
         let code = match &error {
             kube::Error::Api(status) => status.code,
-            // What cannot be asked or read of one object says nothing of the others.
+            // A request or answer that cannot be encoded concerns one object only.
             kube::Error::SerdeError(_) | kube::Error::BuildRequest(_) => 500,
             _ => 0,
         };
@@ -69,16 +69,16 @@ impl From<kube::Error> for ApiError {
             401 | 403 => Self::Forbidden(error.into()),
             404 => Self::Missing,
             409 => Self::Conflict(error.into()),
-            // Too many requests, nobody behind the door, and all that is no answer.
+            // Too many requests, a proxy without a server, or no answer at all.
             0 | 429 | 502 | 503 | 504 => Self::Away(Some(error.into())),
-            // One object's webhook that is down, say: a failure of its own stops nothing else.
+            // A webhook that is down, say. It concerns one object only.
             _ => Self::Refused(error.into()),
         }
     }
 }
 
 impl ApiError {
-    /// What it is counted as.
+    /// Its name in the metrics.
     fn outcome(&self) -> &'static str {
         match self {
             Self::Away(_) => "away",
@@ -96,17 +96,17 @@ pub(super) struct Server {
     pace: Mutex<Pace>,
     calls: Arc<Calls>,
     away: AtomicBool,
-    /// Told when it answers again.
+    /// Notified when it answers again.
     back: Notify,
-    /// The watches of which the log says that they are not let.
-    told: Mutex<BTreeSet<&'static str>>,
+    /// The watches whose failure was logged.
+    logged: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Server {
-    /// The server that an operator named. It is not asked yet.
+    /// The API server that the operator chose. No request is sent yet.
     ///
     /// # Errors
-    /// What says where it is cannot be read, or not be used.
+    /// The kubeconfig or the pod's environment cannot be read or used.
     pub(super) async fn new(at: &ApiAt, calls: Arc<Calls>) -> anyhow::Result<Self> {
         let mut config = match at {
             ApiAt::InCluster => kube::Config::incluster().context(
@@ -127,16 +127,21 @@ impl Server {
         limit(&mut config);
         let client =
             Client::try_from(config).context("no client for the API of Kubernetes can be made")?;
-        Ok(Self::by(client, calls))
+        Ok(Self::with(client, calls))
     }
 
-    fn by(client: Client, calls: Arc<Calls>) -> Self {
-        let (pace, away, back, told) =
-            (Mutex::new(Pace::new()), AtomicBool::new(false), Notify::new(), Mutex::default());
-        Self { client, pace, calls, away, back, told }
+    fn with(client: Client, calls: Arc<Calls>) -> Self {
+        Self {
+            client,
+            pace: Mutex::new(Pace::new()),
+            calls,
+            away: AtomicBool::new(false),
+            back: Notify::new(),
+            logged: Mutex::default(),
+        }
     }
 
-    /// Makes a request, when it is its turn. `what` is what it is counted as.
+    /// Sends a request when it is its turn. `what` is its name in the metrics.
     pub(super) async fn ask<T>(
         &self,
         what: &'static str,
@@ -158,12 +163,12 @@ impl Server {
         answered
     }
 
-    /// Takes it that a watch failed. What it says again and again is told once.
+    /// A watch failed. The same failure is logged once.
     pub(super) fn watch_failed(&self, what: &'static str, error: watcher::Error) {
         let (watcher::Error::InitialListFailed(failed) | watcher::Error::WatchStartFailed(failed)) =
             error
         else {
-            // Watches end now and then, and are begun again.
+            // Watches end now and then, and begin again.
             debug!(what, error = chain(&error), "a watch ended");
             return;
         };
@@ -171,7 +176,7 @@ impl Server {
         self.calls.metrics.asked(what, error.outcome(), Duration::ZERO);
         match &error {
             ApiError::Away(_) => self.missed(&error),
-            _ if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(what) => {
+            _ if self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(what) => {
                 warn!(
                     what,
                     error = chain(&error),
@@ -182,13 +187,13 @@ impl Server {
         }
     }
 
-    /// Takes it that a watch says something.
+    /// A watch brought an event.
     pub(super) fn watched(&self, what: &'static str) {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
         self.reached();
     }
 
-    /// It answers.
+    /// The API server answers.
     fn reached(&self) {
         if self.away.swap(false, Ordering::Relaxed) {
             info!("the API server of Kubernetes answers again");
@@ -196,7 +201,7 @@ impl Server {
         }
     }
 
-    /// Ends when it answers again after it did not.
+    /// Waits until it answers again after an outage.
     pub(super) async fn back(&self) {
         self.back.notified().await;
     }
@@ -208,14 +213,14 @@ impl Server {
     }
 }
 
-/// No request of ours is without an end, and who asks here asks again by himself.
+/// Every request times out; callers retry.
 fn limit(config: &mut kube::Config) {
     config.default_retry = false;
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true;
 }
 
-/// A bucket of turns that fills evenly.
+/// A token bucket.
 struct Pace {
     turns: f64,
     at: Instant,
@@ -226,28 +231,29 @@ impl Pace {
         Self { turns: BURST, at: Instant::now() }
     }
 
-    /// Takes a turn; how long to wait for it.
+    /// Takes a turn; returns how long to wait for it.
     fn turn(&mut self, now: Instant) -> Duration {
         let filled = now.saturating_duration_since(self.at).as_secs_f64() * RATE;
-        (self.turns, self.at) = ((self.turns + filled).min(BURST) - 1.0, now);
+        self.turns = (self.turns + filled).min(BURST) - 1.0;
+        self.at = now;
         Duration::from_secs_f64((-self.turns / RATE).max(0.0))
     }
 }
 
 #[cfg(test)]
 impl Server {
-    /// One that is never asked.
+    /// A server that no request reaches.
     pub(super) fn nowhere() -> Self {
         let config = kube::Config::new(http::Uri::from_static("http://127.0.0.1:9"));
-        Self::by(Client::try_from(config).unwrap(), Arc::default())
+        Self::with(Client::try_from(config).unwrap(), Arc::default())
     }
 
     pub(super) fn is_away(&self) -> bool {
         self.away.load(Ordering::Relaxed)
     }
 
-    pub(super) fn told(&self) -> Vec<&'static str> {
-        self.told.lock().unwrap().iter().copied().collect()
+    pub(super) fn logged(&self) -> Vec<&'static str> {
+        self.logged.lock().unwrap().iter().copied().collect()
     }
 }
 
@@ -277,7 +283,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn after_a_burst_requests_come_evenly() {
-        let (mut pace, now) = (Pace::new(), Instant::now());
+        let mut pace = Pace::new();
+        let now = Instant::now();
         assert!((0..40).all(|_| pace.turn(now).is_zero()));
         assert_eq!(pace.turn(now), Duration::from_millis(50));
         assert_eq!(pace.turn(now), Duration::from_millis(100));

@@ -1,6 +1,6 @@
-//! Claims that wait for a volume of ours, and why: whether the node that shall make it is away.
+//! Claims that wait for a volume because the node that is to create it is away.
 //!
-//! Pure. What a claim says of its way is in annotations, so its metadata is enough to watch.
+//! Pure. A claim's annotations say how far it is, so only its metadata is watched.
 
 use std::time::Duration;
 
@@ -22,40 +22,42 @@ const BOUND: &str = "pv.kubernetes.io/bind-completed";
 pub(super) struct Pending {
     pub(super) uid: String,
     pub(super) driver: DriverName,
-    /// Where the scheduler wants its pod.
+    /// The node that the scheduler selected.
     pub(super) node: Option<NodeName>,
 }
 
 /// Why a claim waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The node has had no link for this time.
+    /// The node has had no link for so long.
     Away(NodeName, Duration),
     /// An operator removed the node.
     Removed(NodeName),
-    /// The node never said that it has the driver.
+    /// The node never reported the driver.
     Unknown(NodeName),
 }
 
-/// The key of a claim, and what is known of it while it waits.
+/// The key of a claim, and its facts while it waits.
 pub(super) fn claim(claim: &PartialObjectMeta<PersistentVolumeClaim>) -> (String, Option<Pending>) {
     let metadata = &claim.metadata;
-    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+    let namespace = metadata.namespace.as_deref();
+    let name = metadata.name.as_deref();
     (format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default()), pending(metadata))
 }
 
 fn pending(metadata: &ObjectMeta) -> Option<Pending> {
-    let said = |key: &str| metadata.annotations.as_ref()?.get(key);
-    if said(BOUND).is_some() {
+    let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
+    if annotation(BOUND).is_some() {
         return None;
     }
-    let driver = PROVISIONERS.into_iter().find_map(said)?.parse().ok()?;
-    let node = said(SELECTED).and_then(|node| node.parse().ok());
+    let driver = PROVISIONERS.into_iter().find_map(annotation)?.parse().ok()?;
+    let node = annotation(SELECTED).and_then(|node| node.parse().ok());
     Some(Pending { uid: metadata.uid.clone()?, driver, node })
 }
 
-/// Why a claim waits, if a node is the reason. `away` says for how long a node has had no link; what is shorter than
-/// `patience` is no reason yet.
+/// Why a claim waits, if a node is the reason.
+///
+/// `away` is how long a node has had no link. Less than `patience` is no reason yet.
 pub(super) fn reason(
     claim: &Pending,
     state: &State,
@@ -63,7 +65,7 @@ pub(super) fn reason(
     patience: Duration,
 ) -> Option<Reason> {
     let driver = state.driver(&claim.driver);
-    // external-provisioner's names, unless it is told another prefix.
+    // The name that external-provisioner gives by default; it can be told another prefix.
     let name = Id::Name(Method::creating(Kind::Volume), format!("pvc-{}", claim.uid));
     let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
     let node = sent.or_else(|| claim.node.clone())?;
@@ -116,7 +118,8 @@ mod tests {
             Some(intent),
         );
         let state = State::of([at("n1"), at("n2"), at("n3"), removed, sent]);
-        let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        let minute = Duration::from_secs(60);
+        let second = Duration::from_secs(1);
         let why = |uid: &str, selected: Option<&str>, away: Option<Duration>| {
             let claim =
                 Pending { uid: uid.into(), driver: driver.clone(), node: selected.map(node) };

@@ -1,7 +1,7 @@
-//! The CSIDriver object of a driver: what it shall say, and whether it is for us to say it.
+//! The CSIDriver object of a driver: its wanted content, and whether we may apply it.
 //!
-//! Pure. An object that somebody else manages is left alone, and what cannot be changed in place is never deleted by
-//! us: a CSIDriver that is gone for a moment lets the attach/detach controller and kubelets treat volumes otherwise.
+//! Pure. An object that somebody else manages is left alone. We never delete an object to change an
+//! immutable field: without it the attach/detach controller and kubelets treat volumes differently.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use crate::kubernetes::managed_fields::{MANAGER, ManagedFields};
 use crate::state::capabilities::capability_names;
 use crate::state::driver_info::{DriverInfo, Unknown};
 
-/// By this label an object says who manages it.
+/// The label that names an object's manager.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Labels and annotations that tools leave on what they manage.
+/// Labels and annotations that tools leave on their objects.
 const TOOLS: [(&str, &str); 7] = [
     ("meta.helm.sh/release-name", "a Helm release"),
     ("argocd.argoproj.io/tracking-id", "Argo CD"),
@@ -28,39 +28,39 @@ const TOOLS: [(&str, &str); 7] = [
     ("addonmanager.kubernetes.io/mode", "the addon manager"),
     ("olm.owner", "the Operator Lifecycle Manager"),
 ];
-/// The shortest life of a token that the API takes, in seconds.
+/// The shortest life of a token that the API accepts, in seconds.
 const SHORTEST_TOKEN: u16 = 600;
 
-/// What an operator says of a driver's CSIDriver object. What he does not say has the API's default.
+/// The operator's settings of a CSIDriver object. Others have the API's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CsiDriverSettings {
-    /// Node calls are told of the pod.
+    /// Node calls have the pod's name.
     pub pod_info_on_mount: Option<bool>,
-    /// The scheduler asks for capacity.
+    /// The scheduler considers capacity.
     pub storage_capacity: Option<bool>,
     /// `None`, `File` or `ReadWriteOnceWithFSType`.
     pub fs_group_policy: Option<&'static str>,
-    /// `Persistent`, `Ephemeral`; empty is the API's default.
+    /// `Persistent`, `Ephemeral`; the API's default if empty.
     pub volume_lifecycle_modes: Vec<&'static str>,
-    /// NodePublishVolume is called again and again.
+    /// NodePublishVolume is repeated periodically.
     pub requires_republish: Option<bool>,
     /// The driver mounts with SELinux contexts.
     pub se_linux_mount: Option<bool>,
-    /// Tokens of the pod's service account that node calls are given.
+    /// Tokens of the pod's service account, for node calls.
     pub token_requests: Vec<Token>,
 }
 
 /// A token of a pod's service account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// For whom it is.
+    /// Its audience; empty for the API server's.
     pub audience: String,
-    /// How long it is good, in seconds, at least 600; the API's default if it is not said.
+    /// How long it is valid, in seconds, at least 600; the API's default if none.
     pub expiration_s: Option<u16>,
 }
 
 impl CsiDriverSettings {
-    /// Takes a driver's section. What is contradictory in it is noted there.
+    /// Reads a driver's section. Mistakes are noted in it.
     pub(crate) fn read(driver: &str, section: &mut Reader) -> Self {
         let tokens = section.sections("token_requests", |token| {
             let audience = token.parsed("audience", |text| Ok::<_, String>(text.to_owned()));
@@ -70,7 +70,7 @@ impl CsiDriverSettings {
                     "[driver.{driver:?}] a token's expiration_s is at least {SHORTEST_TOKEN}"
                 ));
             }
-            // The API's audience is told by an empty text.
+            // An empty audience is the API server's own.
             Token { audience: audience.unwrap_or_default(), expiration_s }
         });
         let modes = section
@@ -96,23 +96,23 @@ fn one_of<const N: usize>(text: &str, known: [&'static str; N]) -> Result<&'stat
         .ok_or_else(|| format!("{text:?} is none of {known:?}"))
 }
 
-/// What is to be done about a CSIDriver object.
+/// What to do about a CSIDriver object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    /// It says what it shall.
+    /// It is as wanted.
     Keep,
-    /// Apply what is wanted.
+    /// Apply the wanted object.
     Apply,
-    /// This one manages it.
+    /// Leave it to this manager.
     Leave(String),
-    /// It is ours, and says something that the API does not let us change: this.
+    /// It is ours, and this immutable field differs.
     Remake(&'static str),
 }
 
-/// Whether volumes of the driver must be attached, as it says itself.
+/// Whether volumes of the driver must be attached, by its reported capabilities.
 ///
 /// # Errors
-/// Nothing is known of it yet.
+/// No node has reported them yet.
 pub(super) fn attach_required(said: &DriverInfo) -> Result<bool, Unknown> {
     let kind = Capabilities::Controller;
     let answer = said.answer(Local::Capabilities(kind), false)?;
@@ -121,7 +121,7 @@ pub(super) fn attach_required(said: &DriverInfo) -> Result<bool, Unknown> {
     }))
 }
 
-/// The object that a driver shall have.
+/// The wanted object of a driver.
 pub(super) fn wanted(
     driver: &DriverName,
     attach_required: bool,
@@ -153,11 +153,11 @@ pub(super) fn wanted(
     }
 }
 
-/// What is to be done, when the API has this object or none.
+/// What to do, given the object that the API has.
 pub(super) fn decide(wanted: &CSIDriver, live: Option<&CSIDriver>) -> Decision {
     let Some(live) = live else { return Decision::Apply };
-    let owners = ManagedFields::of(&live.metadata);
-    if let Some(who) = someone_else(&live.metadata, &owners) {
+    let managed = ManagedFields::of(&live.metadata);
+    if let Some(who) = other_manager(&live.metadata, &managed) {
         return Decision::Leave(who);
     }
     if wanted.spec.attach_required != live.spec.attach_required {
@@ -166,14 +166,15 @@ pub(super) fn decide(wanted: &CSIDriver, live: Option<&CSIDriver>) -> Decision {
     if !same_modes(&wanted.spec, &live.spec) {
         return Decision::Remake("volumeLifecycleModes");
     }
-    let (wanted, said) = (fields(&wanted.spec), fields(&live.spec));
-    let differs = wanted.iter().any(|(field, value)| said.get(field) != Some(value));
-    // What we applied before and do not want any more goes back to its default when we apply without it.
-    let ours = owners.our_names(&["f:spec"]);
+    let wanted = fields(&wanted.spec);
+    let live = fields(&live.spec);
+    let differs = wanted.iter().any(|(field, value)| live.get(field) != Some(value));
+    // A field that we applied before and no longer want returns to its default.
+    let ours = managed.our_names(&["f:spec"]);
     if differs || !ours.iter().eq(wanted.keys()) { Decision::Apply } else { Decision::Keep }
 }
 
-/// As a map, in order of the fields' names.
+/// The fields that are set, in order of their names.
 fn fields(spec: &CSIDriverSpec) -> BTreeMap<String, Value> {
     match serde_json::to_value(spec) {
         Ok(Value::Object(fields)) => fields.into_iter().collect(),
@@ -182,34 +183,43 @@ fn fields(spec: &CSIDriverSpec) -> BTreeMap<String, Value> {
 }
 
 fn same_modes(wanted: &CSIDriverSpec, live: &CSIDriverSpec) -> bool {
-    let modes = |spec: &CSIDriverSpec| {
-        let mut modes = spec.volume_lifecycle_modes.clone().unwrap_or_default();
-        if modes.is_empty() {
-            modes.push("Persistent".into());
-        }
-        modes.sort();
-        modes
-    };
     modes(wanted) == modes(live)
 }
 
-/// Who else manages an object, if anybody does.
-fn someone_else(metadata: &ObjectMeta, owners: &ManagedFields<'_>) -> Option<String> {
+/// The lifecycle modes in order, with the API's default.
+fn modes(spec: &CSIDriverSpec) -> Vec<String> {
+    let mut modes = spec.volume_lifecycle_modes.clone().unwrap_or_default();
+    if modes.is_empty() {
+        modes.push("Persistent".into());
+    }
+    modes.sort();
+    modes
+}
+
+/// The other manager of an object, if it has one.
+fn other_manager(metadata: &ObjectMeta, managed: &ManagedFields<'_>) -> Option<String> {
+    let unnamed = || "somebody who does not say so".to_owned();
+    tool(metadata)
+        .or_else(|| owner(metadata))
+        .or_else(|| managed.other(&["f:spec"]).map(str::to_owned))
+        .or_else(|| managed.ours(&["f:spec"]).is_none().then(unnamed))
+}
+
+/// The tool that left its mark on the object.
+fn tool(metadata: &ObjectMeta) -> Option<String> {
     let labels = metadata.labels.iter().flatten();
     let mut marks = labels.chain(metadata.annotations.iter().flatten());
-    let tool = marks.find_map(|(key, value)| {
-        let tool =
-            TOOLS.iter().find(|(mark, _)| mark == key).map(|(_, tool)| format!("{tool} ({value})"));
-        tool.or_else(|| (key == MANAGED_BY && value != MANAGER).then(|| value.clone()))
-    });
-    let owner = || {
-        let owner = metadata.owner_references.iter().flatten().next()?;
-        Some(format!("{} {}", owner.kind, owner.name))
-    };
-    let manager = || owners.other(&["f:spec"]).map(str::to_owned);
-    let nobody =
-        || owners.ours(&["f:spec"]).is_none().then(|| "somebody who does not say so".to_owned());
-    tool.or_else(owner).or_else(manager).or_else(nobody)
+    marks.find_map(|(key, value)| {
+        let known = TOOLS.iter().find(|(mark, _)| mark == key);
+        let known = known.map(|(_, tool)| format!("{tool} ({value})"));
+        known.or_else(|| (key == MANAGED_BY && value != MANAGER).then(|| value.clone()))
+    })
+}
+
+/// The object that owns this one.
+fn owner(metadata: &ObjectMeta) -> Option<String> {
+    let owner = metadata.owner_references.iter().flatten().next()?;
+    Some(format!("{} {}", owner.kind, owner.name))
 }
 
 #[cfg(test)]
@@ -228,7 +238,7 @@ mod tests {
         wanted(&"d.example".parse().unwrap(), attach, settings)
     }
 
-    /// What the API has after this was applied: with its defaults, and whose which field is.
+    /// The object that the API has after this one was applied, with its defaults and managers.
     fn applied(object: &CSIDriver) -> CSIDriver {
         let mut live = object.clone();
         let named = fields(&object.spec).into_keys().map(|field| (format!("f:{field}"), json!({})));
@@ -248,7 +258,7 @@ mod tests {
         assert_eq!(decide(&object, Some(&applied(&object))), Decision::Keep);
         let more = CsiDriverSettings { pod_info_on_mount: Some(true), ..settings() };
         assert_eq!(decide(&ours(true, &more), Some(&applied(&object))), Decision::Apply);
-        // Not said any more: the default comes back.
+        // A field that is no longer wanted returns to its default.
         assert_eq!(decide(&object, Some(&applied(&ours(true, &more)))), Decision::Apply);
         let mut changed = applied(&object);
         changed.spec.storage_capacity = Some(false);
@@ -307,7 +317,7 @@ mod tests {
             who(&|metadata| metadata.owner_references = Some(vec![owner.clone()])),
             "Deployment x"
         );
-        // What others say of it besides is theirs, and no reason.
+        // Fields of others outside the spec are no reason.
         let labelled = managed(
             "kubectl-label",
             "Update",
@@ -322,11 +332,11 @@ mod tests {
         use proto::csi::controller_service_capability::{Rpc, Type, rpc};
         use proto::csi::{ControllerGetCapabilitiesResponse, ControllerServiceCapability};
 
-        let said = |answers: &[(&str, Vec<u8>)]| {
-            let alike =
-                answers.iter().map(|(name, answer)| ((*name).to_owned(), answer.clone().into()));
+        let said = |reported: &[(&str, Vec<u8>)]| {
+            let answers =
+                reported.iter().map(|(name, answer)| ((*name).to_owned(), answer.clone().into()));
             let at = crate::state::record::NodeDriver {
-                answers: std::sync::Arc::new(alike.collect()),
+                answers: std::sync::Arc::new(answers.collect()),
                 ..Default::default()
             };
             attach_required(&DriverInfo::of(&BTreeMap::from([("n1".parse().unwrap(), at)])))
@@ -340,7 +350,7 @@ mod tests {
         };
         assert_eq!(said(&[can(rpc::Type::PublishUnpublishVolume)]), Ok(true));
         assert_eq!(said(&[can(rpc::Type::CreateDeleteVolume)]), Ok(false));
-        // It has no controller.
+        // The driver has no controller.
         assert_eq!(said(&[("GetPluginInfo", Vec::new())]), Ok(false));
         assert_eq!(said(&[]), Err(Unknown));
     }

@@ -1,5 +1,6 @@
-//! What people who look at Kubernetes are told, as Events: claims that wait for a node that is away, volumes that are
-//! lost or claimed by two nodes, labels that collide. Each once an hour while it lasts.
+//! Events of trouble: claims that wait for a node, volumes that are lost or claimed twice, label collisions.
+//!
+//! Pure. The same trouble is told once an hour while it lasts.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -15,18 +16,18 @@ use crate::kubernetes::node::Collision;
 use crate::state::known::State;
 use crate::state::record::Home;
 
-/// How long something is not told again.
+/// The time after which lasting trouble is told again.
 pub(super) const AGAIN: Duration = Duration::from_secs(3600);
-/// What is remembered of what was told; what comes beyond that waits for room.
+/// Told notices that are remembered. Further ones wait until there is room.
 pub(super) const MEMORY: usize = 10_000;
-/// How long what is full is not looked through for what may be forgotten.
+/// The shortest time between two prunings of the remembered notices.
 const PRUNE: Duration = Duration::from_secs(60);
-/// Homes that are looked at while the store waits.
+/// Homes that are looked at while the store is locked.
 const SLICE: usize = 1000;
-/// The longest note that the API takes, in bytes.
+/// The longest note that the API accepts, in bytes.
 const NOTE: usize = 1024;
 
-/// Something to be told.
+/// An Event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) about: About,
@@ -35,10 +36,10 @@ pub(super) struct Notice {
     pub(super) note: String,
 }
 
-/// Of what.
+/// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum About {
-    /// A PersistentVolumeClaim, with its uid if that is known.
+    /// A PersistentVolumeClaim, with its uid if known.
     Claim { namespace: String, name: String, uid: Option<String> },
     /// A PersistentVolume.
     Volume(String),
@@ -47,7 +48,7 @@ pub(super) enum About {
 }
 
 impl About {
-    /// As Events name it.
+    /// The reference to the object in an Event.
     pub(super) fn reference(&self, uid: Option<String>) -> ObjectReference {
         let (kind, namespace, name) = match self {
             Self::Claim { namespace, name, .. } => {
@@ -68,11 +69,11 @@ impl About {
 }
 
 /// A claim waits for a node.
-pub(super) fn waiting(key: &str, uid: &str, waits: &Reason) -> Notice {
+pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
     let (namespace, name) = key.split_once('/').unwrap_or(("", key));
     let about =
         About::Claim { namespace: namespace.into(), name: name.into(), uid: Some(uid.into()) };
-    let (reason, note) = match waits {
+    let (reason, note) = match waits_for {
         Reason::Away(node, away) => (
             "EdgeAway",
             format!(
@@ -103,7 +104,7 @@ fn minutes(time: Duration) -> String {
     }
 }
 
-/// A driver is not published at a node.
+/// A driver is not published at a node, because a label collides.
 pub(super) fn collision(node: &NodeName, uid: &str, collision: &Collision) -> Notice {
     let Collision { driver, key, value, why } = collision;
     let about = About::Node { name: node.to_string(), uid: uid.into() };
@@ -112,7 +113,7 @@ pub(super) fn collision(node: &NodeName, uid: &str, collision: &Collision) -> No
     Notice { about, reason: "LabelCollision", note }
 }
 
-/// What is wrong with volumes of a driver: a slice of them, after this one; and where the next slice begins.
+/// Trouble of one slice of a driver's volumes, after this id; and where the next slice begins.
 pub(super) fn trouble(
     state: &State,
     driver: &DriverName,
@@ -120,26 +121,27 @@ pub(super) fn trouble(
 ) -> (Vec<Notice>, Option<Id>) {
     let Some(of) = state.driver(driver) else { return (Vec::new(), None) };
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-    let (mut notices, mut seen, mut last) = (Vec::new(), 0, None);
-    // Volumes come before all else.
-    let volumes = of
-        .homes()
-        .range((from, Bound::Unbounded))
-        .take_while(|(id, _)| matches!(id, Id::Volume(_)));
+    let homes = of.homes().range((from, Bound::Unbounded));
+    // Volumes sort before snapshots and groups.
+    let volumes = homes.take_while(|(id, _)| matches!(id, Id::Volume(_)));
+    let mut notices = Vec::new();
+    let mut seen = 0;
+    let mut last = None;
     for (id, home) in volumes.take(SLICE) {
-        (seen, last) = (seen + 1, Some(id));
-        let Some((reason, note)) = what_is_wrong(state, id, home) else { continue };
-        notices.extend(whose(home).into_iter().map(|about| Notice {
-            about,
-            reason,
-            note: note.clone(),
-        }));
+        seen += 1;
+        last = Some(id);
+        let Some((reason, note)) = trouble_of(state, id, home) else { continue };
+        for about in claimants(home) {
+            notices.push(Notice { about, reason, note: note.clone() });
+        }
     }
     (notices, last.filter(|_| seen == SLICE).cloned())
 }
 
-fn what_is_wrong(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
-    let (id, node) = (id.text(), &home.node);
+/// The reason and the note, if a volume is lost or claimed twice.
+fn trouble_of(state: &State, id: &Id, home: &Home) -> Option<(&'static str, String)> {
+    let id = id.text();
+    let node = &home.node;
     if home.lost || state.is_removed(node) {
         let note = format!(
             "volume {id} lived on node {node}, which was removed for good; its data is lost"
@@ -148,34 +150,39 @@ fn what_is_wrong(state: &State, id: &Id, home: &Home) -> Option<(&'static str, S
     }
     let rival = home.conflicts.first()?;
     let note = format!(
-        "nodes {node} and {rival} both say that they have volume {id}; calls go to {node}. Two drivers that hand out \
-         the same ids must not share a name"
+        "nodes {node} and {rival} both say that they have volume {id}; calls go to {node}. Two \
+         drivers that hand out the same ids must not share a name"
     );
     Some(("VolumeClaimedTwice", note))
 }
 
-/// Whose volume it is: the claim and the PersistentVolume, as far as they are known.
-fn whose(home: &Home) -> Vec<About> {
-    let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let uid = home.name.as_deref().and_then(|name| name.strip_prefix("pvc-")).map(str::to_owned);
-    let claim = home.claim.as_deref();
-    let of_claim = claim.map(|claim| {
-        let (namespace, name) = (claim.namespace.to_string(), claim.name.to_string());
-        About::Claim { namespace, name, uid }
-    });
-    let volume =
-        claim.and_then(|claim| said(&claim.volume)).or_else(|| home.name.as_deref().and_then(said));
-    of_claim.into_iter().chain(volume.map(About::Volume)).collect()
+/// The claim and the PersistentVolume of a volume, as far as they are known.
+fn claimants(home: &Home) -> Vec<About> {
+    let not_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let name = home.name.as_deref();
+    let mut claimants = Vec::new();
+    let mut volume = None;
+    if let Some(claim) = home.claim.as_deref() {
+        claimants.push(About::Claim {
+            namespace: claim.namespace.to_string(),
+            name: claim.name.to_string(),
+            uid: name.and_then(|name| name.strip_prefix("pvc-")).map(str::to_owned),
+        });
+        volume = not_empty(&claim.volume);
+    }
+    let volume = volume.or_else(|| name.and_then(not_empty));
+    claimants.extend(volume.map(About::Volume));
+    claimants
 }
 
-/// A note as the API takes it.
+/// Cuts a note to the length that the API accepts.
 pub(super) fn cut(mut note: String) -> String {
     let end = note.floor_char_boundary(NOTE);
     note.truncate(end);
     note
 }
 
-/// What was told, and when it may be told again.
+/// The notices that were told, and when they may be told again.
 #[derive(Default)]
 pub(super) struct Told {
     until: HashMap<(About, &'static str), Instant>,
@@ -183,7 +190,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Whether something is to be told.
+    /// Whether a notice is to be told now.
     pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
         let key = (notice.about.clone(), notice.reason);
         if let Some(until) = self.until.get(&key) {
@@ -197,7 +204,7 @@ impl Told {
         self.until.len() < MEMORY
     }
 
-    /// It was told, or cannot be; for this time it is no news.
+    /// The notice was told, or cannot be; it is no news for this time.
     pub(super) fn keep(&mut self, notice: &Notice, now: Instant, time: Duration) {
         self.until.insert((notice.about.clone(), notice.reason), now + time);
     }
@@ -214,7 +221,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_is_told_once_an_hour() {
-        let (mut told, now) = (Told::default(), Instant::now());
+        let mut told = Told::default();
+        let now = Instant::now();
         let away =
             |name: &str| waiting(name, "u", &Reason::Away(node("n1"), Duration::from_secs(300)));
         assert!(

@@ -1,9 +1,9 @@
 //! Which of a driver's segments may become labels of its node.
 //!
-//! A label decides where pods go and who may read what, and an edge can speak for itself only: so what a kubelet may
-//! not say of its own node (the NodeRestriction admission), an edge may not either.
+//! A label decides where pods go and who may read what. So an edge may set no label that the
+//! NodeRestriction admission forbids a kubelet for its own node.
 
-/// Labels of Kubernetes' own domains that a kubelet may set, as NodeRestriction has them.
+/// Labels of Kubernetes' own domains that NodeRestriction lets a kubelet set.
 const KUBELETS: [&str; 9] = [
     "kubernetes.io/hostname",
     "kubernetes.io/arch",
@@ -15,14 +15,14 @@ const KUBELETS: [&str; 9] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// Below these a kubelet may set any label.
+/// Domains below which a kubelet may set any label.
 const FREE: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 /// The longest prefix of a key, in bytes.
 const PREFIX: usize = 253;
 /// The longest name of a key and the longest value, in bytes.
 const NAME: usize = 63;
 
-/// Why a segment may be no label of its node; none if it may.
+/// Why a segment may not become a label of its node; none if it may.
 pub(super) fn refused(key: &str, value: &str) -> Option<&'static str> {
     let (prefix, name) =
         key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
@@ -39,7 +39,7 @@ pub(super) fn refused(key: &str, value: &str) -> Option<&'static str> {
     (theirs && !free).then_some("only an administrator may set such a label")
 }
 
-/// At most 63 of letters, digits, `-`, `_` and `.`, that begin and end with a letter or a digit.
+/// At most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
 fn is_name(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let ends = [text.chars().next(), text.chars().next_back()];
@@ -48,7 +48,7 @@ fn is_name(text: &str) -> bool {
         && ends.iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric()))
 }
 
-/// A DNS subdomain, as prefixes of keys are.
+/// A DNS subdomain, which the prefix of a key must be.
 fn is_domain(text: &str) -> bool {
     let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let part = |part: &str| is_name(part) && part.chars().all(lower);

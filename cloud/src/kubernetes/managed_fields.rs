@@ -1,34 +1,35 @@
-//! Who manages which fields of an object, as its `managedFields` say. What somebody else manages is never touched,
-//! and only what we applied ourselves is ever withdrawn.
+//! The managers of an object's fields, of its `managedFields`.
+//!
+//! We never change a field of another manager, and withdraw only fields that we applied.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
 use serde_json::Value;
 
-/// Our name among the managers of an object's fields. It never changes: what an older csi-cloud applied is ours.
+/// Our name as a manager. It never changes: fields that an older csi-cloud applied are ours.
 pub(super) const MANAGER: &str = "edge-csi";
 
 /// The managers of an object's fields.
 pub(super) struct ManagedFields<'a>(&'a [ManagedFieldsEntry]);
 
 impl<'a> ManagedFields<'a> {
-    /// Of an object with this metadata.
+    /// The managers of an object with this metadata.
     pub(super) fn of(metadata: &'a ObjectMeta) -> Self {
         Self(metadata.managed_fields.as_deref().unwrap_or_default())
     }
 
-    /// What we applied below a path of the field set, for example `["f:spec"]`; none if nothing.
+    /// What we applied below a path of the field set, for example `["f:spec"]`.
     pub(super) fn ours(&self, path: &[&str]) -> Option<&'a Value> {
         self.0.iter().filter(|entry| is_ours(entry)).find_map(|entry| at(entry, path))
     }
 
-    /// The names of the fields or map keys that we applied below a path.
+    /// The fields or map keys that we applied below a path.
     pub(super) fn our_names(&self, path: &[&str]) -> BTreeSet<String> {
         self.ours(path).into_iter().flat_map(names).collect()
     }
 
-    /// The same of all others.
+    /// The fields or map keys that others have below a path.
     pub(super) fn other_names(&self, path: &[&str]) -> BTreeSet<String> {
         let others = self.0.iter().filter(|entry| !is_ours(entry));
         others.filter_map(|entry| at(entry, path)).flat_map(names).collect()
@@ -91,7 +92,7 @@ pub(super) mod tests {
                 && owners.ours(&["f:spec", "f:b", "f:c"]).is_some()
         );
         assert_eq!(owners.other(&["f:metadata"]), Some("kubelet"));
-        // Somebody who calls himself as we do and updates is not us.
+        // An update under our name is not an apply of ours.
         assert_eq!(owners.other(&["f:spec"]), Some(MANAGER));
         let none = ObjectMeta::default();
         assert!(

@@ -1,6 +1,6 @@
-//! What the API has, as far as it matters here, kept true by watches.
+//! A copy of the API's objects, as far as they matter here, which watches keep up to date.
 //!
-//! It is only a copy: when the API is away it stays as it was, and nothing that serves calls ever waits for it.
+//! While the API is away the copy stays as it was. No call waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,25 +23,25 @@ pub(super) const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownNode {
     pub(super) uid: String,
-    /// Of what was seen last; it changes with every heartbeat.
+    /// The last resource version; it changes with every heartbeat.
     pub(super) version: String,
     pub(super) labels: BTreeMap<String, String>,
-    /// Those of the labels that we applied.
+    /// The labels that we applied.
     pub(super) our_labels: BTreeSet<String>,
-    /// Those that somebody else says too, or alone.
+    /// The labels that another manager has, with us or alone.
     pub(super) their_labels: BTreeSet<String>,
-    /// The annotation with its ids.
+    /// The annotation with the drivers' ids of the node.
     pub(super) ids: Option<String>,
-    /// Whether we applied that.
+    /// Whether we applied the annotation.
     pub(super) our_ids: bool,
-    /// Whether somebody else did.
+    /// Whether another manager did.
     pub(super) others_have_ids: bool,
 }
 
-/// What is known of a CSINode; nothing if there is none.
+/// What is known of a CSINode; empty if there is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KnownCsiNode {
-    /// By driver.
+    /// Its entries by driver.
     pub(super) entries: BTreeMap<String, KnownEntry>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct KnownEntry {
 }
 
 impl PartialEq for KnownNode {
-    /// A heartbeat is no difference.
+    /// A heartbeat changes only the version, so the version is not compared.
     fn eq(&self, other: &Self) -> bool {
         let facts =
             |node: &Self| (node.uid.clone(), node.ids.clone(), node.our_ids, node.others_have_ids);
@@ -66,30 +66,30 @@ impl PartialEq for KnownNode {
 }
 
 impl KnownNode {
-    /// What of a Node's metadata matters.
+    /// Reads a Node's metadata.
     pub(super) fn of(metadata: &ObjectMeta) -> Self {
-        let owners = ManagedFields::of(metadata);
+        let managed = ManagedFields::of(metadata);
         let ids = ["f:metadata", "f:annotations", &format!("f:{NODE_IDS}")];
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: metadata.resource_version.clone().unwrap_or_default(),
             labels: metadata.labels.clone().unwrap_or_default(),
-            our_labels: owners.our_names(&["f:metadata", "f:labels"]),
-            their_labels: owners.other_names(&["f:metadata", "f:labels"]),
+            our_labels: managed.our_names(&["f:metadata", "f:labels"]),
+            their_labels: managed.other_names(&["f:metadata", "f:labels"]),
             ids: metadata.annotations.as_ref().and_then(|all| all.get(NODE_IDS)).cloned(),
-            our_ids: owners.ours(&ids).is_some(),
-            others_have_ids: owners.other(&ids).is_some(),
+            our_ids: managed.ours(&ids).is_some(),
+            others_have_ids: managed.other(&ids).is_some(),
         }
     }
 }
 
 impl KnownCsiNode {
-    /// What of a CSINode matters.
+    /// Reads a CSINode.
     pub(super) fn of(csinode: &CSINode) -> Self {
-        let owners = ManagedFields::of(&csinode.metadata);
+        let managed = ManagedFields::of(&csinode.metadata);
         let known = |entry: &CSINodeDriver| {
             let key = format!("k:{}", json!({ "name": entry.name }));
-            let ours = owners.ours(&["f:spec", "f:drivers", &key]).is_some();
+            let ours = managed.ours(&["f:spec", "f:drivers", &key]).is_some();
             let mut entry = entry.clone();
             entry.topology_keys = entry.topology_keys.filter(|keys| !keys.is_empty());
             (entry.name.clone(), KnownEntry { entry, ours })
@@ -101,7 +101,7 @@ impl KnownCsiNode {
 /// The objects of one kind, by name.
 pub(super) struct Kind<V> {
     items: BTreeMap<String, V>,
-    /// A list that is being read, which replaces them.
+    /// A list that is being read, and will replace them.
     coming: BTreeMap<String, V>,
     synced: bool,
 }
@@ -113,7 +113,7 @@ impl<V> Default for Kind<V> {
 }
 
 impl<V: PartialEq> Kind<V> {
-    /// Takes what a watch says, of which `read` makes name and value; whether that changed anything.
+    /// Takes a watch's event; `read` gives an object's name and value. Returns whether anything changed.
     pub(super) fn take<K>(
         &mut self,
         event: Event<K>,
@@ -142,13 +142,13 @@ impl<V: PartialEq> Kind<V> {
         }
     }
 
-    /// Keeps what is known of one of them, or that it is gone; whether that is news.
+    /// Keeps an object, or that it is gone; returns whether that is news.
     pub(super) fn set(&mut self, name: String, value: Option<V>) -> bool {
         match value {
             None => self.items.remove(&name).is_some(),
             Some(value) => {
                 let news = self.items.get(&name) != Some(&value);
-                // Kept in any case: what is equal may be newer.
+                // Kept in any case: an equal object may have a newer version.
                 self.items.insert(name, value);
                 news
             }
@@ -161,7 +161,7 @@ impl<V: PartialEq> Kind<V> {
     }
 }
 
-/// All that is watched.
+/// The objects of all kinds.
 #[derive(Default)]
 pub(super) struct Objects {
     pub(super) drivers: Kind<CSIDriver>,
@@ -171,7 +171,7 @@ pub(super) struct Objects {
     pub(super) claims: Kind<Pending>,
 }
 
-/// The copy, and the word that it changed.
+/// The copy, and the signal that it changed.
 #[derive(Default)]
 pub(super) struct Mirror {
     objects: Mutex<Objects>,
@@ -179,12 +179,12 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// The objects. To be held for a moment only.
+    /// The objects. The lock is for a moment only.
     pub(super) fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes them; who waits for that is told if `change` says that it is one.
+    /// Changes the objects; signals it if `change` returns true.
     pub(super) fn change(&self, change: impl FnOnce(&mut Objects) -> bool) {
         let changed = change(&mut self.objects());
         if changed {
@@ -192,34 +192,34 @@ impl Mirror {
         }
     }
 
-    /// Ends when something changed since this was last asked.
+    /// Waits until something changed since the last wait.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Whether the CSIDrivers were all read once.
+    /// Whether all CSIDrivers were read once.
     pub(super) fn has_drivers(&self) -> bool {
         self.objects().drivers.synced
     }
 
-    /// Whether Nodes and CSINodes were all read once.
+    /// Whether all Nodes and CSINodes were read once.
     pub(super) fn has_nodes(&self) -> bool {
         let objects = self.objects();
         objects.nodes.synced && objects.csinodes.synced
     }
 }
 
-/// The name and what is known of a Node.
+/// The name and the facts of a Node.
 pub(super) fn node(node: &PartialObjectMeta<Node>) -> (String, Option<KnownNode>) {
     (node.metadata.name.clone().unwrap_or_default(), Some(KnownNode::of(&node.metadata)))
 }
 
-/// The name and what is known of a CSINode.
+/// The name and the facts of a CSINode.
 pub(super) fn csinode(csinode: &CSINode) -> (String, Option<KnownCsiNode>) {
     (csinode.metadata.name.clone().unwrap_or_default(), Some(KnownCsiNode::of(csinode)))
 }
 
-/// The name and all of a CSIDriver.
+/// The name and the whole of a CSIDriver.
 pub(super) fn driver(driver: &CSIDriver) -> (String, Option<CSIDriver>) {
     (driver.metadata.name.clone().unwrap_or_default(), Some(driver.clone()))
 }
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(kind.items().len(), 2, "the copy stays until the list is whole");
         assert!(kind.take::<(&str, u8)>(Event::InitDone, read));
         assert_eq!(kind.items(), &BTreeMap::from([("b".to_owned(), 2)]));
-        // What does not matter any more is gone.
+        // An object without a value is removed.
         assert!(
             kind.take(Event::Apply(("b", 0)), read) && !kind.take(Event::Delete(("b", 2)), read)
         );

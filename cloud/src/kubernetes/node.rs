@@ -1,8 +1,7 @@
-//! What is published of a node, as its kubelet would: labels of its segments, the annotation with its ids, and the
-//! entries of its CSINode.
+//! What is published of a node in place of its kubelet: labels, the annotation with ids, CSINode entries.
 //!
-//! Pure. What somebody else has said is never changed. Labels come before the entries that name their keys, and go
-//! after them, since external-provisioner reads keys from the one and values from the other.
+//! Pure. Fields of other managers never change. Labels come before the entries that name their keys,
+//! and go after them: external-provisioner reads keys from entries and values from labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,11 +24,11 @@ pub(super) struct Wanted {
     /// The driver's own id of the node.
     pub(super) id: String,
     pub(super) segments: BTreeMap<String, String>,
-    /// How many volumes it can have, if there is a limit.
+    /// The limit of volumes at the node, if there is one.
     pub(super) most: Option<i32>,
 }
 
-/// The next thing to do about a node.
+/// The next request about a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Apply these entries, and no others.
@@ -38,31 +37,31 @@ pub(super) enum Step {
     Labels {
         labels: BTreeMap<String, String>,
         ids: Option<String>,
-        /// The annotation is also somebody else's, whose part of it is kept.
+        /// The annotation has ids of another manager, which are kept.
         shared: bool,
     },
 }
 
-/// A segment that cannot be a label of the node, so that the driver is not published there.
+/// A segment that cannot become a label, so the driver is not published at the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Collision {
     pub(super) driver: DriverName,
     pub(super) key: String,
     pub(super) value: String,
-    /// What stands in the way.
+    /// Why it cannot.
     pub(super) why: String,
 }
 
-/// What a node needs.
+/// What to do about a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) step: Option<Step>,
     pub(super) collisions: Vec<Collision>,
-    /// Drivers that nobody has published, which is for the node's kubelet to do first.
+    /// Drivers that nobody has published; the node's kubelet may do so first.
     pub(super) missing: Vec<DriverName>,
 }
 
-/// What is to be published of a driver at a node; none if it says no id of the node.
+/// What to publish of a driver at a node; none if the driver reports no id of the node.
 pub(super) fn wanted(
     driver: &DriverName,
     node: &NodeName,
@@ -70,24 +69,22 @@ pub(super) fn wanted(
     scope: Scope,
 ) -> Option<Wanted> {
     let info = at.info.as_ref()?;
-    // As the node's own front shows it to a kubelet.
-    let shown = message::into_answer(
-        Rewrite::NodeInfo,
-        info,
-        node,
-        Some(at).filter(|_| scope == Scope::Node),
-    )
-    .ok()?;
-    let info = csi::NodeGetInfoResponse::decode(shown).ok()?;
+    // As the node's own front answers a kubelet.
+    let ours = Some(at).filter(|_| scope == Scope::Node);
+    let answer = message::into_answer(Rewrite::NodeInfo, info, node, ours).ok()?;
+    let info = csi::NodeGetInfoResponse::decode(answer).ok()?;
     let segments = info.accessible_topology.map(|at| at.segments).unwrap_or_default();
-    // CSI: a limit of 0 is for the CO to decide, and a negative one is none.
+    // CSI: with 0 the CO decides, and a negative limit is invalid.
     let most = Some(info.max_volumes_per_node).filter(|most| *most > 0);
     let most = most.map(|most| i32::try_from(most).unwrap_or(i32::MAX));
-    let (driver, id) = (driver.clone(), info.node_id);
-    (!id.is_empty()).then(|| Wanted { driver, id, segments: segments.into_iter().collect(), most })
+    let segments = segments.into_iter().collect();
+    let wanted = Wanted { driver: driver.clone(), id: info.node_id, segments, most };
+    Some(wanted).filter(|wanted| !wanted.id.is_empty())
 }
 
-/// What to do next about a node, when the API has this of it. `due` says whether its kubelet has had its time.
+/// What to do next about a node, given the objects that the API has.
+///
+/// `due` says whether the kubelet's time for a driver is over.
 pub(super) fn plan(
     wanted: &[Wanted],
     node: &KnownNode,
@@ -101,7 +98,7 @@ pub(super) fn plan(
             plan.missing.push(one.driver.clone());
         }
         match csinode.entries.get(one.driver.as_str()) {
-            // Its kubelet has said it all.
+            // The kubelet has published it.
             Some(entry) if !entry.ours => {}
             None if !due(&one.driver) => {}
             _ => match collision(one, node, &ours) {
@@ -117,7 +114,7 @@ pub(super) fn plan(
     let stays: Vec<_> = entries.iter().filter(is_there).cloned().collect();
     let published = csinode.entries.values().filter(|entry| entry.ours).count();
     plan.step = if stays.len() < published {
-        // An entry cannot be changed, only go and come.
+        // An entry is immutable: a changed one is withdrawn first.
         Some(Step::Entries(stays))
     } else if let Some(labels) = labels_of(&ours, node, csinode) {
         Some(labels)
@@ -141,59 +138,63 @@ fn entry(wanted: &Wanted) -> CSINodeDriver {
 
 fn collision(wanted: &Wanted, node: &KnownNode, others: &[&Wanted]) -> Option<Collision> {
     wanted.segments.iter().find_map(|(key, value)| {
-        let refused = || labels::refused(key, value).map(str::to_owned);
-        let theirs = || {
-            let theirs = node.labels.get(key).filter(|theirs| *theirs != value)?;
-            let ours = node.our_labels.contains(key) && !node.their_labels.contains(key);
-            (!ours).then(|| format!("the node has it with the value {theirs:?}"))
-        };
-        let other = || {
-            let other = others
-                .iter()
-                .find(|other| other.segments.get(key).is_some_and(|its| its != value))?;
-            Some(format!("the driver {} says another value of it", other.driver))
-        };
-        let (driver, key, value) = (wanted.driver.clone(), key.clone(), value.clone());
-        refused().or_else(theirs).or_else(other).map(|why| Collision { driver, key, value, why })
+        let why = refusal(key, value, node, others)?;
+        let driver = wanted.driver.clone();
+        Some(Collision { driver, key: key.clone(), value: value.clone(), why })
     })
 }
 
-/// The labels and the annotation, if the node does not have them as they shall be.
-fn labels_of(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) -> Option<Step> {
-    let segments = published.iter().flat_map(|one| &one.segments);
-    // What somebody else says as well stays his.
-    let is_ours = |key: &String| node.our_labels.contains(key) || !node.labels.contains_key(key);
-    let labels: BTreeMap<_, _> = segments
-        .filter(|(key, _)| is_ours(key))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    let (ids, foreign) = ids(published, node, csinode);
-    let keys: BTreeSet<_> = labels.keys().cloned().collect();
-    let said = keys == node.our_labels
-        && labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-    let ids_said = node.our_ids == ids.is_some() && (ids.is_none() || node.ids == ids);
-    (!said || !ids_said).then_some(Step::Labels { labels, ids, shared: foreign })
+/// Why a segment cannot become a label of the node.
+fn refusal(key: &str, value: &str, node: &KnownNode, others: &[&Wanted]) -> Option<String> {
+    if let Some(refused) = labels::refused(key, value) {
+        return Some(refused.to_owned());
+    }
+    let is_ours = node.our_labels.contains(key) && !node.their_labels.contains(key);
+    if let Some(theirs) = node.labels.get(key)
+        && theirs != value
+        && !is_ours
+    {
+        return Some(format!("the node has it with the value {theirs:?}"));
+    }
+    let differs = |other: &&&Wanted| other.segments.get(key).is_some_and(|theirs| theirs != value);
+    let other = others.iter().find(differs)?;
+    Some(format!("the driver {} says another value of it", other.driver))
 }
 
-/// The annotation as we shall apply it: all ids of the node, ours among them. With that, whether others have ids there.
+/// The labels and the annotation, if the node does not have them as wanted.
+fn labels_of(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) -> Option<Step> {
+    let segments = published.iter().flat_map(|one| &one.segments);
+    // A label that another manager has too stays that manager's.
+    let is_ours = |key: &String| node.our_labels.contains(key) || !node.labels.contains_key(key);
+    let ours = segments.filter(|(key, _)| is_ours(key));
+    let labels: BTreeMap<_, _> = ours.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let (ids, shared) = ids(published, node, csinode);
+    let keys: BTreeSet<_> = labels.keys().cloned().collect();
+    let is_applied = |(key, value)| node.labels.get(key) == Some(value);
+    let labels_applied = keys == node.our_labels && labels.iter().all(is_applied);
+    let ids_applied = node.our_ids == ids.is_some() && (ids.is_none() || node.ids == ids);
+    (!labels_applied || !ids_applied).then_some(Step::Labels { labels, ids, shared })
+}
+
+/// The wanted annotation, with the ids of all drivers; and whether other managers have ids in it.
 fn ids(published: &[&Wanted], node: &KnownNode, csinode: &KnownCsiNode) -> (Option<String>, bool) {
     let text = node.ids.as_deref().unwrap_or("{}");
-    // What is no map of texts is somebody's mistake, which kubelets refuse too; it is replaced.
+    // A text that is no map of texts is a mistake, which kubelets refuse too; it is replaced.
     let before: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
     let is_theirs = |driver: &String| {
         !node.our_ids || csinode.entries.get(driver).is_some_and(|entry| !entry.ours)
     };
     let mut ids: BTreeMap<_, _> = before.iter().filter(|(driver, _)| is_theirs(driver)).collect();
-    let foreign = !ids.is_empty() || node.others_have_ids;
+    let shared = !ids.is_empty() || node.others_have_ids;
     let ours: Vec<_> = published.iter().map(|one| (one.driver.to_string(), &one.id)).collect();
     ids.extend(ours.iter().map(|(driver, id)| (driver, *id)));
     let nothing_of_ours = ours.is_empty() && (!node.our_ids || node.others_have_ids);
-    let as_before = ids.iter().map(|(a, b)| (*a, *b)).eq(before.iter());
-    if ids.is_empty() || (as_before && (nothing_of_ours || !node.our_ids)) {
-        return (None, foreign);
+    let unchanged = ids.iter().map(|(driver, id)| (*driver, *id)).eq(before.iter());
+    if ids.is_empty() || (unchanged && (nothing_of_ours || !node.our_ids)) {
+        return (None, shared);
     }
-    let text = if as_before { Some(text.to_owned()) } else { serde_json::to_string(&ids).ok() };
-    (text, foreign)
+    let text = if unchanged { Some(text.to_owned()) } else { serde_json::to_string(&ids).ok() };
+    (text, shared)
 }
 
 #[cfg(test)]

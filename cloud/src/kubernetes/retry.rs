@@ -1,5 +1,4 @@
-//! What failed, and when it may be tried again: later and later, so that a mistake costs the API server nothing, and
-//! told once, so that it costs the log nothing.
+//! Retries with growing waits, so a permanent mistake costs the API server and the log little.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +10,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What failed, by what it was about.
+/// What failed, by its subject.
 #[derive(Default)]
 pub(super) struct Retries(HashMap<String, Failed>);
 
@@ -21,22 +20,22 @@ struct Failed {
 }
 
 impl Retries {
-    /// Whether something may be tried now.
+    /// Whether the subject may be tried now.
     pub(super) fn may(&self, what: &str, now: Instant) -> bool {
         self.0.get(what).is_none_or(|failed| failed.until <= now)
     }
 
-    /// It failed; whether that is new.
+    /// The subject failed; returns whether that is new.
     pub(super) fn failed(&mut self, what: &str, now: Instant) -> bool {
         let before = self.0.get(what).map(|failed| failed.wait);
         let wait = before.map_or(SHORTEST, |wait| (wait * 2).min(LONGEST));
-        // Many that failed together do not come back together.
+        // Subjects that failed together are not retried together.
         let until = now + wait.mul_f64(rand::random_range(0.75..1.25));
         self.0.insert(what.to_owned(), Failed { until, wait });
         before.is_none()
     }
 
-    /// It went well, or is not to be done any more.
+    /// The subject succeeded, or is not wanted any more.
     pub(super) fn done(&mut self, what: &str) {
         self.0.remove(what);
     }
@@ -48,7 +47,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_is_longer_than_the_one_before_until_it_went_well() {
-        let (mut retries, mut now) = (Retries::default(), Instant::now());
+        let mut retries = Retries::default();
+        let mut now = Instant::now();
         assert!(retries.may("x", now) && retries.failed("x", now));
         for wait in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0_f64] {
             assert!(!retries.may("x", now + Duration::from_secs_f64(wait * 0.7)));

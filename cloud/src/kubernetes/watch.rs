@@ -113,8 +113,8 @@ mod tests {
         let server = Arc::new(Server::nowhere());
         let times = lists(&server, 403).await;
         assert!(times < 40, "{times} lists in ten minutes");
-        assert_eq!(server.told(), ["x watch"]);
+        assert_eq!(server.logged(), ["x watch"]);
         server.watched("x watch");
-        assert!(server.told().is_empty(), "it would not be told again");
+        assert!(server.logged().is_empty(), "it would not be told again");
     }
 }

@@ -1,4 +1,4 @@
-//! What is done about nodes: from each state of theirs to the one that is wanted, step by step, past what others said.
+//! Plans for nodes: from each state to the wanted one, step by step, past other managers' fields.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn want(driver: &str, segments: &[(&str, &str)]) -> Wanted {
     Wanted { driver: driver.parse().unwrap(), id: format!("{driver}-id"), segments, most: None }
 }
 
-/// What the API would have after a step, when nobody else has anything there.
+/// The API's objects after a step, if nobody else changes them.
 fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
     match step {
         Step::Entries(entries) => {
@@ -47,7 +47,7 @@ fn after(step: &Step, node: &mut KnownNode, csinode: &mut KnownCsiNode) {
     }
 }
 
-/// All steps until nothing is left to do.
+/// All steps until nothing is to be done.
 fn steps(wanted: &[Wanted], node: &mut KnownNode, csinode: &mut KnownCsiNode) -> Vec<Step> {
     let mut steps = Vec::new();
     while let Some(step) = plan(wanted, node, csinode, |_| true).step {
@@ -66,7 +66,8 @@ fn theirs(driver: &str) -> KnownEntry {
 
 #[test]
 fn labels_come_before_entries_and_go_after_them() {
-    let (mut node, mut csinode) = Default::default();
+    let mut node = KnownNode::default();
+    let mut csinode = KnownCsiNode::default();
     let wanted = [want("a.example", &[(KEY, "n1")]), want("b.example", &[])];
     let came = steps(&wanted, &mut node, &mut csinode);
     assert!(
@@ -95,7 +96,8 @@ fn labels_come_before_entries_and_go_after_them() {
 /// The API lets nobody change an entry.
 #[test]
 fn an_entry_that_changes_goes_and_comes_again() {
-    let (mut node, mut csinode) = Default::default();
+    let mut node = KnownNode::default();
+    let mut csinode = KnownCsiNode::default();
     steps(&[want("a.example", &[(KEY, "n1")])], &mut node, &mut csinode);
     let more = Wanted { most: Some(7), ..want("a.example", &[(KEY, "n1")]) };
     let changed = steps(std::slice::from_ref(&more), &mut node, &mut csinode);
@@ -123,14 +125,14 @@ fn what_a_kubelet_published_is_its_own() {
         KnownCsiNode { entries: [("a.example".to_owned(), theirs("a.example"))].into() };
     let a = want("a.example", &[(KEY, "n1")]);
     assert_eq!(plan(std::slice::from_ref(&a), &node, &csinode, |_| true), Plan::default());
-    // Another driver of the same node is published beside it, and its id added to the kubelet's.
+    // Another driver of the same node is published too, and its id is added to the kubelet's.
     let both = [a, want("b.example", &[(KEY, "n1")])];
     let came = steps(&both, &mut node, &mut csinode);
     let ids = r#"{"a.example":"k","b.example":"b.example-id"}"#;
     let first = Step::Labels { labels: BTreeMap::new(), ids: Some(ids.into()), shared: true };
     assert_eq!(came[0], first);
     assert_eq!(csinode.entries.values().filter(|entry| entry.ours).count(), 1);
-    // And when that goes, the kubelet's stay.
+    // When it goes, the kubelet's fields stay.
     steps(&[], &mut node, &mut csinode);
     assert_eq!(csinode.entries.keys().collect::<Vec<_>>(), ["a.example"]);
     assert_eq!(node.ids.as_deref(), Some(r#"{"a.example":"k"}"#));
@@ -139,11 +141,12 @@ fn what_a_kubelet_published_is_its_own() {
 
 #[test]
 fn a_kubelet_has_its_time() {
-    let (node, csinode) = Default::default();
+    let node = KnownNode::default();
+    let csinode = KnownCsiNode::default();
     let waits = plan(&[want("a.example", &[])], &node, &csinode, |_| false);
     let missing = vec!["a.example".parse().unwrap()];
     assert_eq!((waits.step, &waits.missing), (None, &missing));
-    // It stays missing until there is an entry, however far we have come.
+    // It is missing until there is an entry.
     assert_eq!(plan(&[want("a.example", &[])], &node, &csinode, |_| true).missing, missing);
 }
 
@@ -173,9 +176,9 @@ fn a_label_that_says_something_else_keeps_its_driver_out_and_no_other() {
     );
     steps(&wanted, &mut node, &mut csinode);
     assert_eq!(csinode.entries.keys().collect::<Vec<_>>(), ["b.example"]);
-    // What was there before is not ours, though we say the same.
+    // A label that was there before is not ours, though its value is the wanted one.
     assert_eq!(node.our_labels, ["rack".to_owned()].into());
-    // Somebody gave a label of ours another value, which makes it his: what relied on it goes.
+    // Another manager took over a label of ours: the entries that rely on it go.
     node.labels.insert("rack".into(), "9".into());
     node.our_labels.clear();
     steps(&wanted[1..2], &mut node, &mut csinode);
@@ -184,7 +187,8 @@ fn a_label_that_says_something_else_keeps_its_driver_out_and_no_other() {
 
 #[test]
 fn a_label_that_somebody_else_says_too_is_not_changed() {
-    let (mut node, mut csinode) = Default::default();
+    let mut node = KnownNode::default();
+    let mut csinode = KnownCsiNode::default();
     steps(&[want("a.example", &[("rack", "1")])], &mut node, &mut csinode);
     node.their_labels = ["rack".to_owned()].into();
     assert_eq!(
@@ -204,7 +208,8 @@ fn a_driver_is_published_as_its_nodes_front_shows_it() {
         accessible_topology: None,
     };
     let at = NodeDriver { info: Some(info.encode_to_vec().into()), ..NodeDriver::default() };
-    let (driver, node) = ("a.example".parse().unwrap(), "n1".parse().unwrap());
+    let driver = "a.example".parse().unwrap();
+    let node = "n1".parse().unwrap();
     let of = |at: &NodeDriver, scope| wanted(&driver, &node, at, scope);
     let one = of(&at, Scope::Node).unwrap();
     assert_eq!((one.id.as_str(), one.most), ("id-1", Some(i32::MAX)));
