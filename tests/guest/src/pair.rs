@@ -13,7 +13,9 @@ use proto::csi::node_client::NodeClient;
 use serde_json::Value;
 use tonic::transport::Channel;
 
-use super::scene::{Clean, DRIVER, Volume, loops, staging};
+use super::scene::{
+    Clean, DRIVER, Volume, create_request, loops, publish_request, stage_request, staging,
+};
 use harness::process::Process;
 use harness::relay::Relay;
 use harness::stand::{Cloud, Stand, channel};
@@ -24,7 +26,6 @@ pub const CLASS: [(&str, &str); 2] =
     [("edge-csi.io/direct", "kata"), ("edge-csi.io/direct-access", "ReadWriteOnce")];
 
 const NODES: [&str; 2] = ["n1", "n2"];
-const MIB: i64 = 1024 * 1024;
 
 /// Everything, up and linked.
 pub struct Pair {
@@ -272,16 +273,7 @@ impl Pair {
         class: &[(&str, &str)],
         capability: csi::VolumeCapability,
     ) -> anyhow::Result<Volume> {
-        let request = csi::CreateVolumeRequest {
-            name: name.into(),
-            capacity_range: Some(csi::CapacityRange { required_bytes: 64 * MIB, limit_bytes: 0 }),
-            volume_capabilities: vec![capability.clone()],
-            parameters: class
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect(),
-            ..Default::default()
-        };
+        let request = create_request(name, class, &capability, 64);
         let volume = self.controller().await?.create_volume(request).await?.into_inner().volume;
         let volume = volume.context("no volume")?;
         Ok(Volume { id: volume.volume_id, context: volume.volume_context, capability })
@@ -303,13 +295,7 @@ impl Pair {
     /// # Errors
     /// The call's.
     pub async fn stage(&self, node: usize, volume: &Volume) -> anyhow::Result<()> {
-        let request = csi::NodeStageVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path: staging(&self.stand, volume)?,
-            volume_capability: Some(volume.capability.clone()),
-            volume_context: volume.context.clone(),
-            ..Default::default()
-        };
+        let request = stage_request(&self.stand, volume)?;
         self.node(node).await?.node_stage_volume(request).await?;
         Ok(())
     }
@@ -327,14 +313,8 @@ impl Pair {
     /// # Errors
     /// The call's.
     pub async fn publish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
-        let request = csi::NodePublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path: staging(&self.stand, volume)?,
-            target_path: self.target(node, pod)?,
-            volume_capability: Some(volume.capability.clone()),
-            volume_context: volume.context.clone(),
-            ..Default::default()
-        };
+        let target = self.target(node, pod)?;
+        let request = publish_request(&self.stand, volume, target)?;
         self.node(node).await?.node_publish_volume(request).await?;
         Ok(())
     }

@@ -89,6 +89,53 @@ pub(crate) fn staging(stand: &Stand, volume: &Volume) -> anyhow::Result<String> 
     Ok(staging.display().to_string())
 }
 
+/// A request for a volume of a class with so many MiB.
+pub(crate) fn create_request(
+    name: &str,
+    class: &[(&str, &str)],
+    capability: &csi::VolumeCapability,
+    mib: i64,
+) -> csi::CreateVolumeRequest {
+    let parameters = class.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    csi::CreateVolumeRequest {
+        name: name.into(),
+        capacity_range: Some(csi::CapacityRange { required_bytes: mib * MIB, limit_bytes: 0 }),
+        volume_capabilities: vec![capability.clone()],
+        parameters: parameters.collect(),
+        ..Default::default()
+    }
+}
+
+/// A request to stage a volume where [`staging`] says.
+pub(crate) fn stage_request(
+    stand: &Stand,
+    volume: &Volume,
+) -> anyhow::Result<csi::NodeStageVolumeRequest> {
+    Ok(csi::NodeStageVolumeRequest {
+        volume_id: volume.id.clone(),
+        staging_target_path: staging(stand, volume)?,
+        volume_capability: Some(volume.capability.clone()),
+        volume_context: volume.context.clone(),
+        ..Default::default()
+    })
+}
+
+/// A request to publish a staged volume at a path.
+pub(crate) fn publish_request(
+    stand: &Stand,
+    volume: &Volume,
+    target_path: String,
+) -> anyhow::Result<csi::NodePublishVolumeRequest> {
+    Ok(csi::NodePublishVolumeRequest {
+        volume_id: volume.id.clone(),
+        staging_target_path: staging(stand, volume)?,
+        target_path,
+        volume_capability: Some(volume.capability.clone()),
+        volume_context: volume.context.clone(),
+        ..Default::default()
+    })
+}
+
 /// A capability of a Filesystem claim.
 pub fn mount(mode: Mode, fs_type: &str, group: &str) -> csi::VolumeCapability {
     let mount = MountVolume {
@@ -248,16 +295,7 @@ impl Scene {
         class: &[(&str, &str)],
         capability: csi::VolumeCapability,
     ) -> Result<Volume, Status> {
-        let request = csi::CreateVolumeRequest {
-            name: name.into(),
-            capacity_range: Some(csi::CapacityRange { required_bytes: 320 * MIB, limit_bytes: 0 }),
-            volume_capabilities: vec![capability.clone()],
-            parameters: class
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect(),
-            ..Default::default()
-        };
+        let request = create_request(name, class, &capability, 320);
         let mut controller =
             self.controller().await.map_err(|error| Status::internal(error.to_string()))?;
         let volume =
@@ -278,13 +316,7 @@ impl Scene {
             ..Default::default()
         };
         self.controller().await?.controller_publish_volume(request).await?;
-        let request = csi::NodeStageVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path: staging(&self.stand, volume)?,
-            volume_capability: Some(volume.capability.clone()),
-            volume_context: volume.context.clone(),
-            ..Default::default()
-        };
+        let request = stage_request(&self.stand, volume)?;
         self.node().await?.node_stage_volume(request).await?;
         Ok(())
     }
@@ -294,14 +326,8 @@ impl Scene {
     /// # Errors
     /// The call's.
     pub async fn publish(&self, volume: &Volume, target: &Path) -> anyhow::Result<()> {
-        let request = csi::NodePublishVolumeRequest {
-            volume_id: volume.id.clone(),
-            staging_target_path: staging(&self.stand, volume)?,
-            target_path: target.display().to_string(),
-            volume_capability: Some(volume.capability.clone()),
-            volume_context: volume.context.clone(),
-            ..Default::default()
-        };
+        let target = target.display().to_string();
+        let request = publish_request(&self.stand, volume, target)?;
         self.node().await?.node_publish_volume(request).await?;
         Ok(())
     }

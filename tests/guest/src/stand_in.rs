@@ -129,7 +129,8 @@ impl Guest {
         let config = stand.dir().join(format!("config-{id}.json"));
         // As containerd writes it.
         let mount = serde_json::json!({
-            "destination": "/data", "type": "bind", "source": source, "options": ["rbind", "rprivate", "rw"],
+            "destination": "/data", "type": "bind", "source": source,
+            "options": ["rbind", "rprivate", "rw"],
         });
         let text = serde_json::json!({ "ociVersion": "1.1.0", "mounts": [mount] }).to_string();
         proto::host::publish::publish(

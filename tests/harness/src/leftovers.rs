@@ -121,18 +121,25 @@ pub fn check(dir: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::until;
 
-    #[test]
-    fn a_process_is_known_by_the_directory_in_its_command_line() -> anyhow::Result<()> {
+    #[tokio::test]
+    async fn a_process_is_known_by_the_directory_in_its_command_line() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         assert!(left(dir.path())?.is_empty());
         let file = dir.path().join("x");
         std::fs::File::create(&file)?;
         let mut child = std::process::Command::new("tail").arg("-f").arg(&file).spawn()?;
-        let found = left(dir.path())?;
+        // A process that has just been started has no command line yet.
+        let known = until("it is known", || async {
+            let found = left(dir.path())?;
+            ensure!(found.iter().any(|line| line.contains("tail -f")), "{found:?}");
+            Ok(())
+        })
+        .await;
         child.kill()?;
         child.wait()?;
-        assert!(found.iter().any(|line| line.contains("tail -f")), "{found:?}");
+        known?;
         assert!(left(dir.path())?.is_empty());
         Ok(())
     }

@@ -158,7 +158,8 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         seed,
     };
     trace.say(format_args!(
-        "seed {seed}: {} nodes, scope {:?}, {} ways to the cloud, whose lives end at a commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
+        "seed {seed}: {} nodes, scope {:?}, {} ways to the cloud, whose lives end at a \
+         commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
         shape.nodes,
         shape.scope,
         shape.ways.len(),

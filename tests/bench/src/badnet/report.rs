@@ -74,7 +74,8 @@ impl Row {
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "path  call   Mbit/s  loss %  beside    calls   p50 ms   p99 ms  goodput Mbit/s  queue dropped %  errors\n",
+        "path  call   Mbit/s  loss %  beside    calls   p50 ms   p99 ms  goodput \
+         Mbit/s  queue dropped %  errors\n",
     );
     for row in rows {
         let Row { path, call, rate_mbit, beside, calls, goodput_mbit, errors, .. } = row;

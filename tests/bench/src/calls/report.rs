@@ -39,7 +39,8 @@ pub struct Row {
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "path    callers  driver ms    p50 µs    p99 µs   calls/s  errors  p50 ×  calls ×  cloud CPU µs  \
+        "path    callers  driver ms    p50 µs    p99 µs   calls/s  errors  p50 ×  calls \
+         ×  cloud CPU µs  \
          edge CPU µs  cloud KiB  edge KiB\n",
     );
     for row in rows {

@@ -221,7 +221,9 @@ impl Edge {
         loop {
             tokio::select! {
                 event = link.next() => match event {
-                    Event::Opened(_, io) => tasks.spawn_until_stop("http2", answer_calls(self.capacity, io)),
+                    Event::Opened(_, io) => {
+                        tasks.spawn_until_stop("http2", answer_calls(self.capacity, io));
+                    }
                     // Said anew when the fleet has grown.
                     Event::Message(Message::Welcome(welcome)) => *cap_ms = welcome.backoff_cap_ms,
                     Event::Message(_) => {}

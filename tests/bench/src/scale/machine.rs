@@ -68,7 +68,8 @@ impl Log {
             }
             if Instant::now() >= deadline {
                 bail!(
-                    "csi-cloud's log has {text:?} {count} times after {limit:?}, and {times} are expected"
+                    "csi-cloud's log has {text:?} {count} times after {limit:?}, \
+                     and {times} are expected"
                 );
             }
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -102,7 +102,8 @@ impl Row {
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "case    path  links  round  rest MiB  KiB/link  gone KiB  CPU %  p99 us  links/s  cloud us/link   50 s   \
+        "case    path  links  round  rest MiB  KiB/link  gone KiB  CPU %  p99 \
+         us  links/s  cloud us/link   50 s   \
          90 s   99 s  all s   dials  peak MiB\n",
     );
     let cell = |value: Option<f64>, width: usize, digits: usize| {

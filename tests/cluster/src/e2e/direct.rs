@@ -25,7 +25,8 @@ const MIB: u64 = 1 << 20;
 /// What the pods write besides their file, in MiB.
 const FULL: u64 = 24;
 /// Writes a file, and enough to be seen in statistics.
-const FILL: &str = "echo written at $(hostname) > /data/file && dd if=/dev/zero of=/data/full bs=1M count=24 && sync \
+const FILL: &str = "echo written at $(hostname) > /data/file && dd if=/dev/zero \
+                    of=/data/full bs=1M count=24 && sync \
                     && touch /data/done && exec sleep 2147483647";
 /// That is there, and the pod's group has it.
 const FILLED: &str =

@@ -30,7 +30,8 @@ const EDGE: f64 = 20.0;
 const SOON: Duration = Duration::from_secs(180);
 /// The driver whose provisioner calls it without us.
 const STRAIGHT: &str = "straight.edge-csi.io";
-const CLASS: &str = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: straight}, \
+const CLASS: &str = "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: \
+                     straight}, \
                      provisioner: straight.edge-csi.io, volumeBindingMode: Immediate}";
 
 /// See the module.
@@ -57,7 +58,8 @@ pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     let straight = median(straight);
     let ratio = ours / straight;
     println!(
-        "{CLAIMS} claims, median of {TURNS}: {ours:.2} s over three edges, {straight:.2} s straight: × {ratio:.2}"
+        "{CLAIMS} claims, median of {TURNS}: {ours:.2} s over three edges, {straight:.2} s \
+         straight: × {ratio:.2}"
     );
     let resident = resident(cluster).await?;
     println!("resident ({build} build): {resident:?} MiB");

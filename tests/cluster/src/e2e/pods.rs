@@ -87,7 +87,8 @@ pub(super) async fn raw(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 /// A volume that a pod brings along is there as long as the pod.
 pub(super) async fn ephemeral(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let volumes = "[{name: data, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], \
+    let volumes = "[{name: data, ephemeral: {volumeClaimTemplate: {spec: {accessModes: \
+                   [ReadWriteOnce], \
                     storageClassName: late, resources: {requests: {storage: 16Mi}}}}}}]";
     let mounts = "volumeMounts: [{name: data, mountPath: /data}]";
     scene.apply(&pod_with("brief", mounts, volumes, WRITE, READ)).await?;

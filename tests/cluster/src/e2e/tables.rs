@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn a_file_system_is_known_by_its_device_and_not_by_a_name() {
-        let table = "36 25 7:3 / /data rw,noatime - xfs /dev/loop3 rw\n37 25 0:5 /loop4 /dev/disk rw - devtmpfs udev rw\n";
+        let table = "36 25 7:3 / /data rw,noatime - xfs /dev/loop3 rw\n37 25 0:5 /loop4 \
+                     /dev/disk rw - devtmpfs udev rw\n";
         let of = |number: &str| mounted(table, &[number.to_owned()]);
         assert_eq!(of("7:3").as_deref(), Some("/data"));
         // A node of a device is no mount of its file system.

@@ -13,8 +13,10 @@ use harness::wait::START;
 /// Its process 1 reaps what is orphaned, and ends when our end of its stdin is closed. `/run`,
 /// `/var/log` and `/var/lib/kubelet` are the node's own: containerd's shims and the kubelet have
 /// fixed paths there, of which two kubelets take the device plugins' socket from each other.
-const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount -t tmpfs node /var/log \
-    && mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet && echo ready && exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
+const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount -t tmpfs \
+                    node /var/log \
+    && mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet && echo ready && \
+    exec 3<&0 && { cat <&3 >/dev/null & wait $!; }";
 
 /// See the module.
 pub struct Space {

@@ -45,7 +45,12 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
     nodes: u8,
     /// What to show with several nodes; may be given more than once
-    #[arg(long = "case", value_enum, default_values = ["pinned", "rebuilt", "spread"], requires = "nodes")]
+    #[arg(
+        long = "case",
+        value_enum,
+        default_values = ["pinned", "rebuilt", "spread"],
+        requires = "nodes"
+    )]
     cases: Vec<Case>,
     /// Where csi-sanity and the mock driver are
     #[arg(long, default_value = "tests/go/bin")]

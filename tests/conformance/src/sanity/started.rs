@@ -109,7 +109,9 @@ async fn plugin_name(driver: &mut Process, socket: &str) -> anyhow::Result<Strin
         Ok(identity.get_plugin_info(GetPluginInfoRequest {}).await?.into_inner().name)
     });
     let ended = tokio::select! {
-        name = tokio::time::timeout(START, asking) => return name.context("the driver does not answer")?,
+        name = tokio::time::timeout(START, asking) => {
+            return name.context("the driver does not answer")?;
+        }
         ended = driver.ended(START * 2) => ended?,
     };
     bail!("the driver ended with {ended}; its log ends:\n{}", driver.log_tail())

@@ -19,9 +19,12 @@ fn a_real_report_is_counted() {
 #[test]
 fn what_failed_and_what_was_skipped_has_names_and_reasons_on_one_line() {
     let details = real().details();
-    let failed = "failed: Controller Service [Controller Server] CreateVolume should not create volume with an \
-                  invalid volume attribute class: Expected an error to have occurred. Got: <nil>: nil";
-    let skipped = "skipped: ControllerListVolumeHealth [Controller Server] should return appropriate response: \
+    let failed = "failed: Controller Service [Controller Server] CreateVolume should not \
+                  create volume with an \
+                  invalid volume attribute class: Expected an error to have occurred. Got: \
+                  <nil>: nil";
+    let skipped = "skipped: ControllerListVolumeHealth [Controller Server] should return \
+                   appropriate response: \
                    ControllerListVolumeHealth not supported";
     assert_eq!(details.len(), 3);
     assert_eq!([details[0].as_str(), details[1].as_str()], [failed, skipped]);

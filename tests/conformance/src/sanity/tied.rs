@@ -8,12 +8,14 @@ use super::suite::Part;
 /// A volume that is made without a topology is not at the suite's node, to which these publish it.
 pub const TIED: [(&str, &str); 2] = [
     (
-        "Controller Service [Controller Server] ControllerPublishVolume should fail when publishing more volumes than \
+        "Controller Service [Controller Server] ControllerPublishVolume should fail when \
+         publishing more volumes than \
          the node max attach limit",
         "it makes volumes without saying where, and publishes all of them to its one node",
     ),
     (
-        "Controller Service [Controller Server] ControllerPublishVolume should fail when the volume is already \
+        "Controller Service [Controller Server] ControllerPublishVolume should fail when the \
+         volume is already \
          published but is incompatible",
         "it makes a volume without saying where, and publishes it to its one node",
     ),

@@ -24,7 +24,8 @@ pub(super) fn id(field: &str, id: &str) -> Result<(), Status> {
     present(field, id)?;
     if id.len() > LONGEST || id.starts_with('.') || id.contains("..") || id.contains(['/', '\0']) {
         return Err(Status::invalid_argument(format!(
-            "{field} is no id of this driver: it has a `/`, a `..`, a `.` in front or more than {LONGEST} bytes"
+            "{field} is no id of this driver: it has a `/`, a `..`, a `.` in front or more \
+             than {LONGEST} bytes"
         )));
     }
     Ok(())
@@ -225,10 +226,18 @@ mod tests {
         }
 
         #[test]
-        fn a_size_is_in_its_range(required in 0..1_i64 << 40, limit in 0..1_i64 << 40, least in 0..1_i64 << 30, block: bool) {
+        fn a_size_is_in_its_range(
+            required in 0..1_i64 << 40,
+            limit in 0..1_i64 << 40,
+            least in 0..1_i64 << 30,
+            block: bool,
+        ) {
             let wanted = CapacityRange { required_bytes: required, limit_bytes: limit };
             match size(wanted, block, least) {
-                Ok(size) => prop_assert!(fits(size, wanted) && size >= least && (!block || size % BLOCK == 0)),
+                Ok(size) => {
+                    prop_assert!(fits(size, wanted) && size >= least);
+                    prop_assert!(!block || size % BLOCK == 0);
+                }
                 Err(status) => prop_assert_eq!(status.code(), Code::OutOfRange),
             }
         }

@@ -220,7 +220,10 @@ macro_rules! controller {
     ($($rpc:ident: $request:ident => $response:ident by $work:expr;)*) => {
         #[async_trait]
         impl Controller for HostDir {
-            $(async fn $rpc(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+            $(async fn $rpc(
+                &self,
+                request: Request<$request>,
+            ) -> Result<Response<$response>, Status> {
                 self.run(request, $work).await
             })*
         }
@@ -230,19 +233,28 @@ macro_rules! controller {
 controller! {
     create_volume: CreateVolumeRequest => CreateVolumeResponse by Core::create_volume;
     delete_volume: DeleteVolumeRequest => DeleteVolumeResponse by Core::delete_volume;
-    controller_publish_volume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse by Core::attach;
-    controller_unpublish_volume: ControllerUnpublishVolumeRequest => ControllerUnpublishVolumeResponse by Core::detach;
-    validate_volume_capabilities: ValidateVolumeCapabilitiesRequest => ValidateVolumeCapabilitiesResponse by Core::validate;
+    controller_publish_volume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse
+        by Core::attach;
+    controller_unpublish_volume: ControllerUnpublishVolumeRequest => ControllerUnpublishVolumeResponse
+        by Core::detach;
+    validate_volume_capabilities: ValidateVolumeCapabilitiesRequest => ValidateVolumeCapabilitiesResponse
+        by Core::validate;
     list_volumes: ListVolumesRequest => ListVolumesResponse by Core::list_volumes;
-    controller_list_volume_health: ControllerListVolumeHealthRequest => ControllerListVolumeHealthResponse by Core::list_health;
-    controller_get_volume_health: ControllerGetVolumeHealthRequest => ControllerGetVolumeHealthResponse by Core::get_health;
+    controller_list_volume_health: ControllerListVolumeHealthRequest => ControllerListVolumeHealthResponse
+        by Core::list_health;
+    controller_get_volume_health: ControllerGetVolumeHealthRequest => ControllerGetVolumeHealthResponse
+        by Core::get_health;
     get_capacity: GetCapacityRequest => GetCapacityResponse by Core::capacity;
-    controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse by controller_capabilities;
+    controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse
+        by controller_capabilities;
     create_snapshot: CreateSnapshotRequest => CreateSnapshotResponse by Core::create_snapshot;
     delete_snapshot: DeleteSnapshotRequest => DeleteSnapshotResponse by Core::delete_snapshot;
     list_snapshots: ListSnapshotsRequest => ListSnapshotsResponse by Core::list_snapshots;
     get_snapshot: GetSnapshotRequest => GetSnapshotResponse by Core::get_snapshot;
-    controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse by Core::expand_volume;
-    controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse by Core::get_volume;
-    controller_modify_volume: ControllerModifyVolumeRequest => ControllerModifyVolumeResponse by Core::modify_volume;
+    controller_expand_volume: ControllerExpandVolumeRequest => ControllerExpandVolumeResponse
+        by Core::expand_volume;
+    controller_get_volume: ControllerGetVolumeRequest => ControllerGetVolumeResponse
+        by Core::get_volume;
+    controller_modify_volume: ControllerModifyVolumeRequest => ControllerModifyVolumeResponse
+        by Core::modify_volume;
 }

@@ -14,8 +14,8 @@
 //! enforced, and access modes for several nodes are accepted although there is one node.
 //!
 //! Read it in this order: `identity`, `controller` and `node` are the services, one line for each
-//! RPC; `volumes`, `snapshots`, `group` and `stage` do the work; `check` validates requests; `record`
-//! and `store` keep what must survive; `mounts` and `loops` talk to the kernel.
+//! RPC; `volumes`, `snapshots`, `group` and `stage` do the work; `check` validates requests;
+//! `record` and `store` keep what must survive; `mounts` and `loops` talk to the kernel.
 
 mod check;
 mod controller;

@@ -72,7 +72,10 @@ macro_rules! node {
     ($($rpc:ident: $request:ident => $response:ident by $work:expr;)*) => {
         #[async_trait]
         impl Node for HostDir {
-            $(async fn $rpc(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+            $(async fn $rpc(
+                &self,
+                request: Request<$request>,
+            ) -> Result<Response<$response>, Status> {
                 self.run(request, $work).await
             })*
         }
@@ -83,11 +86,15 @@ node! {
     node_stage_volume: NodeStageVolumeRequest => NodeStageVolumeResponse by Core::stage;
     node_unstage_volume: NodeUnstageVolumeRequest => NodeUnstageVolumeResponse by Core::unstage;
     node_publish_volume: NodePublishVolumeRequest => NodePublishVolumeResponse by Core::publish;
-    node_unpublish_volume: NodeUnpublishVolumeRequest => NodeUnpublishVolumeResponse by Core::unpublish;
+    node_unpublish_volume: NodeUnpublishVolumeRequest => NodeUnpublishVolumeResponse
+        by Core::unpublish;
     node_get_volume_stats: NodeGetVolumeStatsRequest => NodeGetVolumeStatsResponse by Core::stats;
-    node_get_volume_health: NodeGetVolumeHealthRequest => NodeGetVolumeHealthResponse by Core::node_health;
-    node_get_storage_health: NodeGetStorageHealthRequest => NodeGetStorageHealthResponse by Core::storage_health;
+    node_get_volume_health: NodeGetVolumeHealthRequest => NodeGetVolumeHealthResponse
+        by Core::node_health;
+    node_get_storage_health: NodeGetStorageHealthRequest => NodeGetStorageHealthResponse
+        by Core::storage_health;
     node_expand_volume: NodeExpandVolumeRequest => NodeExpandVolumeResponse by Core::expand_on_node;
-    node_get_capabilities: NodeGetCapabilitiesRequest => NodeGetCapabilitiesResponse by node_capabilities;
+    node_get_capabilities: NodeGetCapabilitiesRequest => NodeGetCapabilitiesResponse
+        by node_capabilities;
     node_get_info: NodeGetInfoRequest => NodeGetInfoResponse by Core::node_info;
 }

@@ -21,8 +21,8 @@ use super::record::{Staged, Target, Volume};
 impl Core {
     /// NodeStageVolume: mounts a directory, or attaches an image to a loop device.
     ///
-    /// CSI: a volume that is "already staged to the staging_target_path" with the same capability is
-    /// OK, with another one ALREADY_EXISTS.
+    /// CSI: a volume that is "already staged to the staging_target_path" with the same capability
+    /// is OK, with another one ALREADY_EXISTS.
     pub(super) fn stage(
         &self,
         request: NodeStageVolumeRequest,
@@ -236,7 +236,8 @@ fn check_exclusive(volume: &Volume, path: &str, wanted: &Target) -> Result<(), S
     match volume.targets.iter().find(|(there, _)| *there != path) {
         Some((there, target)) if single(target) || single(wanted) => {
             Err(Status::failed_precondition(format!(
-                "volume {} is published at {there}, and access mode SINGLE_NODE_SINGLE_WRITER allows one target",
+                "volume {} is published at {there}, and access mode \
+                 SINGLE_NODE_SINGLE_WRITER allows one target",
                 volume.id
             )))
         }

@@ -48,7 +48,8 @@ impl Core {
                 there.block == block && there.parameters == parameters && there.source == source;
             if !same || !check::fits(there.capacity, range) {
                 return Err(Status::already_exists(format!(
-                    "volume {} is named {} already, and has another size, kind, source or other parameters",
+                    "volume {} is named {} already, and has another size, kind, source or \
+                     other parameters",
                     there.id, request.name
                 )));
             }
@@ -112,8 +113,8 @@ impl Core {
 
     /// DeleteVolume, which is idempotent.
     ///
-    /// CSI: "if a volume corresponding to the specified volume_id does not exist", the answer is OK.
-    /// A volume that is in use is FAILED_PRECONDITION.
+    /// CSI: "if a volume corresponding to the specified volume_id does not exist", the answer is
+    /// OK. A volume that is in use is FAILED_PRECONDITION.
     pub(super) fn delete_volume(
         &self,
         request: DeleteVolumeRequest,

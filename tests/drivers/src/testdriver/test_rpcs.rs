@@ -40,24 +40,35 @@ async fn ask_controller(bench: &Bench) {
         controller_publish_volume(ControllerPublishVolumeRequest {
             volume_id: id(), node_id: "n".into(), volume_capability: cap, ..Default::default()
         }) => NotFound,
-        controller_unpublish_volume(ControllerUnpublishVolumeRequest { volume_id: id(), ..Default::default() }) => Ok,
+        controller_unpublish_volume(ControllerUnpublishVolumeRequest {
+            volume_id: id(), ..Default::default()
+        }) => Ok,
         validate_volume_capabilities(ValidateVolumeCapabilitiesRequest {
             volume_id: id(), volume_capabilities: caps(), ..Default::default()
         }) => NotFound,
         list_volumes(ListVolumesRequest::default()) => Ok,
         controller_list_volume_health(ControllerListVolumeHealthRequest::default()) => Ok,
-        controller_get_volume_health(ControllerGetVolumeHealthRequest { volume_id: id(), ..Default::default() }) => NotFound,
+        controller_get_volume_health(ControllerGetVolumeHealthRequest {
+            volume_id: id(), ..Default::default()
+        }) => NotFound,
         get_capacity(GetCapacityRequest::default()) => Ok,
         controller_get_capabilities(ControllerGetCapabilitiesRequest {}) => Ok,
-        create_snapshot(CreateSnapshotRequest { source_volume_id: id(), name: "s".into(), ..Default::default() }) => NotFound,
-        delete_snapshot(DeleteSnapshotRequest { snapshot_id: "snap-9".into(), ..Default::default() }) => Ok,
+        create_snapshot(CreateSnapshotRequest {
+            source_volume_id: id(), name: "s".into(), ..Default::default()
+        }) => NotFound,
+        delete_snapshot(DeleteSnapshotRequest {
+            snapshot_id: "snap-9".into(), ..Default::default()
+        }) => Ok,
         list_snapshots(ListSnapshotsRequest::default()) => Ok,
-        get_snapshot(GetSnapshotRequest { snapshot_id: "snap-9".into(), ..Default::default() }) => NotFound,
+        get_snapshot(GetSnapshotRequest { snapshot_id: "snap-9".into(), ..Default::default() })
+            => NotFound,
         controller_expand_volume(ControllerExpandVolumeRequest {
             volume_id: id(), capacity_range: range(1), ..Default::default()
         }) => NotFound,
         controller_get_volume(ControllerGetVolumeRequest { volume_id: id() }) => NotFound,
-        controller_modify_volume(ControllerModifyVolumeRequest { volume_id: id(), ..Default::default() }) => NotFound,
+        controller_modify_volume(ControllerModifyVolumeRequest {
+            volume_id: id(), ..Default::default()
+        }) => NotFound,
     );
 }
 
@@ -84,8 +95,12 @@ async fn ask_the_small_ones(bench: &Bench) {
     );
     let mut m = SnapshotMetadataClient::new(bench.channel().await);
     calls!(m;
-        get_metadata_allocated(GetMetadataAllocatedRequest { snapshot_id: snapshot_id(), ..Default::default() }) => NotFound,
-        get_metadata_delta(GetMetadataDeltaRequest { base_snapshot_id: snapshot_id(), ..Default::default() }) => NotFound,
+        get_metadata_allocated(GetMetadataAllocatedRequest {
+            snapshot_id: snapshot_id(), ..Default::default()
+        }) => NotFound,
+        get_metadata_delta(GetMetadataDeltaRequest {
+            base_snapshot_id: snapshot_id(), ..Default::default()
+        }) => NotFound,
     );
 }
 
@@ -96,19 +111,25 @@ async fn ask_node(bench: &Bench) {
     let mut n = NodeClient::new(bench.channel().await);
     calls!(n;
         node_stage_volume(NodeStageVolumeRequest {
-            volume_id: id(), staging_target_path: path(), volume_capability: cap, ..Default::default()
+            volume_id: id(), staging_target_path: path(), volume_capability: cap,
+            ..Default::default()
         }) => Ok,
-        node_unstage_volume(NodeUnstageVolumeRequest { volume_id: id(), staging_target_path: path() }) => Ok,
+        node_unstage_volume(NodeUnstageVolumeRequest {
+            volume_id: id(), staging_target_path: path()
+        }) => Ok,
         node_get_volume_stats(NodeGetVolumeStatsRequest {
             volume_id: id(), volume_path: path(), ..Default::default()
         }) => NotFound,
-        node_get_volume_health(NodeGetVolumeHealthRequest { volume_id: id(), ..Default::default() }) => NotFound,
+        node_get_volume_health(NodeGetVolumeHealthRequest { volume_id: id(), ..Default::default() })
+            => NotFound,
         node_get_storage_health(NodeGetStorageHealthRequest::default()) => Ok,
         node_expand_volume(NodeExpandVolumeRequest {
             volume_id: id(), volume_path: path(), ..Default::default()
         }) => NotFound,
         node_publish_volume(publish("vol-9")) => Ok,
-        node_unpublish_volume(NodeUnpublishVolumeRequest { volume_id: id(), target_path: "/target".into() }) => Ok,
+        node_unpublish_volume(NodeUnpublishVolumeRequest {
+            volume_id: id(), target_path: "/target".into()
+        }) => Ok,
         node_get_capabilities(NodeGetCapabilitiesRequest {}) => Ok,
         node_get_info(NodeGetInfoRequest {}) => Ok,
     );
@@ -243,11 +264,13 @@ async fn volumes_are_published_as_csi_says() {
         controller_publish_volume(request("a", false)) => Ok,
         controller_publish_volume(request("a", true)) => AlreadyExists,
         controller_publish_volume(request("b", false)) => FailedPrecondition,
-        delete_volume(DeleteVolumeRequest { volume_id: "vol-1".into(), ..Default::default() }) => FailedPrecondition,
+        delete_volume(DeleteVolumeRequest { volume_id: "vol-1".into(), ..Default::default() })
+            => FailedPrecondition,
         controller_unpublish_volume(ControllerUnpublishVolumeRequest {
             volume_id: "vol-1".into(), node_id: "a".into(), ..Default::default()
         }) => Ok,
-        delete_volume(DeleteVolumeRequest { volume_id: "vol-1".into(), ..Default::default() }) => Ok,
+        delete_volume(DeleteVolumeRequest { volume_id: "vol-1".into(), ..Default::default() })
+            => Ok,
     );
     assert!(bench.driver.volumes().is_empty());
 }

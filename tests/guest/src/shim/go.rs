@@ -81,7 +81,8 @@ fn resize(volumes: &mut BTreeMap<String, Volume>, path: &str, size: u64) -> Resp
     match volumes.get_mut(path) {
         None => reply(StatusCode::INTERNAL_SERVER_ERROR, "failed to find device\n"),
         Some(volume) if !volume.grows => {
-            let text = "failed to resize the volume: rpc error: code = Unimplemented desc = resize is not supported\n";
+            let text = "failed to resize the volume: rpc error: code = Unimplemented desc = \
+                        resize is not supported\n";
             reply(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
         Some(volume) => {

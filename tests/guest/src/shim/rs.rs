@@ -26,7 +26,8 @@ pub(super) fn answer(
             parts.uri.scheme()?;
             let volume = volumes.get(&parameter(&parts.uri, "path")?)?;
             let text = format!(
-                "Usage: [VolumeUsage {{ available: {}, total: {}, used: {}, unit: BYTES }}] Volume Condition: None",
+                "Usage: [VolumeUsage {{ available: {}, total: {}, used: {}, unit: BYTES }}] \
+                 Volume Condition: None",
                 volume.total - volume.used,
                 volume.total,
                 volume.used

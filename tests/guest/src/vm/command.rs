@@ -33,7 +33,7 @@ pub struct Args {
 pub async fn main(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         done = all(args) => done,
-        stopped = proto::host::tasks::signal() => stopped.map_err(Into::into).and_then(|_| anyhow::bail!("stopped")),
+        stopped = proto::host::tasks::signal() => { stopped?; anyhow::bail!("stopped") }
     }
 }
 

@@ -143,7 +143,8 @@ mod tests {
         archive.file(Path::new("bin/x"), &file)?;
         let bytes = archive.end();
         // By the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
-        let header = "070701 00000001 000041ED 00000000 00000000 00000002 00000000 00000000 00000000 00000000 \
+        let header = "070701 00000001 000041ED 00000000 00000000 00000002 00000000 00000000 \
+                      00000000 00000000 \
                       00000000 00000000 00000004 00000000";
         let header = header.replace(' ', "");
         assert_eq!(std::str::from_utf8(&bytes[..110])?, header);
@@ -161,7 +162,8 @@ mod tests {
 
     #[test]
     fn libraries_are_where_the_linker_finds_them() {
-        let text = "\tlinux-vdso.so.1 (0x7ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f)\n\
+        let text = "\tlinux-vdso.so.1 (0x7ffd)\n\tlibc.so.6 => \
+                    /lib/x86_64-linux-gnu/libc.so.6 (0x7f)\n\
                     \t/lib64/ld-linux-x86-64.so.2 (0x7f)\n";
         let found = paths(text);
         let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];

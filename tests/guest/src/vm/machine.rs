@@ -203,8 +203,12 @@ impl Machine {
             anyhow::Ok((Qmp::new(monitor).await?, port))
         };
         let connected = tokio::select! {
-            connected = timeout(PATIENCE, connected) => connected.context("QEMU does not begin").flatten(),
-            ended = qemu.ended(PATIENCE) => ended.and_then(|status| bail!("QEMU ended with {status}")),
+            connected = timeout(PATIENCE, connected) => {
+                connected.context("QEMU does not begin").flatten()
+            }
+            ended = qemu.ended(PATIENCE) => {
+                ended.and_then(|status| bail!("QEMU ended with {status}"))
+            }
         };
         let (qmp, port) = connected.with_context(|| qemu.log_tail())?;
         let (read, port) = UnixStream::into_split(port);

@@ -68,7 +68,8 @@ mod tests {
             log: Some("/b/l".into()),
         };
         // As containerd's shim calls it.
-        let line = "--root /run/r --log /b/l --log-format json create --bundle /b --pid-file /b/init.pid id";
+        let line = "--root /run/r --log /b/l --log-format json create --bundle /b --pid-file \
+                    /b/init.pid id";
         assert_eq!(of(line).as_ref(), Some(&wanted));
         let line = "--root=/run/r --log=/b/l --systemd-cgroup create -b /b --no-pivot --pid-file=/b/init.pid id";
         assert_eq!(of(line), Some(wanted));

@@ -61,7 +61,10 @@ impl Runtime {
     async fn create(&mut self, handler: &str, sandbox: &str, source: &str) -> Value {
         let mounts = [
             json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
-            json!({ "destination": "/data", "type": "bind", "source": source, "options": ["rbind", "rprivate", "rw"] }),
+            json!({
+                "destination": "/data", "type": "bind", "source": source,
+                "options": ["rbind", "rprivate", "rw"],
+            }),
         ];
         let line = json!({ "handler": handler, "sandbox": sandbox, "mounts": mounts });
         self.stdin.write_all(format!("{line}\n").as_bytes()).await.unwrap();

@@ -244,7 +244,11 @@ async fn killed_while_it_gives(contest: &mut Contest) -> anyhow::Result<()> {
         let publishing = contest.publish(0);
         let given = contest.pair.cloud.process.logged("a volume is the node's");
         tokio::pin!(publishing);
-        tokio::select! { biased; given = given => given?, published = &mut publishing => published? }
+        tokio::select! {
+            biased;
+            given = given => given?,
+            published = &mut publishing => published?,
+        }
     }
     contest.pair.restart_cloud().await
 }

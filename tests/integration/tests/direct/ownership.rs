@@ -261,18 +261,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn no_two_nodes_have_a_volume_but_by_an_operators_word(events in proptest::collection::vec(event(), 0..200)) {
+    fn no_two_nodes_have_a_volume_but_by_an_operators_word(
+        events in proptest::collection::vec(event(), 0..200),
+    ) {
         let mut world = World::default();
         for (number, event) in events.iter().enumerate() {
             let before = world.nodes.each_ref().map(|node| node.recorded);
             world.happens(*event);
-            for at in (0..NODES).filter(|at| world.nodes[*at].recorded && !before[*at] && world.nodes[*at].linked) {
-                prop_assert_eq!(world.holder(), Some(name(at)), "a pod has it, after {:?}", &events[..=number]);
+            let newly = |at: &usize| world.nodes[*at].recorded && !before[*at];
+            for at in (0..NODES).filter(newly).filter(|at| world.nodes[*at].linked) {
+                let after = &events[..=number];
+                prop_assert_eq!(world.holder(), Some(name(at)), "a pod has it, after {:?}", after);
             }
             let users = world.users();
             prop_assert!(users.len() <= 1, "{users:?} after {:?}", &events[..=number]);
-            let taken = (0..NODES).find(|at| world.nodes[*at].excused && world.holder() == Some(name(*at)));
-            prop_assert_eq!(taken, None, "it has what was taken from it, after {:?}", &events[..=number]);
+            let holds = |at: &usize| world.holder() == Some(name(*at));
+            let taken = (0..NODES).find(|at| world.nodes[*at].excused && holds(at));
+            prop_assert_eq!(taken, None, "it has what was taken from it, after \
+            {:?}", &events[..=number]);
             if let Some(at) = users.first() {
                 prop_assert_eq!(world.holder(), Some(name(*at)), "after {:?}", &events[..=number]);
             }

@@ -5,6 +5,7 @@ use drivers::testdriver::{FUTURE_PATH, Fault, METHODS, Times};
 use harness::requests::{controller, snapshot_requests};
 use harness::world::{TRANSPORTS, World};
 use http::HeaderMap;
+use proptest::collection::vec;
 use proptest::prelude::*;
 use tonic::Code;
 
@@ -208,11 +209,15 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Any bytes at all as a body: an answer, and the programs live on.
     #[test]
-    fn no_body_ends_a_program(bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 200)) {
+    fn no_body_ends_a_program(bodies in vec(vec(any::<u8>(), 0..64), 200)) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let outcome: anyhow::Result<()> = runtime.block_on(async {
             let world = World::shared(TRANSPORTS[0]).await?;

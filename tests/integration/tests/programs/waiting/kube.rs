@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+const RBAC: &str = "rbac.authorization.k8s.io";
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// The programs, or why the tier is skipped.
@@ -161,8 +162,8 @@ impl Plane {
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({
             "metadata": {"name": "edge-csi"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edge-csi"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "edge-csi"}],
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "edge-csi"},
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "edge-csi"}],
         });
         self.make::<ClusterRoleBinding>(binding, "admin").await.map(drop)
     }
@@ -227,7 +228,8 @@ impl Site {
         }
         let config = stand.at("cloud.toml");
         let text = format!(
-            "[kubernetes]\ngrace_s = 1\n[driver.\"{DRIVER}\"]\nstorage_capacity = true\nfailover_s = 1\n"
+            "[kubernetes]\ngrace_s = 1\n[driver.\"{DRIVER}\"]\nstorage_capacity = \
+             true\nfailover_s = 1\n"
         );
         publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
         let kubeconfig = stand.at("edge-csi.kubeconfig");
@@ -356,7 +358,8 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
         "spec": {"drivers": [{"name": DRIVER, "nodeID": "its-own", "topologyKeys": []}]},
     });
     site.plane.make::<CSINode>(kubelets, "kubelet").await?;
-    let vendors = json!({"metadata": {"name": NODE}, "spec": {"drivers": [{"name": "vendor.example", "nodeID": "theirs"}]}});
+    let vendor = json!({"name": "vendor.example", "nodeID": "theirs"});
+    let vendors = json!({"metadata": {"name": NODE}, "spec": {"drivers": [vendor]}});
     site.plane.make::<CSINode>(vendors, "kubelet").await?;
     let url = site.world.url().to_owned();
     let mut others = Vec::new();

@@ -14,8 +14,8 @@ use harness::world;
 use harness::world::{DRIVER, NODE, TRANSPORTS, World, ready};
 use proto::control::hello;
 use proto::control::hello::{Hello, Message, PROTOCOL};
-use proto::link::endpoint::Endpoint;
 use proto::link;
+use proto::link::endpoint::Endpoint;
 use proto::link::tls;
 use proto::link::tls::{Credentials, Files, Role, client_config};
 use proto::link::{Event, KeepAlive, Link, LinkError, quic, ws};
@@ -74,9 +74,10 @@ async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
             acceptor.accept(Box::new(tcp)).await?.ok_or_else(|| anyhow::anyhow!("not a link"))?;
         assert_eq!(node.as_str(), NODE);
         let mut link = Link::from(link);
-        assert!(
-            matches!(link.next().await, Event::Message(Message::Hello(hello)) if hello.protocol == PROTOCOL)
-        );
+        assert!(matches!(
+            link.next().await,
+            Event::Message(Message::Hello(hello)) if hello.protocol == PROTOCOL
+        ));
         let reason = "upgrade csi-edge".to_owned();
         link.send(&Message::Refused(hello::Refused { protocol: PROTOCOL + 1, reason })).await?;
         assert!(matches!(link.next().await, Event::Closed(_)));
