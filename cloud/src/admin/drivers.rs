@@ -44,7 +44,7 @@ pub struct DriverView {
     /// Capabilities that some nodes have and others do not.
     #[serde(rename = "odd")]
     pub mismatches: Vec<String>,
-    /// The state of its CSIDriver object: `ours`, `not yet`, or why it is left as it is. None without Kubernetes.
+    /// Its CSIDriver object: `ours`, `not yet`, or why it is left alone; none without Kubernetes.
     #[serde(default)]
     pub csidriver: Option<String>,
 }

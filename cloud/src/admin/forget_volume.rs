@@ -46,8 +46,8 @@ impl AdminState {
         })?;
         if !is_gone && !force {
             return Err(Refused::conflict(format!(
-                "the {kind} {name} is neither lost nor absent: it lives on {node}, and if it is forgotten \
-                 a delete will look for it everywhere. Give --force if you are sure"
+                "the {kind} {name} is neither lost nor absent: it lives on {node}, and if it is \
+                 forgotten a delete will look for it everywhere. Give --force if you are sure"
             )));
         }
         ingest::forget(&self.store, &driver, &key).await?;

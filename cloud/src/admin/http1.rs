@@ -34,7 +34,7 @@ pub(super) async fn accepted<S>(accepted: io::Result<S>) -> Option<S> {
     }
 }
 
-/// Answers a connection's requests until it closes. After `stop` only the current request is answered.
+/// Answers a connection's requests until it closes; after `stop` only the current one.
 pub(super) async fn serve<I, F, R>(io: I, service: F, stop: impl Future<Output = ()>)
 where
     I: AsyncRead + AsyncWrite + Unpin,

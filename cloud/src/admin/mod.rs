@@ -1,7 +1,8 @@
-//! The admin socket: shows the operator what csi-cloud knows, and makes the changes that only an operator may.
+//! The admin socket: what csi-cloud knows, and the changes that only an operator may make.
 //!
-//! Each command is one file with its path, its JSON and its work, and one line in `server`'s table. Field names are a
-//! promise to scripts (`docs/operations.md`): they do not change. `health` serves `/livez`, `/readyz`, `/metrics`.
+//! Each command is one file with its path, its JSON and its work, and one line in `server`'s table.
+//! Field names are a promise to scripts (`docs/operations.md`): they do not change.
+//! `health` serves `/livez`, `/readyz` and `/metrics`.
 //! May use: telemetry, state, nodes, lease, csi, kubernetes.
 
 pub mod admin_state;

@@ -1,4 +1,4 @@
-//! `csi-cloud node remove` and `csi-cloud node admit`: a node is gone for good, or comes back after all.
+//! `csi-cloud node remove` and `node admit`: a node is gone for good, or comes back after all.
 
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
@@ -50,9 +50,10 @@ impl AdminState {
         let held = self.store.read(|state| still_held(state, &node));
         if !yes {
             let text = format!(
-                "{node} would be removed: its link ends and it is let in no more, {homes} volumes and \
-                 snapshots are marked lost, and unpublishing them is OK from then on; {open} creates there \
-                 stay open{held}. Give --yes to do it; `csi-cloud node admit {node}` undoes it"
+                "{node} would be removed: its link ends and it is let in no more, {homes} volumes \
+                 and snapshots are marked lost, and unpublishing them is OK from then on; {open} \
+                 creates there stay open{held}. Give --yes to do it; `csi-cloud node admit {node}` \
+                 undoes it"
             );
             return Ok(Done { done: false, text });
         }
@@ -68,8 +69,8 @@ impl AdminState {
         let at = node.clone();
         let late = self.store.write(move |txn| mark(txn, &at, true)).await?;
         Ok(done(format!(
-            "{node} is removed; {} volumes and snapshots are marked lost, {open} creates there stay open \
-             (`csi-cloud intents`){held}",
+            "{node} is removed; {} volumes and snapshots are marked lost, {open} creates there \
+             stay open (`csi-cloud intents`){held}",
             lost + late
         )))
     }
@@ -142,9 +143,9 @@ fn still_held(state: &State, node: &NodeName) -> String {
     let mut text = String::new();
     if held > 0 {
         text = format!(
-            ", and {held} volumes that one guest owns stay its own, since a guest may write to them, and it \
-             is not told when they are taken from it: `csi-cloud owners --node {node}`, \
-             `csi-cloud volume release`"
+            ", and {held} volumes that one guest owns stay its own, since a guest may write to \
+             them, and it is not told when they are taken from it: `csi-cloud owners --node \
+             {node}`, `csi-cloud volume release`"
         );
     }
     if attached > 0 {

@@ -1,4 +1,4 @@
-//! Lists in pages. Each page looks at a bounded part of the state, so the store is never locked for long.
+//! Lists in pages. A page looks at a bounded part of the state, so the store is locked briefly.
 
 use std::ops::Bound;
 

@@ -65,7 +65,8 @@ impl AdminState {
         let recorded: Vec<_> = recording.buffer_unordered(AT_ONCE).collect().await;
         recorded.into_iter().collect::<Result<(), _>>()?;
         let mut text = format!(
-            "{count} homes were taken over; those that had another home keep it, see `csi-cloud volumes`"
+            "{count} homes were taken over; those that had another home keep it, see `csi-cloud \
+             volumes`"
         );
         if !unknown.is_empty() {
             text += &format!("; never linked so far: {}", names(&unknown));

@@ -43,8 +43,8 @@ impl AdminState {
         let of = driver.clone();
         let from = node.clone();
         let written = self.store.write(move |txn| {
-            // Ordered with the store's changes: a node that links later learns of this one, and a node that linked
-            // before is seen here.
+            // Ordered with the store's changes: a node that links later learns of this one, and a
+            // node that linked before is seen here.
             let removed = txn.node(&from).is_some_and(|node| node.removed.is_some());
             let standing = Standing::of(&from, removed, &links);
             let hold = check_release(txn.lease(&of, &key), &from, &standing)?;
@@ -97,10 +97,10 @@ fn check_release(
     // No guest has a volume that is only attached.
     if *standing == Standing::Linked && hold != Hold::Attached {
         return Err(Refused::conflict(format!(
-            "{node} is linked: delete the pod there, and it lets go when the volume is unpublished. If \
-             `csi-edge direct list` there does not have the volume, it does not know that it has it, \
-             since its state directory was lost or this csi-cloud's store is an older copy: stop csi-edge \
-             there, give this again, and start it"
+            "{node} is linked: delete the pod there, and it lets go when the volume is \
+             unpublished. If `csi-edge direct list` there does not have the volume, it does not \
+             know that it has it, since its state directory was lost or this csi-cloud's store is \
+             an older copy: stop csi-edge there, give this again, and start it"
         )));
     }
     Ok(hold)
@@ -118,23 +118,23 @@ fn description(hold: &Hold) -> String {
 fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
     if *hold == Hold::Attached {
         return format!(
-            "Nothing is detached by this: it only forgets that it is attached to {node}, so see with the \
-             driver that it is not."
+            "Nothing is detached by this: it only forgets that it is attached to {node}, so see \
+             with the driver that it is not."
         );
     }
     let promise = format!(
-        "That guest must have ended, and no other may begin at {node}: if one still writes while another \
-         does, the volume's data is destroyed."
+        "That guest must have ended, and no other may begin at {node}: if one still writes while \
+         another does, the volume's data is destroyed."
     );
     let told = match standing {
         Standing::Removed => format!(
-            "{node} was removed, so it is NOT told: its csi-edge goes on handing the volume to pods there. \
-             Power the machine off for good, or unpublish the volume there and see that no pod gets it \
-             again; before `csi-cloud node admit`, too."
+            "{node} was removed, so it is NOT told: its csi-edge goes on handing the volume to \
+             pods there. Power the machine off for good, or unpublish the volume there and see \
+             that no pod gets it again; before `csi-cloud node admit`, too."
         ),
         Standing::Mute(version) => format!(
-            "The csi-edge at {node}, {version}, does not say what it has, and is NOT told: look there that \
-             the volume is unpublished, and see that no pod gets it again."
+            "The csi-edge at {node}, {version}, does not say what it has, and is NOT told: look \
+             there that the volume is unpublished, and see that no pod gets it again."
         ),
         Standing::Away | Standing::Linked => {
             "Power the machine off, or end the guest and cut the machine \
@@ -154,8 +154,8 @@ fn remaining_duty(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
             format!("; {node} is not told, so see to it that no pod there has it again")
         }
         (Hold::Pod(_), Standing::Away | Standing::Linked) => format!(
-            "; keep {node} off its storage until it has linked, and `csi-edge direct list` there says that \
-             it is fenced, or does not have it"
+            "; keep {node} off its storage until it has linked, and `csi-edge direct list` there \
+             says that it is fenced, or does not have it"
         ),
     }
 }

@@ -75,8 +75,8 @@ fn set_failed(txn: &mut Txn<'_>, driver: &DriverName, name: &Id) -> Result<Strin
     txn.set_intent(driver, name, None);
     let name = name.text();
     Ok(format!(
-        "the create of {name} at {node} is taken for not carried out; the next one may go to another \
-         node, and if {node} has made it nevertheless, that is left behind"
+        "the create of {name} at {node} is taken for not carried out; the next one may go to \
+         another node, and if {node} has made it nevertheless, that is left behind"
     ))
 }
 

@@ -23,7 +23,7 @@ use crate::admin::{
 
 /// The admin socket's name in the fronts' directory.
 ///
-/// No driver and no node has a name with an underscore, so it collides with no `DRIVER.sock` and no `NODE/`.
+/// No driver or node has an underscore in its name, so it is no `DRIVER.sock` and no `NODE/`.
 pub(crate) const SOCKET_NAME: &str = "_admin.sock";
 /// The mode of the socket: only its owner may connect, and may do everything.
 pub const MODE: u32 = 0o600;

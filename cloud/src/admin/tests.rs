@@ -1,4 +1,4 @@
-//! What operators are shown and may change, over a store in memory.
+//! The admin commands, over a store in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,15 +113,16 @@ fn state(id: &str, state: &str) -> (String, String) {
 async fn a_list_of_any_length_comes_in_pages_that_neither_miss_nor_repeat() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 2500).await;
-    let (mut ids, mut ask, mut pages) =
-        (Vec::new(), VolumesQuery { all: true, ..VolumesQuery::default() }, 0);
+    let mut ids = Vec::new();
+    let mut query = VolumesQuery { all: true, ..VolumesQuery::default() };
+    let mut pages = 0;
     loop {
-        let page = admin.volumes(&ask);
+        let page = admin.volumes(&query);
         assert!(page.items.len() <= 1000);
         ids.extend(page.items.into_iter().map(|volume| volume.id));
         pages += 1;
-        ask.after = page.next;
-        if ask.after.is_none() {
+        query.after = page.next;
+        if query.after.is_none() {
             break;
         }
     }
@@ -185,7 +186,8 @@ async fn a_node_is_removed_only_when_that_is_meant_and_can_come_back() {
 }
 
 fn resolve(name: &str, made: Option<&str>) -> ResolveIntent {
-    let (method, made) = ("CreateVolume".into(), made.map(str::to_owned));
+    let method = "CreateVolume".into();
+    let made = made.map(str::to_owned);
     ResolveIntent { driver: driver(), method, name: name.into(), made }
 }
 
@@ -221,8 +223,8 @@ async fn a_create_that_is_in_flight_is_not_resolved() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
     let ongoing = admin.calls.clone().begin("CreateVolume", &driver());
-    let (name, source) = ("open".into(), None);
-    ongoing.running().is_about(&Key::Create { name, source, topology: Vec::new() });
+    let key = Key::Create { name: "open".into(), source: None, topology: Vec::new() };
+    ongoing.running().is_about(&key);
     assert_eq!(admin.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
     drop(ongoing);
     assert!(admin.resolve_intent(resolve("open", None)).await.unwrap().done);

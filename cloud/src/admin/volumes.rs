@@ -56,7 +56,8 @@ pub struct VolumeView {
     pub since_ms: u64,
     /// `ok`, `absent`, `lost` or `claimed`.
     ///
-    /// Absent: its node's last list did not have it. Lost: its node was removed. Claimed: another node reports it too.
+    /// Absent: its node's last list did not have it. Lost: its node was removed. Claimed: another
+    /// node reports it too.
     pub state: String,
     /// The other nodes that report it.
     pub claimed_by: Vec<NodeName>,

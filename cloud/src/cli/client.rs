@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 
 use crate::admin::refused::Refusal;
 
-/// How long a command waits for an answer.
+/// The timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Why a command has no answer.
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub enum ClientError {
     /// Nobody serves the socket.
     #[error(
-        "csi-cloud does not answer at {}; is `csi-cloud serve` running, and is that its admin socket (--admin, or \
-         --config with its configuration)?", path.display()
+        "csi-cloud does not answer at {}; is `csi-cloud serve` running, and is that its admin \
+         socket (--admin, or --config with its configuration)?", path.display()
     )]
     NotThere {
         /// The socket.
@@ -33,16 +33,16 @@ pub enum ClientError {
         #[source]
         source: std::io::Error,
     },
-    /// csi-cloud went away, or is no csi-cloud.
+    /// csi-cloud went away, or it is another program.
     #[error("csi-cloud broke off; its log may say why")]
     Broken(#[source] hyper::Error),
-    /// It takes too long.
+    /// There was no answer in time.
     #[error("csi-cloud did not answer within {PATIENCE:?}")]
     TimedOut,
-    /// It does not do that.
+    /// csi-cloud refuses the command.
     #[error("{0}")]
     Refused(String),
-    /// Another version, say.
+    /// The answer is of another version, say.
     #[error("what csi-cloud answered cannot be read; are both of one version?")]
     Unreadable(#[source] serde_json::Error),
 }
@@ -65,15 +65,15 @@ impl Client {
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(ClientError::Broken)?;
         let tasks = Tasks::default();
-        // How it ends is told to who asks.
+        // A request reports how the connection ended.
         tasks.spawn_until_stop("admin", async move { drop(connection.await) });
         Ok(Self { sender, tasks })
     }
 
-    /// Asks for something, and waits for the answer.
+    /// Sends a command, and waits for the answer.
     ///
     /// # Errors
-    /// csi-cloud refuses, goes away, or answers something else.
+    /// csi-cloud refuses, goes away, or its answer cannot be read.
     pub async fn ask<T: DeserializeOwned>(
         &mut self,
         path: &'static str,

@@ -1,6 +1,7 @@
-//! The commands of csi-cloud beside `serve`, and what they print: tables for people, JSON for scripts.
+//! The commands of csi-cloud beside `serve`: tables for people, JSON for scripts.
 //!
-//! Each command is one file, and one arm in `run`. May use: all rooms below.
+//! Each command is one arm in `run`, and one file if it prints more than a sentence.
+//! May use: all rooms below.
 
 pub mod ca;
 pub mod calls;

@@ -1,4 +1,4 @@
-//! `csi-cloud store`: prints what the checks found, and connects export and import to the standard streams.
+//! `csi-cloud store`: prints what a check found, exports to stdout, imports from a file or stdin.
 
 use std::io;
 use std::io::Write;

@@ -47,7 +47,7 @@ impl Table {
     }
 }
 
-/// A cell without control characters, which could move the terminal's cursor: ids come from drivers.
+/// A cell without control characters: drivers choose ids, which could move the cursor.
 fn printable(cell: &str) -> String {
     if cell.is_empty() {
         return "-".into();

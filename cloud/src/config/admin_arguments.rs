@@ -19,7 +19,7 @@ const ADMIN: &str = "/run/edge-csi/_admin.sock";
 pub enum Ask {
     /// Show the nodes.
     Nodes(Show),
-    /// Show the drivers: scope, placement, what they can do, where nodes differ.
+    /// Show the drivers: scope, placement, capabilities, where nodes differ.
     Drivers(Show),
     /// Show where volumes live.
     Volumes {
@@ -32,11 +32,11 @@ pub enum Ask {
         /// Snapshots and groups as well
         #[arg(long)]
         all: bool,
-        /// How
+        /// How to show it
         #[command(flatten)]
         show: Show,
     },
-    /// Show who has the volumes that one guest owns (direct ones), and from whom they were taken.
+    /// Show which node has each direct volume, and from which nodes one was taken.
     Owners {
         /// Of this driver only
         #[arg(long, value_name = "NAME")]
@@ -44,11 +44,11 @@ pub enum Ask {
         /// At this node only
         #[arg(long, value_name = "NODE")]
         node: Option<NodeName>,
-        /// How
+        /// How to show it
         #[command(flatten)]
         show: Show,
     },
-    /// Show creates whose outcome nobody knows.
+    /// Show creates with an unknown outcome.
     Intents(Intents),
     /// Show the calls in flight.
     Calls(Show),
@@ -58,23 +58,23 @@ pub enum Ask {
         #[arg(long, value_name = "SECONDS", default_value_t = 2)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
-        /// End after showing it so often
+        /// End after this many times
         #[arg(long, value_name = "N")]
         count: Option<u64>,
-        /// How
+        /// How to show it
         #[command(flatten)]
         show: Show,
     },
-    /// Take a node for gone for good, or let it in again.
+    /// Remove a node that is gone for good, or admit it again.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Show creates whose outcome nobody knows, or say what came of one.
+    /// Show creates with an unknown outcome, or state the outcome of one.
     #[command(subcommand)]
     Intent(IntentCommand),
-    /// Forget where a volume lives, or take one from a node that is off for good.
+    /// Forget where a volume lives, or take one from a node that is off.
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Learn what lives where.
+    /// Learn where volumes live.
     #[command(subcommand)]
     Homes(HomesCommand),
 }
@@ -82,7 +82,7 @@ pub enum Ask {
 /// The flags of every command that shows something.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// Where it is asked for
+    /// Which csi-cloud
     #[command(flatten)]
     pub reach: Reach,
     /// As a table or as JSON, whose field names do not change
@@ -96,7 +96,7 @@ pub struct Reach {
     /// The admin socket [default: what --config says, else /run/edge-csi/_admin.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
-    /// The configuration of csi-cloud, which says where the admin socket is
+    /// The configuration of csi-cloud, which names the admin socket
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -122,10 +122,10 @@ pub struct Intents {
     /// Of this driver only
     #[arg(long, value_name = "NAME")]
     pub driver: Option<DriverName>,
-    /// Those whose outcome is known as well
+    /// Creates with a known outcome as well
     #[arg(long)]
     pub all: bool,
-    /// How
+    /// How to show it
     #[command(flatten)]
     pub show: Show,
 }
@@ -133,22 +133,22 @@ pub struct Intents {
 /// The commands about one node.
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
-    /// The node is gone for good: its link is refused, its volumes are lost, unpublishing them is OK.
+    /// Remove a node for good: its link is refused, its volumes are lost, unpublishing them is OK.
     Remove {
         /// Its name
         node: NodeName,
         /// Do it, and not only say what it would do
         #[arg(long)]
         yes: bool,
-        /// Where
+        /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,
     },
-    /// Let a node in again that was removed; what lives there is no longer lost.
+    /// Admit a removed node again; its volumes are no longer lost.
     Admit {
         /// Its name
         node: NodeName,
-        /// Where
+        /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,
     },
@@ -157,26 +157,26 @@ pub enum NodeCommand {
 /// The commands about one create.
 #[derive(Debug, Subcommand)]
 pub enum IntentCommand {
-    /// Show creates whose outcome nobody knows.
+    /// Show creates with an unknown outcome.
     List(Intents),
-    /// Say what came of a create, after a look at its node.
+    /// State the outcome of a create, after a look at its node.
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve {
         /// Its driver
         driver: DriverName,
-        /// The name that was to be made
+        /// The name that was to be created
         name: String,
         /// Its RPC
         #[arg(long, value_name = "RPC", default_value = Method::creating(Kind::Volume).name())]
         #[arg(value_parser = creating_methods())]
         method: String,
-        /// It made nothing, so the name may be made at another node
+        /// It created nothing, so another node may create the name
         #[arg(long, group = "outcome")]
         not_made: bool,
-        /// It made this
+        /// It created this
         #[arg(long, group = "outcome", value_name = "ID")]
         made: Option<String>,
-        /// Where
+        /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,
     },
@@ -185,29 +185,30 @@ pub enum IntentCommand {
 /// The commands about one volume.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Forget where a volume lives that is lost or absent. Nothing is deleted.
+    /// Forget where a lost or absent volume lives. Nothing is deleted.
     Forget {
         /// Its driver
         driver: DriverName,
         /// Its id
         id: String,
-        /// What it is
+        /// Its kind
         #[arg(long, value_parser = ["volume", "snapshot", "group"], default_value = "volume")]
         kind: String,
         /// Also if it is neither lost nor absent
         #[arg(long)]
         force: bool,
-        /// Where
+        /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,
     },
-    /// Take a volume that one guest owns from a node that does not let go, so that another node can have it.
+    /// Take a direct volume from a node that does not release it, so another node can have it.
     ///
-    /// Only you can know that no guest at that node writes to the volume any more: power the machine off first, or end
-    /// the guest and cut the machine from the storage. If it still writes while another guest does, the volume's data
-    /// is destroyed. The node is told when it links again, and not before: keep it off the storage until `csi-edge
-    /// direct list` there says that the volume is fenced, or does not have it. A node that was removed (`node remove`),
-    /// or whose csi-edge does not say what it has, is not told at all: unpublish the volume there first.
+    /// Only you can know that no guest at that node still writes to the volume. First power the
+    /// machine off, or end the guest and cut the machine from the storage. If two guests write, the
+    /// volume's data is destroyed. The node is told only when it links again: keep it off the
+    /// storage until `csi-edge direct list` there says that the volume is fenced, or does not have
+    /// it. A node that was removed (`node remove`), or whose csi-edge does not say what it has, is
+    /// not told at all: unpublish the volume there first.
     Release {
         /// Its driver
         driver: DriverName,
@@ -219,7 +220,7 @@ pub enum VolumeCommand {
         /// Do it, and not only say what it would do
         #[arg(long)]
         yes: bool,
-        /// Where
+        /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,
     },
@@ -228,15 +229,15 @@ pub enum VolumeCommand {
 /// The commands about homes.
 #[derive(Debug, Subcommand)]
 pub enum HomesCommand {
-    /// Learn what lives where: from the nodes, or from a file.
+    /// Learn where volumes live: from the nodes, or from a file.
     Rebuild {
         /// Of this driver only
         #[arg(long, value_name = "NAME")]
         driver: Option<DriverName>,
-        /// Lines of DRIVER NODE ID; empty ones and those that begin with # are left out
+        /// Lines of DRIVER NODE ID; empty lines and those that begin with # are skipped
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
-        /// Where
+        /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,
     },
@@ -264,7 +265,7 @@ mod tests {
             publish(&file, text.as_bytes(), 0o600, Existing::Replace).unwrap();
             reach(None, Some(file.clone())).socket()
         };
-        // What else is in it does not matter here.
+        // Other keys do not matter here.
         assert_eq!(said("fronts = \"/f\"\nlisten = [\"wss://h:1\"]"), Path::new("/f/_admin.sock"));
         assert_eq!(said("fronts = \"f\"\nadmin = \"a.sock\""), dir.path().join("a.sock"));
         assert_eq!(said("listen = []"), Path::new(ADMIN));

@@ -16,8 +16,8 @@ use crate::state::store::url::StoreAt;
 
 /// One CSI socket per driver in the cloud, carried out by the drivers of edge nodes.
 ///
-/// csi-cloud serves CSI to the unmodified Kubernetes sidecars and passes each call to the csi-edge of the
-/// node that it is for. Edges dial csi-cloud, so they may sit behind NAT.
+/// csi-cloud serves CSI to the unmodified Kubernetes sidecars and passes each call to the csi-edge
+/// of the node that it is for. Edges dial csi-cloud, so they may sit behind NAT.
 #[derive(Debug, Parser)]
 #[command(name = "csi-cloud", version, after_help = EXAMPLE)]
 pub struct Cli {
@@ -31,9 +31,11 @@ Example:
   csi-cloud ca init --dir pki --host cloud.example
   csi-cloud ca issue node-1 --dir pki
   csi-cloud serve --listen wss://0.0.0.0:7443 --driver hostdir.edge-csi.io --fronts /run/edge-csi \\
-    --store file:/var/lib/edge-csi/cloud.redb --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
+    --store file:/var/lib/edge-csi/cloud.redb \\
+    --ca pki/ca.crt --cert pki/cloud.crt --key pki/cloud.key
 
-  csi-cloud front --fronts /run/csi --driver hostdir.edge-csi.io --to unix:/run/edge-csi/holders.sock
+  csi-cloud front --fronts /run/csi --driver hostdir.edge-csi.io \\
+    --to unix:/run/edge-csi/holders.sock
 
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug,info.";
 
@@ -42,7 +44,7 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=cloud=debug
 pub enum Command {
     /// Take links and serve CSI sockets until told to stop (SIGTERM, SIGINT).
     Serve(Box<Serve>),
-    /// All others.
+    /// The other commands.
     #[command(flatten)]
     Tool(Tool),
 }
@@ -72,8 +74,8 @@ pub struct Front {
     /// A driver to hold a CSI socket for; give it once for each
     #[arg(long = "driver", value_name = "NAME", required = true)]
     pub drivers: Vec<DriverName>,
-    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several the first that
-    /// answers
+    /// Where csi-cloud takes the calls (its --holders): unix:PATH or https://HOST:PORT; of several
+    /// the first that answers
     #[arg(long, value_name = "PLACE", required = true)]
     pub to: Vec<Address>,
     /// For https: the CA that both ends trust, PEM
@@ -123,7 +125,8 @@ pub enum CaCommand {
         /// The node's name, as Kubernetes knows it
         #[arg(required_unless_present = "front")]
         node: Option<NodeName>,
-        /// Instead of a node's: that of a `csi-cloud front` on another host, by any name: NAME.crt and NAME.key
+        /// Instead of a node's: that of a `csi-cloud front` on another host, by any name: NAME.crt
+        /// and NAME.key
         #[arg(long, value_name = "NAME", conflicts_with = "node")]
         front: Option<FrontName>,
         /// Where ca.crt and ca.key are, and where the files go

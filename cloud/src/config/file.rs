@@ -143,7 +143,8 @@ fn admin(
     }
     if admin.is_none() {
         file.problem(
-            "admin (--admin) is missing; without fronts (--fronts) the admin socket has no other place",
+            "admin (--admin) is missing; without fronts (--fronts) the admin socket has no other \
+             place",
         );
     }
     admin

@@ -1,7 +1,7 @@
 //! The command line and the configuration file of csi-cloud.
 //!
-//! Each room has its own settings; this room reads the file, puts the flags over it and reports every mistake at once.
-//! clap's structs are only here. May use: all rooms below.
+//! Each room has its own settings. This room reads the file, puts the flags over it and reports
+//! every mistake at once. Only here are clap's structs. May use: all rooms below.
 
 pub mod admin_arguments;
 pub mod arguments;

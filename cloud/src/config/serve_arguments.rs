@@ -42,14 +42,15 @@ pub struct Serve {
     /// The API of Kubernetes: in-cluster, the path of a kubeconfig, or off [default: off]
     #[arg(long, value_name = "WHERE")]
     pub kubernetes: Option<ApiChoice>,
-    /// Publish CSINode entries and labels of nodes: on, off, or auto for nodes whose kubelet does not [default: auto]
+    /// Publish CSINode entries and labels of nodes: on, off, or auto for nodes whose kubelet does
+    /// not [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub publish_csinode: Option<Publish>,
     /// Serve a CSI socket for each driver at each node as well: FRONTS/NODE/DRIVER.sock
     #[arg(long)]
     pub node_fronts: bool,
-    /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given several times.
-    /// Then --fronts may be left out, and --admin says where the admin socket is
+    /// Where to take the calls of a `csi-cloud front`: unix:PATH or https://HOST:PORT; may be given
+    /// several times. Then --fronts may be left out, and --admin says where the admin socket is
     #[arg(long = "holders", value_name = "PLACE")]
     pub holders: Vec<Address>,
 }

@@ -1,4 +1,4 @@
-//! Configurations as operators write them, and what is said of those that cannot be used.
+//! Configurations as operators write them, and the mistakes that are reported.
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +33,8 @@ fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
     }
 }
 
-const WHOLE: &str = "listen = [\"wss://0.0.0.0:7443\"]\ndrivers = [\"b.example\", \"a.example\", \"b.example\"]\n\
+const WHOLE: &str = "listen = [\"wss://0.0.0.0:7443\"]\n\
+    drivers = [\"b.example\", \"a.example\", \"b.example\"]\n\
     fronts = \"/run/x\"\ndefault_node = \"n1\"\nworkers = 3\nstore = \"file:/s\"\n\
     [tls]\nca = \"/ca\"\ncert = \"/c\"\nkey = \"/k\"\n";
 
@@ -72,7 +73,8 @@ fn a_flag_overrides_the_file() {
 
 #[test]
 fn all_that_is_wrong_is_named_at_once() {
-    let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\nhttp = \"here\"\n\
+    let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n\
+        http = \"here\"\n\
         node_fronts = 1\n[tls]\ncrt = \"\"\n[limits]\nconnections_per_address = 0\n";
     let text = load(file, &[]).unwrap_err().to_string();
     for expected in [
@@ -136,7 +138,7 @@ fn what_is_not_said_has_a_default() {
     assert_eq!(Policy::new(None).placement, Placement::Spread);
 }
 
-/// A driver's socket and a node's directory are in the same place as the default admin socket.
+/// The default admin socket is beside the drivers' sockets and the nodes' directories.
 #[test]
 fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
     assert!(SOCKET_NAME.trim_end_matches(".sock").parse::<DriverName>().is_err());
@@ -146,14 +148,15 @@ fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
 #[test]
 fn a_driver_may_have_a_policy_of_its_own() {
     let file = with(
-        "[driver.\"b.example\"]\nscope = \"node\"\nplacement = \"pinned\"\nnode = \"n2\"\nreschedule = true\n\
+        "[driver.\"b.example\"]\nscope = \"node\"\nplacement = \"pinned\"\nnode = \"n2\"\n\
+         reschedule = true\n\
          failover_s = 60\n[driver.\"a.example\"]\nplacement = \"spread\"\n",
     );
     let b = policy(&file, "b.example");
     assert_eq!((b.scope, b.placement, b.reschedule), (Some(Scope::Node), pinned("n2"), true));
     assert_eq!(b.grace, Duration::from_secs(60));
     assert_eq!(policy(&file, "a.example").placement, Placement::Spread);
-    // A node alone pins; "pinned" alone is pinned to the default.
+    // A node alone pins; "pinned" alone pins to the default node.
     assert_eq!(
         policy(&with("[driver.\"a.example\"]\nnode = \"n3\"\n"), "a.example").placement,
         pinned("n3")
@@ -164,7 +167,8 @@ fn a_driver_may_have_a_policy_of_its_own() {
 
 #[test]
 fn contradictions_are_named_at_once() {
-    let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\nnode = \"n1\"\n\
+    let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\n\
+        node = \"n1\"\n\
         reschedule = true\n[driver.\"b.example\"]\nplacement = \"pinned\"\n\
         [driver.\"c.example\"]\nscope = \"both\"\nplacement = 1\nfailover_s = 0\nnodes = 1\n";
     let file = with(sections).replace("default_node = \"n1\"\n", "");
@@ -230,7 +234,8 @@ fn what_a_csidriver_object_says_is_the_operators_word() {
     assert_eq!((object.volume_lifecycle_modes.len(), object.requires_republish), (2, None));
     assert_eq!(object.token_requests[0].expiration_s, Some(600));
     let file = with(
-        "[driver.\"a.example\"]\nfs_group_policy = \"all\"\nvolume_lifecycle_modes = [\"persistent\"]\n\
+        "[driver.\"a.example\"]\nfs_group_policy = \"all\"\n\
+         volume_lifecycle_modes = [\"persistent\"]\n\
          [[driver.\"a.example\".token_requests]]\nexpiration_s = 60\n",
     );
     let text = load(&file, &[]).unwrap_err().to_string();

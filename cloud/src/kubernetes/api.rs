@@ -1,13 +1,13 @@
-//! Requests to the API server: paced, counted, each with a timeout and an error that says what to do.
+//! Requests to the API server: paced, counted, each with a timeout. Errors say what to do.
 //!
 //! An outage is logged when it begins and when it ends. Our role, which `deploy/` creates, has:
 //!
 //! | group | resource | verbs | why |
 //! |---|---|---|---|
 //! | storage.k8s.io | csidrivers | get, list, watch, create, patch | the object of each driver |
-//! | storage.k8s.io | csinodes | get, list, watch, create, patch | entries of nodes whose kubelet makes none |
-//! | (core) | nodes | get, list, watch, patch | labels of segments, annotation with ids |
-//! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node that is away |
+//! | storage.k8s.io | csinodes | get, list, watch, create, patch | entries that no kubelet makes |
+//! | (core) | nodes | get, list, watch, patch | labels of segments, the annotation with ids |
+//! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get | whose volume is lost |
 //! | events.k8s.io | events | create, patch | Events |
 

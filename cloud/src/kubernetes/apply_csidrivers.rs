@@ -39,7 +39,11 @@ impl Keeper {
             }
             Decision::Leave(who) => {
                 if self.published.set(driver, &format!("left to {who}")) {
-                    info!(%driver, who, "the CSIDriver object is somebody else's, and is left alone");
+                    info!(
+                        %driver,
+                        who,
+                        "the CSIDriver object is somebody else's, and is left alone"
+                    );
                 }
             }
             Decision::Remake(field) => {

@@ -1,4 +1,4 @@
-//! Applies what is published of nodes, as `node` plans it: CSINode entries, labels and the annotation with ids.
+//! Applies what `node` plans: CSINode entries, labels and the annotation with ids.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -117,7 +117,7 @@ impl Keeper {
 
     /// Whether a node of which nothing is wanted certainly has nothing.
     ///
-    /// A new store, or one that was lost, learns what nodes have from their links, which take a while to come.
+    /// A new store learns what nodes have from their links, which take a while to come.
     fn is_sure(&self, node: &NodeName) -> bool {
         let is_known = || self.facts.store.read(|state| state.nodes().contains_key(node));
         self.settings.publish == Publish::Off
@@ -224,15 +224,15 @@ impl Keeper {
         shared: bool,
     ) -> Result<PartialObjectMeta<Node>, ApiError> {
         let api: Api<Node> = Api::all(self.server.client.clone());
-        // The uid keeps a deleted node from being made again, and a new one of its name from being changed.
+        // With the uid a deleted node is not made again, and a new node of its name not changed.
         let mut metadata = json!({ "name": node.as_str(), "uid": known.uid, "labels": labels });
         if let (Some(metadata), Some(ids)) = (metadata.as_object_mut(), ids) {
             metadata.insert("annotations".into(), json!({ NODE_IDS: ids }));
         }
         let mut params = PatchParams::apply(MANAGER);
         if shared {
-            // One annotation has the ids of all drivers, so each writer repeats the others' ids. The version that
-            // was read guards against a change in between.
+            // One annotation has the ids of all drivers, so each writer repeats the others' ids.
+            // The version that was read guards against a change in between.
             params = params.force();
             if let Some(metadata) = metadata.as_object_mut() {
                 metadata.insert("resourceVersion".into(), json!(known.version));
@@ -263,7 +263,7 @@ impl OneByOne {
 
 /// What a node is to have, if that is ours to say.
 ///
-/// A node of which nothing is wanted is to have nothing, if it has something of ours and the answer is sure.
+/// A node of which nothing is wanted loses what is ours there, if that is sure.
 fn target(
     here: Option<&[Wanted]>,
     ours: bool,

@@ -1,4 +1,4 @@
-//! Events of trouble: claims that wait for a node, volumes that are lost or claimed twice, label collisions.
+//! Events of trouble: waiting claims, volumes that are lost or claimed twice, label collisions.
 //!
 //! Pure. The same trouble is told once an hour while it lasts.
 
@@ -77,7 +77,8 @@ pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
         Reason::Away(node, away) => (
             "EdgeAway",
             format!(
-                "node {node} has had no link to csi-cloud for {}; the volume is made when it is back",
+                "node {node} has had no link to csi-cloud for {}; the volume is made when it is \
+                 back",
                 minutes(*away)
             ),
         ),

@@ -113,7 +113,9 @@ impl<V> Default for Kind<V> {
 }
 
 impl<V: PartialEq> Kind<V> {
-    /// Takes a watch's event; `read` gives an object's name and value. Returns whether anything changed.
+    /// Takes a watch's event; returns whether anything changed.
+    ///
+    /// `read` gives an object's name and value.
     pub(super) fn take<K>(
         &mut self,
         event: Event<K>,

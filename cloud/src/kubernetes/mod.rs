@@ -1,8 +1,8 @@
-//! What csi-cloud publishes in Kubernetes: CSIDriver objects, node entries and labels, and Events of trouble.
+//! What csi-cloud publishes in Kubernetes: CSIDriver objects, entries and labels of nodes, Events.
 //!
-//! No call waits for it, and without Kubernetes everything else works. It changes only fields that it applied
-//! itself. Watches keep a copy of the API's objects, pure functions decide, and one task carries out.
-//! May use: telemetry, state, rewrite, nodes.
+//! No call waits for it, and without Kubernetes everything else works. It changes only fields that
+//! it applied itself. Watches keep a copy of the API's objects, pure functions decide, and one task
+//! sends the requests. May use: telemetry, state, rewrite, nodes.
 
 pub mod api;
 pub mod apply_csidrivers;

@@ -1,7 +1,7 @@
-//! What is published of a node in place of its kubelet: labels, the annotation with ids, CSINode entries.
+//! What is published of a node in place of its kubelet: labels, the annotation with ids, entries.
 //!
-//! Pure. Fields of other managers never change. Labels come before the entries that name their keys,
-//! and go after them: external-provisioner reads keys from entries and values from labels.
+//! Pure. Fields of other managers never change. Labels come before the entries that name their
+//! keys, and go after them: external-provisioner reads keys from entries and values from labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -141,7 +141,9 @@ impl Keeper {
         self.server.ask("Event create", self.recorder.publish(&event, &reference)).await
     }
 
-    /// The uid of an object, by which its Events are found. A claim with another uid is another claim.
+    /// The uid of an object, by which its Events are found.
+    ///
+    /// A claim with another uid is another claim.
     async fn uid(&self, about: &About) -> Result<String, ApiError> {
         let client = self.server.client.clone();
         let (uid, expected) = match about {

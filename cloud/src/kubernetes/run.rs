@@ -1,4 +1,4 @@
-//! Starts the work in Kubernetes: the watches, and the one task that sends requests one after another.
+//! Starts the work in Kubernetes: the watches, and the one task that sends requests.
 //!
 //! There may be one installation for each cluster. Two would take each other's nodes for their own.
 

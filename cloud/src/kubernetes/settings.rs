@@ -96,7 +96,8 @@ impl ApiChoice {
 }
 
 impl Kubernetes {
-    /// Reads the section `[kubernetes]` and puts the flags over it. None without either, and with `off`.
+    /// Reads the section `[kubernetes]` and puts the flags over it. None without either, and with
+    /// `off`.
     pub(crate) fn read(
         file: &mut Reader,
         directory: Option<&Path>,

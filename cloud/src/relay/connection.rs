@@ -1,7 +1,8 @@
 //! The connection between a socket relay (`csi-cloud front`) and the csi-cloud that serves.
 //!
-//! It is a unix socket that only its owner may use, or TLS 1.3 over TCP with certificates of one CA.
-//! A relay's certificate is not valid for a node, nor a node's for a relay: neither can play the other.
+//! It is a unix socket that only its owner may use, or TLS 1.3 over TCP with certificates of one
+//! CA. A relay's certificate is not valid for a node, nor a node's for a relay: neither can play
+//! the other.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(15);
 /// Connects to csi-cloud with a relay's credentials.
 ///
 /// # Errors
-/// csi-cloud cannot be reached or authenticated, or the address needs credentials and there are none.
+/// csi-cloud cannot be reached or authenticated, or credentials are missing.
 pub async fn dial(address: &Address, credentials: Option<&Credentials>) -> Result<Io, LinkError> {
     let dialing = async {
         match address {

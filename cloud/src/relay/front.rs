@@ -1,4 +1,4 @@
-//! One driver's socket at the relay: each call is sent to the csi-cloud that serves, and waits while there is none.
+//! One driver's socket at the relay. Each call goes to the csi-cloud that serves, or waits for it.
 //!
 //! A unary call whose connection broke is sent again, identical and with the same id.
 
@@ -195,7 +195,7 @@ impl RelayFront {
         Ok(answer)
     }
 
-    /// A streaming call. It waits until it can be sent, and is not sent again once it may have begun.
+    /// A streaming call. It waits until it can be sent; once it may have begun it is not repeated.
     async fn stream(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Body>, Error> {
         let streams = self.streams.clone();
         let permit = streams.try_acquire_owned().map_err(|_| Error::Full(MAX_PASSING))?;

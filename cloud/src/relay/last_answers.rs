@@ -37,7 +37,8 @@ impl LastAnswers {
         }
     }
 
-    /// The last answer. `Probe` always has one: sidecars repeat it after "not ready", and exit at an error.
+    /// The last answer. `Probe` always has one: sidecars repeat it after "not ready", and exit at
+    /// an error.
     pub(super) fn of(&self, driver: &DriverName, method: Method) -> Option<Answer> {
         let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let last = answers.get(&(driver.clone(), method)).cloned();

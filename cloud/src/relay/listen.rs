@@ -1,7 +1,7 @@
 //! The csi-cloud end of the socket relays: accepts their connections and answers the calls on them.
 //!
-//! When csi-cloud stops, it gives calls back soon and marks them. The relay sends them to the next csi-cloud
-//! with the same id, where they join the call that runs at the edge.
+//! When csi-cloud stops, it gives calls back soon and marks them. The relay sends them to the next
+//! csi-cloud with the same id, where they join the call that runs at the edge.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -175,7 +175,7 @@ impl RelayListener {
         };
         match answered {
             Ok(mut response) => {
-                // An edge or a driver must not set the mark: the call would be sent again and again.
+                // An edge or a driver must not set the mark: the call would be repeated for ever.
                 response.headers_mut().remove(AGAIN);
                 Ok(response)
             }

@@ -35,7 +35,7 @@ pub struct Settings {
     pub grace: Duration,
 }
 
-/// Serves the sockets until the process is asked to stop; then finishes calls in flight within the grace.
+/// Serves the sockets until the stop signal; then finishes calls in flight within the grace.
 ///
 /// # Errors
 /// A socket or a certificate cannot be used; the text says which and what to do.
@@ -80,7 +80,8 @@ fn credentials(settings: &Settings) -> anyhow::Result<Option<Credentials>> {
     if let Some(address) = settings.servers.iter().find(is_https) {
         ensure!(
             settings.tls.is_some(),
-            "--to {address} needs --ca, --cert and --key; `csi-cloud ca issue --front NAME` makes them"
+            "--to {address} needs --ca, --cert and --key; `csi-cloud ca issue --front NAME` makes \
+             them"
         );
     }
     let load = |files| Credentials::load(files, Role::Front);

@@ -137,8 +137,8 @@ impl Server {
 
     /// Connects, and waits for a first answer.
     ///
-    /// With TLS 1.3 a client is done before the server has checked its certificate: a relay that is refused learns
-    /// it only then.
+    /// With TLS 1.3 a client is done before the server has checked its certificate: a relay that is
+    /// refused learns it only then.
     async fn dial(
         &self,
         address: &Address,
@@ -220,9 +220,9 @@ impl Connection {
         again
     }
 
-    /// Whether the error is the connection's and not that of one call; then no more calls begin on it.
+    /// Whether the error is the connection's, not one call's; then no more calls begin on it.
     pub(super) fn is_lost(&self, error: &BoxError) -> bool {
-        // A call that HTTP/2 itself refuses is at fault alone; the next csi-cloud would refuse it too.
+        // A call that HTTP/2 itself refuses would be refused by the next csi-cloud too.
         let ended = |h2: &h2::Error| h2.is_io() || h2.is_go_away() || self.upstream.is_closed();
         let lost = error.downcast_ref::<h2::Error>().is_some_and(|h2| !h2.is_reset() && ended(h2));
         if lost {
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// Accepts each connection and drops it: the certificate is refused after the client's handshake.
+    /// Accepts and drops each connection, like a server that refuses the client's certificate.
     fn refuse(path: &Path, tasks: &Tasks) -> Arc<AtomicUsize> {
         let listener = UnixListener::bind(path).unwrap();
         let times = Arc::new(AtomicUsize::new(0));
