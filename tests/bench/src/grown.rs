@@ -161,7 +161,7 @@ pub fn node_local(rpcs: &[Rpc]) -> [(&'static str, Vec<u8>); 2] {
     let service = |kind: Service| csi::PluginCapability {
         r#type: Some(plugin::Type::Service(plugin::Service { r#type: kind.into() })),
     };
-    let rpc = |kind: Method| csi::ControllerServiceCapability {
+    let rpc = |kind: &Rpc| csi::ControllerServiceCapability {
         r#type: Some(controller::Type::Rpc(controller::Rpc { r#type: (*kind).into() })),
     };
     let services = [Service::ControllerService, Service::VolumeAccessibilityConstraints];
