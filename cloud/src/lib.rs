@@ -1,6 +1,8 @@
-//! csi-cloud: serves CSI in the cloud, one socket per driver, and passes each call to the node it is for.
+//! csi-cloud: serves CSI in the cloud, one socket per driver, and passes each call to its node.
+//! This file only wires.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,10 @@ use crate::admin::health::{self, Health};
 use crate::config::Config;
 use crate::csi::front::Front;
 use crate::csi::node_fronts::NodeFronts;
+use crate::kubernetes::csidriver::CsiDriverSettings;
+use crate::kubernetes::keeper::Facts;
+use crate::kubernetes::published::Published;
+use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::relay::listen::RelayListener;
@@ -44,71 +50,58 @@ pub mod telemetry;
 /// How long links may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Serves until the process is asked to stop; then callers and edges are told to go elsewhere, and calls in
-/// flight are finished, for as long as the configured grace.
+/// The tasks of csi-cloud, in the order in which they end.
+#[derive(Default)]
+struct Groups {
+    /// Fronts end first, so that calls in flight are answered.
+    fronts: Tasks,
+    /// The links, which calls in flight need.
+    edges: Tasks,
+    /// Who watches, until the last link is gone.
+    watching: Tasks,
+    /// The store.
+    keeping: Tasks,
+}
+
+/// Serves until the process is asked to stop. Then callers and edges are told to go elsewhere, and
+/// calls in flight are finished within the configured grace.
 ///
 /// # Errors
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
-pub async fn serve(config: Config) -> anyhow::Result<()> {
+pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
     let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, admin::server::MODE)?;
-    // Fronts stop first and the links after them, so that calls in flight are answered. Who watches, watches that.
-    let (fronts, edges) = (Tasks::default(), Tasks::default());
-    let (keeping, watching) = (Tasks::default(), Tasks::default());
+    let groups = Groups::default();
     let health = Arc::new(Health::default());
-    if let Some(address) = config.http {
-        let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
-        let listener = TcpListener::bind(address).await.with_context(cannot)?;
-        println!("http {}", listener.local_addr().with_context(cannot)?);
-        watching.spawn("http", health::serve(listener, health.clone(), watching.clone()));
-    }
+    serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
-    let store = open(config.store, &calls, &keeping).await?;
-    let links = Arc::new(
-        Links::new(store.clone(), edges.clone(), lease::answer::answer).scoped(&config.policies),
-    );
+    let store = open(config.store.clone(), &calls, &groups.keeping).await?;
+    let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
+    let links = Arc::new(links.scoped(&config.policies));
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
-        keeping.spawn_until_stop("awake", calls.awake.clone().run());
+        groups.keeping.spawn_until_stop("awake", calls.awake.clone().run());
     }
-    let acceptor = Acceptor::new(links.clone(), config.limits, keep_alive, edges.clone());
+    let acceptor = Acceptor::new(links.clone(), config.limits, keep_alive, groups.edges.clone());
     for endpoint in &config.listen {
         acceptor.listen(endpoint, &credentials).await?;
     }
-    let mut by_driver = BTreeMap::new();
-    for (driver, socket) in sockets {
-        let policy = config.policies.get(&driver).cloned();
-        let policy = policy.unwrap_or_else(|| Policy::new(config.default_node.as_ref()));
-        let front = Front::new(driver.clone(), policy, store.clone(), links.clone(), calls.clone());
-        let front = Arc::new(front);
-        by_driver.insert(driver, front.clone());
-        fronts.spawn("front", front.serve(socket, fronts.clone()));
-    }
-    if let Some(directory) = config.fronts.as_deref().filter(|_| config.node_fronts) {
-        let nodes = NodeFronts::new(directory, by_driver.clone());
-        fronts.spawn("node fronts", nodes.keep(fronts.clone()));
-    }
-    let holders = RelayListener::new(by_driver.clone(), fronts.clone());
-    holders.listen(&config.holders, &credentials).await?;
+    let fronts = serve_fronts(&config, sockets, (&store, &links, &calls), &groups.fronts);
+    let relays = RelayListener::new(fronts.clone(), groups.fronts.clone());
+    relays.listen(&config.holders, &credentials).await?;
+    let settings = config.kubernetes.take();
     let policies = config.policies;
-    let kubernetes: Option<Arc<kubernetes::published::Published>> =
-        config.kubernetes.as_ref().map(|_| Arc::default());
-    if let (Some(settings), Some(published)) = (config.kubernetes, &kubernetes) {
-        let facts = kubernetes::keeper::Facts {
-            store: store.clone(),
-            links: links.clone(),
-            calls: calls.clone(),
-            policies: policies.clone(),
-            csidrivers: config.csidrivers,
-        };
-        kubernetes::run::start(settings, facts, published.clone(), &watching).await?;
+    let mut state =
+        AdminState { store, links: links.clone(), calls, policies, fronts, kubernetes: None };
+    if let Some(settings) = settings {
+        let published = publish(settings, &state, config.csidrivers, &groups.watching).await?;
+        state.kubernetes = Some(published);
     }
-    let state =
-        AdminState { store, links: links.clone(), calls, policies, fronts: by_driver, kubernetes };
     let state = Arc::new(state);
     health.ready(state.clone());
-    watching.spawn("admin", admin::server::serve(state, admin, watching.clone()));
+    let watching = groups.watching.clone();
+    groups.watching.spawn("admin", admin::server::serve(state, admin, watching));
     println!("ready");
     tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(
@@ -117,18 +110,74 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     );
     health.stopping();
     links.drain();
-    fronts.finish_before(tasks::patience(grace)).await;
-    edges.finish(GOODBYE).await;
-    watching.finish(GOODBYE).await;
-    keeping.finish(GOODBYE).await;
+    groups.fronts.finish_before(tasks::patience(grace)).await;
+    groups.edges.finish(GOODBYE).await;
+    groups.watching.finish(GOODBYE).await;
+    groups.keeping.finish(GOODBYE).await;
     Ok(())
 }
 
-/// Opens the store. A large one takes seconds, in which it is said that this process lives.
+/// Serves health and metrics, if there is an address for them.
+async fn serve_http(
+    address: Option<SocketAddr>,
+    health: &Arc<Health>,
+    tasks: &Tasks,
+) -> anyhow::Result<()> {
+    let Some(address) = address else { return Ok(()) };
+    let cannot = || format!("cannot serve HTTP on {address} (http, --http)");
+    let listener = TcpListener::bind(address).await.with_context(cannot)?;
+    println!("http {}", listener.local_addr().with_context(cannot)?);
+    tasks.spawn("http", health::serve(listener, health.clone(), tasks.clone()));
+    Ok(())
+}
+
+/// Serves the front of each driver, and those of the nodes if they are wanted.
+fn serve_fronts(
+    config: &Config,
+    sockets: Vec<(DriverName, Option<Socket>)>,
+    (store, links, calls): (&Store, &Arc<Links>, &Arc<Calls>),
+    tasks: &Tasks,
+) -> BTreeMap<DriverName, Arc<Front>> {
+    let mut fronts = BTreeMap::new();
+    for (driver, socket) in sockets {
+        let policy = config.policies.get(&driver).cloned();
+        let policy = policy.unwrap_or_else(|| Policy::new(config.default_node.as_ref()));
+        let front = Front::new(driver.clone(), policy, store.clone(), links.clone(), calls.clone());
+        let front = Arc::new(front);
+        fronts.insert(driver, front.clone());
+        tasks.spawn("front", front.serve(socket, tasks.clone()));
+    }
+    if let Some(directory) = config.fronts.as_deref().filter(|_| config.node_fronts) {
+        let nodes = NodeFronts::new(directory, fronts.clone());
+        tasks.spawn("node fronts", nodes.keep(tasks.clone()));
+    }
+    fronts
+}
+
+/// Begins what there is to do in Kubernetes.
+async fn publish(
+    settings: Kubernetes,
+    state: &AdminState,
+    csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
+    tasks: &Tasks,
+) -> anyhow::Result<Arc<Published>> {
+    let published = Arc::<Published>::default();
+    let facts = Facts {
+        store: state.store.clone(),
+        links: state.links.clone(),
+        calls: state.calls.clone(),
+        policies: state.policies.clone(),
+        csidrivers,
+    };
+    kubernetes::run::start(settings, facts, published.clone(), tasks).await?;
+    Ok(published)
+}
+
+/// Opens the store. A large one takes seconds, during which `/livez` answers.
 async fn open(at: StoreAt, calls: &Arc<Calls>, tasks: &Tasks) -> anyhow::Result<Store> {
-    let (metrics, tasks) = (calls.clone(), tasks.clone());
-    let opening =
-        move || Store::open(Box::new(Measured::new(at.open()?, metrics.metrics.commits())), &tasks);
+    let commits = calls.metrics.commits();
+    let tasks = tasks.clone();
+    let opening = move || Store::open(Box::new(Measured::new(at.open()?, commits)), &tasks);
     Ok(tokio::task::spawn_blocking(opening).await.context("the store was not opened")??)
 }
 
