@@ -10,6 +10,7 @@ pub mod durable;
 pub mod figures;
 pub mod grown;
 pub mod guest_io;
+pub mod lives;
 pub mod load;
 pub mod report;
 pub mod routing;

@@ -107,6 +107,26 @@ pub async fn run(
     together((0..callers).map(caller)).await
 }
 
+/// Lets each of `callers` lead this many volumes through their whole lives, one after another.
+///
+/// # Errors
+/// A caller crashed, or a call failed.
+pub async fn lives(
+    channel: &Channel,
+    node: &str,
+    callers: usize,
+    lives: usize,
+) -> anyhow::Result<Seen> {
+    let caller = |_| {
+        let client = ControllerClient::new(channel.clone());
+        let node = node.to_owned();
+        Caller { client, node, life: Life::Whole, seen: Seen::default() }.call_times(lives)
+    };
+    let seen = together((0..callers).map(caller)).await?;
+    ensure!(seen.errors == 0, "{} calls failed", seen.errors);
+    Ok(seen)
+}
+
 struct Caller {
     client: ControllerClient<Channel>,
     node: String,
@@ -115,6 +135,16 @@ struct Caller {
 }
 
 impl Caller {
+    async fn call_times(mut self, lives: usize) -> Seen {
+        for _ in 0..lives {
+            if let Err(error) = self.life().await {
+                tracing::error!("a call failed: {error:#}");
+                self.seen.errors += 1;
+            }
+        }
+        self.seen
+    }
+
     async fn call_until(mut self, end: Instant) -> Seen {
         while Instant::now() < end {
             if let Err(error) = self.life().await {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bench::command::{Case, Options};
 use bench::scale::machine::{Half, pin};
-use bench::{badnet, command, scale};
+use bench::{badnet, command, lives, scale};
 use clap::{Parser, Subcommand};
 use proto::host::program::runtime;
 
@@ -28,6 +28,7 @@ enum Command {
     /// A direct volume in a real guest, against a directory shared with it: `make guest` says what
     /// it needs
     Guest(Options),
+    Lives(lives::Args),
     Scale(scale::command::Args),
     Badnet(badnet::command::Args),
 }
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Routing(options) => cases(&[Case::Routing], &options),
         Command::Durable(options) => cases(&[Case::Durable], &options),
         Command::Guest(options) => cases(&[Case::Guest], &options),
+        Command::Lives(args) => runtime(1)?.block_on(lives::main(args)),
         Command::Scale(args) => {
             // Before any thread, as affinity belongs to threads.
             pin(None, Half::Edges)?;

@@ -21,7 +21,7 @@ pub struct RawClient {
     _tasks: Tasks,
 }
 
-/// An answer as it call.
+/// An answer as it came.
 #[derive(Clone, Debug)]
 pub struct RawAnswer {
     /// The response headers.

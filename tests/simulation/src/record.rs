@@ -36,7 +36,7 @@ pub struct Called {
 /// How a call ended for its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// An answer call.
+    /// An answer came.
     Answer(Code, String),
     /// The caller cancelled it at its deadline.
     Cancelled,

@@ -132,7 +132,7 @@ impl TestDriver {
         self.core.script.release();
     }
 
-    /// All calls in the order in which they call.
+    /// All calls in the order in which they came.
     pub fn calls(&self) -> Vec<Received> {
         self.core.log.all()
     }

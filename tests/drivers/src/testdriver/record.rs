@@ -81,7 +81,7 @@ impl Entry {
     }
 }
 
-/// All calls in the order in which they call.
+/// All calls in the order in which they came.
 pub(super) struct Log {
     entries: Mutex<Vec<Arc<Entry>>>,
     /// Goes up whenever a call comes or ends.
