@@ -152,9 +152,7 @@ impl Chaos {
                 "driver flaps"
             }
             Event::Sidecar(which) => {
-                if let Some(sidecar) = self.sidecars.get(which) {
-                    sidecar.notify_one();
-                }
+                self.kill_sidecar(which);
                 "sidecar killed"
             }
             Event::Fault(node, number) => {
@@ -171,6 +169,12 @@ impl Chaos {
             }
         };
         *self.counted.entry(counted).or_default() += 1;
+    }
+
+    fn kill_sidecar(&self, which: usize) {
+        if let Some(sidecar) = self.sidecars.get(which) {
+            sidecar.notify_one();
+        }
     }
 
     fn later(&self, after: Duration, act: impl FnOnce() + Send + 'static) {

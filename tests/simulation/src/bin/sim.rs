@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use simulation;
 use simulation::Outcome;
 use simulation::keys::Keys;
 use simulation::trace::Trace;

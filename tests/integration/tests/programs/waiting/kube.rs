@@ -367,11 +367,8 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
         let driver = site.world.driver.beside(name);
         let socket = site.world.stand.at(&format!("{name}.sock"));
         let serving = driver.serve(Path::new(&socket))?;
-        others.push((
-            site.world.stand.edge(name, &url, &[(DRIVER, &socket)]).await?,
-            driver,
-            serving,
-        ));
+        let edge = site.world.stand.edge(name, &url, &[(DRIVER, &socket)]).await?;
+        others.push((edge, driver, serving));
     }
     site.published(NODE, true).await?;
     let csinode = site.plane.all::<CSINode>().get(NODE).await?;
@@ -394,10 +391,8 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
         "the kubelet's id is not ours"
     );
     let left = site.plane.all::<CSINode>().get(NODE).await?.spec.drivers;
-    assert_eq!(
-        left.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(),
-        ["vendor.example"]
-    );
+    let names: Vec<_> = left.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(names, ["vendor.example"]);
     site.say(&["node", "admit", NODE]).await?;
     site.published(NODE, true).await?;
     // The driver leaves the node: its csi-edge comes back with another one.
