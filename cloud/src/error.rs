@@ -157,6 +157,23 @@ pub enum Error {
         /// What was asked for and what there is.
         why: String,
     },
+    /// The source's node is not in the requested topology, and the operator does not want the
+    /// volume there.
+    #[error(
+        "driver {driver} can make a volume from {made_from} at node {node} only, which is not in \
+         the requested topology {topology}; it is not made there, because the driver's section \
+         has beside_source = false"
+    )]
+    NotBesideSource {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The source's node.
+        node: NodeName,
+        /// The kind and id of the source.
+        made_from: String,
+        /// The requested topology.
+        topology: String,
+    },
     /// All nodes were asked, and none has it.
     #[error("no node with driver {driver} has {id:?}; all were asked")]
     NoSuchThing {
@@ -267,6 +284,8 @@ proto::codes! { Error:
     Removed { .. } => Unavailable,
     // CSI: "Unable to provision in accessible_topology"; it was never sent anywhere.
     Nowhere { .. } => ResourceExhausted,
+    // The same, by the operator's setting.
+    NotBesideSource { .. } => ResourceExhausted,
     NoSuchThing { .. } => NotFound,
     NotAsked { .. } => Unavailable,
     BadAnswer { .. } => Unavailable,

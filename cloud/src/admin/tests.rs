@@ -223,7 +223,8 @@ async fn a_create_that_is_in_flight_is_not_resolved() {
     let tasks = Tasks::default();
     let admin = filled(&tasks, 1).await;
     let ongoing = admin.calls.clone().begin("CreateVolume", &driver());
-    let key = Key::Create { name: "open".into(), source: None, topology: Vec::new() };
+    let key =
+        Key::Create { name: "open".into(), source: None, topology: Vec::new(), required: false };
     ongoing.running().is_about(&key);
     assert_eq!(admin.resolve_intent(resolve("open", None)).await.unwrap_err().status, 409);
     drop(ongoing);

@@ -149,12 +149,13 @@ fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
 fn a_driver_may_have_a_policy_of_its_own() {
     let file = with(
         "[driver.\"b.example\"]\nscope = \"node\"\nplacement = \"pinned\"\nnode = \"n2\"\n\
-         reschedule = true\n\
+         reschedule = true\nbeside_source = false\n\
          failover_s = 60\n[driver.\"a.example\"]\nplacement = \"spread\"\n",
     );
     let b = policy(&file, "b.example");
     assert_eq!((b.scope, b.placement, b.reschedule), (Some(Scope::Node), pinned("n2"), true));
-    assert_eq!(b.grace, Duration::from_secs(60));
+    assert_eq!((b.grace, b.beside_source), (Duration::from_secs(60), false));
+    assert!(policy(&file, "a.example").beside_source);
     assert_eq!(policy(&file, "a.example").placement, Placement::Spread);
     // A node alone pins; "pinned" alone pins to the default node.
     assert_eq!(
@@ -168,7 +169,7 @@ fn a_driver_may_have_a_policy_of_its_own() {
 #[test]
 fn contradictions_are_named_at_once() {
     let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\n\
-        node = \"n1\"\n\
+        node = \"n1\"\nbeside_source = false\n\
         reschedule = true\n[driver.\"b.example\"]\nplacement = \"pinned\"\n\
         [driver.\"c.example\"]\nscope = \"both\"\nplacement = 1\nfailover_s = 0\nnodes = 1\n";
     let file = with(sections).replace("default_node = \"n1\"\n", "");
@@ -176,6 +177,7 @@ fn contradictions_are_named_at_once() {
     for expected in [
         "[driver.\"a.example\"] placement and node are for scope \"node\"",
         "[driver.\"a.example\"] reschedule is for scope \"node\"",
+        "[driver.\"a.example\"] beside_source is for scope \"node\"",
         "[driver.\"a.example\"] placement \"spread\" goes to no single node",
         "[driver.\"b.example\"] placement \"pinned\" needs a node",
         "[driver.\"c.example\"] is not among the drivers",

@@ -3,20 +3,23 @@
 
 use http::Response;
 use proto::csi::frame;
-use proto::csi::{Id, Learn};
+use proto::csi::{Id, Key, Learn};
 use proto::http2::forward::Body;
 use proto::names::NodeName;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::request::IncomingCall;
+use super::route::{source_text, topology_text};
 use super::volume_call::{Sender, message_of};
 use crate::error::Error;
 use crate::nodes::node_call::HOLD;
 use crate::rewrite::{created, message};
 use crate::state::clock;
+use crate::state::colocated::Colocated;
 use crate::state::create_journal::{CreateFacts, CreateJournal};
 use crate::state::policy::Scope;
+use crate::state::record::NodeDriver;
 
 /// To which node a create goes.
 pub(crate) enum Target {
@@ -72,7 +75,11 @@ pub(crate) async fn create(
     }
     warn_of_other_size(sender, &node, call, &message);
     // 4. Record: the home is durable before the caller is answered.
+    let colocated = at.as_ref().and_then(|at| colocated(sender, name, &node, at, call));
     create.made(&node, made, facts, is_shared).await?;
+    if let Some(colocated) = colocated {
+        sender.store.colocated().push(colocated);
+    }
     // 5. Show it, with what is ours.
     let shown = message::into_answer(rewrite, &message, &node, at.as_ref());
     let mut shown = shown.map_err(|_| bad("with what cannot be read"))?;
@@ -92,6 +99,37 @@ fn facts(call: &IncomingCall) -> CreateFacts {
         claim: call.extracted.claim.clone(),
         parameters: (!parameters.is_empty()).then(|| Box::new(parameters.clone())),
     }
+}
+
+/// The volume, if it is new and its source's node is not in the requested topology.
+fn colocated(
+    sender: &Sender<'_>,
+    name: &Id,
+    node: &NodeName,
+    at: &NodeDriver,
+    call: &IncomingCall,
+) -> Option<Colocated> {
+    let Key::Create { source: Some(source), topology, required, .. } = &call.key else {
+        return None;
+    };
+    if at.is_requested(topology, *required) {
+        return None;
+    }
+    let is_new = sender.store.read(|state| {
+        let intent = state.driver(sender.driver).and_then(|driver| driver.intent(name));
+        intent.is_none_or(|intent| intent.made.is_none())
+    });
+    if !is_new {
+        return None;
+    }
+    let driver = sender.driver;
+    let made_from = source_text(source);
+    let requested = topology_text(topology);
+    let claim = call.extracted.claim.clone();
+    let claimed = claim.as_deref().map(|claim| format!("{}/{}", claim.namespace, claim.name));
+    let name = name.text();
+    info!(%driver, %node, name, claim = claimed, made_from, requested, "made beside its source");
+    Some(Colocated { name: name.into(), claim: claim?, node: node.clone(), made_from, requested })
 }
 
 fn warn_of_other_size(

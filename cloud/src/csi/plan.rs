@@ -72,6 +72,9 @@ impl Planner {
         match unclear {
             Unclear::Yet(why) => Error::NoRoute { driver, why },
             Unclear::Nowhere(why) => Error::Nowhere { driver, why },
+            Unclear::NotBesideSource { node, made_from, topology } => {
+                Error::NotBesideSource { driver, node, made_from, topology }
+            }
             Unclear::Removed(node) => Error::Removed { node },
             Unclear::Away(node)
                 if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>

@@ -4,6 +4,8 @@
 //! call is about the reason is answered UNAVAILABLE, because a code that is final would make the sidecars
 //! forget a volume that may exist.
 
+use std::collections::BTreeSet;
+
 use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
@@ -52,6 +54,16 @@ pub enum Unclear {
     Away(NodeName),
     /// No node is where the volume shall be. CSI: "Unable to provision in accessible_topology".
     Nowhere(String),
+    /// The source lives at this node, the requested topology excludes it, and the operator refuses
+    /// that.
+    NotBesideSource {
+        /// The source's node.
+        node: NodeName,
+        /// The kind and id of the source.
+        made_from: String,
+        /// The requested topology.
+        topology: String,
+    },
     /// An operator removed the node.
     Removed(NodeName),
     /// It never will be: these ids live on several nodes.
@@ -102,9 +114,14 @@ fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear>
         }
         // Without a name it is the driver's to refuse.
         (_, Scope::Shared) => facts.elected().map(Plan::Node),
-        (Key::Create { name, source, topology }, Scope::Node) => {
+        (Key::Create { name, source: Some(source), topology, required }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
-            facts.sent(&name).unwrap_or_else(|| facts.place(name, source.as_ref(), topology))
+            let requested = Requested { topology, required: *required };
+            facts.sent(&name).unwrap_or_else(|| facts.beside_source(name, source, &requested))
+        }
+        (Key::Create { name, source: None, topology, .. }, Scope::Node) => {
+            let name = Id::Name(method, name.clone());
+            facts.sent(&name).unwrap_or_else(|| facts.place(name, topology))
         }
         (Key::Snapshot { name, volumes }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
@@ -125,11 +142,23 @@ fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear>
     }
 }
 
+/// Where a caller wants a new volume.
+struct Requested<'a> {
+    topology: &'a [Segments],
+    required: bool,
+}
+
 impl Facts<'_> {
     /// On a node's own front: there, unless it is known to be elsewhere.
     fn at_front(&self, method: Method, key: &Key, node: &NodeName) -> Result<Plan, Unclear> {
         match key {
             // Without a name nothing can be written down, and the driver refuses it itself.
+            Key::Create { name, source: Some(source), topology, required } if !name.is_empty() => {
+                let name = Id::Name(method, name.clone());
+                let requested = Requested { topology, required: *required };
+                self.sent(&name)
+                    .unwrap_or_else(|| self.create_beside(name, node.clone(), source, &requested))
+            }
             Key::Create { name, .. } | Key::Snapshot { name, .. } if !name.is_empty() => {
                 let name = Id::Name(method, name.clone());
                 self.sent(&name).unwrap_or_else(|| self.create_at(name, node.clone()))
@@ -162,17 +191,42 @@ impl Facts<'_> {
         if (self.removed)(node) { Err(Unclear::Removed(node.clone())) } else { Ok(node.clone()) }
     }
 
-    /// A new volume: at its source's home, else where the topology says, else where the operator does.
-    fn place(&self, name: Id, source: Option<&Id>, topology: &[Segments]) -> Result<Plan, Unclear> {
-        if let Some(source) = source {
-            return match self.driver.and_then(|driver| driver.home(source)) {
-                Some(home) => self.create_at(name, home.node.clone()),
-                None => match self.only_node() {
-                    Some(node) => self.create_at(name, node),
-                    None => Ok(Plan::Discover(vec![source.clone()])),
-                },
-            };
+    /// A new volume with a source: at its source's home.
+    fn beside_source(
+        &self,
+        name: Id,
+        source: &Id,
+        requested: &Requested<'_>,
+    ) -> Result<Plan, Unclear> {
+        let home = self.driver.and_then(|driver| driver.home(source));
+        match home.map(|home| home.node.clone()).or_else(|| self.only_node()) {
+            Some(node) => self.create_beside(name, node, source, requested),
+            None => Ok(Plan::Discover(vec![source.clone()])),
         }
+    }
+
+    /// A new volume at its source's node, unless the operator refuses it there.
+    fn create_beside(
+        &self,
+        name: Id,
+        node: NodeName,
+        source: &Id,
+        requested: &Requested<'_>,
+    ) -> Result<Plan, Unclear> {
+        let is_refusing = !self.policy.beside_source && self.scope == Scope::Node;
+        let at = self.driver.and_then(|driver| driver.at(&node)).filter(|_| is_refusing);
+        if at.is_some_and(|at| !at.is_requested(requested.topology, requested.required)) {
+            return Err(Unclear::NotBesideSource {
+                node: self.admitted(&node)?,
+                made_from: source_text(source),
+                topology: topology_text(requested.topology),
+            });
+        }
+        self.create_at(name, node)
+    }
+
+    /// A new volume without a source: where the topology says, else where the operator does.
+    fn place(&self, name: Id, topology: &[Segments]) -> Result<Plan, Unclear> {
         let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
         if asked.peek().is_none() {
             return self.placed(name);
@@ -300,6 +354,20 @@ impl Facts<'_> {
         }));
         format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
     }
+}
+
+/// The kind and id of a volume's source.
+pub(super) fn source_text(source: &Id) -> String {
+    match source {
+        Id::Snapshot(id) => format!("snapshot {id}"),
+        Id::Volume(id) | Id::Group(id) | Id::Name(_, id) => format!("volume {id}"),
+    }
+}
+
+/// A requested topology: the first few of its alternatives.
+pub(super) fn topology_text(requested: &[Segments]) -> String {
+    let different: BTreeSet<_> = requested.iter().collect();
+    first_few(different.into_iter().map(|segments| written(segments.iter())))
 }
 
 fn never() -> Unclear {

@@ -1,4 +1,5 @@
-//! Events of trouble: waiting claims, volumes that are lost or claimed twice, label collisions.
+//! Events: claims that wait for a node, volumes that are lost or claimed twice, label collisions,
+//! and volumes that were created beside their source.
 //!
 //! Pure. The same trouble is told once an hour while it lasts.
 
@@ -7,12 +8,14 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::EventType;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
 use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
+use crate::state::colocated::Colocated;
 use crate::state::known::State;
 use crate::state::record::Home;
 
@@ -31,6 +34,8 @@ const NOTE: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) about: About,
+    /// Whether it is trouble.
+    pub(super) type_: EventType,
     /// A word for programs, and for `kubectl get events`.
     pub(super) reason: &'static str,
     pub(super) note: String,
@@ -95,7 +100,22 @@ pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
             ),
         ),
     };
-    Notice { about, reason, note }
+    Notice { about, type_: EventType::Warning, reason, note }
+}
+
+/// A volume was created beside its source, outside the requested topology.
+pub(super) fn colocated(colocated: &Colocated) -> Notice {
+    let Colocated { name, claim, node, made_from, requested } = colocated;
+    let about = About::Claim {
+        namespace: claim.namespace.to_string(),
+        name: claim.name.to_string(),
+        uid: name.strip_prefix("pvc-").map(str::to_owned),
+    };
+    let note = format!(
+        "the volume was made from {made_from}, so it is at node {node}; asked for was {requested}. \
+         Pods that use the claim run at its node"
+    );
+    Notice { about, type_: EventType::Normal, reason: "PlacedAtSource", note }
 }
 
 fn minutes(time: Duration) -> String {
@@ -111,7 +131,7 @@ pub(super) fn collision(node: &NodeName, uid: &str, collision: &Collision) -> No
     let about = About::Node { name: node.to_string(), uid: uid.into() };
     let note =
         format!("driver {driver} is not published at this node: it says {key}={value}, but {why}");
-    Notice { about, reason: "LabelCollision", note }
+    Notice { about, type_: EventType::Warning, reason: "LabelCollision", note }
 }
 
 /// Trouble of one slice of a driver's volumes, after this id; and where the next slice begins.
@@ -133,7 +153,8 @@ pub(super) fn trouble(
         last = Some(id);
         let Some((reason, note)) = trouble_of(state, id, home) else { continue };
         for about in claimants(home) {
-            notices.push(Notice { about, reason, note: note.clone() });
+            let note = note.clone();
+            notices.push(Notice { about, type_: EventType::Warning, reason, note });
         }
     }
     (notices, last.filter(|_| seen == SLICE).cloned())
@@ -284,6 +305,28 @@ mod tests {
                 ("VolumeClaimedTwice", About::Volume("pvc-u2".into())),
             ]
         );
+    }
+
+    #[test]
+    fn a_claim_is_told_that_its_volume_is_beside_its_source() {
+        let claim = Claim { namespace: "shop".into(), name: "data".into(), volume: "pv-7".into() };
+        let placed = Colocated {
+            name: "pvc-u1".into(),
+            claim: claim.into(),
+            node: node("n1"),
+            made_from: "snapshot s1".into(),
+            requested: "{node=n2}".into(),
+        };
+        let notice = colocated(&placed);
+        let uid = Some("u1".to_owned());
+        let about = About::Claim { namespace: "shop".into(), name: "data".into(), uid };
+        assert_eq!(
+            (notice.about, notice.type_, notice.reason),
+            (about, EventType::Normal, "PlacedAtSource")
+        );
+        for word in ["node n1", "snapshot s1", "{node=n2}"] {
+            assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Publishes Events of trouble: of claims that wait, and of volumes that are lost or claimed twice.
+//! Publishes Events: of claims that wait, of volumes that are lost or claimed twice, and of volumes
+//! that were created beside their source.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::runtime::events::{Event, EventType};
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::kubernetes::api::ApiError;
 use crate::kubernetes::claims;
@@ -36,6 +37,10 @@ impl Keeper {
             let now = Instant::now();
             let news = found.into_iter().filter(|notice| self.told.is_news(notice, now));
             self.left = news.take(events::MEMORY).collect();
+        }
+        if self.left.len() < events::MEMORY {
+            let colocated = self.facts.store.colocated().take();
+            self.left.extend(colocated.iter().map(events::colocated));
         }
         while self.may_publish()
             && let Some(notice) = self.left.front().cloned()
@@ -118,8 +123,15 @@ impl Keeper {
             }
             answered => {
                 let told = self.settled(EVENTS, answered)?.is_some();
-                if told {
-                    warn!(?about, reason, note = notice.note, "told in Kubernetes");
+                let note = &notice.note;
+                match notice.type_ {
+                    EventType::Warning if told => {
+                        warn!(?about, reason, note, "told in Kubernetes");
+                    }
+                    EventType::Normal if told => {
+                        info!(?about, reason, note, "told in Kubernetes");
+                    }
+                    EventType::Warning | EventType::Normal => {}
                 }
                 // A refused Event does not delay the others.
                 let again = if told { events::AGAIN } else { REFUSED };
@@ -132,7 +144,7 @@ impl Keeper {
     async fn create_event(&self, notice: &Notice) -> Result<(), ApiError> {
         let reference = notice.about.reference(Some(self.uid(&notice.about).await?));
         let event = Event {
-            type_: EventType::Warning,
+            type_: notice.type_,
             reason: notice.reason.into(),
             note: Some(events::cut(notice.note.clone())),
             action: "Watching".into(),

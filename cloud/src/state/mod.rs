@@ -6,6 +6,7 @@
 pub mod capabilities;
 pub mod check;
 pub mod clock;
+pub mod colocated;
 pub mod create_journal;
 pub mod driver_info;
 pub mod election;

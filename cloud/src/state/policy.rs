@@ -31,6 +31,9 @@ pub struct Policy {
     /// If the chosen node is away and the create was certainly not dispatched, the answer is
     /// RESOURCE_EXHAUSTED. The scheduler then chooses another node.
     pub reschedule: bool,
+    /// A volume with a source is created beside it, whatever topology is requested. If false, a
+    /// create is refused whose requested topology excludes the source's node.
+    pub beside_source: bool,
     /// How long a node may be away before another is elected (scope `shared`), and before its
     /// capacity counts as 0. One second to one hour.
     pub grace: Duration,
@@ -40,7 +43,13 @@ impl Policy {
     /// The policy of a driver without a section.
     pub fn new(default_node: Option<&NodeName>) -> Self {
         let placement = default_node.cloned().map_or(Placement::Spread, Placement::Pinned);
-        Self { scope: None, placement, reschedule: false, grace: Duration::from_secs(GRACE.into()) }
+        Self {
+            scope: None,
+            placement,
+            reschedule: false,
+            beside_source: true,
+            grace: Duration::from_secs(GRACE.into()),
+        }
     }
 
     /// Reads a driver's section. Contradictions are reported as problems of the section.
@@ -54,6 +63,7 @@ impl Policy {
         let pinned = section.parsed("placement", pinned);
         let node = section.parsed("node", str::parse::<NodeName>);
         let reschedule = section.yes_no("reschedule");
+        let beside_source = section.yes_no("beside_source");
         let grace = section.number("failover_s", HOUR);
         let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
         if scope == Some(Scope::Shared) {
@@ -65,6 +75,11 @@ impl Policy {
             if reschedule == Some(true) {
                 contradiction(
                     "reschedule is for scope \"node\"; a shared driver fails over by itself",
+                );
+            }
+            if beside_source == Some(false) {
+                contradiction(
+                    "beside_source is for scope \"node\"; any node has a shared driver's sources",
                 );
             }
         }
@@ -85,7 +100,8 @@ impl Policy {
         };
         let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
         let reschedule = reschedule.unwrap_or(default.reschedule);
-        Self { scope, placement, reschedule, grace }
+        let beside_source = beside_source.unwrap_or(default.beside_source);
+        Self { scope, placement, reschedule, beside_source, grace }
     }
 }
 

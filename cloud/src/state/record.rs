@@ -227,6 +227,12 @@ impl NodeDriver {
         topology::has_own(answer(plugin), answer(Local::NodeInfo))
     }
 
+    /// True if a volume of this requested topology may be at it.
+    pub fn is_requested(&self, topology: &[Segments], required: bool) -> bool {
+        // CSI: without requisite topologies the plugin may choose any.
+        !required || topology.iter().any(|segments| self.is_at(segments))
+    }
+
     /// True if its segments include all of these.
     pub fn is_at(&self, wanted: &Segments) -> bool {
         let is_at = |key, value| {

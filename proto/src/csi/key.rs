@@ -72,6 +72,8 @@ pub enum Key {
         source: Option<Id>,
         /// Segments in the caller's order of preference: `preferred`, then `requisite`.
         topology: Vec<Segments>,
+        /// Whether it must be at one of them. CSI: only `requisite` ones bind.
+        required: bool,
     },
     /// A call on something that exists.
     Home(Id),
@@ -184,8 +186,10 @@ fn create(request: types::CreateVolumeRequest) -> Key {
     let source = request.volume_content_source.and_then(content_of);
     // CSI: preferred is a list in the caller's order; the volume MUST be accessible from requisite.
     let requirement = request.accessibility_requirements.unwrap_or_default();
+    let required = !requirement.requisite.is_empty();
     let topologies = requirement.preferred.into_iter().chain(requirement.requisite);
-    Key::Create { name: request.name, source, topology: topologies.map(segments).collect() }
+    let topology = topologies.map(segments).collect();
+    Key::Create { name: request.name, source, topology, required }
 }
 
 /// The snapshot or volume whose content a volume takes.

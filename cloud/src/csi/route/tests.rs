@@ -49,6 +49,7 @@ struct World {
     linked: Vec<&'static str>,
     scope: Scope,
     placement: Placement,
+    beside_source: bool,
     only: Option<NodeName>,
     now: u64,
 }
@@ -69,6 +70,7 @@ impl Default for World {
             linked,
             scope: Scope::Node,
             placement: Placement::Spread,
+            beside_source: true,
             only: None,
             now: 1_000,
         }
@@ -88,6 +90,7 @@ impl World {
             scope: None,
             placement: self.placement.clone(),
             reschedule: false,
+            beside_source: self.beside_source,
             grace: Duration::from_secs(10),
         };
         let facts = Facts {
@@ -103,7 +106,9 @@ impl World {
     }
 
     fn place(&self, source: Option<Id>, topology: Vec<Segments>) -> Result<Plan, Unclear> {
-        self.route(Method::CreateVolume, &Key::Create { name: "pvc-1".into(), source, topology })
+        let required = !topology.is_empty();
+        let name = "pvc-1".into();
+        self.route(Method::CreateVolume, &Key::Create { name, source, topology, required })
     }
 }
 
@@ -176,6 +181,49 @@ fn a_volume_goes_to_its_source_whatever_the_topology() {
     assert_eq!(world.place(Some(volume("v3")), vec![topology(&[("node", "n1")])]), make(["n3"]));
     assert_eq!(world.place(Some(volume("vo")), vec![]), Err(Unclear::Removed(node("out"))));
     assert_eq!(world.place(Some(volume("?")), vec![]), Ok(Plan::Discover(vec![volume("?")])));
+}
+
+#[test]
+fn a_volume_is_refused_beside_its_source_if_the_operator_says_so() {
+    let mut world = World::with([intent(Method::CreateVolume, "sent", "n3", 0, None)]);
+    world.beside_source = false;
+    let elsewhere = vec![topology(&[("node", "n1")]), topology(&[("zone", "a")])];
+    let refused = Err(Unclear::NotBesideSource {
+        node: node("n3"),
+        made_from: "volume v3".into(),
+        topology: "{node=n1}, {zone=a}".into(),
+    });
+    assert_eq!(world.place(Some(volume("v3")), elsewhere.clone()), refused);
+    assert_eq!(world.place(None, vec![topology(&[("node", "n1")])]), make(["n1"]));
+    // What includes the node, or does not bind, is no reason to refuse.
+    for asked in [vec![], vec![topology(&[("node", "n1")]), topology(&[("zone", "b")])]] {
+        assert_eq!(world.place(Some(volume("v3")), asked), make(["n3"]));
+    }
+    let create = |name: &str, required| Key::Create {
+        name: name.into(),
+        source: Some(volume("v3")),
+        topology: elsewhere.clone(),
+        required,
+    };
+    assert_eq!(world.route(Method::CreateVolume, &create("pvc-1", false)), make(["n3"]));
+    // It may exist already.
+    let at_n3 = again(Method::CreateVolume, "sent", "n3");
+    assert_eq!(world.route(Method::CreateVolume, &create("sent", true)), at_n3);
+    // The text is about the topology, also while the node is away; one that was removed is another matter.
+    world.linked = vec!["n1"];
+    assert_eq!(world.place(Some(volume("v3")), elsewhere.clone()), refused);
+    let removed = Err(Unclear::Removed(node("out")));
+    assert_eq!(world.place(Some(volume("vo")), elsewhere.clone()), removed);
+    // A source that has no home is asked for first.
+    let asked_for = Ok(Plan::Discover(vec![volume("?")]));
+    assert_eq!(world.place(Some(volume("?")), elsewhere.clone()), asked_for);
+    // A node's own front is for that node.
+    world.linked = vec!["n3"];
+    world.only = Some(node("n3"));
+    assert_eq!(world.place(Some(volume("v3")), elsewhere.clone()), refused);
+    // Any node has a shared driver's sources.
+    world.scope = Scope::Shared;
+    assert_eq!(world.place(Some(volume("v3")), elsewhere), make(["n3"]));
 }
 
 #[test]
@@ -327,11 +375,17 @@ fn a_nodes_own_front_is_for_what_is_there() {
             to("n1"),
             "it lives there"
         );
-        let sent = Key::Create { name: "sent".into(), source: None, topology: vec![] };
+        let anywhere = |name: &str| Key::Create {
+            name: name.into(),
+            source: None,
+            topology: vec![],
+            required: false,
+        };
+        let sent = anywhere("sent");
         let at_n1 = again(Method::CreateVolume, "sent", "n1");
         assert_eq!(world.route(Method::CreateVolume, &sent), at_n1, "it was sent there");
         // Without a name nothing can be written down; the driver refuses it itself.
-        let nameless = Key::Create { name: String::new(), source: None, topology: vec![] };
+        let nameless = anywhere("");
         assert_eq!(world.route(Method::CreateVolume, &nameless), to("n2"));
         let nameless = Key::Snapshot { name: String::new(), volumes: vec![volume("v1")] };
         assert_eq!(world.route(Method::CreateSnapshot, &nameless), to("n2"));

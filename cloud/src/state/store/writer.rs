@@ -9,6 +9,7 @@ use proto::host::tasks::Tasks;
 use tokio::sync::{mpsc, oneshot};
 
 use super::backend::{Backend, StoreError};
+use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
 use crate::state::record::Change;
 use crate::state::txn::Txn;
@@ -26,6 +27,7 @@ type Job = Box<dyn FnOnce(&mut Txn<'_>) -> Settle + Send>;
 pub struct Store {
     state: Arc<RwLock<State>>,
     jobs: mpsc::Sender<Job>,
+    colocated: Arc<ColocatedQueue>,
 }
 
 impl Store {
@@ -40,7 +42,7 @@ impl Store {
         let state = Arc::new(RwLock::new(state));
         let (jobs, queue) = mpsc::channel(QUEUE);
         tasks.spawn("store", run(state.clone(), queue, backend, tasks.clone()));
-        Ok(Self { state, jobs })
+        Ok(Self { state, jobs, colocated: Arc::default() })
     }
 
     /// True while it accepts changes.
@@ -51,6 +53,11 @@ impl Store {
     /// The number of changes that wait.
     pub fn queued(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
+    /// The volumes that were created beside their source. They are not durable.
+    pub fn colocated(&self) -> &ColocatedQueue {
+        &self.colocated
     }
 
     /// Reads the state. `look` must be short, because changes wait for it.

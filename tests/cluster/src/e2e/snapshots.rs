@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, DynamicObject};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use super::faults::told_of;
 use super::look::SOON;
 use super::pods::{READ, STAY, WRITE};
 use super::scene::{Scene, claim, pod};
@@ -42,6 +43,7 @@ pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
             "the snapshot is at {home:?}, the pod of what was restored at {nodes:?}"
         );
     }
+    told_of(scene, "of-late", "PlacedAtSource").await?;
     // First the snapshot, then the source: what was made of them stays.
     forget(scene, SNAPSHOT, "VolumeSnapshot", "today").await?;
     scene.delete::<Pod>("writer").await?;

@@ -20,7 +20,7 @@ use tonic::Code;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// A cloud and three nodes, of which the last is on QUIC.
-struct Nodes {
+pub(super) struct Nodes {
     stand: Stand,
     cloud: Cloud,
     nodes: Vec<(TestDriver, Running, Process)>,
@@ -33,7 +33,7 @@ impl Nodes {
     }
 
     /// Nodes whose driver has this policy.
-    async fn with(policy: &str, more: &[&str]) -> anyhow::Result<Self> {
+    pub(super) async fn with(policy: &str, more: &[&str]) -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
         let config = stand.at("policy.toml");
         let text = format!("[driver.\"{DRIVER}\"]\n{policy}\n");
@@ -74,7 +74,11 @@ impl Nodes {
         Ok(nodes)
     }
 
-    async fn call(&self, method: &str, request: &impl Message) -> anyhow::Result<RawAnswer> {
+    pub(super) async fn call(
+        &self,
+        method: &str,
+        request: &impl Message,
+    ) -> anyhow::Result<RawAnswer> {
         self.front.call(&controller(method), &request.encode_to_vec()).await
     }
 
@@ -83,7 +87,7 @@ impl Nodes {
     }
 
     /// The nodes that got a call of this method since the last time this was asked.
-    fn who_got(&self, method: &str) -> Vec<&'static str> {
+    pub(super) fn who_got(&self, method: &str) -> Vec<&'static str> {
         let got = NODES
             .iter()
             .zip(&self.nodes)
@@ -114,7 +118,12 @@ impl Nodes {
         Ok(back)
     }
 
-    async fn stop(self) -> anyhow::Result<()> {
+    /// What csi-cloud has logged.
+    pub(super) fn log(&self) -> String {
+        String::from_utf8_lossy(&self.cloud.process.log()).into_owned()
+    }
+
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
         for (_, serving, edge) in self.nodes {
             edge.stop(START).await?;
             serving.stop().await;
@@ -123,11 +132,11 @@ impl Nodes {
     }
 }
 
-fn topology(node: &str) -> csi::Topology {
+pub(super) fn topology(node: &str) -> csi::Topology {
     csi::Topology { segments: HashMap::from([(TOPOLOGY_KEY.to_owned(), node.to_owned())]) }
 }
 
-fn create_at(name: &str, nodes: &[&str]) -> anyhow::Result<csi::CreateVolumeRequest> {
+pub(super) fn create_at(name: &str, nodes: &[&str]) -> anyhow::Result<csi::CreateVolumeRequest> {
     let mut request = csi::CreateVolumeRequest::decode(create(name).as_slice())?;
     let preferred: Vec<_> = nodes.iter().map(|node| topology(node)).collect();
     request.accessibility_requirements = Some(csi::TopologyRequirement {
