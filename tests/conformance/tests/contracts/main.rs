@@ -1,5 +1,6 @@
-//! What other files promise: the official csi.proto, and the manifests, rules and dashboards in
-//! `deploy/`.
+//! What other files promise: the official csi.proto, the manifests, rules and dashboards in
+//! `deploy/`, and the page of errors.
 
 mod deploy;
 mod descriptor;
+mod errors;
