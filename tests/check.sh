@@ -27,9 +27,24 @@ step 'sizes of files'
 long=$(git ls-files '*.rs' '*.go' ':!proto/src/csi/gen' | xargs wc -l | awk '$2 != "total" && $1 > 500')
 [ -z "$long" ] || { echo "check: longer than 500 lines:" >&2; echo "$long" >&2; exit 1; }
 
+step 'columns of lines'
+# Bytes that continue a character of UTF-8 take no column.
+wide=$(git ls-files '*.rs' ':!proto/src/csi/gen' | LC_ALL=C xargs awk '
+    { gsub(/[\200-\277]/, "") }
+    length > 100 { print FILENAME ":" FNR }')
+[ -z "$wide" ] || { echo "check: lines of more than 100 columns:" >&2; echo "$wide" >&2; exit 1; }
+
+step rooms
+cargo run --quiet --locked -p rooms -- check
+cargo run --quiet --locked -p rooms -- methods
+
+step commits
+sh tests/rooms/commits.sh
+
 step 'order of what is ready at the same moment'
 # Without `biased` it is drawn, and a seed of the simulation would not do the same again.
-drawn=$(git grep -A1 'select! {' -- 'proto/src' 'cloud/src' 'edge/src' 'tests/simulation/src' |
+drawn=$(git grep -A1 'select! {' -- proto/src cloud/src edge/src edge/calls/src edge/direct/src \
+    tests/simulation/src |
     awk '/select! \{/ { at = $0; getline; if ($0 !~ /biased;$/) print at }')
 [ -z "$drawn" ] || { echo "check: begin with \`biased;\`, and order the branches:" >&2; echo "$drawn" >&2; exit 1; }
 
