@@ -1,5 +1,7 @@
 //! Restores older copies of the store at any moment, with nodes that follow the edge's rules and
-//! links that lose messages. `tests/src/direct/test_own.rs` uses the edge's lease rules.
+//! links that lose messages.
+//!
+//! `tests/integration/tests/direct/ownership.rs` uses the edge's own lease rules.
 
 use proptest::prelude::*;
 

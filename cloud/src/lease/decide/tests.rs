@@ -1,5 +1,7 @@
-//! Each step from each state that matters. `copies.rs` and `tests/src/direct/test_own.rs` have
-//! random steps, with the edge's reactions.
+//! Each step from each state that matters.
+//!
+//! `copies.rs` and `tests/integration/tests/direct/ownership.rs` have random steps, with the edge's
+//! reactions.
 
 use crate::lease::decide::*;
 

@@ -1,5 +1,6 @@
-//! The plugin against a runtime in memory that is newer, or broken. `tests/tests/nri.rs` has the
-//! test with NRI's own library.
+//! The plugin against a runtime in memory that is newer, or broken.
+//!
+//! `tests/integration/tests/direct/nri.rs` has the test with NRI's own library.
 
 use std::path::PathBuf;
 use std::sync::Arc;
