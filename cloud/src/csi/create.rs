@@ -1,9 +1,10 @@
-//! A create, in five steps: what may exist is durable before it is sent, and where it lives before it
-//! is answered.
+//! A create, in five steps. The intent is durable before the driver is called, and the home before
+//! the caller is answered.
 
+use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
-use proto::csi::{Id, Key, Learn};
+use proto::csi::{Id, Key, Learn, direct};
 use proto::http2::forward::Body;
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -21,18 +22,21 @@ use crate::state::create_journal::{CreateFacts, CreateJournal};
 use crate::state::policy::Scope;
 use crate::state::record::NodeDriver;
 
-/// To which node a create goes.
+const UNREADABLE: &str = "with what cannot be read";
+const NO_ID: &str = "without an id of what it made";
+
+/// The node of a create.
 pub(crate) enum Target {
     /// The one of these with the fewest volumes.
     OneOf(Vec<NodeName>),
-    /// This one, where it was sent before.
+    /// The node of an earlier attempt.
     SentTo(NodeName),
 }
 
-/// Carries out a create of this name.
+/// Carries out the create with this name.
 ///
 /// # Errors
-/// It was not sent, or its outcome is not known, or could not be made durable.
+/// It was not sent, its outcome is unknown, or its outcome is not durable.
 pub(crate) async fn create(
     sender: &Sender<'_>,
     journal: &CreateJournal,
@@ -48,7 +52,7 @@ pub(crate) async fn create(
         Target::OneOf(nodes) => create.intend(nodes, &facts, is_shared).await?,
         Target::SentTo(node) => node,
     };
-    // 2. Send. A shared driver's volumes are accessible as the driver says.
+    // 2. Send. A shared driver's topology is not rewritten.
     let at = sender.node_driver(&node).filter(|_| !is_shared);
     let rewrite = call.method.rewrite();
     let request = message::for_node(rewrite, &call.for_driver, at.as_ref());
@@ -58,10 +62,11 @@ pub(crate) async fn create(
         create.refused(status.code()).await;
         return Ok(answer.response());
     }
-    // 3. Read the answer: CSI says that it names what was made.
-    let bad = |why| sender.bad_answer(&node, call.method, why);
-    let message = message_of(&answer).ok_or_else(|| bad("with what cannot be read"))?;
-    let made = match call.method.learn() {
+    // 3. Read: an answer of OK names everything that was created.
+    let method = call.method;
+    let message =
+        message_of(&answer).ok_or_else(|| sender.bad_answer(&node, method, UNREADABLE))?;
+    let made = match method.learn() {
         Learn::Made(read) => read(&message).ok(),
         Learn::Nothing
         | Learn::Gone
@@ -69,9 +74,9 @@ pub(crate) async fn create(
         | Learn::Detached(_)
         | Learn::Resized(_) => None,
     };
-    let made = made.ok_or_else(|| bad("with what cannot be read"))?;
+    let made = made.ok_or_else(|| sender.bad_answer(&node, method, UNREADABLE))?;
     if made.first().is_none_or(|made| made.id.text().is_empty()) {
-        return Err(bad("without an id of what it made"));
+        return Err(sender.bad_answer(&node, method, NO_ID));
     }
     warn_of_other_size(sender, &node, call, &message);
     // 4. Record: the home is durable before the caller is answered.
@@ -80,17 +85,17 @@ pub(crate) async fn create(
     if let Some(colocated) = colocated {
         sender.store.colocated().push(colocated);
     }
-    // 5. Show it, with what is ours.
-    let shown = message::into_answer(rewrite, &message, &node, at.as_ref());
-    let mut shown = shown.map_err(|_| bad("with what cannot be read"))?;
-    let class = &call.extracted.parameters;
-    if class.contains_key(proto::csi::direct::KEY) {
-        shown = proto::csi::direct::into_created_volume(&shown, class).into();
+    // 5. Show: the answer gets our topology and the parameters of a direct volume.
+    let mut shown = message::into_answer(rewrite, &message, &node, at.as_ref())
+        .map_err(|_| sender.bad_answer(&node, method, UNREADABLE))?;
+    let parameters = &call.extracted.parameters;
+    if parameters.contains_key(direct::KEY) {
+        shown = direct::into_created_volume(&shown, parameters).into();
     }
     Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
 }
 
-/// What is kept of a create's request.
+/// The parts of the request that the journal keeps.
 fn facts(call: &IncomingCall) -> CreateFacts {
     let left = call.deadline.map_or(HOLD, |end| end.saturating_duration_since(Instant::now()));
     let parameters = &call.extracted.parameters;
@@ -101,7 +106,7 @@ fn facts(call: &IncomingCall) -> CreateFacts {
     }
 }
 
-/// The volume, if it is new and its source's node is not in the requested topology.
+/// The colocation of a new volume whose source is outside the requested topology.
 fn colocated(
     sender: &Sender<'_>,
     name: &Id,
@@ -132,15 +137,14 @@ fn colocated(
     Some(Colocated { name: name.into(), claim: claim?, node: node.clone(), made_from, requested })
 }
 
-fn warn_of_other_size(
-    sender: &Sender<'_>,
-    node: &NodeName,
-    call: &IncomingCall,
-    answer: &bytes::Bytes,
-) {
+fn warn_of_other_size(sender: &Sender<'_>, node: &NodeName, call: &IncomingCall, answer: &Bytes) {
     let Some(range) = call.range else { return };
     let Some(size) = created::other_size(range, answer) else { return };
-    let driver = sender.driver;
-    let asked_for = format!("{}..{}", range.required, range.limit);
-    warn!(%driver, %node, size, asked_for, "the driver made a volume of another size than was asked for");
+    warn!(
+        driver = %sender.driver,
+        %node,
+        size,
+        asked_for = format!("{}..{}", range.required, range.limit),
+        "the driver made a volume of another size than was asked for"
+    );
 }

@@ -1,4 +1,4 @@
-//! The CSI socket of one driver in the cloud: every call of its sidecars comes in here.
+//! The front of one driver in the cloud: the CSI socket that its sidecars call.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use super::capacity::Capacities;
 use super::dispatch::{Dispatcher, MAX_CALLS};
 use super::lists::merged::Lists;
 use super::plan::Planner;
-use super::request::{Arrived, IncomingCall, bad, prepare};
+use super::request::{IncomingCall, RawRequest, bad_request, prepare};
 use crate::error::Error;
 use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::links::Links;
@@ -33,11 +33,11 @@ use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{self, Calls, Running, UNKNOWN};
 
-/// How long after its start csi-cloud has relayed calls wait for edges: those of a large fleet come
-/// back within 16 s.
-const EDGES: Duration = Duration::from_secs(30);
-/// Edges come in swarms; a call is looked at again so often at most.
-const AGAIN: Duration = Duration::from_millis(20);
+/// How long after the start of csi-cloud relayed calls wait for edges. A large fleet reconnects
+/// within 16 s.
+const RECONNECT: Duration = Duration::from_secs(30);
+/// The shortest time between two attempts of a call, since many edges link at once.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// One driver's front.
 pub struct Front {
@@ -45,17 +45,17 @@ pub struct Front {
     calls: Arc<Calls>,
 }
 
-/// How a request came in.
+/// Where a request came from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
-    /// A socket of ours.
+enum Origin {
+    /// A sidecar, over a socket of csi-cloud.
     Socket,
-    /// A socket relay, which has given it its id.
+    /// A socket relay, which has set the call id.
     Relay,
 }
 
 impl Front {
-    /// The front of a driver, whose calls are seen among `calls`.
+    /// The front of a driver. Its calls in flight are registered in `calls`.
     pub fn new(
         driver: DriverName,
         policy: Policy,
@@ -64,88 +64,94 @@ impl Front {
         calls: Arc<Calls>,
     ) -> Self {
         let tasks = links.tasks().child();
-        let asker = NodeQueries::new(driver.clone(), links);
+        let queries = NodeQueries::new(driver.clone(), links);
         let elected = store.read(|state| state.driver(&driver)?.elected().cloned());
         let dispatcher = Dispatcher {
             journal: Arc::new(CreateJournal::new(driver.clone(), store.clone())),
-            lists: Lists::new(asker.clone(), store.clone(), tasks.clone()),
-            capacities: Capacities::new(asker.clone(), store.clone(), policy.grace, tasks),
+            lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
+            capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
             in_doubt: InDoubt::after(elected),
-            room: Semaphore::new(MAX_CALLS),
+            permits: Semaphore::new(MAX_CALLS),
             planner: Planner { driver, only: None, policy },
             store,
-            asker,
+            queries,
         };
         Self { dispatcher, calls }
     }
 
-    /// The front of one node: what names no other node is for it.
+    /// The front of one node, which gets every call without another home.
     pub(crate) fn of_node(&self, node: NodeName) -> Self {
-        let Dispatcher { planner, store, asker, journal, .. } = &self.dispatcher;
+        let Dispatcher { planner, store, queries, journal, .. } = &self.dispatcher;
         let driver = planner.driver.clone();
         let policy = planner.policy.clone();
         let mut front =
-            Self::new(driver, policy, store.clone(), asker.links().clone(), self.calls.clone());
+            Self::new(driver, policy, store.clone(), queries.links().clone(), self.calls.clone());
         front.dispatcher.planner.only = Some(node);
-        // A name is one create, whichever front it comes in by. Nothing goes to an elected node.
+        // Shared, since a name is one create on whichever front it arrives.
         front.dispatcher.journal = journal.clone();
+        // A node's own front uses no elected node, so no earlier call is in doubt.
         front.dispatcher.in_doubt = InDoubt::default();
         front
     }
 
     /// All links.
     pub(crate) fn links(&self) -> &Arc<Links> {
-        self.dispatcher.asker.links()
+        self.dispatcher.queries.links()
     }
 
-    /// The nodes that have the driver, without those that were removed.
+    /// The nodes with the driver, without removed ones.
     pub(crate) fn nodes(&self) -> Vec<NodeName> {
         self.dispatcher.lists.nodes()
     }
 
-    /// The lists of all its nodes together.
+    /// The merged lists of all nodes.
     pub fn lists(&self) -> &Lists {
         &self.dispatcher.lists
     }
 
-    /// Serves the socket, if it has one, until told to stop; calls in flight are answered first.
+    /// Serves the socket, if any, until stopped. Calls in flight are still answered.
     pub async fn serve(self: Arc<Self>, socket: Option<Socket>, tasks: Tasks) {
         let front = self.clone();
         tasks.spawn_until_stop("new nodes", async move {
-            front.lists().learn_new(|| front.scope() == Scope::Node).await;
+            front.lists().list_new_nodes(|| front.scope() == Scope::Node).await;
         });
         if let Some(socket) = socket {
-            self.answer_all(socket, tasks).await;
+            self.serve_socket(socket, tasks).await;
         }
     }
 
-    /// Answers what comes on a socket until told to stop.
-    pub(crate) async fn answer_all(self: Arc<Self>, socket: Socket, tasks: Tasks) {
+    /// Answers the requests on a socket until stopped.
+    pub(crate) async fn serve_socket(self: Arc<Self>, socket: Socket, tasks: Tasks) {
         serve::serve_socket(socket, move |request| self.clone().answer(request), tasks).await;
     }
 
-    /// Answers one request.
+    /// Answers one request of a sidecar.
     pub async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Infallible> {
-        let answered = self.answered(request, By::Socket).await;
-        Ok(answered.unwrap_or_else(|error| forward::failure(&error)))
+        let answer = self.handle(request, Origin::Socket).await;
+        Ok(answer.unwrap_or_else(|error| forward::failure(&error)))
     }
 
-    /// Answers one request that a socket relay brings. It may have been on its way through an earlier
-    /// csi-cloud, so it waits for edges if this one has just begun.
+    /// Answers one request of a socket relay. After a restart of csi-cloud it waits until edges had
+    /// time to reconnect, since an earlier csi-cloud may have received the same request.
     ///
     /// # Errors
-    /// It was not carried out, or its outcome is not known.
+    /// It was not carried out, or its outcome is unknown.
     pub(crate) async fn answer_relayed(
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Error> {
-        self.answered(request, By::Relay).await
+        self.handle(request, Origin::Relay).await
     }
 
-    async fn answered(&self, request: Request<Incoming>, by: By) -> Result<Response<Body>, Error> {
+    /// Carries out a request, counts it, and logs its outcome once.
+    async fn handle(
+        &self,
+        request: Request<Incoming>,
+        origin: Origin,
+    ) -> Result<Response<Body>, Error> {
         let begun = Instant::now();
         let driver = &self.dispatcher.planner.driver;
         let path = request.uri().path().to_owned();
@@ -153,7 +159,7 @@ impl Front {
         let name = method.as_ref().map_or(UNKNOWN, |method| method.name());
         let ongoing = self.calls.clone().begin(name, driver);
         let result = match method {
-            Ok(method) => self.call(method, request, ongoing.running(), by).await,
+            Ok(method) => self.call(method, request, ongoing.running(), origin).await,
             Err(error) => Err(error),
         };
         ongoing.ended(result.as_ref().map_or_else(Error::code, calls::code));
@@ -161,7 +167,8 @@ impl Front {
         match &result {
             Ok(_) => debug!(rpc = path, %driver, ms, "answered"),
             Err(error) => {
-                warn!(rpc = path, %driver, code = ?error.code(), ms, error = error.chain(), "not carried out");
+                let code = error.code();
+                warn!(rpc = path, %driver, ?code, ms, error = error.chain(), "not carried out");
             }
         }
         result
@@ -172,35 +179,37 @@ impl Front {
         method: Method,
         request: Request<Incoming>,
         running: Arc<Running>,
-        by: By,
+        origin: Origin,
     ) -> Result<Response<Body>, Error> {
         let (mut parts, body) = request.into_parts();
-        if by == By::Socket {
-            // A sidecar has no say in this.
+        if origin == Origin::Socket {
+            // Only a socket relay may set a call id.
             parts.headers.remove(CALL_ID);
         }
-        let deadline = forward::deadline(&parts.headers).map_err(|error| bad(method, error))?;
+        let deadline =
+            forward::deadline(&parts.headers).map_err(|error| bad_request(method, error))?;
         let answered = async {
-            let body = frame::collect(body).await.map_err(|error| bad(method, error.into()))?;
-            let arrived = Arrived { method, parts, body, deadline, running };
-            let mut call = prepare(arrived, |id| self.class(id))?;
-            // A shared driver is asked whatever it is, and says so itself.
+            let body = frame::collect(body).await;
+            let body = body.map_err(|error| bad_request(method, error.into()))?;
+            let raw = RawRequest { method, parts, body, deadline, running };
+            let mut call = prepare(raw, |id| self.parameters(id))?;
+            // A shared driver reports a missing field itself.
             if let Some(field) = call.key.missing().filter(|_| self.scope() == Scope::Node) {
                 return Err(Error::Missing(method.name(), field));
             }
-            match by {
-                By::Socket => self.dispatcher.dispatch(&mut call).await,
-                // Boxed: every other call would have room for it too.
-                By::Relay => Box::pin(self.awaited(&call)).await,
+            match origin {
+                Origin::Socket => self.dispatcher.dispatch(&mut call).await,
+                // Boxed to keep the future of other calls small.
+                Origin::Relay => Box::pin(self.dispatch_awaiting_links(&call)).await,
             }
         };
         forward::until(deadline, std::pin::pin!(answered)).await
     }
 
-    /// Carries a call out, and as long as csi-cloud has just begun, again when another edge has linked.
-    async fn awaited(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
+    /// Carries out a call. Until edges had time to reconnect, it is retried after each new link.
+    async fn dispatch_awaiting_links(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
         let mut linking = self.links().linking();
-        while let Some(left) = EDGES.checked_sub(self.links().age()) {
+        while let Some(left) = RECONNECT.checked_sub(self.links().age()) {
             linking.mark_unchanged();
             let error = match self.dispatcher.dispatch(&mut call.clone()).await {
                 Err(error) if error.awaits_link() => error,
@@ -209,20 +218,20 @@ impl Front {
             if tokio::time::timeout(left, linking.changed()).await.is_err() {
                 return Err(error);
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
         self.dispatcher.dispatch(&mut call.clone()).await
     }
 
-    /// How far the driver's volumes reach.
     fn scope(&self) -> Scope {
         self.dispatcher.planner.scope(&self.dispatcher.store)
     }
 
-    /// The parameters of ours that a volume was made with, if it was made here.
-    fn class(&self, id: &Id) -> BTreeMap<String, String> {
+    /// Our parameters of a volume. Empty if csi-cloud did not create it.
+    fn parameters(&self, id: &Id) -> BTreeMap<String, String> {
         let Dispatcher { planner, store, .. } = &self.dispatcher;
-        let class = store.read(|state| state.driver(&planner.driver)?.home(id)?.parameters.clone());
-        class.map(|class| *class).unwrap_or_default()
+        let parameters =
+            store.read(|state| state.driver(&planner.driver)?.home(id)?.parameters.clone());
+        parameters.map(|parameters| *parameters).unwrap_or_default()
     }
 }

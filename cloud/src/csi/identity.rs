@@ -1,7 +1,7 @@
-//! What the front answers by itself: who the driver is and what it can do, as last learned from edges.
+//! Answers of the front itself: the driver's identity and capabilities, as edges reported them.
 //!
-//! A sidecar exits when one of these fails, and keeps for ever what it is told. So they are answered at
-//! once whatever the edges do, and never with a guess.
+//! A sidecar exits if one of these calls fails, and never asks again after an answer. So they are
+//! answered at once, with or without links, and never by a guess.
 
 use bytes::Bytes;
 use http::Response;
@@ -21,7 +21,7 @@ use crate::state::known::DriverState;
 use crate::state::policy::{Placement, Scope};
 use crate::state::store::writer::Store;
 
-/// What one front says of itself.
+/// The identity and capabilities of one front.
 pub(crate) struct Identity<'a> {
     planner: &'a Planner,
     store: &'a Store,
@@ -33,32 +33,36 @@ impl<'a> Identity<'a> {
         Self { planner, store, scope: planner.scope(store) }
     }
 
-    /// Answers a call that is for the front itself.
+    /// Answers a call about the front itself.
     ///
     /// # Errors
-    /// [`Error::NotLearned`] before any edge told of the driver; [`Error::NotImplemented`] if the
+    /// [`Error::NotLearned`] before any edge reported the driver; [`Error::NotImplemented`] if the
     /// driver does not implement the method.
     pub(crate) fn answer(&self, method: Method) -> Result<Response<Body>, Error> {
         let driver = &self.planner.driver;
         let local = method.local().ok_or(Error::NodeOnly(method.name()))?;
-        let learned = self.store.read(|state| {
-            let known = state.driver(driver).ok_or(Unknown)?;
+        let reported = self.store.read(|state| {
+            let state = state.driver(driver).ok_or(Unknown)?;
             match local {
-                // It differs at each node, so none of them is the front's.
-                Local::NodeInfo => self.node_info(known),
+                Local::NodeInfo => self.node_info(state),
                 Local::Info | Local::Probe | Local::Capabilities(_) => {
-                    let info = known.info();
+                    let info = state.info();
                     for mismatch in info.unreported() {
-                        warn!(%driver, odd = %mismatch, "its nodes differ; the front says only what all can do");
+                        warn!(
+                            %driver,
+                            %mismatch,
+                            "its nodes differ; the front says only what all can do"
+                        );
                     }
-                    info.answer(local, self.scope == Scope::Node && known.has_our_topology())
+                    info.answer(local, self.scope == Scope::Node && state.has_our_topology())
                 }
             }
         });
-        answer(local, driver, learned).map(|message| Answer::of(frame::frame(&message)).response())
+        let message = answer(local, driver, reported)?;
+        Ok(Answer::of(frame::frame(&message)).response())
     }
 
-    /// What the node says to which calls go that name none: the pinned one, else the only one there is.
+    /// The NodeGetInfo answer of the front's own node, the pinned one, or the only one.
     fn node_info(&self, driver: &DriverState) -> Result<Option<Bytes>, Unknown> {
         let nodes = driver.nodes();
         let node = match (&self.planner.only, &self.planner.policy.placement) {
@@ -67,27 +71,27 @@ impl<'a> Identity<'a> {
             (None, Placement::Spread) => return Err(Unknown),
         };
         let at = nodes.get(node).filter(|at| at.has_spoken()).ok_or(Unknown)?;
-        let ours = Some(at).filter(|_| self.scope == Scope::Node);
         let Some(info) = at.answer(Local::NodeInfo) else { return Ok(None) };
-        // An answer that is no protobuf is shown as it is.
+        let ours = Some(at).filter(|_| self.scope == Scope::Node);
+        // An answer that cannot be parsed is passed on unchanged.
         let shown = message::into_answer(Rewrite::NodeInfo, info, node, ours);
         Ok(Some(shown.unwrap_or_else(|_| info.clone())))
     }
 }
 
-/// The (unframed) answer, out of what was learned.
+/// The unframed answer, from the last reports.
 fn answer(
     local: Local,
     driver: &DriverName,
-    learned: Result<Option<Bytes>, Unknown>,
+    reported: Result<Option<Bytes>, Unknown>,
 ) -> Result<Bytes, Error> {
-    match (local, learned) {
-        // Sidecars ask again until it is true; an error would end them.
-        (Local::Probe, learned) => {
-            Ok(csi::ProbeResponse { ready: Some(learned.is_ok()) }.encode_to_vec().into())
+    match (local, reported) {
+        // Sidecars probe until `ready` is true; an error would end them.
+        (Local::Probe, reported) => {
+            Ok(csi::ProbeResponse { ready: Some(reported.is_ok()) }.encode_to_vec().into())
         }
         (_, Ok(Some(message))) => Ok(message),
-        // Asked before Probe by some sidecars, with a second to answer. The name is ours to say.
+        // Some sidecars ask this before Probe and wait one second. The config has the name.
         (Local::Info, _) => {
             let name = driver.to_string();
             let vendor_version = "unknown".to_owned();
@@ -112,17 +116,19 @@ mod tests {
 
     use super::*;
 
-    fn ask(local: Local, learned: Result<Option<Bytes>, Unknown>) -> Result<Bytes, Error> {
-        answer(local, &"d.example".parse().unwrap(), learned)
+    fn ask(local: Local, reported: Result<Option<Bytes>, Unknown>) -> Result<Bytes, Error> {
+        answer(local, &"d.example".parse().unwrap(), reported)
+    }
+
+    fn is_ready(reported: Result<Option<Bytes>, Unknown>) -> Option<bool> {
+        let answer = ask(Local::Probe, reported).unwrap();
+        csi::ProbeResponse::decode(answer).unwrap().ready
     }
 
     #[test]
     fn probe_is_never_an_error() {
-        let ready = |learned| {
-            csi::ProbeResponse::decode(ask(Local::Probe, learned).unwrap()).unwrap().ready
-        };
-        assert_eq!(ready(Err(Unknown)), Some(false));
-        assert_eq!(ready(Ok(None)), Some(true));
+        assert_eq!(is_ready(Err(Unknown)), Some(false));
+        assert_eq!(is_ready(Ok(None)), Some(true));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The CSI sockets in the cloud: a call is read, routed, dispatched and answered here.
+//! The CSI sockets in the cloud: calls are read, routed, dispatched and answered here.
 //!
-//! A request is parsed once, at the door (`request`). A code is a promise to the sidecars
+//! `request` parses each request once. The codes of answers are promises to the sidecars
 //! (`docs/errors.md`). May use: error, telemetry, state, rewrite, nodes, lease.
 
 pub mod capacity;
@@ -11,7 +11,7 @@ pub mod identity;
 pub mod lists;
 pub mod node_fronts;
 pub mod plan;
-pub mod questions;
 pub mod request;
 pub mod route;
+pub mod single_flight;
 pub mod volume_call;

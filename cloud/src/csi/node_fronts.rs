@@ -1,5 +1,7 @@
-//! A front for each node as well, so that a sidecar can be run for one edge (external-provisioner's
-//! `--node-deployment`): `FRONTS/NODE/DRIVER.sock`. They come as nodes are learned and go when one is removed.
+//! A front for each node and driver: `FRONTS/NODE/DRIVER.sock`.
+//!
+//! A sidecar can serve one node through it (external-provisioner's `--node-deployment`). A front
+//! appears when its node is known, and goes when an operator removes the node.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,21 +13,21 @@ use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
-use crate::csi::front::Front;
+use super::front::Front;
 
-/// How often it is looked for nodes besides when one links: an operator may have removed one.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The interval between checks when no node links: an operator may have removed a node.
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The fronts of the nodes.
 pub(crate) struct NodeFronts {
     directory: PathBuf,
-    /// The fronts of all nodes, by driver.
+    /// The fronts for all nodes together.
     drivers: BTreeMap<DriverName, Arc<Front>>,
     serving: BTreeMap<(NodeName, DriverName), Tasks>,
 }
 
 impl NodeFronts {
-    /// Fronts beside these, below their directory.
+    /// The sockets are made below this directory.
     pub(crate) fn new(directory: &Path, drivers: BTreeMap<DriverName, Arc<Front>>) -> Self {
         Self { directory: directory.to_owned(), drivers, serving: BTreeMap::new() }
     }
@@ -38,23 +40,22 @@ impl NodeFronts {
         };
         loop {
             linked.mark_unchanged();
-            self.follow(&tasks);
+            self.update(&tasks);
             tokio::select! {
                 biased;
                 () = tasks.stopped() => return,
                 _ = linked.changed() => {}
-                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep(INTERVAL) => {}
             }
         }
     }
 
-    fn follow(&mut self, tasks: &Tasks) {
-        let fronts = self.drivers.iter();
-        let wanted: Vec<_> = fronts
-            .flat_map(|(driver, front)| {
-                front.nodes().into_iter().map(move |node| (node, driver.clone()))
-            })
-            .collect();
+    /// Serves the fronts of new nodes, and stops those of removed ones.
+    fn update(&mut self, tasks: &Tasks) {
+        let mut wanted = Vec::new();
+        for (driver, front) in &self.drivers {
+            wanted.extend(front.nodes().into_iter().map(|node| (node, driver.clone())));
+        }
         self.serving.retain(|at, serving| {
             let stays = wanted.contains(at);
             if !stays {
@@ -74,7 +75,7 @@ impl NodeFronts {
                     warn!(node = %at.0, driver = %at.1, error, "cannot serve the node's own front");
                 }
             }
-            // One that cannot be served is not tried again every few seconds.
+            // Kept after a failure too, so that it is not repeated every few seconds.
             self.serving.insert(at, group);
         }
     }
@@ -86,7 +87,7 @@ impl NodeFronts {
         let socket = Socket::bind(&directory.join(format!("{driver}.sock")))?;
         tasks.spawn(
             "node front",
-            Arc::new(front.of_node(node.clone())).answer_all(socket, tasks.clone()),
+            Arc::new(front.of_node(node.clone())).serve_socket(socket, tasks.clone()),
         );
         Ok(())
     }

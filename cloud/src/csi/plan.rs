@@ -1,4 +1,4 @@
-//! What routing needs to know, gathered for one call; and the election of a shared driver's node.
+//! Gathers the facts to route a call, and elects a shared driver's node.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::links::Links;
 use crate::state::clock::now;
 use crate::state::election::elect;
-use crate::state::known::{DriverState, State};
+use crate::state::known::State;
 use crate::state::node_names::names;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
@@ -21,23 +21,25 @@ use crate::state::store::writer::Store;
 /// Plans the calls of one front.
 pub(crate) struct Planner {
     pub(crate) driver: DriverName,
-    /// The node that all calls are for, if it is a node's own front.
+    /// The node of a node's own front.
     pub(crate) only: Option<NodeName>,
     pub(crate) policy: Policy,
 }
 
 impl Planner {
-    /// How far the driver's volumes reach: the operator's word, else what the driver says.
+    /// The driver's scope: as configured, or else as the driver reports.
     pub(crate) fn scope(&self, store: &Store) -> Scope {
-        let inferred =
-            || store.read(|state| state.driver(&self.driver).map(|driver| driver.info().scope()));
-        self.policy.scope.or_else(inferred).unwrap_or(Scope::Node)
+        if let Some(scope) = self.policy.scope {
+            return scope;
+        }
+        let reported = store.read(|state| Some(state.driver(&self.driver)?.info().scope()));
+        reported.unwrap_or(Scope::Node)
     }
 
-    /// Where a call goes now.
+    /// The plan for a call.
     ///
     /// # Errors
-    /// Why no node is certain; or an election could not be made durable.
+    /// No node is certain, or an election is not durable.
     pub(crate) async fn plan(
         &self,
         call: &IncomingCall,
@@ -46,10 +48,8 @@ impl Planner {
         in_doubt: &InDoubt,
     ) -> Result<Plan, Error> {
         let scope = self.scope(store);
-        if scope == Scope::Shared
-            && self.only.is_none()
-            && !matches!(call.key, Key::Local | Key::Node(_))
-        {
+        let is_elected = scope == Scope::Shared && self.only.is_none();
+        if is_elected && !matches!(call.key, Key::Local | Key::Node(_)) {
             self.elect(store, links, in_doubt).await?;
         }
         let decided = store.read(|state| {
@@ -88,7 +88,7 @@ impl Planner {
         }
     }
 
-    /// Elects another node if the one of now has been away for too long.
+    /// Elects another node after the elected one had no link for the grace.
     async fn elect(&self, store: &Store, links: &Links, in_doubt: &InDoubt) -> Result<(), Error> {
         in_doubt.forget(|node| store.read(|state| state.is_removed(node)));
         let Some(next) = store.read(|state| self.candidate(state, links)) else { return Ok(()) };
@@ -99,10 +99,13 @@ impl Planner {
     }
 
     fn candidate(&self, state: &State, links: &Links) -> Option<NodeName> {
-        let driver: &DriverState = state.driver(&self.driver)?;
-        let away = |node: &NodeName| {
-            if state.is_removed(node) { Some(Duration::MAX) } else { links.away(node) }
-        };
+        let driver = state.driver(&self.driver)?;
+        let away = |node: &NodeName| away(state, links, node);
         elect(driver.elected(), driver.nodes().keys(), away, self.policy.grace).cloned()
     }
+}
+
+/// How long a node has had no link; for ever if it was removed.
+fn away(state: &State, links: &Links, node: &NodeName) -> Option<Duration> {
+    if state.is_removed(node) { Some(Duration::MAX) } else { links.away(node) }
 }

@@ -1,4 +1,4 @@
-//! A call as it came in, read once. Past this door nobody parses the request again.
+//! Parses a request once, at the door, into a value with all that the rest needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,35 +17,34 @@ use crate::rewrite::message::{self, Extracted};
 use crate::rewrite::{created, direct};
 use crate::telemetry::calls::Running;
 
-/// A call with all that the rest needs to know of it.
+/// A parsed call.
 #[derive(Clone)]
 pub(crate) struct IncomingCall {
-    /// Its RPC.
     pub(crate) method: Method,
-    /// What it is about.
+    /// What the call is about.
     pub(crate) key: Key,
-    /// Its unframed request, as the caller sent it.
+    /// The unframed request, as the caller sent it.
     pub(crate) message: Bytes,
-    /// The unframed request for the driver, at whatever node: without what is ours.
+    /// The unframed request without our parameters, before a node is chosen.
     pub(crate) for_driver: Bytes,
-    /// What the request holds besides what is for the driver.
+    /// The parts of the request that are not for the driver.
     pub(crate) extracted: Extracted,
     /// The capacity that a CreateVolume asks for.
     pub(crate) range: Option<created::Range>,
-    /// The CSI node id that a volume is attached to or detached from; empty for all.
+    /// The CSI node id of an attach or detach; empty for all nodes.
     pub(crate) node_id: Option<String>,
-    /// Whether it is about a direct volume.
+    /// Whether the volume is direct.
     pub(crate) is_direct: bool,
-    /// What is sent: the caller's headers and the framed request for the driver.
+    /// The outbound call: the caller's headers and the framed request for the driver.
     pub(crate) call: Call,
-    /// Until when its caller waits.
+    /// When the caller stops waiting.
     pub(crate) deadline: Option<Instant>,
-    /// Where others see how far it got.
+    /// Shows the progress of the call.
     pub(crate) running: Arc<Running>,
 }
 
-/// A request that was read from its connection, and by when it must be answered.
-pub(crate) struct Arrived {
+/// A request as read from its connection.
+pub(crate) struct RawRequest {
     pub(crate) method: Method,
     pub(crate) parts: Parts,
     pub(crate) body: Bytes,
@@ -53,34 +52,34 @@ pub(crate) struct Arrived {
     pub(crate) running: Arc<Running>,
 }
 
-/// Reads a call. `class` gives the parameters of ours that a volume was made with.
+/// Parses a request. `parameters_of` gives our parameters of an existing volume.
 ///
 /// # Errors
-/// The request is not what its method takes, or asks for what cannot be had directly.
+/// The request is malformed, or a direct volume cannot have what it asks for.
 pub(crate) fn prepare(
-    arrived: Arrived,
-    class: impl FnOnce(&Id) -> BTreeMap<String, String>,
+    raw: RawRequest,
+    parameters_of: impl FnOnce(&Id) -> BTreeMap<String, String>,
 ) -> Result<IncomingCall, Error> {
-    let Arrived { method, parts, body, deadline, running } = arrived;
-    let message = frame::message(&body).map_err(|e| bad(method, e.into()))?;
-    let key = method.key(&message).map_err(|e| bad(method, e.into()))?;
+    let RawRequest { method, parts, body, deadline, running } = raw;
+    let message = frame::message(&body).map_err(|error| bad_request(method, error.into()))?;
+    let key = method.key(&message).map_err(|error| bad_request(method, error.into()))?;
     running.is_about(&key);
     let (mut for_driver, extracted) =
-        message::extract(method, &message).map_err(|e| malformed(method, e))?;
+        message::extract(method, &message).map_err(|error| malformed(method, error))?;
     let mut is_direct = false;
     let mut range = None;
     if method.direct() == Some(DirectCall::Create) {
         direct::check_create(&message, &extracted.parameters)?;
-        range = created::range(&message).map_err(|e| malformed(method, e))?;
+        range = created::range(&message).map_err(|error| malformed(method, error))?;
     } else if let Key::Home(id) = &key
-        && let Some(request) = direct::of_volume(method, &message, || class(id))?
+        && let Some(request) = direct::of_volume(method, &message, || parameters_of(id))?
     {
         for_driver = request;
         is_direct = true;
     }
     let node_id = match method.learn() {
         Learn::Attached(read) | Learn::Detached(read) => {
-            Some(read(&message).map_err(|e| bad(method, e.into()))?)
+            Some(read(&message).map_err(|error| bad_request(method, error.into()))?)
         }
         Learn::Nothing | Learn::Made(_) | Learn::Gone | Learn::Resized(_) => None,
     };
@@ -102,24 +101,24 @@ pub(crate) fn prepare(
 }
 
 impl IncomingCall {
-    /// Makes this what is sent, instead of the request that fits every node.
+    /// Replaces the outbound request by one for the chosen node.
     pub(crate) fn send(&mut self, request: &Bytes) {
         if *request != self.for_driver {
             self.call.body = frame::frame(request);
         }
     }
 
-    /// The request cannot be edited.
+    /// The error of a request that cannot be edited.
     pub(crate) fn malformed(&self, source: Malformed) -> Error {
         malformed(self.method, source)
     }
 }
 
-/// The request of a method cannot be read.
-pub(crate) fn bad(method: Method, source: BadRequest) -> Error {
+/// The error of a request that cannot be read.
+pub(crate) fn bad_request(method: Method, source: BadRequest) -> Error {
     Error::BadRequest { method: method.name(), source }
 }
 
 fn malformed(method: Method, source: Malformed) -> Error {
-    bad(method, source.into())
+    bad_request(method, source.into())
 }

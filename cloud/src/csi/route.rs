@@ -1,8 +1,7 @@
-//! Decides to which node a call goes. Pure: what is known goes in, a plan or the reason for none comes out.
+//! Decides to which node a call goes. Pure: facts in, a plan or a reason out.
 //!
-//! Nothing here may guess: a call whose node is not certain gets a reason, and while a node may hold what the
-//! call is about the reason is answered UNAVAILABLE, because a code that is final would make the sidecars
-//! forget a volume that may exist.
+//! Routing never guesses: a call without a certain node gets a reason. While a node may hold the
+//! volume, the code is UNAVAILABLE. A final code would make the sidecars forget the volume.
 
 use std::collections::BTreeSet;
 
@@ -14,48 +13,46 @@ use crate::state::node_names::first_few;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;
 
-/// How many nodes at one topology are compared by their volumes; more would cost each create of a large zone.
-const COMPARED: usize = 64;
+/// The most nodes whose loads are compared for one create, so that large zones stay cheap.
+const MAX_CANDIDATES: usize = 64;
 
 /// Where a call goes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
     /// The front answers it.
     Local,
-    /// This node's driver carries it out.
+    /// This node's driver answers it.
     Node(NodeName),
     /// This node's driver answers with a stream.
     Stream(NodeName),
-    /// One of these nodes' drivers makes something, after the intent is durable: the one with the
-    /// fewest volumes. All have a link.
+    /// The node with the fewest volumes creates it, after the intent is durable. All have a link.
     Create(Id, Vec<NodeName>),
-    /// The create of this name was sent to this node before.
+    /// An earlier attempt of this create was sent to this node.
     CreateAgain(Id, NodeName),
     /// A list over all nodes.
     All,
     /// The capacity of these nodes together.
     Capacity(Vec<NodeName>),
-    /// What is to end has no home: each node is told to end it.
+    /// A delete of an id without a home goes to every node.
     Everywhere(Id),
-    /// These have no home: the nodes are asked for them, and then it is decided again.
+    /// These ids have no home: the nodes are asked, then the call is routed again.
     Discover(Vec<Id>),
-    /// It is done, since the node where it would be done is gone for good.
+    /// Answered OK at once, since the node was removed.
     Done,
-    /// It makes sense on a node's own socket only.
+    /// Only a node's own socket answers this RPC.
     NodeOnly,
 }
 
 /// Why no node is certain.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unclear {
-    /// It may become clear when an edge links; the reason is for an operator.
+    /// An edge may still link and make it certain; the reason is for an operator.
     Yet(String),
-    /// The node is certain and has no link; nothing was sent to it.
+    /// The node is certain, has no link, and was sent nothing.
     Away(NodeName),
-    /// No node is where the volume shall be. CSI: "Unable to provision in accessible_topology".
+    /// No node is at the topology. CSI: "Unable to provision in accessible_topology".
     Nowhere(String),
-    /// The source lives at this node, the requested topology excludes it, and the operator refuses
-    /// that.
+    /// The requested topology excludes the node of the source, and the policy refuses that.
     NotBesideSource {
         /// The source's node.
         node: NodeName,
@@ -66,32 +63,32 @@ pub enum Unclear {
     },
     /// An operator removed the node.
     Removed(NodeName),
-    /// It never will be: these ids live on several nodes.
+    /// The ids live on several nodes, so no node can serve the call.
     SeveralHomes(Vec<NodeName>),
 }
 
-/// What is known of one driver.
+/// The facts about one driver.
 pub struct Facts<'a> {
-    /// What the store keeps; none if no node ever had the driver.
+    /// The stored state; none if no node ever had the driver.
     pub driver: Option<&'a DriverState>,
     /// Whether a node has a link.
     pub linked: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
     pub removed: &'a dyn Fn(&NodeName) -> bool,
-    /// The node whose own front this is, if it is one.
+    /// The node of a node's own front.
     pub only: Option<&'a NodeName>,
-    /// How far the driver's volumes reach.
+    /// The driver's scope.
     pub scope: Scope,
-    /// What the operator wants.
+    /// The operator's policy.
     pub policy: &'a Policy,
-    /// This moment, in ms since 1970.
+    /// The current time, in ms since 1970.
     pub now: u64,
 }
 
-/// Decides.
+/// The plan for a call.
 ///
 /// # Errors
-/// Why no node is certain.
+/// No node is certain.
 pub fn route(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear> {
     let plan = decide(method, key, facts)?;
     Ok(match plan {
@@ -112,7 +109,7 @@ fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear>
         {
             facts.create_shared(Id::Name(method, name.clone()))
         }
-        // Without a name it is the driver's to refuse.
+        // The driver itself refuses a create without a name.
         (_, Scope::Shared) => facts.elected().map(Plan::Node),
         (Key::Create { name, source: Some(source), topology, required }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
@@ -142,17 +139,17 @@ fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear>
     }
 }
 
-/// Where a caller wants a new volume.
+/// The topology requested for a new volume.
 struct Requested<'a> {
     topology: &'a [Segments],
     required: bool,
 }
 
 impl Facts<'_> {
-    /// On a node's own front: there, unless it is known to be elsewhere.
+    /// The plan on a node's own front: that node, unless the home is another one.
     fn at_front(&self, method: Method, key: &Key, node: &NodeName) -> Result<Plan, Unclear> {
         match key {
-            // Without a name nothing can be written down, and the driver refuses it itself.
+            // The driver itself refuses a create without a name.
             Key::Create { name, source: Some(source), topology, required } if !name.is_empty() => {
                 let name = Id::Name(method, name.clone());
                 let requested = Requested { topology, required: *required };
@@ -180,7 +177,11 @@ impl Facts<'_> {
     }
 
     fn home(&self, id: &Id) -> Option<Result<Plan, Unclear>> {
-        self.driver?.home(id).map(|home| self.at(&home.node))
+        self.home_node(id).map(|node| self.at(node))
+    }
+
+    fn home_node(&self, id: &Id) -> Option<&NodeName> {
+        self.driver?.home(id).map(|home| &home.node)
     }
 
     fn at(&self, node: &NodeName) -> Result<Plan, Unclear> {
@@ -191,21 +192,20 @@ impl Facts<'_> {
         if (self.removed)(node) { Err(Unclear::Removed(node.clone())) } else { Ok(node.clone()) }
     }
 
-    /// A new volume with a source: at its source's home.
+    /// Places a new volume at the home of its source.
     fn beside_source(
         &self,
         name: Id,
         source: &Id,
         requested: &Requested<'_>,
     ) -> Result<Plan, Unclear> {
-        let home = self.driver.and_then(|driver| driver.home(source));
-        match home.map(|home| home.node.clone()).or_else(|| self.only_node()) {
+        match self.home_node(source).cloned().or_else(|| self.only_node()) {
             Some(node) => self.create_beside(name, node, source, requested),
             None => Ok(Plan::Discover(vec![source.clone()])),
         }
     }
 
-    /// A new volume at its source's node, unless the operator refuses it there.
+    /// Creates a volume at its source's node, unless the policy requires another topology.
     fn create_beside(
         &self,
         name: Id,
@@ -225,27 +225,27 @@ impl Facts<'_> {
         self.create_at(name, node)
     }
 
-    /// A new volume without a source: where the topology says, else where the operator does.
+    /// Places a new volume without a source: by the topology, else by the policy.
     fn place(&self, name: Id, topology: &[Segments]) -> Result<Plan, Unclear> {
-        let mut asked = topology.iter().filter(|segments| !segments.is_empty()).peekable();
-        if asked.peek().is_none() {
-            return self.placed(name);
+        let mut requested = topology.iter().filter(|segments| !segments.is_empty()).peekable();
+        if requested.peek().is_none() {
+            return self.place_by_policy(name);
         }
         self.any()?;
-        match asked.find_map(|segments| self.among(segments)) {
+        match requested.find_map(|segments| self.linked_at(segments)) {
             Some(nodes) => nodes.map(|nodes| Plan::Create(name, nodes)),
             None => Err(Unclear::Nowhere(self.no_such_topology(topology))),
         }
     }
 
-    /// The operator's word, else the linked node with the fewest volumes.
-    fn placed(&self, name: Id) -> Result<Plan, Unclear> {
+    /// Places a create by the policy: on the pinned node, else on the least loaded linked one.
+    fn place_by_policy(&self, name: Id) -> Result<Plan, Unclear> {
         if let Placement::Pinned(node) = &self.policy.placement {
             return self.create_at(name, node.clone());
         }
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
         let linked = driver.by_load().filter(|node| (self.linked)(node) && !(self.removed)(node));
-        let linked: Vec<_> = linked.take(COMPARED).cloned().collect();
+        let linked: Vec<_> = linked.take(MAX_CANDIDATES).cloned().collect();
         if !linked.is_empty() {
             return Ok(Plan::Create(name, linked));
         }
@@ -255,29 +255,33 @@ impl Facts<'_> {
         }
     }
 
-    /// The linked ones of the nodes at a topology. None if no node is there.
-    fn among(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
+    /// The linked nodes at a topology. None if no node is there.
+    fn linked_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
         let nodes = self.driver?.located(segments).filter(|node| !(self.removed)(node));
         let mut nodes = nodes.peekable();
         let away = (*nodes.peek()?).clone();
         let linked: Vec<_> =
-            nodes.filter(|node| (self.linked)(node)).take(COMPARED).cloned().collect();
+            nodes.filter(|node| (self.linked)(node)).take(MAX_CANDIDATES).cloned().collect();
         Some(if linked.is_empty() { Err(Unclear::Away(away)) } else { Ok(linked) })
     }
 
-    /// A snapshot. CSI: it is cut of volumes that one plugin holds; here that is one node.
+    /// Places a snapshot at the home of its volumes, which must be one node.
     fn snapshot(&self, name: Id, volumes: &[Id]) -> Result<Plan, Unclear> {
-        let home =
-            |id: &Id| self.driver.and_then(|driver| driver.home(id)).map(|home| home.node.clone());
-        let unknown: Vec<_> = volumes.iter().filter(|id| home(id).is_none()).cloned().collect();
+        let mut nodes = Vec::new();
+        let mut unknown = Vec::new();
+        for id in volumes {
+            match self.home_node(id) {
+                Some(node) => nodes.push(node.clone()),
+                None => unknown.push(id.clone()),
+            }
+        }
         if !unknown.is_empty() || volumes.is_empty() {
             return match self.only_node() {
                 Some(node) => self.create_at(name, node),
-                None if volumes.is_empty() => self.placed(name),
+                None if volumes.is_empty() => self.place_by_policy(name),
                 None => Ok(Plan::Discover(unknown)),
             };
         }
-        let mut nodes: Vec<_> = volumes.iter().filter_map(home).collect();
         nodes.sort();
         nodes.dedup();
         match nodes.as_slice() {
@@ -286,7 +290,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Nothing is written down for a node that it cannot be sent to.
+    /// Creates at this node. A node without a link gets no intent.
     fn create_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
         if (self.removed)(&node) {
             Err(Unclear::Removed(node))
@@ -297,13 +301,13 @@ impl Facts<'_> {
         }
     }
 
-    /// The only node that has the driver: whatever has no home can live nowhere else.
+    /// The only node with the driver: an id without a home can live nowhere else.
     fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
         nodes.next().filter(|_| nodes.next().is_none()).cloned()
     }
 
-    /// The only node that has the driver; this if there are more.
+    /// The plan with the driver's only node, or else this plan.
     fn only_or(&self, plan: Plan) -> Result<Plan, Unclear> {
         self.any()?;
         Ok(self.only_node().map_or(plan, Plan::Node))
@@ -327,14 +331,16 @@ impl Facts<'_> {
         driver.elected().cloned().ok_or_else(|| none_linked(driver))
     }
 
-    /// A create of a shared driver. What another node may still begin is not begun here.
+    /// Creates with a shared driver, unless another node may still begin the same create.
     fn create_shared(&self, name: Id) -> Result<Plan, Unclear> {
         let elected = self.elected()?;
         match self.driver.and_then(|driver| driver.intent(&name)) {
             Some(intent) if intent.made.is_some() => Ok(Plan::CreateAgain(name, elected)),
-            Some(intent) if intent.node != elected && self.may_begin(intent) => Err(Unclear::Yet(
-                format!("it was sent to {} and may still be carried out there", intent.node),
-            )),
+            Some(intent) if intent.node != elected && self.may_begin(intent) => {
+                let node = &intent.node;
+                let reason = format!("it was sent to {node} and may still be carried out there");
+                Err(Unclear::Yet(reason))
+            }
             _ => self.create_at(name, elected),
         }
     }
@@ -343,16 +349,14 @@ impl Facts<'_> {
         intent.until > self.now && !(self.removed)(&intent.node)
     }
 
-    fn no_such_topology(&self, asked: &[Segments]) -> String {
-        let asked: Vec<_> = asked.iter().map(|segments| written(segments.iter())).collect();
+    fn no_such_topology(&self, requested: &[Segments]) -> String {
+        let requested: Vec<_> = requested.iter().map(|segments| written(segments.iter())).collect();
         let nodes = self.driver.map(|driver| driver.nodes().iter()).unwrap_or_default();
         let known = first_few(nodes.map(|(node, at)| {
-            format!(
-                "{node} {}",
-                written(at.segments.iter().map(|segment| (&segment.0, &segment.1)))
-            )
+            let segments = at.segments.iter().map(|segment| (&segment.0, &segment.1));
+            format!("{node} {}", written(segments))
         }));
-        format!("no known node is at the topology {}; known: {known}", asked.join(" or "))
+        format!("no known node is at the topology {}; known: {known}", requested.join(" or "))
     }
 }
 
@@ -375,10 +379,8 @@ fn never() -> Unclear {
 }
 
 fn none_linked(driver: &DriverState) -> Unclear {
-    Unclear::Yet(format!(
-        "none of the nodes {} has a link",
-        first_few(driver.nodes().keys().map(ToString::to_string))
-    ))
+    let nodes = first_few(driver.nodes().keys().map(ToString::to_string));
+    Unclear::Yet(format!("none of the nodes {nodes} has a link"))
 }
 
 fn written<'a>(segments: impl Iterator<Item = (&'a String, &'a String)>) -> String {

@@ -1,5 +1,5 @@
-//! A call on something that exists: sent to its node, and what it did is durable before the caller is
-//! answered.
+//! Calls about existing volumes and snapshots. The effect of a call is durable before the caller
+//! is answered.
 
 use bytes::Bytes;
 use http::Response;
@@ -24,33 +24,31 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::{ingest, list_entry};
 
-/// Sends a front's calls to nodes.
+/// Sends the calls of one front to nodes.
 pub(crate) struct Sender<'a> {
     pub(crate) driver: &'a DriverName,
-    pub(crate) asker: &'a NodeQueries,
+    pub(crate) queries: &'a NodeQueries,
     pub(crate) store: &'a Store,
     pub(crate) in_doubt: &'a InDoubt,
     pub(crate) scope: Scope,
 }
 
 impl Sender<'_> {
-    /// A call of a shared driver waits until one that was sent elsewhere, and not answered, cannot
-    /// begin there any more.
+    /// Refuses a shared driver's call while an earlier one about the same is in doubt elsewhere.
     ///
     /// # Errors
-    /// Where such a call may begin, and for how long.
-    pub(crate) fn is_settled(&self, call: &IncomingCall, node: &NodeName) -> Result<(), Error> {
+    /// The node where the earlier call may still begin, and for how long.
+    pub(crate) fn check_settled(&self, call: &IncomingCall, node: &NodeName) -> Result<(), Error> {
         if self.scope == Scope::Node {
             return Ok(());
         }
-        let elsewhere = self.in_doubt.elsewhere(&call.method.subjects(&call.key), node);
-        elsewhere.map_or(Ok(()), |(at, time)| {
-            let seconds = time.as_secs() + 1;
-            let why = format!(
-                "another one about the same was sent to {at} and may begin there for {seconds} s more"
-            );
-            Err(Error::NoRoute { driver: self.driver.clone(), why })
-        })
+        let subjects = call.method.subjects(&call.key);
+        let Some((at, time)) = self.in_doubt.elsewhere(&subjects, node) else { return Ok(()) };
+        let seconds = time.as_secs() + 1;
+        let why = format!(
+            "another one about the same was sent to {at} and may begin there for {seconds} s more"
+        );
+        Err(Error::NoRoute { driver: self.driver.clone(), why })
     }
 
     /// Sends a call and waits for its answer.
@@ -86,9 +84,9 @@ impl Sender<'_> {
 
     pub(crate) fn node_call<'a>(&'a self, node: &'a NodeName, call: &IncomingCall) -> NodeCall<'a> {
         NodeCall {
-            links: self.asker.links(),
+            links: self.queries.links(),
             driver: self.driver,
-            authority: self.asker.authority(),
+            authority: self.queries.authority(),
             node,
             method: call.method,
             deadline: call.deadline,
@@ -96,7 +94,7 @@ impl Sender<'_> {
         }
     }
 
-    /// What is known of the driver at a node.
+    /// The record of the driver at a node.
     pub(crate) fn node_driver(&self, node: &NodeName) -> Option<NodeDriver> {
         self.store.read(|state| state.driver(self.driver)?.at(node).cloned())
     }
@@ -113,8 +111,8 @@ impl Sender<'_> {
     /// Carries out a call at one node.
     ///
     /// # Errors
-    /// It was not carried out, its outcome is not known, or it could not be made durable.
-    pub(crate) async fn at(
+    /// It was not carried out, its outcome is unknown, or its outcome is not durable.
+    pub(crate) async fn call_node(
         &self,
         node: &NodeName,
         call: &mut IncomingCall,
@@ -132,41 +130,41 @@ impl Sender<'_> {
         Ok(answer.response())
     }
 
-    /// Ends something that has no home: every node is told.
+    /// Sends a delete to every node, since the id has no home.
     ///
     /// # Errors
-    /// Not every node said that it is gone; or it could not be made durable.
-    pub(crate) async fn everywhere(
+    /// A node did not confirm it, or the outcome is not durable.
+    pub(crate) async fn delete_everywhere(
         &self,
         id: &Id,
         call: &IncomingCall,
     ) -> Result<Response<Body>, Error> {
         let discovery =
-            Discovery { queries: self.asker, store: self.store, deadline: call.deadline };
+            Discovery { queries: self.queries, store: self.store, deadline: call.deadline };
         let answer = discovery.delete(call.method, id, &call.call).await?;
         self.record(call, &answer).await?;
         Ok(answer.response())
     }
 
-    /// A direct volume is attached only to the node that holds its lease, or gets it now; so is any
-    /// volume while a node holds its lease.
+    /// Reserves the lease of a volume for the node of an attach call. This applies to direct
+    /// volumes, and to any volume whose lease is held.
     async fn attach_to_holder(&self, call: &IncomingCall) -> Result<(), Error> {
-        let (Learn::Attached(_), Key::Home(id)) = (call.method.learn(), &call.key) else {
-            return Ok(());
-        };
+        let Learn::Attached(_) = call.method.learn() else { return Ok(()) };
+        let Key::Home(id) = &call.key else { return Ok(()) };
         if !call.is_direct && !attach::is_in_use(self.store, self.driver, id) {
             return Ok(());
         }
         let node_id = call.node_id.as_deref().unwrap_or_default();
         let volume = (self.driver, id);
-        attach::reserve(self.store, self.asker.links(), volume, node_id, call.is_direct).await
+        attach::reserve(self.store, self.queries.links(), volume, node_id, call.is_direct).await
     }
 
-    /// Records what an answer of OK says.
+    /// Records the effect of a call that was answered OK.
     async fn record(&self, call: &IncomingCall, answer: &Answer) -> Result<(), Error> {
         let Some(answer) = message_of(answer) else { return Ok(()) };
         let (Key::Home(id) | Key::Delete(id)) = &call.key else { return Ok(()) };
-        let (store, driver) = (self.store, self.driver);
+        let store = self.store;
+        let driver = self.driver;
         let node_id = call.node_id.clone().unwrap_or_default();
         let recorded = match call.method.learn() {
             Learn::Nothing | Learn::Made(_) => Ok(()),
@@ -194,7 +192,7 @@ impl Sender<'_> {
         recorded.map_err(not_durable)
     }
 
-    /// A home that stays costs no more than another delete, so a failure is only logged.
+    /// Removes a home. A failure is only logged: a home that stays costs one more delete.
     async fn record_gone(&self, id: &Id) {
         if let Err(error) = ingest::deleted(self.store, self.driver, id).await {
             let driver = self.driver;
@@ -203,7 +201,7 @@ impl Sender<'_> {
     }
 }
 
-/// The (unframed) message of an answer of OK.
+/// The unframed message of an answer of OK.
 pub(crate) fn message_of(answer: &Answer) -> Option<Bytes> {
     frame::message(answer.ok()?).ok()
 }

@@ -1,4 +1,4 @@
-//! Lists that no caller waits for: of nodes that are new, and of all of them for an operator.
+//! Lists without a caller: of new nodes, and of all nodes on an operator's request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -9,94 +9,111 @@ use proto::names::NodeName;
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::kind::{Kind, Secrets};
+use super::kind::{ListKind, Secrets};
 use super::merged::Lists;
-use super::refresh::{LONGEST, Outcome, Refresher};
-use crate::csi::questions::{Answer, wait};
+use super::refresh::{LONGEST, Refreshed, Refresher};
+use crate::csi::single_flight::{Pending, wait};
 use crate::nodes::handle::Handle;
 
-/// Links that come within this time are looked at together.
+/// Links that are established within this time are handled together.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How often nodes are looked for that were never listed whole.
-const AGAIN: Duration = Duration::from_secs(60);
+/// The interval between checks for nodes without a complete list.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The link over which a node was last asked, and when.
+type Attempt = (Weak<Handle>, Instant);
 
 impl Lists {
-    /// Asks nodes that have linked, and were never listed whole, for what they have, until it is dropped: so what
-    /// was made before us has a home before it is asked for. `merges` says whether lists are merged at all.
-    pub(crate) async fn learn_new(&self, merges: impl Fn() -> bool) {
-        let mut linked = self.refresher.asker.links().linking();
-        let mut tried = HashMap::new();
+    /// Lists each linked node that has no complete list yet, until dropped. So older volumes have a
+    /// home before a call needs it. `merges` says whether lists are merged at all.
+    pub(crate) async fn list_new_nodes(&self, merges: impl Fn() -> bool) {
+        let mut linked = self.refresher.queries.links().linking();
+        let mut attempts = HashMap::new();
         loop {
             tokio::time::sleep(SETTLE).await;
             linked.mark_unchanged();
             if merges() {
-                self.ask_new(&mut tried);
+                self.ask_new_nodes(&mut attempts);
             }
-            // Not told of: drivers that come while their node's link stays, and nodes that did not answer.
+            // The interval covers drivers that appear on an existing link, and failed attempts.
             tokio::select! {
                 biased;
                 _ = linked.changed() => {}
-                () = tokio::time::sleep(AGAIN) => {}
+                () = tokio::time::sleep(INTERVAL) => {}
             }
         }
     }
 
-    /// What lives at the driver's only node needs no home to be found. A node that failed is asked again when it has
-    /// another link, or after some time.
-    fn ask_new(&self, tried: &mut HashMap<NodeName, (Weak<Handle>, Instant)>) {
+    /// Asks new nodes, each again only on another link or after the interval. A driver's only node
+    /// is not asked, since it is the home of every volume.
+    fn ask_new_nodes(&self, attempts: &mut HashMap<NodeName, Attempt>) {
         let nodes = self.nodes();
-        let Refresher { asker, store, .. } = &self.refresher;
-        tried.retain(|_, (link, at)| link.strong_count() > 0 && at.elapsed() < AGAIN);
-        let untried: Vec<_> = nodes.iter().filter(|node| !tried.contains_key(*node)).collect();
-        for node in untried.into_iter().filter(|_| nodes.len() > 1) {
-            let at = store.read(|state| state.driver(&asker.driver)?.at(node).cloned());
-            let (Some(at), Some(link)) = (at, asker.links().now(node)) else { continue };
-            let mut kinds = [Kind::Volumes, Kind::Snapshots].into_iter();
-            let unknown =
-                |kind: &Kind| !self.refresher.is_known(node, *kind, &at) && kind.is_listed(&at);
-            if let Some(kind) = kinds.find(unknown) {
-                tried.insert(node.clone(), (Arc::downgrade(&link), Instant::now()));
-                drop(self.ask(node, kind, &Secrets::new()));
+        attempts.retain(|_, (link, at)| link.strong_count() > 0 && at.elapsed() < INTERVAL);
+        if nodes.len() <= 1 {
+            return;
+        }
+        let links = self.refresher.queries.links();
+        for node in nodes {
+            if attempts.contains_key(&node) {
+                continue;
+            }
+            let Some(link) = links.now(&node) else { continue };
+            if let Some(kind) = self.unlisted_kind(&node) {
+                drop(self.ask(&node, kind, &Secrets::new()));
+                attempts.insert(node, (Arc::downgrade(&link), Instant::now()));
             }
         }
     }
 
-    /// Asks every node for all that it has and keeps it; how much that is, or why it is not known. For an operator
-    /// whose store was lost.
+    /// The first kind that a node can list and has no complete list of.
+    fn unlisted_kind(&self, node: &NodeName) -> Option<ListKind> {
+        let Refresher { queries, store, .. } = &self.refresher;
+        let at = store.read(|state| state.driver(&queries.driver)?.at(node).cloned())?;
+        let kinds = [ListKind::Volumes, ListKind::Snapshots];
+        kinds
+            .into_iter()
+            .find(|kind| !self.refresher.is_known(node, *kind, &at) && kind.is_listed(&at))
+    }
+
+    /// Lists all nodes for an operator whose store was lost. Returns the number of entries of each
+    /// node, or why it is unknown.
     pub async fn rebuild(&self) -> Vec<(NodeName, Result<usize, String>)> {
-        let links = self.refresher.asker.links();
-        let ask = |node: NodeName| {
-            let linked = links.now(&node).is_some();
-            let ask = |kind| self.ask(&node, kind, &Secrets::new());
-            (linked.then(|| (ask(Kind::Volumes), ask(Kind::Snapshots))), node)
-        };
-        let asked: Vec<_> = self.nodes().into_iter().map(ask).collect();
+        let links = self.refresher.queries.links();
+        let mut asked = Vec::new();
+        for node in self.nodes() {
+            let pending = links.now(&node).is_some().then(|| {
+                let volumes = self.ask(&node, ListKind::Volumes, &Secrets::new());
+                let snapshots = self.ask(&node, ListKind::Snapshots, &Secrets::new());
+                (volumes, snapshots)
+            });
+            asked.push((node, pending));
+        }
         let mut rebuilt = Vec::new();
-        for (answers, node) in asked {
-            let said = match answers {
+        for (node, pending) in asked {
+            let total = match pending {
                 None => Err("it has no link".into()),
-                Some((volumes, snapshots)) => self.rebuilt(volumes, snapshots).await,
+                Some((volumes, snapshots)) => total(volumes, snapshots).await,
             };
-            rebuilt.push((node, said));
+            rebuilt.push((node, total));
         }
         rebuilt
     }
+}
 
-    async fn rebuilt(
-        &self,
-        volumes: Answer<Outcome>,
-        snapshots: Answer<Outcome>,
-    ) -> Result<usize, String> {
-        let mut total = 0;
-        for answer in [volumes, snapshots] {
-            match wait(answer, Instant::now() + LONGEST * 3).await {
-                Some(Ok(things)) => total += things,
-                // What a driver cannot list it may have all the same; but this is all that can be done.
-                Some(Err(error)) if error.code() == Code::Unimplemented => {}
-                Some(Err(error)) => return Err(chain(&*error)),
-                None => return Err("csi-cloud is stopping, or it takes too long".into()),
-            }
+/// The number of volumes and snapshots of one node.
+async fn total(
+    volumes: Pending<Refreshed>,
+    snapshots: Pending<Refreshed>,
+) -> Result<usize, String> {
+    let mut total = 0;
+    for pending in [volumes, snapshots] {
+        match wait(pending, Instant::now() + LONGEST * 3).await {
+            Some(Ok(entries)) => total += entries,
+            // A driver without this list may still have volumes, but nothing can name them.
+            Some(Err(error)) if error.code() == Code::Unimplemented => {}
+            Some(Err(error)) => return Err(chain(&*error)),
+            None => return Err("csi-cloud is stopping, or it takes too long".into()),
         }
-        Ok(total)
     }
+    Ok(total)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a request for a list, or with a node's answer to one.
+//! Errors in the request for a list, or in a node's answer.
 
 use prost::DecodeError;
 use proto::csi::Method;
@@ -17,7 +17,7 @@ pub(super) fn negative(method: Method) -> Error {
     Error::Missing(method.name(), "a max_entries that is not negative")
 }
 
-/// Whether the driver itself refused the token that it was given. CSI: that is ABORTED.
+/// Whether the driver refused the token. CSI: that is ABORTED.
 pub(super) fn is_bad_token(error: &QueryError) -> bool {
     matches!(error, QueryError::Driver { status, .. } if status.code() == Code::Aborted)
 }

@@ -1,11 +1,10 @@
-//! The health of all volumes: nothing of it is kept, so only linked nodes are in it, one after another.
+//! The health of all volumes, of which nothing is stored: linked nodes are asked one after another.
 //!
-//! CSI: the caller SHALL NOT expect a consistent view, and asks for a single volume's health if in doubt. A driver
-//! leaves out what it knows no harm of; of a node that is away nobody knows any.
+//! CSI: callers must not expect a consistent view, and query a single volume when in doubt. A
+//! driver omits volumes without known harm. This list omits nodes without a link.
 
 use std::time::Duration;
 
-use crate::error::Error;
 use futures_util::{StreamExt, stream};
 use prost::Message;
 use proto::csi;
@@ -20,97 +19,96 @@ use tracing::warn;
 use super::faults::{is_bad_token, negative, unreadable};
 use super::kind::{ENTRIES, NEXT_TOKEN, Page};
 use super::token;
-use crate::csi::questions::{AT_ONCE, PATIENCE};
 use crate::csi::request::IncomingCall;
+use crate::csi::single_flight::{AT_ONCE, PATIENCE};
+use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
 
-/// Tells these tokens from others.
+/// The letter of this list in a token.
 const LETTER: u8 = b'h';
 /// How long nodes are asked for one page.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Entries of a page, whatever is asked for.
-const MOST: usize = 1000;
-/// Bytes of a page's entries, unless one node's alone have more.
-const BYTES: usize = 3 * 1024 * 1024;
+/// The most entries of a page.
+const MAX_ENTRIES: usize = 1000;
+/// The most bytes of a page's entries, unless those of one node have more.
+const MAX_BYTES: usize = 3 * 1024 * 1024;
 
-/// The RPC that lists health.
 fn method() -> Method {
     Method::listing(List::Health)
 }
 
-/// Whether a request goes on with a list of ours.
+/// Whether a request continues a merged list.
 pub(super) fn is_continued(request: &[u8]) -> bool {
     let request = csi::ControllerListVolumeHealthRequest::decode(request);
     request.is_ok_and(|request| token::read(LETTER, &request.starting_token).is_some())
 }
 
-/// Where a page begins: at a node, with its own token.
-struct From {
+/// The start of a page: a node, and the node's own token.
+struct Start {
     node: String,
     token: String,
 }
 
-/// A page being made.
-struct Merged {
+/// A merged page under construction.
+struct MergedPage {
     message: Vec<u8>,
     entries: usize,
-    most: usize,
+    limit: usize,
 }
 
-/// Asks the linked nodes of a driver for the health of their volumes.
+/// Lists the health of a driver's volumes.
 pub(super) struct HealthList<'a> {
-    pub(super) asker: &'a NodeQueries,
-    /// The nodes that have the driver, by name.
+    pub(super) queries: &'a NodeQueries,
+    /// The nodes with the driver, by name.
     pub(super) nodes: Vec<NodeName>,
 }
 
 impl HealthList<'_> {
-    /// A page of the health of all volumes at linked nodes.
+    /// A page with the health of all volumes at linked nodes.
     pub(super) async fn page(&self, call: &IncomingCall) -> Result<Vec<u8>, Error> {
         let request = csi::ControllerListVolumeHealthRequest::decode(call.message.clone());
         let request = request.map_err(|error| unreadable(method(), error))?;
-        let most = usize::try_from(request.max_entries).map_err(|_| negative(method()))?;
-        let most = if most == 0 { MOST } else { most.min(MOST) };
-        let from = From::read(&request.starting_token)?;
-        let links = self.asker.links();
-        let mut nodes = self.nodes.clone();
-        nodes.retain(|node| node.as_str() >= from.node.as_str() && links.now(node).is_some());
-        let end = Instant::now() + LONGEST;
-        let end = call
-            .deadline
-            .map_or(end, |deadline| end.min(deadline - (deadline - Instant::now()) / 2));
-        let max_entries = i32::try_from(most).unwrap_or(i32::MAX);
+        let limit = limit(request.max_entries)?;
+        let start = Start::read(&request.starting_token)?;
+        let end = page_end(call.deadline);
+        let max_entries = i32::try_from(limit).unwrap_or(i32::MAX);
         let request = csi::ControllerListVolumeHealthRequest { max_entries, ..request };
-        let mut pages = stream::iter(nodes)
+        let mut pages = stream::iter(self.linked_nodes(&start))
             .map(|node| {
-                let starting_token =
-                    if node.as_str() == from.node { from.token.clone() } else { String::new() };
+                let starting_token = start.token_of(&node).to_owned();
                 let request =
                     csi::ControllerListVolumeHealthRequest { starting_token, ..request.clone() };
                 async { (self.health_of(&node, request).await, node) }
             })
             .buffered(AT_ONCE);
-        let mut merged = Merged { message: Vec::new(), entries: 0, most };
-        // The first is always waited for, so that every page gets further.
+        let mut merged = MergedPage { message: Vec::new(), entries: 0, limit };
+        // The first node is always waited for, so that every page makes progress.
         let mut last = None;
         while let Some((page, node)) = next(&mut pages, last.is_some().then_some(end)).await {
-            let page = self.read(page, &node, from.begins(&node))?;
-            let over = merged.entries + page.entries.len() > merged.most
-                || merged.message.len() + page.size() > BYTES;
-            if merged.entries > 0 && over {
-                return Ok(merged.until(&node, ""));
+            let is_continued = !start.token_of(&node).is_empty();
+            let page = self.page_of(page, &node, is_continued)?;
+            if !merged.has_room_for(&page) {
+                return Ok(merged.continued_at(&node, ""));
             }
             merged.add(&page);
             if !page.next.is_empty() {
-                return Ok(merged.until(&node, &page.next));
+                return Ok(merged.continued_at(&node, &page.next));
             }
             last = Some(node);
         }
-        // The time may be over with nodes left: the page after starts behind the last one.
+        // If the time is over, nodes may be left, and the next page starts behind the last one.
         match last.filter(|_| Instant::now() >= end) {
-            Some(node) => Ok(merged.until_after(&node)),
+            Some(node) => Ok(merged.continued_after(&node)),
             None => Ok(merged.message),
         }
+    }
+
+    /// The linked nodes of a page, by name.
+    fn linked_nodes(&self, start: &Start) -> Vec<NodeName> {
+        let links = self.queries.links();
+        let mut nodes = self.nodes.clone();
+        nodes.retain(|node| node.as_str() >= start.node.as_str() && links.now(node).is_some());
+        nodes
     }
 
     async fn health_of(
@@ -118,35 +116,36 @@ impl HealthList<'_> {
         node: &NodeName,
         request: csi::ControllerListVolumeHealthRequest,
     ) -> Result<Page, QueryError> {
-        let answer = self.asker.ask(node, method(), &request, Instant::now() + PATIENCE).await?;
+        let answer = self.queries.ask(node, method(), &request, Instant::now() + PATIENCE).await?;
         Page::read(&answer)
             .ok_or_else(|| QueryError::Unreadable { node: node.clone(), method: method().name() })
     }
 
-    /// A node's page; an empty one of a node that does not answer.
-    fn read(
+    /// A node's page. It is empty if the node did not answer.
+    fn page_of(
         &self,
         page: Result<Page, QueryError>,
         node: &NodeName,
-        continued: bool,
+        is_continued: bool,
     ) -> Result<Page, Error> {
-        let driver = &self.asker.driver;
+        let driver = &self.queries.driver;
         match page {
             Ok(page) => Ok(page),
             Err(error) if error.code() == Code::Unimplemented => {
                 Err(Error::NotImplemented { driver: driver.clone(), method: method().name() })
             }
-            Err(error) if continued && is_bad_token(&error) => Err(Error::BadToken),
+            Err(error) if is_continued && is_bad_token(&error) => Err(Error::BadToken),
             Err(error) => {
-                warn!(%node, %driver, error = chain(&error), "the health of a node's volumes is left out");
+                let error = chain(&error);
+                warn!(%node, %driver, error, "the health of a node's volumes is left out");
                 Ok(Page { entries: Vec::new(), next: String::new() })
             }
         }
     }
 }
 
-impl From {
-    /// What a token says; the beginning if there is none. No node's name has a NUL in it.
+impl Start {
+    /// Reads a token. An empty one is the start of the list. No node's name has a NUL.
     fn read(text: &str) -> Result<Self, Error> {
         if text.is_empty() {
             return Ok(Self { node: String::new(), token: String::new() });
@@ -156,13 +155,19 @@ impl From {
         Ok(Self { node: node.into(), token: token.into() })
     }
 
-    /// Whether the page goes on in the middle of this node's.
-    fn begins(&self, node: &NodeName) -> bool {
-        self.node == node.as_str() && !self.token.is_empty()
+    /// The token that a node gets: its own, if the page continues that node's list.
+    fn token_of(&self, node: &NodeName) -> &str {
+        if self.node == node.as_str() { &self.token } else { "" }
     }
 }
 
-impl Merged {
+impl MergedPage {
+    fn has_room_for(&self, page: &Page) -> bool {
+        let entries = self.entries + page.entries.len();
+        let bytes = self.message.len() + page.size();
+        self.entries == 0 || (entries <= self.limit && bytes <= MAX_BYTES)
+    }
+
     fn add(&mut self, page: &Page) {
         for entry in &page.entries {
             wire::append(&mut self.message, &[ENTRIES], entry);
@@ -170,21 +175,39 @@ impl Merged {
         self.entries += page.entries.len();
     }
 
-    /// The page, and that the next one begins at this node.
-    fn until(mut self, node: &NodeName, its: &str) -> Vec<u8> {
-        let next = token::write(LETTER, &format!("{node}\0{its}"));
-        wire::append(&mut self.message, &[NEXT_TOKEN], next.as_bytes());
-        self.message
+    /// The page; the next one starts at this node, with the node's own token.
+    fn continued_at(self, node: &NodeName, token: &str) -> Vec<u8> {
+        self.with_next(&format!("{node}\0{token}"))
     }
 
-    /// The page, and that the next one begins after this node. No node's name is between the two.
-    fn until_after(mut self, node: &NodeName) -> Vec<u8> {
-        let next = token::write(LETTER, &format!("{node}-\0"));
+    /// The page; the next one starts after this node. No node's name sorts between the two.
+    fn continued_after(self, node: &NodeName) -> Vec<u8> {
+        self.with_next(&format!("{node}-\0"))
+    }
+
+    fn with_next(mut self, start: &str) -> Vec<u8> {
+        let next = token::write(LETTER, start);
         wire::append(&mut self.message, &[NEXT_TOKEN], next.as_bytes());
         self.message
     }
 }
 
+/// The most entries of a page for this `max_entries`.
+fn limit(max_entries: i32) -> Result<usize, Error> {
+    let limit = usize::try_from(max_entries).map_err(|_| negative(method()))?;
+    Ok(if limit == 0 { MAX_ENTRIES } else { limit.min(MAX_ENTRIES) })
+}
+
+/// When a page ends: after [`LONGEST`], or after half of the time left to the deadline.
+fn page_end(deadline: Option<Instant>) -> Instant {
+    let end = Instant::now() + LONGEST;
+    match deadline {
+        Some(deadline) => end.min(deadline - (deadline - Instant::now()) / 2),
+        None => end,
+    }
+}
+
+/// The next page, or none after `end`.
 async fn next<T>(
     pages: &mut (impl StreamExt<Item = T> + Unpin),
     end: Option<Instant>,

@@ -1,5 +1,7 @@
-//! What a list is of. Both kinds are built alike, so their pages are read as bytes: each entry is kept as the
-//! driver wrote it, also with fields that are newer than we are.
+//! The kinds of merged lists, and their pages.
+//!
+//! Both kinds have the same layout, so pages are read as bytes. Each entry is kept as the driver
+//! wrote it, with fields that csi-cloud does not know.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,39 +18,39 @@ use tokio::time::Instant;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::record::NodeDriver;
 
-/// The number of the entries in both answers.
+/// The field number of the entries in both answers.
 pub(super) const ENTRIES: u32 = 1;
-/// The number of the token for the next page in both answers.
+/// The field number of the next page's token in both answers.
 pub(super) const NEXT_TOKEN: u32 = 2;
-/// Entries that a node is asked for at once. An answer has at most 4 MiB, so an entry may have 8 KiB.
-const PAGE: i32 = 500;
+/// The entries of one request to a node. An answer has at most 4 MiB, so an entry may have 8 KiB.
+const MAX_ENTRIES: i32 = 500;
 
 /// A kind of list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum ListKind {
     Volumes,
     Snapshots,
 }
 
-/// What a list may need to be made, in order; never printed.
+/// The secrets of a request, sorted; never printed.
 pub(super) type Secrets = BTreeMap<String, String>;
 
 /// A page of a node's list.
 pub(super) struct Page {
     pub(super) entries: Vec<Bytes>,
-    /// Empty at the end.
+    /// The token of the next page; empty at the end.
     pub(super) next: String,
 }
 
-/// What a caller wants of a list.
-pub(super) struct Wanted {
-    pub(super) most: i32,
+/// A caller's request for a list.
+pub(super) struct ListRequest {
+    pub(super) max_entries: i32,
     pub(super) token: String,
     pub(super) secrets: Secrets,
 }
 
-impl Kind {
-    /// The kind of this list; none of one that is not kept.
+impl ListKind {
+    /// The kind of this list. None if its entries are not stored.
     pub(super) fn of(list: List) -> Option<Self> {
         match list {
             List::Volumes => Some(Self::Volumes),
@@ -70,15 +72,15 @@ impl Kind {
         Method::listing(self.list())
     }
 
-    /// What a create of this kind makes.
-    fn made(self) -> csi::Kind {
+    /// The kind of thing in this list.
+    fn thing(self) -> csi::Kind {
         match self {
             Self::Volumes => csi::Kind::Volume,
             Self::Snapshots => csi::Kind::Snapshot,
         }
     }
 
-    /// Tells the kinds apart in a token.
+    /// The letter of this kind in a token.
     pub(super) fn letter(self) -> u8 {
         match self {
             Self::Volumes => b'v',
@@ -87,14 +89,14 @@ impl Kind {
     }
 
     pub(super) fn id(self, text: String) -> Id {
-        self.made().id(text)
+        self.thing().id(text)
     }
 
     pub(super) fn is_of(self, id: &Id) -> bool {
-        !matches!(id, Id::Name(..)) && id.kind() == Some(self.made())
+        !matches!(id, Id::Name(..)) && id.kind() == Some(self.thing())
     }
 
-    /// All ids of this kind that come after one, or all of them.
+    /// All ids of this kind, or those after this one.
     pub(super) fn range(self, after: Option<&str>) -> (Bound<Id>, Bound<Id>) {
         let from = after.map_or_else(
             || Bound::Included(self.id(String::new())),
@@ -107,28 +109,28 @@ impl Kind {
         (from, Bound::Excluded(end))
     }
 
-    /// Whether the driver says at a node that it lists this.
+    /// Whether the driver reports at a node that it has this list.
     pub(super) fn is_listed(self, at: &NodeDriver) -> bool {
         let lists = match self {
             Self::Volumes => rpc::Type::ListVolumes,
             Self::Snapshots => rpc::Type::ListSnapshots,
         };
-        let said =
-            at.answer(Local::Capabilities(Capabilities::Controller)).cloned().unwrap_or_default();
-        let said = csi::ControllerGetCapabilitiesResponse::decode(said).unwrap_or_default();
-        let mut types = said.capabilities.into_iter().filter_map(|capability| capability.r#type);
+        let answer = at.answer(Local::Capabilities(Capabilities::Controller)).cloned();
+        let reported = csi::ControllerGetCapabilitiesResponse::decode(answer.unwrap_or_default());
+        let capabilities = reported.unwrap_or_default().capabilities;
+        let mut types = capabilities.into_iter().filter_map(|capability| capability.r#type);
         types.any(|Type::Rpc(rpc)| rpc.r#type() == lists)
     }
 
-    /// What an entry is about. It stands in an answer to a create as it does in a list.
+    /// Reads an entry, which has the same layout as the answer of a create. None without an id.
     ///
     /// # Errors
-    /// It is no entry.
+    /// It cannot be decoded.
     pub(super) fn read(self, entry: &Bytes) -> Result<Option<Made>, DecodeError> {
-        match Method::creating(self.made()).learn() {
+        match Method::creating(self.thing()).learn() {
             Learn::Made(read) => {
-                let thing = read(entry)?.into_iter().next();
-                Ok(thing.filter(|thing| !thing.id.text().is_empty()))
+                let made = read(entry)?.into_iter().next();
+                Ok(made.filter(|made| !made.id.text().is_empty()))
             }
             Learn::Nothing
             | Learn::Gone
@@ -138,20 +140,20 @@ impl Kind {
         }
     }
 
-    /// The entry of what was never seen in a list.
+    /// The entry of an id that no list has shown yet.
     pub(super) fn bare(self, id: &str) -> Bytes {
-        let volume = || csi::Volume { volume_id: id.into(), ..Default::default() };
-        let snapshot = || csi::Snapshot { snapshot_id: id.into(), ..Default::default() };
-        match self {
+        let entry = match self {
             Self::Volumes => {
-                csi::list_volumes_response::Entry { volume: Some(volume()), status: None }
+                let volume = csi::Volume { volume_id: id.into(), ..Default::default() };
+                csi::list_volumes_response::Entry { volume: Some(volume), status: None }
                     .encode_to_vec()
-                    .into()
             }
-            Self::Snapshots => csi::list_snapshots_response::Entry { snapshot: Some(snapshot()) }
-                .encode_to_vec()
-                .into(),
-        }
+            Self::Snapshots => {
+                let snapshot = csi::Snapshot { snapshot_id: id.into(), ..Default::default() };
+                csi::list_snapshots_response::Entry { snapshot: Some(snapshot) }.encode_to_vec()
+            }
+        };
+        entry.into()
     }
 
     /// Asks a node for a page.
@@ -160,7 +162,7 @@ impl Kind {
     /// See [`NodeQueries::ask`].
     pub(super) async fn page(
         self,
-        asker: &NodeQueries,
+        queries: &NodeQueries,
         node: &NodeName,
         secrets: &Secrets,
         token: String,
@@ -168,17 +170,18 @@ impl Kind {
     ) -> Result<Page, QueryError> {
         let answer = match self {
             Self::Volumes => {
-                let request = csi::ListVolumesRequest { max_entries: PAGE, starting_token: token };
-                asker.ask(node, self.method(), &request, deadline).await?
+                let request =
+                    csi::ListVolumesRequest { max_entries: MAX_ENTRIES, starting_token: token };
+                queries.ask(node, self.method(), &request, deadline).await?
             }
             Self::Snapshots => {
                 let request = csi::ListSnapshotsRequest {
-                    max_entries: PAGE,
+                    max_entries: MAX_ENTRIES,
                     starting_token: token,
                     secrets: secrets.clone().into_iter().collect(),
                     ..Default::default()
                 };
-                asker.ask(node, self.method(), &request, deadline).await?
+                queries.ask(node, self.method(), &request, deadline).await?
             }
         };
         Page::read(&answer).ok_or_else(|| QueryError::Unreadable {
@@ -189,16 +192,16 @@ impl Kind {
 }
 
 impl Page {
-    /// Reads an (unframed) answer. None if it is malformed.
+    /// Reads an unframed answer. None if it is malformed.
     pub(super) fn read(answer: &[u8]) -> Option<Self> {
         let mut page = Self { entries: Vec::new(), next: String::new() };
         for field in wire::fields(answer) {
             let field = field.ok()?;
             match (field.number, field.content) {
-                // Copied: what is kept of an entry must not keep the whole answer in memory.
+                // Copied, so that a stored entry does not keep the whole answer in memory.
                 (ENTRIES, Some(entry)) => page.entries.push(Bytes::copy_from_slice(entry)),
                 (NEXT_TOKEN, Some(token)) => {
-                    page.next = std::str::from_utf8(token).ok()?.to_owned()
+                    page.next = std::str::from_utf8(token).ok()?.to_owned();
                 }
                 _ => {}
             }
@@ -206,28 +209,34 @@ impl Page {
         Some(page)
     }
 
-    /// The bytes of its entries.
+    /// The bytes of all entries.
     pub(super) fn size(&self) -> usize {
         self.entries.iter().map(Bytes::len).sum()
     }
 }
 
-impl Wanted {
-    /// Reads an (unframed) request.
+impl ListRequest {
+    /// Reads an unframed request.
     ///
     /// # Errors
-    /// It is not what the method takes.
-    pub(super) fn read(kind: Kind, request: &Bytes) -> Result<Self, DecodeError> {
+    /// It cannot be decoded.
+    pub(super) fn read(kind: ListKind, request: &Bytes) -> Result<Self, DecodeError> {
         Ok(match kind {
-            Kind::Volumes => {
+            ListKind::Volumes => {
                 let request = csi::ListVolumesRequest::decode(request.clone())?;
-                let (most, token) = (request.max_entries, request.starting_token);
-                Self { most, token, secrets: Secrets::new() }
+                Self {
+                    max_entries: request.max_entries,
+                    token: request.starting_token,
+                    secrets: Secrets::new(),
+                }
             }
-            Kind::Snapshots => {
+            ListKind::Snapshots => {
                 let request = csi::ListSnapshotsRequest::decode(request.clone())?;
-                let (most, token) = (request.max_entries, request.starting_token);
-                Self { most, token, secrets: request.secrets.into_iter().collect() }
+                Self {
+                    max_entries: request.max_entries,
+                    token: request.starting_token,
+                    secrets: request.secrets.into_iter().collect(),
+                }
             }
         })
     }

@@ -1,10 +1,9 @@
-//! Lists over all nodes of a driver whose volumes live at their nodes. The nodes are asked for what they have, what
-//! is new is kept, and then the page is answered from the store: so a node that is away or slow is in it with what
-//! was last known of it, and a page that follows is right whatever happened in between.
+//! Merged lists over all nodes of a driver whose volumes live on single nodes.
 //!
-//! A list is whole or an error: an entry that is left out is taken for gone, and its volume attached once more.
+//! The nodes are asked first and their entries recorded; then the store answers. So a slow node, or
+//! one without a link, appears as last known, and later pages stay correct. A list is complete or
+//! an error: the CO takes a missing entry for deleted and attaches its volume again.
 
-use crate::error::Error;
 use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
@@ -17,12 +16,13 @@ use tracing::warn;
 
 use super::faults::{negative, unreadable};
 use super::health::{self, HealthList};
-use super::kind::{Kind, Page, Secrets, Wanted};
-use super::refresh::{Asked, Outcome, Refresher};
-use super::whole::Whole;
+use super::kind::{ListKind, ListRequest, Page, Secrets};
+use super::refresh::{ListQuery, Refreshed, Refresher};
+use super::whole::WholeList;
 use super::{page, token};
-use crate::csi::questions::{Answer as Pending, Questions, end, wait};
 use crate::csi::request::IncomingCall;
+use crate::csi::single_flight::{Pending, SingleFlight, wait, wait_end};
+use crate::error::Error;
 use crate::nodes::query::NodeQueries;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
@@ -30,72 +30,79 @@ use crate::state::store::writer::Store;
 /// The lists of one driver.
 pub struct Lists {
     pub(super) refresher: Refresher,
-    pub(super) questions: Questions<Asked, Outcome>,
+    in_flight: SingleFlight<ListQuery, Refreshed>,
 }
 
-/// A list that the driver's only node answers by itself, as it comes.
-pub(crate) struct Only {
+/// A list that the driver's only node answers directly.
+pub(crate) struct SingleNode {
     /// The node.
     pub(crate) node: NodeName,
-    whole: Option<(Kind, u64)>,
+    /// The kind, and the count of changes before, if the answer can be recorded.
+    recorded: Option<(ListKind, u64)>,
 }
 
 impl Lists {
-    /// The lists of the driver that this asks. Nodes are asked by tasks of this group.
-    pub fn new(asker: NodeQueries, store: Store, tasks: Tasks) -> Self {
-        Self { refresher: Refresher::new(asker, store), questions: Questions::new(tasks) }
+    /// Queries to nodes run as tasks of this group.
+    pub fn new(queries: NodeQueries, store: Store, tasks: Tasks) -> Self {
+        Self { refresher: Refresher::new(queries, store), in_flight: SingleFlight::new(tasks) }
     }
 
-    /// Answers a list of all nodes.
+    /// Answers a list over all nodes.
     ///
     /// # Errors
-    /// The request is none, or a node that must be asked could not be.
+    /// The request is malformed, or a node without a known list did not answer.
     pub(crate) async fn list(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
-        let answer = match call.method.lists().and_then(Kind::of) {
-            Some(kind) => self.things(kind, call).await?,
+        let answer = match call.method.lists().and_then(ListKind::of) {
+            Some(kind) => self.merged(kind, call).await?,
             None => {
-                let asker = &self.refresher.asker;
-                HealthList { asker, nodes: self.nodes() }.page(call).await?
+                let queries = &self.refresher.queries;
+                HealthList { queries, nodes: self.nodes() }.page(call).await?
             }
         };
         Ok(Answer::of(frame::frame(&answer)).response())
     }
 
-    async fn things(&self, kind: Kind, call: &IncomingCall) -> Result<Vec<u8>, Error> {
+    async fn merged(&self, kind: ListKind, call: &IncomingCall) -> Result<Vec<u8>, Error> {
         let method = kind.method();
-        let wanted =
-            Wanted::read(kind, &call.message).map_err(|error| unreadable(method, error))?;
-        let most = usize::try_from(wanted.most).map_err(|_| negative(method))?;
-        let after = match wanted.token.as_str() {
+        let request =
+            ListRequest::read(kind, &call.message).map_err(|error| unreadable(method, error))?;
+        let limit = usize::try_from(request.max_entries).map_err(|_| negative(method))?;
+        let after = match request.token.as_str() {
             "" => None,
             token => Some(token::read(kind.letter(), token).ok_or(Error::BadToken)?),
         };
         if after.is_none() {
-            self.refresh(kind, wanted.secrets, call).await?;
+            self.refresh(kind, request.secrets, call).await?;
         }
-        let Refresher { asker, store, .. } = &self.refresher;
+        let Refresher { queries, store, .. } = &self.refresher;
         Ok(store
-            .read(|state| page::page(state.driver(&asker.driver), kind, after.as_deref(), most)))
+            .read(|state| page::page(state.driver(&queries.driver), kind, after.as_deref(), limit)))
     }
 
-    /// Asks all linked nodes, and waits a little. Slow ones are asked on, for the next time.
+    /// Asks all linked nodes and waits a little. A slow answer still counts for the next list.
     async fn refresh(
         &self,
-        kind: Kind,
+        kind: ListKind,
         secrets: Secrets,
         call: &IncomingCall,
     ) -> Result<(), Error> {
-        let links = self.refresher.asker.links();
-        let (linked, away): (Vec<_>, Vec<_>) =
-            self.nodes().into_iter().partition(|node| links.now(node).is_some());
-        let (end, mut unanswered, mut why) = (end(call.deadline), away, None);
-        let asked: Vec<_> =
-            linked.into_iter().map(|node| (self.ask(&node, kind, &secrets), node)).collect();
-        for (answer, node) in asked {
-            match wait(answer, end).await {
+        let links = self.refresher.queries.links();
+        let end = wait_end(call.deadline);
+        let mut asked = Vec::new();
+        let mut unanswered = Vec::new();
+        for node in self.nodes() {
+            if links.now(&node).is_some() {
+                asked.push((self.ask(&node, kind, &secrets), node));
+            } else {
+                unanswered.push(node);
+            }
+        }
+        let mut why = None;
+        for (pending, node) in asked {
+            match wait(pending, end).await {
                 Some(Ok(_)) => {}
                 Some(Err(error)) if error.code() == Code::Unimplemented => {
-                    let driver = self.refresher.asker.driver.clone();
+                    let driver = self.refresher.queries.driver.clone();
                     return Err(Error::NotImplemented { driver, method: kind.method().name() });
                 }
                 Some(Err(error)) => {
@@ -108,90 +115,102 @@ impl Lists {
                 }
             }
         }
-        self.all_known(kind, unanswered, why)
+        self.check_known(kind, unanswered, why)
     }
 
-    /// Whether each of these nodes was listed before, so that what it has is known.
-    fn all_known(
+    /// Checks that each of these nodes was listed before.
+    fn check_known(
         &self,
-        kind: Kind,
-        nodes: Vec<NodeName>,
+        kind: ListKind,
+        mut nodes: Vec<NodeName>,
         why: Option<String>,
     ) -> Result<(), Error> {
-        let Refresher { asker, store, .. } = &self.refresher;
-        let is_unknown = |node: &NodeName| {
-            let at = store.read(|state| state.driver(&asker.driver)?.at(node).cloned());
-            let at = at.unwrap_or_default();
-            let lists =
-                || kind.is_listed(&at) || !at.has_spoken() || asker.links().now(node).is_some();
-            !self.refresher.is_known(node, kind, &at) && lists()
-        };
-        let mut unknown: Vec<_> = nodes.into_iter().filter(is_unknown).collect();
-        if unknown.is_empty() {
+        nodes.retain(|node| !self.is_known(node, kind));
+        if nodes.is_empty() {
             return Ok(());
         }
-        unknown.sort();
+        nodes.sort();
         let why =
             why.unwrap_or_else(|| "they are away, or slow, and were never listed before".into());
-        Err(Error::NotListed { driver: asker.driver.clone(), nodes: names(&unknown), why })
+        let driver = self.refresher.queries.driver.clone();
+        Err(Error::NotListed { driver, nodes: names(&nodes), why })
     }
 
-    pub(super) fn ask(&self, node: &NodeName, kind: Kind, secrets: &Secrets) -> Pending<Outcome> {
-        let asked = Asked { node: node.clone(), kind, secrets: secrets.clone() };
-        let (refresher, question) = (self.refresher.clone(), asked.clone());
-        self.questions.ask(asked, move || refresher.refresh(question))
+    /// Whether a node was listed before. A node without a link need not be if it has no such list.
+    fn is_known(&self, node: &NodeName, kind: ListKind) -> bool {
+        let Refresher { queries, store, .. } = &self.refresher;
+        let at = store.read(|state| state.driver(&queries.driver)?.at(node).cloned());
+        let at = at.unwrap_or_default();
+        let may_list =
+            kind.is_listed(&at) || !at.has_spoken() || queries.links().now(node).is_some();
+        !may_list || self.refresher.is_known(node, kind, &at)
     }
 
-    /// The nodes that have the driver and were not removed, by name.
+    /// Starts or joins the refresh of a node's list.
+    pub(super) fn ask(
+        &self,
+        node: &NodeName,
+        kind: ListKind,
+        secrets: &Secrets,
+    ) -> Pending<Refreshed> {
+        let query = ListQuery { node: node.clone(), kind, secrets: secrets.clone() };
+        let refresher = self.refresher.clone();
+        self.in_flight.run(query.clone(), move || refresher.refresh(query))
+    }
+
+    /// The nodes with the driver that were not removed, by name.
     pub(crate) fn nodes(&self) -> Vec<NodeName> {
-        let Refresher { asker, store, .. } = &self.refresher;
+        let Refresher { queries, store, .. } = &self.refresher;
         store.read(|state| {
-            let nodes = state.driver(&asker.driver).map(|driver| driver.nodes().keys());
+            let nodes = state.driver(&queries.driver).map(|driver| driver.nodes().keys());
             nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
         })
     }
 
-    /// The driver's only node, if it has a link and there is nothing to merge or to add: the call is passed on then,
-    /// and every byte is the driver's. Not if the caller is in the middle of a list of ours.
-    pub(crate) fn only(&self, call: &IncomingCall) -> Option<Only> {
-        let Refresher { asker, store, .. } = &self.refresher;
+    /// The driver's only node, if it has a link and its answers need no rewriting. Then the call is
+    /// passed on byte for byte. None while the caller is within a merged list.
+    pub(crate) fn single_node(&self, call: &IncomingCall) -> Option<SingleNode> {
+        let Refresher { queries, store, .. } = &self.refresher;
         let node = store.read(|state| {
-            let driver = state.driver(&asker.driver).filter(|driver| !driver.has_our_topology())?;
+            let driver =
+                state.driver(&queries.driver).filter(|driver| !driver.has_our_topology())?;
             let mut nodes = driver.nodes().keys();
             nodes.next().filter(|_| nodes.next().is_none()).cloned()
         })?;
-        asker.links().now(&node)?;
-        let Some(kind) = call.method.lists().and_then(Kind::of) else {
-            return (!health::is_continued(&call.message)).then_some(Only { node, whole: None });
+        queries.links().now(&node)?;
+        let Some(kind) = call.method.lists().and_then(ListKind::of) else {
+            let is_continued = health::is_continued(&call.message);
+            return (!is_continued).then_some(SingleNode { node, recorded: None });
         };
-        let wanted = Wanted::read(kind, &call.message).ok();
-        let token = wanted.as_ref().map_or("", |wanted| &wanted.token);
-        if token::read(kind.letter(), token).is_some() {
+        let Ok(request) = ListRequest::read(kind, &call.message) else {
+            return Some(SingleNode { node, recorded: None });
+        };
+        if token::read(kind.letter(), &request.token).is_some() {
             return None;
         }
-        let whole = wanted
-            .filter(|wanted| wanted.token.is_empty())
-            .map(|_| (kind, self.refresher.changes()));
-        Some(Only { node, whole })
+        let is_first = request.token.is_empty();
+        let recorded = is_first.then(|| (kind, self.refresher.changes()));
+        Some(SingleNode { node, recorded })
     }
 
-    /// Learns of an (unframed) answer that the only node gave. One of several pages is asked for again, whole, and so is
-    /// one that is older than a call about what it names.
-    pub(crate) async fn heard(&self, only: Only, answer: &Bytes) {
-        let (Some((kind, since)), Some(page)) = (only.whole, Page::read(answer)) else { return };
-        let node = &only.node;
+    /// Records the unframed answer of a single node. If it is only one page, or older than a call,
+    /// the node is asked again.
+    pub(crate) async fn record(&self, single: SingleNode, answer: &Bytes) {
+        let Some((kind, since)) = single.recorded else { return };
+        let Some(page) = Page::read(answer) else { return };
+        let node = &single.node;
         if !page.next.is_empty() {
             return drop(self.ask(node, kind, &Secrets::new()));
         }
-        let kept = match self.refresher.things(node, kind, &page) {
-            Ok(things) => self.refresher.keep(node, Whole { kind, since, things }).await,
+        let recorded = match self.refresher.read_entries(node, kind, &page) {
+            Ok(entries) => self.refresher.record(node, WholeList { kind, since, entries }).await,
             Err(error) => Err(error),
         };
-        match kept {
+        match recorded {
             Ok(true) => {}
             Ok(false) => drop(self.ask(node, kind, &Secrets::new())),
             Err(error) => {
-                let driver = &self.refresher.asker.driver;
+                let driver = &self.refresher.queries.driver;
                 warn!(%node, %driver, error = chain(&error), "what a node listed is not kept");
             }
         }

@@ -1,7 +1,7 @@
-//! Lists over all nodes of a driver whose volumes live at their nodes.
+//! Lists over all nodes of a driver whose volumes live on single nodes.
 //!
-//! `merged` answers from the store after it asked the nodes; a list is whole or an error. `health` asks only linked
-//! nodes. `background` asks what no caller waits for.
+//! `merged` asks the nodes, then answers from the store; a list is complete or an error. `health`
+//! asks linked nodes only. `background` refreshes lists without a caller.
 
 pub mod background;
 pub mod faults;

@@ -1,56 +1,55 @@
-//! One page of a merged list, out of the store alone: in order of the ids, so that whatever comes or goes between
-//! two pages, nothing that stays is left out or given twice.
+//! One page of a merged list, from the store alone.
+//!
+//! Pages are ordered by id. So an entry that stays is listed exactly once, whatever changes between
+//! two pages.
 
 use bytes::Bytes;
 use proto::csi::Id;
 use proto::csi::wire;
 
-use super::kind::{ENTRIES, Kind, NEXT_TOKEN};
+use super::kind::{ENTRIES, ListKind, NEXT_TOKEN};
 use super::token;
 use crate::rewrite::message;
 use crate::state::known::DriverState;
 use crate::state::record::Home;
 
-/// Entries of a page, whatever is asked for.
-const MOST: usize = 10_000;
-/// Bytes of a page's entries, unless the first alone has more. A message has 4 MiB at most.
-const BYTES: usize = 3 * 1024 * 1024;
+/// The most entries of a page.
+const MAX_ENTRIES: usize = 10_000;
+/// The most bytes of a page, unless its first entry alone has more. A message has at most 4 MiB.
+const MAX_BYTES: usize = 3 * 1024 * 1024;
 
-/// The (unframed) answer with the page after an id; `most` entries, or as many as fit for zero.
+/// The unframed answer with the page after an id. A `limit` of zero means the maximum.
 pub(super) fn page(
     driver: Option<&DriverState>,
-    kind: Kind,
+    kind: ListKind,
     after: Option<&str>,
-    most: usize,
+    limit: usize,
 ) -> Vec<u8> {
-    let most = if most == 0 { MOST } else { most.min(MOST) };
+    let limit = if limit == 0 { MAX_ENTRIES } else { limit.min(MAX_ENTRIES) };
     let homes = driver.map(|driver| driver.homes().range(kind.range(after)));
-    let mut shown = homes.into_iter().flatten().filter(|(_, home)| is_shown(home)).peekable();
-    let (mut message, mut entries, mut last) = (Vec::new(), 0, "");
-    while let Some((id, home)) = shown.peek().copied() {
+    let mut message = Vec::new();
+    let mut last = "";
+    // Absent entries are not shown. Entries lost with their node are, until the CO deletes them.
+    let shown = homes.into_iter().flatten().filter(|(_, home)| !home.absent);
+    for (entries, (id, home)) in shown.enumerate() {
         let entry = entry(driver, kind, id, home);
-        let full = entries == most || (entries > 0 && message.len() + entry.len() > BYTES);
-        if full {
-            wire::append(&mut message, &[NEXT_TOKEN], token::write(kind.letter(), last).as_bytes());
+        let is_full = message.len() + entry.len() > MAX_BYTES && entries > 0;
+        if is_full || entries == limit {
+            let next = token::write(kind.letter(), last);
+            wire::append(&mut message, &[NEXT_TOKEN], next.as_bytes());
             break;
         }
         wire::append(&mut message, &[ENTRIES], &entry);
-        (entries, last) = (entries + 1, id.text());
-        shown.next();
+        last = id.text();
     }
     message
 }
 
-/// What is lost with its node is shown: it is for the CO to give it up, and until then it is known.
-fn is_shown(home: &Home) -> bool {
-    !home.absent
-}
-
-/// The entry as its node last gave it, with our topology if the driver has none there.
-fn entry(driver: Option<&DriverState>, kind: Kind, id: &Id, home: &Home) -> Bytes {
+/// The entry as its node last listed it, with our topology if the driver reports none.
+fn entry(driver: Option<&DriverState>, kind: ListKind, id: &Id, home: &Home) -> Bytes {
     let entry = if home.entry.is_empty() { kind.bare(id.text()) } else { home.entry.clone() };
-    let at =
-        driver.filter(|driver| driver.has_our_topology()).and_then(|driver| driver.at(&home.node));
-    // What is no message was kept by somebody else, and is shown as it is.
+    let driver = driver.filter(|driver| driver.has_our_topology());
+    let at = driver.and_then(|driver| driver.at(&home.node));
+    // A stored entry that cannot be parsed is shown unchanged.
     message::into_entry(kind.list(), &entry, &home.node, at).unwrap_or(entry)
 }

@@ -1,178 +1,190 @@
-//! Asks one node for all that it has, page after page, and keeps it.
+//! Asks one node for a complete list, page after page, and records it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::error::Error;
 use proto::csi::Made;
 use proto::host::chain;
 use proto::http2::forward::DeadlinePassed;
 use proto::names::NodeName;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use super::kind::{Kind, Page, Secrets};
-use super::whole::{Whole, missing};
+use super::kind::{ListKind, Page, Secrets};
+use super::whole::{WholeList, missing};
+use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 
-/// The pages that a node's list may have.
-const PAGES: usize = 2000;
-/// How long a node may take for all of its list.
+/// The most pages of a node's list.
+const MAX_PAGES: usize = 2000;
+/// How long a node's complete list may take.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
-/// What came of it: how much the node has.
-pub(super) type Outcome = Result<usize, Arc<QueryError>>;
+/// The number of entries at the node, or why it was not listed.
+pub(super) type Refreshed = Result<usize, Arc<QueryError>>;
 
-/// Which node is asked, for what.
+/// The node and the list that it is asked for.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct ListQuery {
     pub(super) node: NodeName,
-    pub(super) kind: Kind,
+    pub(super) kind: ListKind,
     pub(super) secrets: Secrets,
 }
 
-/// Asks nodes. Clones keep what they learn together.
+/// Refreshes the lists of nodes. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Refresher {
-    pub(super) asker: NodeQueries,
+    pub(super) queries: NodeQueries,
     pub(super) store: Store,
-    /// What was listed since csi-cloud started.
-    had: Arc<Mutex<HashSet<(NodeName, Kind)>>>,
+    /// The complete lists since the start of csi-cloud.
+    listed: Arc<Mutex<HashSet<(NodeName, ListKind)>>>,
 }
 
 impl Refresher {
-    pub(super) fn new(asker: NodeQueries, store: Store) -> Self {
-        Self { asker, store, had: Arc::default() }
+    pub(super) fn new(queries: NodeQueries, store: Store) -> Self {
+        Self { queries, store, listed: Arc::default() }
     }
 
-    fn had(&self) -> MutexGuard<'_, HashSet<(NodeName, Kind)>> {
-        self.had.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listed(&self) -> MutexGuard<'_, HashSet<(NodeName, ListKind)>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what is known of a node was once all that it had. Its first list is of both kinds.
-    pub(super) fn is_known(&self, node: &NodeName, kind: Kind, at: &NodeDriver) -> bool {
-        at.listed > 0 || self.had().contains(&(node.clone(), kind))
+    /// Whether the node was listed completely before. Its first list covers both kinds.
+    pub(super) fn is_known(&self, node: &NodeName, kind: ListKind, at: &NodeDriver) -> bool {
+        at.listed > 0 || self.listed().contains(&(node.clone(), kind))
     }
 
-    /// How often the driver's homes have changed.
+    /// The driver's count of changed homes.
     pub(super) fn changes(&self) -> u64 {
         self.store
-            .read(|state| state.driver(&self.asker.driver).map_or(0, |driver| driver.changes()))
+            .read(|state| state.driver(&self.queries.driver).map_or(0, |driver| driver.changes()))
     }
 
-    /// Asks a node for all that it has, and keeps it. A node's first list of volumes comes after one of its
-    /// snapshots, so that nothing of it is unknown afterwards.
-    pub(super) async fn refresh(self, asked: Asked) -> Outcome {
-        let Asked { node, kind, .. } = &asked;
-        let at = self.store.read(|state| state.driver(&self.asker.driver)?.at(node).cloned());
-        let first = *kind == Kind::Volumes && at.as_ref().is_none_or(|at| at.listed == 0);
-        if first && at.is_some_and(|at| Kind::Snapshots.is_listed(&at)) {
-            let snapshots = Asked { kind: Kind::Snapshots, ..asked.clone() };
-            // Some drivers list snapshots only for who has a secret. Those made by us are known.
-            drop(self.within(&snapshots).await);
+    /// Lists a node and records the list. Before its first list of volumes, a node lists its
+    /// snapshots, so that both kinds are known afterwards.
+    pub(super) async fn refresh(self, query: ListQuery) -> Refreshed {
+        let ListQuery { node, kind, .. } = &query;
+        let at = self.store.read(|state| state.driver(&self.queries.driver)?.at(node).cloned());
+        let is_first = *kind == ListKind::Volumes && at.as_ref().is_none_or(|at| at.listed == 0);
+        if is_first && at.is_some_and(|at| ListKind::Snapshots.is_listed(&at)) {
+            let snapshots = ListQuery { kind: ListKind::Snapshots, ..query.clone() };
+            // May fail: some drivers need a secret. Our own snapshots are known without it.
+            drop(self.list_in_time(&snapshots).await);
         }
-        self.within(&asked).await.map_err(Arc::new)
+        self.list_in_time(&query).await.map_err(Arc::new)
     }
 
-    async fn within(&self, asked: &Asked) -> Result<usize, QueryError> {
-        let Asked { node, kind, .. } = asked;
-        let late = || QueryError::Call(DeadlinePassed("while a node was listed").into());
-        let listed =
-            tokio::time::timeout(LONGEST, self.list(asked)).await.unwrap_or_else(|_| Err(late()));
-        let driver = &self.asker.driver;
-        let method = kind.method().name();
+    async fn list_in_time(&self, query: &ListQuery) -> Result<usize, QueryError> {
+        let listed = match timeout(LONGEST, self.list(query)).await {
+            Ok(listed) => listed,
+            Err(_) => Err(QueryError::Call(DeadlinePassed("while a node was listed").into())),
+        };
+        let node = &query.node;
+        let driver = &self.queries.driver;
+        let method = query.kind.method().name();
         match &listed {
-            Ok(things) => debug!(%node, %driver, method, things, "listed a node"),
+            Ok(entries) => debug!(%node, %driver, method, entries, "listed a node"),
             Err(error) => {
-                warn!(%node, %driver, method, error = chain(error), "a node was not listed")
+                warn!(%node, %driver, method, error = chain(error), "a node was not listed");
             }
         }
         listed
     }
 
-    async fn list(&self, asked: &Asked) -> Result<usize, QueryError> {
+    async fn list(&self, query: &ListQuery) -> Result<usize, QueryError> {
         loop {
-            let whole = self.whole(asked).await?;
-            let things = whole.things.len();
-            if self.keep(&asked.node, whole).await? {
-                return Ok(things);
+            let list = self.read_list(query).await?;
+            let entries = list.entries.len();
+            if self.record(&query.node, list).await? {
+                return Ok(entries);
             }
         }
     }
 
-    async fn whole(&self, asked: &Asked) -> Result<Whole, QueryError> {
-        let mut whole = self.pages(asked).await?;
-        let Asked { node, kind, .. } = asked;
-        let missing = |whole: &Whole| {
-            self.store.read(|state| {
-                missing(state, &self.asker.driver, node, *kind, whole.since, &whole.things)
-            })
-        };
-        // CSI lets a driver leave out what stays while something goes between two pages. What is missing twice is
-        // not there.
-        if whole.pages > 1 && !missing(&whole.whole).is_empty() {
-            let again = self.pages(asked).await?;
-            let both: HashSet<_> =
-                again.whole.things.iter().map(|thing| thing.id.clone()).collect();
-            let first = std::mem::replace(&mut whole.whole.things, again.whole.things);
-            whole.whole.things.extend(first.into_iter().filter(|thing| !both.contains(&thing.id)));
+    /// Reads a complete list. CSI lets a driver omit an entry that stays while another one is
+    /// deleted between two pages. So a list of several pages is read again if an id is missing.
+    async fn read_list(&self, query: &ListQuery) -> Result<WholeList, QueryError> {
+        let first = self.read_pages(query).await?;
+        if first.pages == 1 || !self.is_any_missing(&query.node, &first.list) {
+            return Ok(first.list);
         }
-        Ok(whole.whole)
+        let second = self.read_pages(query).await?;
+        let mut entries = second.list.entries;
+        let ids: HashSet<_> = entries.iter().map(|entry| entry.id.clone()).collect();
+        entries.extend(first.list.entries.into_iter().filter(|entry| !ids.contains(&entry.id)));
+        Ok(WholeList { entries, ..first.list })
     }
 
-    /// Keeps a whole list of a node. Gives back whether that is done; if not, the node must be asked again.
+    fn is_any_missing(&self, node: &NodeName, list: &WholeList) -> bool {
+        let WholeList { kind, since, entries } = list;
+        let driver = &self.queries.driver;
+        let missing = self.store.read(|state| missing(state, driver, node, *kind, *since, entries));
+        !missing.is_empty()
+    }
+
+    /// Records a complete list of a node. Returns false if the node must be asked again.
     ///
     /// # Errors
-    /// It could not be made durable.
-    pub(super) async fn keep(&self, node: &NodeName, whole: Whole) -> Result<bool, QueryError> {
-        let (driver, at, kind) = (self.asker.driver.clone(), node.clone(), whole.kind);
-        let kept = self.store.write(move |txn| whole.learn(txn, &driver, &at)).await;
-        let whole = kept.map_err(|source| Error::NotDurable { source: source.into() })?;
-        if whole {
-            self.had().insert((node.clone(), kind));
-        }
-        Ok(whole)
-    }
-
-    async fn pages(&self, asked: &Asked) -> Result<Paged, QueryError> {
-        let Asked { node, kind, secrets } = asked;
-        let (since, deadline) = (self.changes(), Instant::now() + LONGEST);
-        let (mut things, mut token) = (Vec::new(), String::new());
-        for pages in 1..=PAGES {
-            let page = kind.page(&self.asker, node, secrets, token.clone(), deadline).await?;
-            let (more, next) = (self.things(node, *kind, &page)?, page.next);
-            things.extend(more);
-            if next.is_empty() {
-                return Ok(Paged { pages, whole: Whole { kind: *kind, since, things } });
-            }
-            if next == token {
-                break;
-            }
-            token = next;
-        }
-        Err(self.bad(node, *kind, "and its pages do not end").into())
-    }
-
-    /// Reads the entries of a page. One without an id is about nothing.
-    pub(super) fn things(
+    /// The list is not durable.
+    pub(super) async fn record(
         &self,
         node: &NodeName,
-        kind: Kind,
-        page: &Page,
-    ) -> Result<Vec<Made>, QueryError> {
-        let read = |entry| {
-            kind.read(entry).map_err(|_| self.bad(node, kind, "with an entry that is none"))
-        };
-        let things: Result<Vec<_>, _> = page.entries.iter().map(read).collect();
-        Ok(things?.into_iter().flatten().collect())
+        list: WholeList,
+    ) -> Result<bool, QueryError> {
+        let kind = list.kind;
+        let driver = self.queries.driver.clone();
+        let at = node.clone();
+        let recorded = self.store.write(move |txn| list.record(txn, &driver, &at)).await;
+        let is_complete = recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
+        if is_complete {
+            self.listed().insert((node.clone(), kind));
+        }
+        Ok(is_complete)
     }
 
-    fn bad(&self, node: &NodeName, kind: Kind, why: &'static str) -> Error {
+    async fn read_pages(&self, query: &ListQuery) -> Result<PagedList, QueryError> {
+        let ListQuery { node, kind, secrets } = query;
+        let since = self.changes();
+        let deadline = Instant::now() + LONGEST;
+        let mut entries = Vec::new();
+        let mut token = String::new();
+        for pages in 1..=MAX_PAGES {
+            let page = kind.page(&self.queries, node, secrets, token.clone(), deadline).await?;
+            entries.extend(self.read_entries(node, *kind, &page)?);
+            if page.next.is_empty() {
+                return Ok(PagedList { pages, list: WholeList { kind: *kind, since, entries } });
+            }
+            if page.next == token {
+                break;
+            }
+            token = page.next;
+        }
+        Err(self.bad_answer(node, *kind, "and its pages do not end").into())
+    }
+
+    /// Reads the entries of a page, without those that have no id.
+    pub(super) fn read_entries(
+        &self,
+        node: &NodeName,
+        kind: ListKind,
+        page: &Page,
+    ) -> Result<Vec<Made>, QueryError> {
+        let mut entries = Vec::new();
+        for entry in &page.entries {
+            let made = kind
+                .read(entry)
+                .map_err(|_| self.bad_answer(node, kind, "with an entry that is none"))?;
+            entries.extend(made);
+        }
+        Ok(entries)
+    }
+
+    fn bad_answer(&self, node: &NodeName, kind: ListKind, why: &'static str) -> Error {
         Error::BadAnswer {
-            driver: self.asker.driver.clone(),
+            driver: self.queries.driver.clone(),
             node: node.clone(),
             method: kind.method().name(),
             why,
@@ -180,8 +192,8 @@ impl Refresher {
     }
 }
 
-/// A whole list, and of how many pages it was made.
-struct Paged {
+/// A complete list, and its number of pages.
+struct PagedList {
     pages: usize,
-    whole: Whole,
+    list: WholeList,
 }

@@ -1,48 +1,48 @@
-//! Lists against a model: what is there while it is listed is in the list, once, whatever comes and goes.
+//! Lists against a model: an entry that exists during a whole list appears in it exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;
 use proto::csi;
 use proto::csi::Id;
-use proto::names::DriverName;
-
-use crate::csi::lists::kind::ENTRIES;
-use bytes::Bytes;
 use proto::host::tasks::Tasks;
-use proto::names::NodeName;
+use proto::names::{DriverName, NodeName};
 
-use super::kind::Kind;
-use super::whole::Whole;
+use super::kind::{ENTRIES, ListKind};
+use super::whole::WholeList;
 use super::{page, token};
 use crate::state::known::State;
-use crate::state::record::{Home, Node, NodeDriver};
+use crate::state::record::{Change, Home, Node, NodeDriver};
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
+use crate::state::txn::Txn;
+use crate::state::{ingest, list_entry};
 
 const NODES: usize = 2;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A volume is made through us at a node.
+    /// csi-cloud creates a volume at a node.
     Create(usize, u8),
-    /// A volume is deleted through us.
+    /// csi-cloud deletes a volume.
     Delete(u8),
-    /// A volume comes to be at a node behind our back.
+    /// A volume appears at a node without a call.
     Appear(usize, u8),
-    /// Or vanishes there.
+    /// A volume vanishes at a node without a call.
     Vanish(usize, u8),
-    /// A node begins to give its list.
+    /// A node begins its list.
     Begin(usize),
-    /// What it gave is learned.
+    /// The list is recorded.
     End(usize),
     /// A caller reads a page.
     Page(usize),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let (node, id) = (0..NODES, 0..12u8);
+    let node = 0..NODES;
+    let id = 0..12u8;
     let op = prop_oneof![
         (node.clone(), id.clone()).prop_map(|(node, id)| Op::Create(node, id)),
         id.clone().prop_map(Op::Delete),
@@ -63,7 +63,7 @@ fn name(node: usize) -> NodeName {
     format!("n{node}").parse().unwrap()
 }
 
-/// With a field that CSI does not have.
+/// An entry with a field that CSI does not have.
 fn entry_of(id: &str) -> Bytes {
     let volume = csi::Volume { volume_id: id.into(), ..Default::default() };
     let entry = csi::list_volumes_response::Entry { volume: Some(volume), status: None };
@@ -74,7 +74,7 @@ fn entry_of(id: &str) -> Bytes {
 
 fn made(ids: impl IntoIterator<Item = String>) -> Vec<csi::Made> {
     let entries = ids.into_iter().map(|id| entry_of(&id));
-    entries.map(|entry| Kind::Volumes.read(&entry).unwrap().unwrap()).collect()
+    entries.map(|entry| ListKind::Volumes.read(&entry).unwrap().unwrap()).collect()
 }
 
 /// The ids of a page, and its token.
@@ -89,19 +89,19 @@ fn read(page: &[u8]) -> (Vec<String>, String) {
 struct Listing {
     token: String,
     seen: Vec<String>,
-    /// What was shown at its beginning and at every moment since.
+    /// The ids shown at its beginning and at every moment since.
     stayed: BTreeSet<String>,
 }
 
 struct World {
     store: Store,
-    /// What each driver has. Ids are not shared: each node has its own.
-    there: [BTreeSet<String>; NODES],
-    /// Made through us and not deleted, nor vanished since.
-    ours: BTreeSet<String>,
-    /// Deleted through us and not there again.
+    /// The ids at each node. No two nodes share an id.
+    existing: [BTreeSet<String>; NODES],
+    /// Created by csi-cloud, and neither deleted nor vanished since.
+    created: BTreeSet<String>,
+    /// Deleted by csi-cloud, and not there again.
     deleted: BTreeSet<String>,
-    begun: [Option<Whole>; NODES],
+    begun: [Option<WholeList>; NODES],
     listing: Option<Listing>,
 }
 
@@ -121,22 +121,22 @@ impl World {
             Op::Appear(node, id) => {
                 let id = Self::id(node, id);
                 self.deleted.remove(&id);
-                self.there[node].insert(id);
+                self.existing[node].insert(id);
             }
             Op::Vanish(node, id) => {
                 let id = Self::id(node, id);
-                self.there[node].remove(&id);
-                self.ours.remove(&id);
+                self.existing[node].remove(&id);
+                self.created.remove(&id);
             }
             Op::Begin(node) => self.begun[node] = Some(self.list(node)),
-            Op::End(node) => self.learn(node).await,
+            Op::End(node) => self.record(node).await,
             Op::Page(most) => self.page(most),
         }
         let shown = self.shown();
         if let Some(listing) = &mut self.listing {
             listing.stayed.retain(|id| shown.contains(id));
         }
-        assert!(self.ours.is_subset(&shown), "made through us and not shown: {:?}", self.ours);
+        assert!(self.created.is_subset(&shown), "made here and not shown: {:?}", self.created);
         let homes = self.homes();
         assert!(
             self.deleted.is_disjoint(&homes),
@@ -146,9 +146,9 @@ impl World {
     }
 
     async fn create(&mut self, node: usize, id: String) {
-        self.there[node].insert(id.clone());
+        self.existing[node].insert(id.clone());
         self.deleted.remove(&id);
-        self.ours.insert(id.clone());
+        self.created.insert(id.clone());
         let home = Home { entry: entry_of(&id), ..Home::at(name(node), 1) };
         self.store
             .write(move |txn| txn.set_home(&driver(), &Id::Volume(id), Some(home)))
@@ -157,30 +157,32 @@ impl World {
     }
 
     async fn delete(&mut self, node: usize, id: String) {
-        self.there[node].remove(&id);
-        self.ours.remove(&id);
+        self.existing[node].remove(&id);
+        self.created.remove(&id);
         let volume = Id::Volume(id.clone());
         if self.homes().contains(&id) {
-            crate::state::ingest::deleted(&self.store, &driver(), &volume).await.unwrap();
+            ingest::deleted(&self.store, &driver(), &volume).await.unwrap();
             self.deleted.insert(id);
         }
     }
 
-    fn list(&self, node: usize) -> Whole {
+    fn list(&self, node: usize) -> WholeList {
         let since =
             self.store.read(|state| state.driver(&driver()).map_or(0, |driver| driver.changes()));
-        Whole { kind: Kind::Volumes, since, things: made(self.there[node].clone()) }
+        WholeList { kind: ListKind::Volumes, since, entries: made(self.existing[node].clone()) }
     }
 
-    async fn learn(&mut self, node: usize) {
-        let Some(whole) = self.begun[node].take() else { return };
-        self.store.write(move |txn| whole.learn(txn, &driver(), &name(node))).await.unwrap();
+    async fn record(&mut self, node: usize) {
+        let Some(list) = self.begun[node].take() else { return };
+        self.store.write(move |txn| list.record(txn, &driver(), &name(node))).await.unwrap();
     }
 
     fn page(&mut self, most: usize) {
         let shown = self.shown();
-        let begin = || Listing { stayed: shown, ..Listing::default() };
-        let mut listing = self.listing.take().unwrap_or_else(begin);
+        let mut listing = match self.listing.take() {
+            Some(listing) => listing,
+            None => Listing { stayed: shown, ..Listing::default() },
+        };
         let after = (!listing.token.is_empty()).then(|| token::read(b'v', &listing.token).unwrap());
         let (ids, next) = self.read_page(after.as_deref(), most);
         assert!(ids.len() <= most);
@@ -195,11 +197,10 @@ impl World {
     }
 
     fn read_page(&self, after: Option<&str>, most: usize) -> (Vec<String>, String) {
-        read(
-            &self
-                .store
-                .read(|state| page::page(state.driver(&driver()), Kind::Volumes, after, most)),
-        )
+        let page = self
+            .store
+            .read(|state| page::page(state.driver(&driver()), ListKind::Volumes, after, most));
+        read(&page)
     }
 
     fn shown(&self) -> BTreeSet<String> {
@@ -207,25 +208,37 @@ impl World {
     }
 
     fn homes(&self) -> BTreeSet<String> {
-        let ids = |state: &State| {
+        self.store.read(|state| {
             let homes = state.driver(&driver()).map(|driver| driver.homes().keys());
             homes.into_iter().flatten().map(|id| id.text().to_owned()).collect()
-        };
-        self.store.read(ids)
+        })
+    }
+
+    /// Whether a node's volumes were listed completely.
+    fn is_listed(&self, node: usize) -> bool {
+        self.store
+            .read(|state| state.driver(&driver()).unwrap().at(&name(node)).unwrap().listed > 0)
+    }
+}
+
+fn set_nodes(txn: &mut Txn<'_>) {
+    for node in 0..NODES {
+        txn.set_node(&name(node), Some(Node { since: 1, removed: None }));
+        txn.set_at(&driver(), &name(node), Some(NodeDriver::default()));
     }
 }
 
 async fn world(tasks: &Tasks) -> World {
     let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
-    let known = |txn: &mut crate::state::txn::Txn<'_>| {
-        for node in 0..NODES {
-            txn.set_node(&name(node), Some(Node { since: 1, removed: None }));
-            txn.set_at(&driver(), &name(node), Some(NodeDriver::default()));
-        }
-    };
-    store.write(known).await.unwrap();
-    let (there, ours, deleted, begun, listing) = Default::default();
-    World { store, there, ours, deleted, begun, listing }
+    store.write(set_nodes).await.unwrap();
+    World {
+        store,
+        existing: Default::default(),
+        created: BTreeSet::new(),
+        deleted: BTreeSet::new(),
+        begun: Default::default(),
+        listing: None,
+    }
 }
 
 fn run(ops: Vec<Op>) {
@@ -236,13 +249,13 @@ fn run(ops: Vec<Op>) {
         for op in ops {
             world.step(op).await;
         }
-        // With a list of every node that nothing happened since, all is right.
+        // After a list of every node without later changes, all is correct.
         for node in 0..NODES {
             world.begun[node] = Some(world.list(node));
-            world.learn(node).await;
+            world.record(node).await;
         }
-        let there = world.there.iter().flatten().cloned().collect::<BTreeSet<_>>();
-        assert_eq!(world.shown(), there);
+        let existing: BTreeSet<_> = world.existing.iter().flatten().cloned().collect();
+        assert_eq!(world.shown(), existing);
     });
 }
 
@@ -259,8 +272,9 @@ proptest! {
 async fn two_nodes_with_one_id_are_told_apart_and_the_first_keeps_it() {
     let world = world(&Tasks::default()).await;
     for node in [1, 0, 0] {
-        let whole = Whole { kind: Kind::Volumes, since: 0, things: made(["same".to_owned()]) };
-        world.store.write(move |txn| whole.learn(txn, &driver(), &name(node))).await.unwrap();
+        let list =
+            WholeList { kind: ListKind::Volumes, since: 0, entries: made(["same".to_owned()]) };
+        world.store.write(move |txn| list.record(txn, &driver(), &name(node))).await.unwrap();
     }
     world.store.read(|state| {
         let home = state.driver(&driver()).unwrap().home(&Id::Volume("same".into())).unwrap();
@@ -272,39 +286,35 @@ async fn two_nodes_with_one_id_are_told_apart_and_the_first_keeps_it() {
 #[tokio::test]
 async fn a_list_that_is_known_changes_nothing_and_the_first_is_remembered() {
     let mut world = world(&Tasks::default()).await;
-    world.there[0].extend(["a".to_owned(), "b".to_owned()]);
+    world.existing[0].extend(["a".to_owned(), "b".to_owned()]);
     let mut changes = Vec::new();
     for _ in 0..2 {
         world.begun[0] = Some(world.list(0));
-        world.learn(0).await;
+        world.record(0).await;
         changes.push(world.store.read(|state| state.driver(&driver()).unwrap().changes()));
     }
     assert_eq!(changes, [2, 2]);
-    let listed = |node| {
-        world.store.read(|state| state.driver(&driver()).unwrap().at(&name(node)).unwrap().listed)
-    };
-    assert!(listed(0) > 0 && listed(1) == 0);
+    assert!(world.is_listed(0) && !world.is_listed(1));
 }
 
 #[tokio::test]
 async fn what_a_list_no_longer_has_is_not_shown_and_keeps_its_home() {
     let mut world = world(&Tasks::default()).await;
-    for there in [vec!["a", "b"], vec!["b"], vec!["a", "b"]] {
-        world.there[0] = there.iter().map(|id| (*id).to_owned()).collect();
+    for existing in [vec!["a", "b"], vec!["b"], vec!["a", "b"]] {
+        world.existing[0] = existing.iter().map(|id| (*id).to_owned()).collect();
         world.begun[0] = Some(world.list(0));
-        world.learn(0).await;
-        assert_eq!(world.shown(), world.there[0]);
+        world.record(0).await;
+        assert_eq!(world.shown(), world.existing[0]);
         assert_eq!(world.homes().len(), 2);
     }
 }
 
-/// The state of homes that are so, by their ids.
+/// The state with these homes.
 fn with(homes: impl IntoIterator<Item = (Id, Home)>) -> State {
-    use crate::state::record::Change;
     State::of(homes.into_iter().map(|(id, home)| Change::Home(driver(), id, Some(home))))
 }
 
-fn first_page(state: &State, kind: Kind, most: usize) -> Vec<u8> {
+fn first_page(state: &State, kind: ListKind, most: usize) -> Vec<u8> {
     page::page(state.driver(&driver()), kind, None, most)
 }
 
@@ -314,20 +324,19 @@ fn entries_are_as_they_came_and_each_kind_has_its_own() {
     let volume = Home { entry: entry.clone(), ..Home::at(name(0), 1) };
     let lost = Home { lost: true, ..Home::at(name(1), 1) };
     let absent = Home { absent: true, ..Home::at(name(0), 1) };
-    let id = |text: &str| Id::Volume(text.into());
     let state = with([
-        (id("v"), volume),
-        (id("w"), lost),
-        (id("x"), absent),
+        (Id::Volume("v".into()), volume),
+        (Id::Volume("w".into()), lost),
+        (Id::Volume("x".into()), absent),
         (Id::Snapshot("s".into()), Home::at(name(0), 1)),
         (Id::Group("g".into()), Home::at(name(0), 1)),
     ]);
-    let volumes = first_page(&state, Kind::Volumes, 0);
+    let volumes = first_page(&state, ListKind::Volumes, 0);
     let first = csi::wire::fields(&volumes).next().unwrap().unwrap();
     assert_eq!((first.number, first.content), (ENTRIES, Some(&*entry)));
     assert_eq!(read(&volumes), (vec!["v".to_owned(), "w".to_owned()], String::new()));
     let snapshots =
-        csi::ListSnapshotsResponse::decode(&*first_page(&state, Kind::Snapshots, 0)).unwrap();
+        csi::ListSnapshotsResponse::decode(&*first_page(&state, ListKind::Snapshots, 0)).unwrap();
     let ids: Vec<_> =
         snapshots.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect();
     assert_eq!(ids, ["s"]);
@@ -345,9 +354,10 @@ fn a_page_of_large_entries_fits_in_a_message_and_the_next_goes_on() {
         (Id::Volume(format!("v{n}")), home)
     });
     let state = with(homes);
-    let (mut after, mut seen) = (None, Vec::new());
+    let mut after = None;
+    let mut seen = Vec::new();
     loop {
-        let page = page::page(state.driver(&driver()), Kind::Volumes, after.as_deref(), 0);
+        let page = page::page(state.driver(&driver()), ListKind::Volumes, after.as_deref(), 0);
         assert!(page.len() < 4 << 20);
         let (ids, next) = read(&page);
         seen.extend(ids);
@@ -362,9 +372,16 @@ fn a_page_of_large_entries_fits_in_a_message_and_the_next_goes_on() {
 #[test]
 fn a_page_that_ends_with_the_last_entry_has_no_next() {
     let state = with((0..4).map(|n| (Id::Volume(format!("v{n}")), Home::at(name(0), 1))));
-    assert_eq!(read(&first_page(&state, Kind::Volumes, 4)).1, "");
-    assert_ne!(read(&first_page(&state, Kind::Volumes, 3)).1, "");
-    assert_eq!(read(&page::page(None, Kind::Volumes, None, 0)), (Vec::new(), String::new()));
+    assert_eq!(read(&first_page(&state, ListKind::Volumes, 4)).1, "");
+    assert_ne!(read(&first_page(&state, ListKind::Volumes, 3)).1, "");
+    assert_eq!(read(&page::page(None, ListKind::Volumes, None, 0)), (Vec::new(), String::new()));
+}
+
+/// Adds a node that the volume is published to, in the status of an entry.
+fn publish<E>(entry: &[u8]) -> Result<Vec<u8>, E> {
+    let mut entry = entry.to_vec();
+    csi::wire::append(&mut entry, &[2, 1], b"n9");
+    Ok(entry)
 }
 
 /// How many nodes the volumes of a page are published to.
@@ -379,22 +396,21 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
     let mut world = world(&Tasks::default()).await;
     world.create(0, "v".into()).await;
     world.begun[0] = Some(world.list(0));
-    let attach = |entry: &[u8]| {
-        let mut entry = entry.to_vec();
-        // The status, and in it a node that the volume is published to.
-        csi::wire::append(&mut entry, &[2, 1], b"n9");
-        Ok(entry)
-    };
     let volume = Id::Volume("v".into());
-    crate::state::ingest::update(&world.store, &driver(), &volume, attach).await.unwrap();
-    world.learn(0).await;
-    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    ingest::update(&world.store, &driver(), &volume, publish).await.unwrap();
+    world.record(0).await;
+    let page = world.store.read(|state| first_page(state, ListKind::Volumes, 0));
     assert_eq!(attached_to(&page), 1, "the list undid it");
-    // The next list is the driver's word again.
+    // The next list replaces the entry again.
     world.begun[0] = Some(world.list(0));
-    world.learn(0).await;
-    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    world.record(0).await;
+    let page = world.store.read(|state| first_page(state, ListKind::Volumes, 0));
     assert_eq!(attached_to(&page), 0);
+}
+
+/// Records a list of the first node, and returns whether that is complete.
+async fn record(store: &Store, list: WholeList) -> bool {
+    store.write(move |txn| list.record(txn, &driver(), &name(0))).await.unwrap()
 }
 
 #[tokio::test]
@@ -403,38 +419,32 @@ async fn a_list_older_than_a_call_about_what_has_no_home_is_asked_for_again() {
     let first = NodeDriver::default();
     world.store.write(move |txn| txn.set_at(&driver(), &name(0), Some(first))).await.unwrap();
     world.step(Op::Appear(0, 1)).await;
-    let (id, older) = (World::id(0, 1), world.list(0));
-    let attach = |entry: &[u8]| crate::state::list_entry::attach(entry, "n9");
-    crate::state::ingest::update(&world.store, &driver(), &Id::Volume(id), attach).await.unwrap();
-    let listed = |world: &World| {
-        world.store.read(|state| state.driver(&driver()).unwrap().at(&name(0)).unwrap().listed > 0)
-    };
-    let learn =
-        async |whole: Whole| world.store.write(|txn| whole.learn(txn, &driver(), &name(0))).await;
-    assert!(!learn(older).await.unwrap());
+    let id = World::id(0, 1);
+    let older = world.list(0);
+    let attach = |entry: &[u8]| list_entry::attach(entry, "n9");
+    ingest::update(&world.store, &driver(), &Id::Volume(id), attach).await.unwrap();
+    assert!(!record(&world.store, older).await);
     assert_eq!(
-        (world.homes(), listed(&world)),
+        (world.homes(), world.is_listed(0)),
         (BTreeSet::new(), false),
         "it may be at no node, as if deleted"
     );
-    assert!(learn(world.list(0)).await.unwrap());
-    assert_eq!((world.homes().len(), listed(&world)), (1, true));
+    assert!(record(&world.store, world.list(0)).await);
+    assert_eq!((world.homes().len(), world.is_listed(0)), (1, true));
 }
 
 #[tokio::test]
 async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
     let mut world = world(&Tasks::default()).await;
     world.create(0, "v".into()).await;
-    // An attachment whose answer was lost, so that only a list tells of it, which comes after the detachment.
+    // The answer of an attachment was lost. Only the list shows it, after the detachment.
     let mut list = world.list(0);
-    let entry = crate::state::list_entry::attach(&list.things[0].entry, "n9").unwrap();
-    list.things[0].entry = entry.into();
+    let entry = list_entry::attach(&list.entries[0].entry, "n9").unwrap();
+    list.entries[0].entry = entry.into();
     world.begun[0] = Some(list);
-    let detach = |entry: &[u8]| crate::state::list_entry::detach(entry, "n9");
-    crate::state::ingest::update(&world.store, &driver(), &Id::Volume("v".into()), detach)
-        .await
-        .unwrap();
-    world.learn(0).await;
-    let page = world.store.read(|state| first_page(state, Kind::Volumes, 0));
+    let detach = |entry: &[u8]| list_entry::detach(entry, "n9");
+    ingest::update(&world.store, &driver(), &Id::Volume("v".into()), detach).await.unwrap();
+    world.record(0).await;
+    let page = world.store.read(|state| first_page(state, ListKind::Volumes, 0));
     assert_eq!(attached_to(&page), 0, "the list undid it");
 }

@@ -1,18 +1,20 @@
-//! Page tokens: where the next page begins. A token holds that itself, so it is good over restarts and whatever
-//! comes or goes in between; and it is told from a driver's own, which a caller may still have.
+//! Page tokens, which hold the start of the next page.
+//!
+//! A token needs no state in csi-cloud, so it survives restarts and changes of the list. A mark
+//! tells it from a driver's own token, which a caller may still have.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// No base64 text of a driver begins so by chance.
+/// No driver's base64 text begins like this by chance.
 const MARK: &[u8] = b"edge-csi\x01";
 
-/// A token: of which list, and after what the next page begins.
+/// A token of a list, for the page after this key.
 pub(super) fn write(list: u8, after: &str) -> String {
     URL_SAFE_NO_PAD.encode([MARK, &[list], after.as_bytes()].concat())
 }
 
-/// Reads a token of this list. None if it is none of ours.
+/// Reads a token of this list. None if csi-cloud did not write it.
 pub(super) fn read(list: u8, token: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
     let after = bytes.strip_prefix(MARK)?.strip_prefix(&[list])?;

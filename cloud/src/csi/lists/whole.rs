@@ -1,117 +1,156 @@
-//! What a node's whole list teaches, as one durable change; nothing is written if all of it is known.
+//! Records a node's complete list as one durable change. A list without news writes nothing.
 //!
-//! A list is older than what happened while it was read: homes that changed since are left alone, what changed and
-//! has no home yet is asked for again, and homes are never forgotten here. What a list no longer has is absent: it is
-//! not shown, and a delete still goes to its node.
+//! A list is older than changes made while it was read. Homes that changed since are left alone. An
+//! id that changed and has no home requires another list. Homes are never removed here: an id that
+//! the list lacks becomes absent. It is not shown, but a delete still goes to its node.
 
 use std::collections::{HashMap, HashSet};
 
+use bytes::Bytes;
 use proto::csi::{Id, Made};
 use proto::names::{DriverName, NodeName};
 use tracing::warn;
 
-use super::kind::Kind;
+use super::kind::ListKind;
 use crate::state::clock::now;
 use crate::state::known::State;
 use crate::state::recent::Stale;
 use crate::state::record::{Home, NodeDriver};
 use crate::state::txn::Txn;
 
-/// All that a node has of a kind.
-pub(super) struct Whole {
-    pub(super) kind: Kind,
+/// All entries of one kind at a node.
+pub(super) struct WholeList {
+    pub(super) kind: ListKind,
     /// The driver's count of changes before the node was asked.
     pub(super) since: u64,
-    pub(super) things: Vec<Made>,
+    pub(super) entries: Vec<Made>,
 }
 
-impl Whole {
-    /// Keeps what it teaches. Gives back whether that is all; if not, it is too old for something that it names, and
-    /// the node must be asked again.
-    pub(super) fn learn(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) -> bool {
-        let Self { kind, since, things } = self;
+/// The transaction that records one node's list.
+struct Recorder<'r, 's> {
+    txn: &'r mut Txn<'s>,
+    driver: &'r DriverName,
+    node: &'r NodeName,
+    since: u64,
+    /// Ids without a home that changed after the list began. None if that is unknown.
+    stale: Option<HashMap<&'s Id, Stale>>,
+}
+
+impl WholeList {
+    /// Records the list. Returns false if it may be too old: then the node must be asked again.
+    pub(super) fn record(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) -> bool {
+        let Self { kind, since, entries } = self;
         let state = txn.state();
-        let missing = missing(state, driver, node, kind, since, &things);
-        let without =
-            state.driver(driver).map_or_else(|| Some(HashMap::new()), |of| of.stale_since(since));
-        // What is not remembered any more may have been changed.
-        let why = |txn: &Txn<'_>, id: &Id| match &without {
-            Some(without) if !txn.is_stale(driver, id) => without.get(id).copied(),
-            _ => Some(Stale::Changed),
+        let missing = missing(state, driver, node, kind, since, &entries);
+        let stale = match state.driver(driver) {
+            Some(driver) => driver.stale_since(since),
+            None => Some(HashMap::new()),
         };
-        let mut whole = true;
-        for Made { id, entry, source } in things {
-            match txn.home(driver, &id).cloned() {
-                Some(home) if home.node != *node => claimed(txn, driver, node, &id, home),
-                _ if txn.is_changing(driver, &id) => {}
-                Some(home) => {
-                    let newer = state
-                        .driver(driver)
-                        .is_some_and(|driver| driver.changed_since(node, &id, since));
-                    if !newer && (home.absent || home.entry != entry) {
-                        let source = source.map(Box::new).or(home.source);
-                        txn.set_home(
-                            driver,
-                            &id,
-                            Some(Home { absent: false, entry, source, ..home }),
-                        );
-                    }
-                }
-                None => match why(txn, &id) {
-                    None => {
-                        let home = Home {
-                            entry,
-                            source: source.map(Box::new),
-                            ..Home::at(node.clone(), now())
-                        };
-                        txn.set_home(driver, &id, Some(home));
-                    }
-                    // It was deleted, and the list is older.
-                    Some(Stale::Forgotten) => {}
-                    Some(Stale::Changed) => whole = false,
-                },
-            }
+        let mut recorder = Recorder { txn, driver, node, since, stale };
+        let mut is_complete = true;
+        for entry in entries {
+            is_complete &= recorder.record(entry);
         }
-        for id in
-            missing.iter().filter(|id| !txn.is_changing(driver, id)).cloned().collect::<Vec<_>>()
-        {
-            if let Some(home) = txn.home(driver, &id).filter(|home| !home.absent).cloned() {
-                txn.set_home(driver, &id, Some(Home { absent: true, ..home }));
-            }
+        for id in &missing {
+            recorder.set_absent(id);
         }
-        if let Some(at) =
-            txn.at(driver, node).filter(|at| whole && kind == Kind::Volumes && at.listed == 0)
-        {
-            let at = NodeDriver { listed: now(), ..at.clone() };
-            txn.set_at(driver, node, Some(at));
+        if is_complete && kind == ListKind::Volumes {
+            recorder.set_listed();
         }
-        whole
+        is_complete
     }
 }
 
-/// What lists have shown of a node, and this one does not have.
+impl Recorder<'_, '_> {
+    /// Records an entry. Returns false if it may be older than a call.
+    fn record(&mut self, made: Made) -> bool {
+        let Made { id, entry, source } = made;
+        match self.txn.home(self.driver, &id).cloned() {
+            Some(home) if home.node != *self.node => self.record_conflict(&id, home),
+            _ if self.txn.is_changing(self.driver, &id) => {}
+            Some(home) => self.update(&id, entry, source, home),
+            None => match self.why_stale(&id) {
+                None => {
+                    let source = source.map(Box::new);
+                    let home = Home { entry, source, ..Home::at(self.node.clone(), now()) };
+                    self.txn.set_home(self.driver, &id, Some(home));
+                }
+                // The id was deleted after the list began.
+                Some(Stale::Forgotten) => {}
+                Some(Stale::Changed) => return false,
+            },
+        }
+        true
+    }
+
+    /// Why the list is stale about an id without a home. An unknown history counts as a change.
+    fn why_stale(&self, id: &Id) -> Option<Stale> {
+        match &self.stale {
+            Some(stale) if !self.txn.is_stale(self.driver, id) => stale.get(id).copied(),
+            _ => Some(Stale::Changed),
+        }
+    }
+
+    /// Updates the entry of a home, unless the home changed after the list began.
+    fn update(&mut self, id: &Id, entry: Bytes, source: Option<Id>, home: Home) {
+        let driver = self.txn.state().driver(self.driver);
+        if driver.is_some_and(|driver| driver.changed_since(self.node, id, self.since)) {
+            return;
+        }
+        if home.absent || home.entry != entry {
+            let source = source.map(Box::new).or(home.source);
+            let home = Home { absent: false, entry, source, ..home };
+            self.txn.set_home(self.driver, id, Some(home));
+        }
+    }
+
+    /// Records that another node lists an id too. The first node keeps it.
+    fn record_conflict(&mut self, id: &Id, mut home: Home) {
+        if home.conflicts.contains(self.node) {
+            return;
+        }
+        warn!(
+            driver = %self.driver,
+            home = %home.node,
+            node = %self.node,
+            id = id.text(),
+            "two nodes list the same id; the first one keeps it, and no call for it reaches \
+             the other"
+        );
+        home.conflicts.push(self.node.clone());
+        self.txn.set_home(self.driver, id, Some(home));
+    }
+
+    fn set_absent(&mut self, id: &Id) {
+        if self.txn.is_changing(self.driver, id) {
+            return;
+        }
+        if let Some(home) = self.txn.home(self.driver, id).filter(|home| !home.absent).cloned() {
+            self.txn.set_home(self.driver, id, Some(Home { absent: true, ..home }));
+        }
+    }
+
+    /// Records that the node's volumes were listed completely once.
+    fn set_listed(&mut self) {
+        if let Some(at) = self.txn.at(self.driver, self.node).filter(|at| at.listed == 0) {
+            let at = NodeDriver { listed: now(), ..at.clone() };
+            self.txn.set_at(self.driver, self.node, Some(at));
+        }
+    }
+}
+
+/// The ids that earlier lists of a node showed, and this one lacks.
 pub(super) fn missing(
     state: &State,
     driver: &DriverName,
     node: &NodeName,
-    kind: Kind,
+    kind: ListKind,
     since: u64,
-    things: &[Made],
+    entries: &[Made],
 ) -> Vec<Id> {
     let Some(driver) = state.driver(driver) else { return Vec::new() };
-    let listed: HashSet<&Id> = things.iter().map(|thing| &thing.id).collect();
+    let listed: HashSet<&Id> = entries.iter().map(|entry| &entry.id).collect();
     let homes = driver.homes_of(node).filter(|(id, change)| kind.is_of(id) && *change <= since);
     let shown = homes.filter(|(id, _)| driver.home(id).is_some_and(|home| !home.absent));
     shown.map(|(id, _)| id).filter(|id| !listed.contains(id)).cloned().collect()
-}
-
-/// Two nodes say that they have it: the first keeps it.
-fn claimed(txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName, id: &Id, mut home: Home) {
-    if home.conflicts.contains(node) {
-        return;
-    }
-    warn!(%driver, home = %home.node, %node, id = id.text(),
-        "two nodes list the same id; the first one keeps it, and no call for it reaches the other");
-    home.conflicts.push(node.clone());
-    txn.set_home(driver, id, Some(home));
 }

@@ -1,6 +1,11 @@
 //! Each row of the routing table, against a small world.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use prost::Message;
+use proto::csi;
+use proto::names::DriverName;
 
 use crate::csi::route::*;
 use crate::state::known::State;
@@ -18,13 +23,13 @@ fn volume(id: &str) -> Id {
     Id::Volume(id.into())
 }
 
-fn driver() -> proto::names::DriverName {
+fn driver() -> DriverName {
     "d.example".parse().unwrap()
 }
 
 fn at(name: &str, zone: &str) -> Change {
-    let place = [("node", name), ("zone", zone)]
-        .map(|(k, v)| std::sync::Arc::new((k.to_owned(), v.to_owned())));
+    let place =
+        [("node", name), ("zone", zone)].map(|(k, v)| Arc::new((k.to_owned(), v.to_owned())));
     Change::NodeDriver(
         driver(),
         node(name),
@@ -42,8 +47,8 @@ fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) 
     Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
 }
 
-/// `n1` and `n2` in zone a, `n3` and `n4` in zone b; volume `v1` lives on n1, `v3` on n3, `w3` too. n4 has no
-/// link, and the node `out` was removed, with the volume `vo`.
+/// Nodes n1 and n2 are in zone a, n3 and n4 in zone b; n4 has no link. Volume v1 lives on n1, v3
+/// and w3 on n3. The node `out` was removed; the volume vo lived there.
 struct World {
     changes: Vec<Change>,
     linked: Vec<&'static str>,
@@ -131,7 +136,7 @@ fn created<const N: usize>(method: Method, name: &str, nodes: [&str; N]) -> Resu
     Ok(Plan::Create(Id::Name(method, name.into()), nodes.map(node).into()))
 }
 
-/// The create of this name was sent there before.
+/// An earlier attempt of this create was sent to that node.
 fn again(method: Method, name: &str, at: &str) -> Result<Plan, Unclear> {
     Ok(Plan::CreateAgain(Id::Name(method, name.into()), node(at)))
 }
@@ -139,8 +144,9 @@ fn again(method: Method, name: &str, at: &str) -> Result<Plan, Unclear> {
 #[test]
 fn a_volume_goes_to_the_first_topology_that_a_node_has() {
     let world = World::default();
-    let (n3, zone_a, nowhere) =
-        (topology(&[("node", "n3")]), topology(&[("zone", "a")]), topology(&[("zone", "d")]));
+    let n3 = topology(&[("node", "n3")]);
+    let zone_a = topology(&[("zone", "a")]);
+    let nowhere = topology(&[("zone", "d")]);
     assert_eq!(world.place(None, vec![n3, zone_a.clone()]), make(["n3"]));
     assert_eq!(world.place(None, vec![nowhere.clone(), zone_a]), make(["n1", "n2"]));
     let both = topology(&[("zone", "b"), ("node", "n1")]);
@@ -149,7 +155,7 @@ fn a_volume_goes_to_the_first_topology_that_a_node_has() {
         refused.contains("{zone=d} or {node=n1,zone=b}; known: n1 {node=n1,zone=a}"),
         "{refused}"
     );
-    // What is only at a node that was removed is nowhere.
+    // A removed node does not count.
     assert!(matches!(
         world.place(None, vec![topology(&[("zone", "c")])]),
         Err(Unclear::Nowhere(_))
@@ -165,7 +171,7 @@ fn a_node_without_a_link_is_chosen_for_none_and_waited_for_if_it_is_the_one() {
         world.place(None, vec![n4.clone(), topology(&[("zone", "a")])]),
         Err(Unclear::Away(node("n4")))
     );
-    // It was sent there before: it goes there, and nowhere else, though a link is not there now.
+    // A create that was sent to a node goes nowhere else, even while the node has no link.
     let sent = World::with([intent(Method::CreateVolume, "pvc-1", "n4", 0, None)]);
     for topology in [vec![], vec![n4], vec![topology(&[("zone", "a")])]] {
         assert_eq!(sent.place(None, topology), again(Method::CreateVolume, "pvc-1", "n4"));
@@ -195,7 +201,7 @@ fn a_volume_is_refused_beside_its_source_if_the_operator_says_so() {
     });
     assert_eq!(world.place(Some(volume("v3")), elsewhere.clone()), refused);
     assert_eq!(world.place(None, vec![topology(&[("node", "n1")])]), make(["n1"]));
-    // What includes the node, or does not bind, is no reason to refuse.
+    // A topology that includes the node, or is only preferred, is no reason to refuse.
     for asked in [vec![], vec![topology(&[("node", "n1")]), topology(&[("zone", "b")])]] {
         assert_eq!(world.place(Some(volume("v3")), asked), make(["n3"]));
     }
@@ -206,22 +212,22 @@ fn a_volume_is_refused_beside_its_source_if_the_operator_says_so() {
         required,
     };
     assert_eq!(world.route(Method::CreateVolume, &create("pvc-1", false)), make(["n3"]));
-    // It may exist already.
+    // A create that was sent may exist already.
     let at_n3 = again(Method::CreateVolume, "sent", "n3");
     assert_eq!(world.route(Method::CreateVolume, &create("sent", true)), at_n3);
-    // The text is about the topology, also while the node is away; one that was removed is another matter.
+    // The reason is the topology even while the node has no link. A removed node comes first.
     world.linked = vec!["n1"];
     assert_eq!(world.place(Some(volume("v3")), elsewhere.clone()), refused);
     let removed = Err(Unclear::Removed(node("out")));
     assert_eq!(world.place(Some(volume("vo")), elsewhere.clone()), removed);
-    // A source that has no home is asked for first.
+    // The home of the source is discovered first.
     let asked_for = Ok(Plan::Discover(vec![volume("?")]));
     assert_eq!(world.place(Some(volume("?")), elsewhere.clone()), asked_for);
-    // A node's own front is for that node.
+    // A node's own front refuses too.
     world.linked = vec!["n3"];
     world.only = Some(node("n3"));
     assert_eq!(world.place(Some(volume("v3")), elsewhere.clone()), refused);
-    // Any node has a shared driver's sources.
+    // Every node can reach a shared driver's sources.
     world.scope = Scope::Shared;
     assert_eq!(world.place(Some(volume("v3")), elsewhere), make(["n3"]));
 }
@@ -232,7 +238,7 @@ fn without_a_word_it_is_the_linked_node_with_the_fewest_volumes_or_the_pinned_on
     for topology in [vec![], vec![Segments::default()]] {
         assert_eq!(world.place(None, topology), make(["n2", "n1", "n3"]));
     }
-    // A create on its way counts as a volume, and one that is made counts once.
+    // A pending create counts as a volume, and a created volume counts once.
     world.changes.push(intent(Method::CreateVolume, "other", "n2", 0, None));
     world.changes.push(intent(Method::CreateVolume, "another", "n1", 0, Some("v1")));
     assert_eq!(world.place(None, vec![]), make(["n1", "n2", "n3"]));
@@ -240,7 +246,8 @@ fn without_a_word_it_is_the_linked_node_with_the_fewest_volumes_or_the_pinned_on
     assert_eq!(world.place(None, vec![]), make(["n3"]));
     world.placement = Placement::Pinned(node("n4"));
     assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
-    (world.placement, world.linked) = (Placement::Spread, vec![]);
+    world.placement = Placement::Spread;
+    world.linked = vec![];
     assert!(reason(world.place(None, vec![])).contains("none of the nodes n1, n2, n3, n4"));
 }
 
@@ -251,19 +258,19 @@ fn what_lives_somewhere_is_called_there_and_what_has_no_home_is_asked_for() {
     assert_eq!(home(volume("v3")), to("n3"));
     assert_eq!(home(volume("vo")), Err(Unclear::Removed(node("out"))));
     assert_eq!(home(volume("other")), Ok(Plan::Discover(vec![volume("other")])));
-    // A snapshot of the same id is another thing.
+    // A snapshot with the same id is something else.
     let snapshot = Id::Snapshot("v3".into());
     assert_eq!(home(snapshot.clone()), Ok(Plan::Discover(vec![snapshot])));
 }
 
-/// A driver answers OK when it is told to delete what it does not have, and the volume would be leaked.
+/// A driver answers OK to the delete of an unknown volume. On the wrong node that would leak it.
 #[test]
 fn nothing_is_ended_on_a_guess() {
     let world = World::default();
     let end = |method, id| world.route(method, &Key::Delete(volume(id)));
     assert_eq!(end(Method::DeleteVolume, "v3"), to("n3"));
     assert_eq!(end(Method::DeleteVolume, "other"), Ok(Plan::Everywhere(volume("other"))));
-    // CSI: "can be safely regarded as unpublished"; but what was on the node is not deleted by that.
+    // CSI: "can be safely regarded as unpublished". The data on the node is not deleted.
     assert_eq!(end(Method::ControllerUnpublishVolume, "vo"), Ok(Plan::Done));
     assert_eq!(end(Method::DeleteVolume, "vo"), Err(Unclear::Removed(node("out"))));
 }
@@ -275,7 +282,7 @@ fn if_one_node_has_the_driver_all_is_there() {
     assert_eq!(world.route(Method::ControllerGetVolume, &Key::Home(volume("other"))), to("n1"));
     assert_eq!(world.place(Some(volume("other")), vec![]), make(["n1"]));
     let none = World { changes: vec![], ..World::default() };
-    // A store that was lost knows no node: an OK for a volume that it does not know would leak it.
+    // A lost store knows no node: an OK for an unknown volume would leak it.
     for (method, key) in [
         (Method::ListVolumes, Key::All),
         (Method::DeleteVolume, Key::Delete(volume("v1"))),
@@ -342,7 +349,7 @@ fn a_shared_driver_is_called_where_it_was_elected() {
         assert_eq!(world.route(method, &key), to("n2"), "{method}");
     }
     assert_eq!(world.place(Some(volume("v3")), vec![]), make(["n2"]));
-    // What another node may still begin is not begun here; what was made is made.
+    // A create that may still begin elsewhere is refused. A finished create is only repeated.
     world.changes.push(intent(Method::CreateVolume, "pvc-1", "n1", 1_001, None));
     assert!(reason(world.place(None, vec![])).contains("sent to n1"));
     world.now = 1_001;
@@ -360,6 +367,11 @@ fn the_front_answers_for_itself_and_refuses_what_is_a_nodes() {
     assert_eq!(world.route(Method::NodeStageVolume, &Key::Node(None)), Ok(Plan::NodeOnly));
 }
 
+/// A create without a source and a topology.
+fn anywhere(name: &str) -> Key {
+    Key::Create { name: name.into(), source: None, topology: vec![], required: false }
+}
+
 #[test]
 fn a_nodes_own_front_is_for_what_is_there() {
     let mut world = World::with([intent(Method::CreateVolume, "sent", "n1", 0, None)]);
@@ -375,16 +387,10 @@ fn a_nodes_own_front_is_for_what_is_there() {
             to("n1"),
             "it lives there"
         );
-        let anywhere = |name: &str| Key::Create {
-            name: name.into(),
-            source: None,
-            topology: vec![],
-            required: false,
-        };
         let sent = anywhere("sent");
         let at_n1 = again(Method::CreateVolume, "sent", "n1");
         assert_eq!(world.route(Method::CreateVolume, &sent), at_n1, "it was sent there");
-        // Without a name nothing can be written down; the driver refuses it itself.
+        // The driver itself refuses a create without a name.
         let nameless = anywhere("");
         assert_eq!(world.route(Method::CreateVolume, &nameless), to("n2"));
         let nameless = Key::Snapshot { name: String::new(), volumes: vec![volume("v1")] };
@@ -395,14 +401,12 @@ fn a_nodes_own_front_is_for_what_is_there() {
     assert_eq!(world.place(None, vec![]), Err(Unclear::Away(node("n4"))));
 }
 
-/// One line for each of CSI's RPCs, about the volume v3, the snapshot s3 and the group g3, which live on n3.
+/// One line for each RPC of CSI, about the volume v3, the snapshot s3 and the group g3 on n3.
 #[test]
 fn every_rpc_goes_where_the_table_says() {
-    use prost::Message;
-    use proto::csi;
     let world =
         World::with([home(&Id::Snapshot("s3".into()), "n3"), home(&Id::Group("g3".into()), "n3")]);
-    // In CSI the id is field 1 of all of these messages, but for those below; protobuf leaves the rest empty.
+    // The id is field 1 of all requests except those below.
     let about = |id: &str| {
         csi::DeleteVolumeRequest { volume_id: id.into(), ..Default::default() }.encode_to_vec()
     };
