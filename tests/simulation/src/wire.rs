@@ -182,10 +182,11 @@ impl Wire {
         let mut chunk = vec![0; 8 * 1024];
         let mut ended = false;
         while !ended || !on_the_way.is_empty() {
+            let may_read = !ended && on_the_way.len() < ON_THE_WAY;
             let due = on_the_way.front().map(|(due, _)| self.due(way, *due));
             tokio::select! {
                 biased;
-                read = from.read(&mut chunk), if !ended && on_the_way.len() < ON_THE_WAY => match read {
+                read = from.read(&mut chunk), if may_read => match read {
                     Ok(length) if length > 0 => {
                         let bytes = Bytes::copy_from_slice(chunk.get(..length).unwrap_or_default());
                         on_the_way.push_back((Instant::now() + self.delay, bytes));

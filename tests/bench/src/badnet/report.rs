@@ -85,8 +85,8 @@ pub fn table(rows: &[Row]) -> String {
         let dropped = row.dropped * 100.0;
         let beside = if *beside { "yes" } else { "no" };
         text += &format!(
-            "{path:4}  {call:5}  {rate_mbit:6}  {loss:6.1}  {beside:6}  {calls:7}  {p50:7.0}  {p99:7.0}  \
-             {goodput_mbit:14.2}  {dropped:15.1}  {errors:6}\n",
+            "{path:4}  {call:5}  {rate_mbit:6}  {loss:6.1}  {beside:6}  {calls:7}  {p50:7.0}  \
+             {p99:7.0}  {goodput_mbit:14.2}  {dropped:15.1}  {errors:6}\n",
         );
     }
     text

@@ -57,8 +57,8 @@ pub fn table(rows: &[Row]) -> String {
             ..
         } = row;
         text += &format!(
-            "{path:6}  {callers:7}  {driver_ms:9}  {p50_us:8.0}  {p99_us:8.0}  {calls_per_s:8.0}  {errors:6}  \
-             {p50_ratio:5.2}  {calls_ratio:7.2}",
+            "{path:6}  {callers:7}  {driver_ms:9}  {p50_us:8.0}  {p99_us:8.0}  {calls_per_s:8.0}  \
+             {errors:6}  {p50_ratio:5.2}  {calls_ratio:7.2}",
         );
         let Row { cloud_cpu_us, edge_cpu_us, cloud_peak_kib, edge_peak_kib, .. } = row;
         if *path == "direct" {

@@ -136,12 +136,10 @@ impl Caller {
     }
 
     /// Calls until the answer is OK. A final code is noted, and ends the life.
-    async fn insist<R: Clone, A>(
-        &mut self,
-        what: &str,
-        message: &R,
-        call: impl AsyncFn(&mut ControllerClient<Channel>, Request<R>) -> Result<Response<A>, Status>,
-    ) -> Option<A> {
+    async fn insist<R: Clone, A, C>(&mut self, what: &str, message: &R, call: C) -> Option<A>
+    where
+        C: AsyncFn(&mut ControllerClient<Channel>, Request<R>) -> Result<Response<A>, Status>,
+    {
         let mut wait = Duration::from_millis(20);
         loop {
             let mut request = Request::new(message.clone());

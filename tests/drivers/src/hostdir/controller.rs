@@ -235,18 +235,18 @@ controller! {
     delete_volume: DeleteVolumeRequest => DeleteVolumeResponse by Core::delete_volume;
     controller_publish_volume: ControllerPublishVolumeRequest => ControllerPublishVolumeResponse
         by Core::attach;
-    controller_unpublish_volume: ControllerUnpublishVolumeRequest => ControllerUnpublishVolumeResponse
-        by Core::detach;
-    validate_volume_capabilities: ValidateVolumeCapabilitiesRequest => ValidateVolumeCapabilitiesResponse
-        by Core::validate;
+    controller_unpublish_volume: ControllerUnpublishVolumeRequest
+        => ControllerUnpublishVolumeResponse by Core::detach;
+    validate_volume_capabilities: ValidateVolumeCapabilitiesRequest
+        => ValidateVolumeCapabilitiesResponse by Core::validate;
     list_volumes: ListVolumesRequest => ListVolumesResponse by Core::list_volumes;
-    controller_list_volume_health: ControllerListVolumeHealthRequest => ControllerListVolumeHealthResponse
-        by Core::list_health;
-    controller_get_volume_health: ControllerGetVolumeHealthRequest => ControllerGetVolumeHealthResponse
-        by Core::get_health;
+    controller_list_volume_health: ControllerListVolumeHealthRequest
+        => ControllerListVolumeHealthResponse by Core::list_health;
+    controller_get_volume_health: ControllerGetVolumeHealthRequest
+        => ControllerGetVolumeHealthResponse by Core::get_health;
     get_capacity: GetCapacityRequest => GetCapacityResponse by Core::capacity;
-    controller_get_capabilities: ControllerGetCapabilitiesRequest => ControllerGetCapabilitiesResponse
-        by controller_capabilities;
+    controller_get_capabilities: ControllerGetCapabilitiesRequest
+        => ControllerGetCapabilitiesResponse by controller_capabilities;
     create_snapshot: CreateSnapshotRequest => CreateSnapshotResponse by Core::create_snapshot;
     delete_snapshot: DeleteSnapshotRequest => DeleteSnapshotResponse by Core::delete_snapshot;
     list_snapshots: ListSnapshotsRequest => ListSnapshotsResponse by Core::list_snapshots;

@@ -121,12 +121,13 @@ mod tests {
         };
         let disk = dir.path().join("disk");
         write("disk", "x");
+        let bind = ["rbind", "rw"];
         let of = |sandbox: &str| {
             let config = serde_json::json!({
                 "mounts": [
                     {"destination": "/proc", "type": "proc", "source": "proc"},
-                    {"destination": "/data", "type": "bind", "source": "/a", "options": ["rbind", "rw"]},
-                    {"destination": "/plain", "type": "bind", "source": "/b", "options": ["rbind", "rw"]},
+                    {"destination": "/data", "type": "bind", "source": "/a", "options": bind},
+                    {"destination": "/plain", "type": "bind", "source": "/b", "options": bind},
                 ],
                 "annotations": {SANDBOX: sandbox},
             });

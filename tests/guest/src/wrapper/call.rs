@@ -71,7 +71,8 @@ mod tests {
         let line = "--root /run/r --log /b/l --log-format json create --bundle /b --pid-file \
                     /b/init.pid id";
         assert_eq!(of(line).as_ref(), Some(&wanted));
-        let line = "--root=/run/r --log=/b/l --systemd-cgroup create -b /b --no-pivot --pid-file=/b/init.pid id";
+        let line = "--root=/run/r --log=/b/l --systemd-cgroup create -b /b --no-pivot \
+                    --pid-file=/b/init.pid id";
         assert_eq!(of(line), Some(wanted));
         assert_eq!(of("create id").unwrap().bundle, PathBuf::from("."));
         for other in ["--root /run/create state id", "--root create kill --all id 9", "--log", ""] {

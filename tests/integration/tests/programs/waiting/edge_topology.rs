@@ -94,8 +94,7 @@ fn ours() -> (Vec<(String, String)>, bool) {
 }
 
 #[tokio::test]
-async fn the_kubelet_sees_our_topology_also_after_a_restart_without_the_cloud() -> anyhow::Result<()>
-{
+async fn the_kubelet_sees_our_topology_after_a_restart_without_the_cloud() -> anyhow::Result<()> {
     let mut site = Site::new().await?;
     site.without_topology();
     let edge = site.edge().await?;

@@ -443,8 +443,7 @@ async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<htt
 }
 
 #[tokio::test]
-async fn who_connects_and_says_nothing_keeps_no_holder_of_another_address_out() -> anyhow::Result<()>
-{
+async fn who_connects_and_says_nothing_keeps_no_other_address_out() -> anyhow::Result<()> {
     let world = World::new(false).await?;
     let at = world.place.trim_start_matches("https://").parse()?;
     let mut silent = Vec::new();

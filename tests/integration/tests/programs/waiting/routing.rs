@@ -218,8 +218,7 @@ async fn a_volume_that_names_no_node_is_spread_or_pinned() -> anyhow::Result<()>
 
 /// CSI: "Unable to provision in accessible_topology"; nothing was ever sent anywhere.
 #[tokio::test]
-async fn a_topology_that_no_node_has_is_exhausted_and_one_that_is_away_is_not() -> anyhow::Result<()>
-{
+async fn a_topology_that_no_node_has_is_exhausted_and_one_away_is_not() -> anyhow::Result<()> {
     let mut nodes = Nodes::new(&[]).await?;
     let status = nodes.call("CreateVolume", &create_at("elsewhere", &["n9"])?).await?.status();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");

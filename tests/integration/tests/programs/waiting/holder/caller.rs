@@ -39,7 +39,8 @@ async fn channel(socket: String, done: Arc<Done>) -> anyhow::Result<Channel> {
             UnixStream::connect(socket).await.map(TokioIo::new)
         }
     };
-    Ok(Endpoint::from_static("http://localhost").connect_with_connector(tower::service_fn(connect)).await?)
+    let connector = tower::service_fn(connect);
+    Ok(Endpoint::from_static("http://localhost").connect_with_connector(connector).await?)
 }
 
 fn timed<T>(message: T) -> Request<T> {
@@ -67,7 +68,8 @@ pub(super) async fn lead(
         let name = format!("pvc-{caller}-{number}");
         let create = csi::CreateVolumeRequest::decode(create(&name).as_slice())?;
         let at = Instant::now();
-        let made = client.create_volume(timed(create)).await.with_context(|| format!("create {name}"))?;
+        let made = client.create_volume(timed(create)).await;
+        let made = made.with_context(|| format!("create {name}"))?;
         let volume_id = made.into_inner().volume.context("no volume")?.volume_id;
         let at = counted(at);
         let publish = csi::ControllerPublishVolumeRequest {
@@ -76,7 +78,8 @@ pub(super) async fn lead(
             volume_capability: Some(capability()),
             ..Default::default()
         };
-        client.controller_publish_volume(timed(publish)).await.with_context(|| format!("publish {name}"))?;
+        let published = client.controller_publish_volume(timed(publish)).await;
+        published.with_context(|| format!("publish {name}"))?;
         let at = counted(at);
         let node_id = NODE.to_owned();
         let unpublish = csi::ControllerUnpublishVolumeRequest {
