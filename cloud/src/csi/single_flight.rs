@@ -1,7 +1,7 @@
 //! Deduplicated queries to nodes: all callers with the same key wait for one run.
 //!
 //! Each query runs in a task of its own. It outlives its callers, so the next caller finds its
-//! result. At most [`AT_ONCE`] quick queries run at once; a slow one gives up its permit and
+//! result. At most `AT_ONCE` quick queries run at once; a slow one gives up its permit and
 //! runs on.
 
 use std::collections::HashMap;

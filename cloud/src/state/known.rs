@@ -1,6 +1,6 @@
 //! The durable state in memory, with the indexes that routing needs.
 //!
-//! Only [`State::apply`] changes it, with changes that are durable.
+//! Only `State::apply` changes it, with changes that are durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::OnceLock;

@@ -1,6 +1,6 @@
 //! Locks of the objects in use.
 //!
-//! CSI allows ABORTED for a second call while an "operation [is] pending for volume". A second
+//! CSI allows ABORTED for a second call while another is pending for a volume. A second
 //! operation is refused so and never queued: the CO retries.
 
 use std::collections::HashMap;
