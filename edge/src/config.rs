@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use edge_direct::runtimes::Roots;
+use edge_direct::runtimes::prerequisites::Checks;
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
@@ -27,6 +28,8 @@ pub struct Config {
     pub state: Option<PathBuf>,
     /// Where VM runtimes look for direct volumes, and have their sandboxes.
     pub runtimes: Roots,
+    /// How the installed runtimes are checked.
+    pub checks: Checks,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
@@ -53,6 +56,7 @@ impl Config {
         let fronts = flags.fronts.or(fronts);
         let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
+        let checks = checks(&mut file);
         let link = file.section("link", |link| {
             [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]
         });
@@ -76,7 +80,7 @@ impl Config {
         file.finish()?;
         // A missing setting has been reported, so this satisfies the compiler only.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
-        Ok(Self { cloud, return_after, fronts, state, runtimes, tls, drivers, common })
+        Ok(Self { cloud, return_after, fronts, state, runtimes, checks, tls, drivers, common })
     }
 }
 
@@ -93,6 +97,16 @@ fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathB
         kata_rs: kata_rs.unwrap_or(usual.kata_rs),
         reference: sandboxes.or(reference).unwrap_or(usual.reference),
     }
+}
+
+/// `[direct]`: how the installed runtimes are checked.
+fn checks(file: &mut Reader) -> Checks {
+    let read = |section: &mut Reader| {
+        let required = section.yes_no("require_runtime_check").unwrap_or_default();
+        let root = section.path("runtime_root").unwrap_or_else(|| Checks::default().root);
+        Checks { root, required }
+    };
+    file.section("direct", read).unwrap_or_default()
 }
 
 fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
@@ -197,6 +211,17 @@ mod tests {
         let flags = ["--direct-volumes", "/e", "--sandboxes", "/s"];
         let expected = Roots { entries: "/e".into(), reference: "/s".into(), ..expected };
         assert_eq!(load(&file, &flags).unwrap().runtimes, expected);
+    }
+
+    #[test]
+    fn a_check_of_the_runtimes_may_be_required() {
+        assert_eq!(load(WHOLE, &[]).unwrap().checks, Checks::default());
+        let file =
+            format!("{WHOLE}[direct]\nrequire_runtime_check = true\nruntime_root = \"/host\"\n");
+        let expected = Checks { root: "/host".into(), required: true };
+        assert_eq!(load(&file, &[]).unwrap().checks, expected);
+        let wrong = format!("{WHOLE}[direct]\nrequire_runtime_check = 1\n");
+        assert!(load(&wrong, &[]).unwrap_err().to_string().contains("true or false"));
     }
 
     #[test]

@@ -49,7 +49,12 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         .with_scopes(scopes.clone())
         .with_delete_guard(Direct::delete_guard(config.state.clone()));
     let executor = Arc::new(executor);
-    let settings = Settings { state: config.state, roots: config.runtimes, ..Settings::default() };
+    let settings = Settings {
+        state: config.state,
+        roots: config.runtimes,
+        checks: config.checks,
+        ..Settings::default()
+    };
     let cloud = Cloud { leases: leases.clone(), scopes: scopes.clone() };
     let direct = Arc::new(Direct::open(settings, executor.clone(), cloud, work.clone())?);
     // Before any call: the entries that runtimes read must be true.

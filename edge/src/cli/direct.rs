@@ -16,6 +16,8 @@ use edge_direct::nri;
 use edge_direct::nri::guard::Handlers;
 use edge_direct::nri::plugin::Plugin;
 use edge_direct::records::published;
+use edge_direct::runtimes::prerequisites;
+use edge_direct::runtimes::prerequisites::Verdict;
 use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
 use proto::host::tasks;
 use serde::Serialize;
@@ -49,6 +51,16 @@ pub enum Direct {
         /// Where to look
         #[command(flatten)]
         at: At,
+        /// How to show it
+        #[arg(short, long, value_enum, default_value_t = Form::Table)]
+        output: Form,
+    },
+    /// Check that the installed runtimes take direct volumes as devices, by their configuration, and
+    /// say what to set. Ends with 1 on a fault.
+    Check {
+        /// The root of the host's files
+        #[arg(long, value_name = "DIR", default_value = prerequisites::HOST)]
+        root: PathBuf,
         /// How to show it
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
@@ -118,6 +130,20 @@ pub enum Form {
     Json,
 }
 
+impl Direct {
+    /// Where the command looks for volumes; none for one that looks for none.
+    fn at(&self) -> Option<&At> {
+        match self {
+            Self::List { at, .. }
+            | Self::Inspect { at, .. }
+            | Self::Reconcile { at, .. }
+            | Self::Nri(Nri { at, .. })
+            | Self::Cdi { at, .. } => Some(at),
+            Self::Check { .. } => None,
+        }
+    }
+}
+
 impl At {
     fn runtimes(&self) -> Runtimes {
         Runtimes::new(self.roots(), PATIENCE)
@@ -140,23 +166,24 @@ fn two_digits(text: &str) -> Result<String, String> {
 /// # Errors
 /// Something cannot be read or written; the text says what and why.
 pub async fn run(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
-    let (Direct::List { at, .. }
-    | Direct::Inspect { at, .. }
-    | Direct::Reconcile { at, .. }
-    | Direct::Nri(Nri { at, .. })
-    | Direct::Cdi { at, .. }) = &command;
+    let Some(at) = command.at() else { return run_at(command, out).await };
     // With a wrong path every command would say that there is nothing.
     anyhow::ensure!(
         at.state.is_dir(),
         "{} is no directory; where has csi-edge its state?",
         at.state.display()
     );
+    run_at(command, out).await
+}
+
+async fn run_at(command: Direct, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Direct::List { at, output } => list(&at, output, out).await,
         Direct::Inspect { volume, at, output } => inspect(&volume, &at, output, out).await,
         Direct::Reconcile { at, output } => reconcile(&at, output, out).await,
         Direct::Nri(command) => serve_nri(command).await,
         Direct::Cdi { at, dir } => write_cdi(&at, &dir, out),
+        Direct::Check { root, output } => check(&root, output, out),
     }
 }
 
@@ -195,6 +222,18 @@ async fn reconcile(at: &At, output: Form, out: &mut impl Write) -> anyhow::Resul
         writeln!(out, "{volume}: {} ({})", change.did, change.target.display())?;
     }
     Ok(writeln!(out, "{} direct volumes", changes.len())?)
+}
+
+fn check(root: &Path, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
+    let report = prerequisites::check(root);
+    match output {
+        Form::Json => json(out, &report)?,
+        Form::Table => show::report(out, &report)?,
+    }
+    match report.verdict() {
+        Verdict::Failed(_) => anyhow::bail!("a runtime of this node does not take direct volumes"),
+        Verdict::Passed | Verdict::Unknown => Ok(()),
+    }
 }
 
 /// Answers the container runtime until told to stop.

@@ -65,6 +65,9 @@ fn change(volume: Volume, after: &[Volume]) -> Change {
         (Standing::Begun, _) => {
             "its publication was interrupted; the kubelet ends or takes back what was begun"
         }
+        (_, Standing::NotTaken) => {
+            "shared by its runtime instead of taken; csi-edge direct check, and delete its pod"
+        }
         _ => "as it should be",
     };
     Change { volume_id, driver, target, before, after: now, did }

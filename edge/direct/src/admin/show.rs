@@ -4,9 +4,10 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
-use super::volumes::Volume;
+use super::volumes::{Standing, Volume};
 use crate::lease::record::Lease;
 use crate::runtimes::backend;
+use crate::runtimes::prerequisites::Report;
 
 const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "SANDBOX", "TARGET"];
 
@@ -49,6 +50,9 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
         if let Some(fault) = &volume.fault {
             writeln!(out, "{:<10} not known: {}", "OWNER:", printable(fault))?;
         }
+        if let Some(at) = &volume.shared_at {
+            writeln!(out, "{:<10} {}", "SHARED AT:", printable(&at.display().to_string()))?;
+        }
         let Some(guest) = &volume.guest else { continue };
         for (name, numbers) in [("BYTES", guest.bytes), ("INODES", guest.inodes)] {
             if let Some([total, used, available]) = numbers {
@@ -65,6 +69,26 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
             }
         }
         writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// Writes what the check of the installed runtimes found, one line per configuration.
+///
+/// # Errors
+/// The writer's.
+pub fn report(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    if let Some(version) = &report.version {
+        writeln!(out, "Kata {} is installed", printable(version))?;
+    }
+    if report.configurations.is_empty() {
+        writeln!(out, "no configuration of a VM runtime was found, so nothing is known")?;
+    }
+    for finding in &report.configurations {
+        let path = printable(&finding.path.display().to_string());
+        let runtime = finding.runtime.unwrap_or("-");
+        let fault = finding.fault.as_deref().map_or("ok".to_owned(), printable);
+        writeln!(out, "{path}   {runtime}   {fault}")?;
     }
     Ok(())
 }
@@ -96,7 +120,10 @@ fn cells(volume: &Volume) -> [String; 7] {
         0 => String::new(),
         n => format!("{n} gone"),
     });
-    let mut standing = format!("{:?}", volume.standing).to_lowercase();
+    let mut standing = match volume.standing {
+        Standing::NotTaken => "not taken".to_owned(),
+        other => format!("{other:?}").to_lowercase(),
+    };
     if volume.fault.is_some() {
         standing.push_str(", owner not known");
     }

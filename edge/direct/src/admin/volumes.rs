@@ -8,12 +8,14 @@ use anyhow::Context;
 use proto::host::chain;
 use serde::Serialize;
 
+use crate::device::host::Host;
 use crate::lease::record;
 use crate::lease::record::Lease;
 use crate::records::published;
 use crate::records::published::{Kind, Published, State};
 use crate::runtimes::stats::{Stats, Usage};
 use crate::runtimes::{Holder, Runtimes};
+use crate::volume::cover;
 
 /// A direct volume, or a foreign entry.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -44,6 +46,9 @@ pub struct Volume {
     /// Why it is not known whose it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// Where the node's directory is shared with a pod instead of the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_at: Option<PathBuf>,
     /// What its guest says of it, if it was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Guest>,
@@ -57,6 +62,10 @@ pub enum Standing {
     Begun,
     /// It is handed over.
     Published,
+    /// It is handed over, and a runtime shared the node's directory instead: `shared_at` says
+    /// where. Its pod cannot write; `csi-edge direct check` says what to mend.
+    #[serde(rename = "not taken")]
+    NotTaken,
     /// Its entry is gone, as after a reboot, and should be there.
     Lost,
     /// An operator has taken it from this node; `lease` says why. Unpublishing it ends that.
@@ -105,10 +114,13 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow
         Ok(kept) => (kept.map(|kept| kept.lease), None),
         Err(error) => (None, Some(chain(&error))),
     };
+    let shared_at = cover::shared_at(&Host::default().proc, &record.target)?;
     let standing = match (&holder, record.state) {
         _ if matches!(lease, Some(Lease::Fenced { .. })) => Standing::Fenced,
         (_, State::Begun) => Standing::Begun,
         (Holder::NotHandedOver, State::Published) => Standing::Lost,
+        // A sandbox that somebody recorded, such as our NRI plugin, proves nothing against this.
+        _ if shared_at.is_some() => Standing::NotTaken,
         _ => Standing::Published,
     };
     let (runtime, sandbox, stale) = match holder {
@@ -131,6 +143,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow
         stale,
         lease,
         fault,
+        shared_at,
         guest: None,
     })
 }
@@ -149,6 +162,7 @@ fn foreign(target: PathBuf) -> Volume {
         stale: Vec::new(),
         lease: None,
         fault: None,
+        shared_at: None,
         guest: None,
     }
 }

@@ -7,9 +7,11 @@
 pub mod backend;
 pub mod error;
 pub mod http;
+mod installed;
 pub mod kata_go;
 pub mod kata_rs;
 pub mod mount_info;
+pub mod prerequisites;
 pub mod reference;
 pub mod registry;
 pub mod sandbox;

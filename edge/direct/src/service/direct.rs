@@ -14,6 +14,7 @@ use proto::csi::Method;
 use proto::host::tasks::Tasks;
 use proto::http2::forward::Body;
 use proto::names::DriverName;
+use tracing::warn;
 
 use super::front;
 use super::locks::VolumeLocks;
@@ -26,6 +27,8 @@ use crate::device::host::Host;
 use crate::lease::exclusive::Leases;
 use crate::records::lock::{NotLocked, StateLock};
 use crate::runtimes::mount_info::Root;
+use crate::runtimes::prerequisites;
+use crate::runtimes::prerequisites::{Checks, Verdict};
 use crate::runtimes::{PATIENCE, Roots, Runtimes};
 use crate::volume::node::Node;
 
@@ -38,6 +41,8 @@ pub struct Settings {
     pub host: Host,
     /// Where runtimes look for volumes, and have their sandboxes.
     pub roots: Roots,
+    /// How the installed runtimes are checked.
+    pub checks: Checks,
 }
 
 /// What the cloud tells this node, and how this node asks it.
@@ -83,6 +88,10 @@ impl Direct {
     /// from then on.
     pub async fn start(&self) {
         let service = &self.service;
+        let report = prerequisites::check(&service.node.checks.root);
+        if let Verdict::Failed(why) = report.verdict() {
+            warn!(why, "a runtime here does not take direct volumes: csi-edge direct check");
+        }
         reconcile::reconcile(&service.node, &service.leases).await;
         rounds::settle_all(service);
         service.tasks.spawn_until_stop("leases", rounds::keep(service.clone()));
@@ -100,9 +109,9 @@ impl Direct {
 }
 
 fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tasks) -> Service {
-    let Settings { state, host, roots } = settings;
+    let Settings { state, host, roots, checks } = settings;
     let root = Root::new(roots.entries.clone());
-    let node = Arc::new(Node::new(state, host, root));
+    let node = Arc::new(Node::new(state, host, root).with_checks(checks));
     let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
     let runtimes = Runtimes::new(roots, PATIENCE);
     Service { executor, node, leases, runtimes, locks: VolumeLocks::default(), tasks }

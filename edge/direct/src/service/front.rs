@@ -169,7 +169,7 @@ async fn carry_out(service: &Service, call: &DriverCall<'_>, work: Work) -> Call
         }
         Work::GrowStaged(message) => runtime::grow_staged(call, &message).await,
         Work::Health(message) => call.send(&message).await,
-        Work::Stats(record) => runtime::stats(runtimes, call, &record).await,
+        Work::Stats(record) => runtime::stats(node, runtimes, call, &record).await,
         Work::Grow(record, message) => runtime::grow(runtimes, call, &record, &message).await,
     }
 }

@@ -21,6 +21,8 @@ use crate::lease::exclusive::Leases;
 use crate::records::files::{make_private, name};
 use crate::records::published;
 use crate::records::published::{Kind, Published, State};
+use crate::runtimes::prerequisites;
+use crate::runtimes::prerequisites::Verdict;
 use crate::volume::attach;
 use crate::volume::node::Node;
 use crate::volume::orphan::is_orphan;
@@ -157,7 +159,24 @@ fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(
     open.map_err(|error| refused(chain(&error)))?;
     let open = target::is_open(target);
     open.map_err(|error| refused(format!("target {}: {error}", target.display())))?;
-    Ok(())
+    runtimes_take(node, volume_id)
+}
+
+/// Refuses a publication on a node whose runtimes would not take it, if the configuration demands
+/// that.
+fn runtimes_take(node: &Node, volume: &str) -> Result<(), Error> {
+    let why = match prerequisites::check(&node.checks.root).verdict() {
+        Verdict::Passed => return Ok(()),
+        Verdict::Failed(faults) => faults,
+        Verdict::Unknown if !node.checks.required => return Ok(()),
+        Verdict::Unknown => "no configuration of a runtime was found on this node".into(),
+    };
+    if !node.checks.required {
+        warn!(volume, why, "a runtime here does not take direct volumes: csi-edge direct check");
+        return Ok(());
+    }
+    let why = format!("the node's runtimes did not pass `csi-edge direct check`: {why}");
+    Err(Error::DirectRefused { volume: volume.to_owned(), why })
 }
 
 /// Answers for a volume that is published already. The device is not touched: a guest may have it.

@@ -13,7 +13,7 @@ use proto::csi::status::ToStatus;
 use proto::host::chain;
 use proto::names::DriverName;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::driver_call::DriverCall;
 use super::locks::VolumeLock;
@@ -23,6 +23,7 @@ use crate::lease::exclusive::Reported;
 use crate::lease::record;
 use crate::records::published;
 use crate::records::published::Published;
+use crate::volume::cover;
 use crate::volume::orphan::is_orphan;
 
 /// The first delay before what was left undone is tried again; it doubles up to the last.
@@ -52,11 +53,13 @@ pub(super) async fn keep(service: Arc<Service>) {
     let mut restatements = service.leases.client().restatements();
     let mut wait = RETRY_FIRST;
     let mut orphans = Orphans::new();
+    let mut not_taken = BTreeSet::new();
     loop {
         restatements.borrow_and_update();
         let all = report_all(&service).await;
         // Later, so that a node that has just linked reports first.
         take_back_all_orphans(&service, &mut orphans);
+        report_not_taken(&service, &mut not_taken);
         if all {
             wait = RETRY_FIRST;
         }
@@ -116,6 +119,29 @@ fn leased(service: &Service) -> (BTreeSet<(DriverName, String)>, bool) {
     let volumes = records.chain(leases).filter(|(_, volume)| volume.len() <= MAX_ID);
     let parsed = volumes.filter_map(|(driver, volume)| Some((driver.parse().ok()?, volume)));
     (parsed.collect(), all)
+}
+
+/// Logs each volume that a runtime shares as a directory instead of taking it, once.
+fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
+    let state = service.node.state.as_ref();
+    let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    for record in records.into_iter().flatten() {
+        let shared = cover::shared_at(&service.node.host.proc, &record.target);
+        let Ok(Some(at)) = shared else { continue };
+        if !told.contains(&record.target) {
+            let driver = &record.driver;
+            let volume = &record.volume_id;
+            let at = at.display();
+            error!(
+                driver, volume, %at,
+                "not taken: a runtime shares the node's directory with a pod instead of the \
+                 volume; nobody can write there: csi-edge direct check"
+            );
+        }
+        seen.insert(record.target);
+    }
+    *told = seen;
 }
 
 /// Takes back what was handed over to pods that are gone, each in a task of its own: a driver takes

@@ -12,17 +12,32 @@ use proto::http2::forward::Answer;
 use tonic::Code;
 
 use super::driver_call::{CallResult, DriverCall};
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::records::published::Published;
 use crate::runtimes::Runtimes;
+use crate::volume::cover;
+use crate::volume::node::Node;
 
 /// Answers with the statistics of a volume that is handed over.
 pub(super) async fn stats(
+    node: &Node,
     runtimes: &Runtimes,
     call: &DriverCall<'_>,
     record: &Published,
 ) -> CallResult {
     let stats = runtimes.stats(record).await;
+    if stats.is_err()
+        && let Ok(Some(at)) = cover::shared_at(&node.host.proc, &record.target)
+    {
+        let at = at.display();
+        let why = format!(
+            "the runtime did not take volume {}: it shared the node's directory at {at}; see \
+             `csi-edge direct check`, and delete the pod",
+            record.volume_id
+        );
+        let method = call.method.name();
+        return Err(Error::Direct { method, fault: Fault::Away, source: why.into() });
+    }
     let stats = stats.map_err(|error| error.of_call(call.method.name()))?;
     Ok(encoded(&stats.response()))
 }

@@ -5,6 +5,7 @@
 
 use proto::csi::frame;
 use proto::http2::forward::Answer;
+use tracing::error;
 
 use super::driver_call::{CallResult, DriverCall};
 use crate::error::{TAKEN_BACK, not_yet};
@@ -29,7 +30,14 @@ pub(super) async fn unpublish(
     let not_yet = not_yet::<std::io::Error>(volume, TAKEN_BACK);
     // CSI: "The SP MUST delete the file or directory it created at this path." Never its content.
     target::remove_empty(&record.private_path).map_err(&not_yet)?;
-    target::remove_empty(&record.target).map_err(&not_yet)?;
+    if let Some(kept) = target::remove(&record.target, &record.private_path).map_err(&not_yet)? {
+        let target = record.target.display();
+        let kept = kept.display();
+        error!(
+            volume, %target, %kept,
+            "a pod wrote to the node's disk instead of its volume; what it wrote is kept"
+        );
+    }
     record.forget(node.state(volume)?).map_err(&not_yet)?;
     Ok(done())
 }

@@ -3,7 +3,9 @@
 use proto::csi::direct::{Direct, Mount};
 use std::io;
 use std::path::Path;
+use tracing::warn;
 
+use super::cover;
 use super::node::Node;
 use super::release;
 use super::target;
@@ -16,6 +18,8 @@ use crate::format::prepare::{FormatError, Ready, Wanted};
 use crate::records::journal::Journal;
 use crate::records::published::{Kind, Published, State};
 use crate::runtimes::mount_info::MountInfo;
+use crate::runtimes::prerequisites;
+use crate::runtimes::prerequisites::Verdict;
 
 /// Makes what the driver has published ready, and gives it to the runtime.
 pub(crate) async fn attach(
@@ -92,12 +96,34 @@ async fn prepare_file_system(
     prepare::ready(&record.private_path, &journal, wanted, &|_| Ok(())).await
 }
 
-/// Tells the runtime of a volume, and makes the directory in whose place the runtime mounts.
+/// Tells the runtime of a volume, and makes the directory in whose place the runtime mounts. The
+/// directory is covered first, so that nobody can ever write there.
 pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
-    let made = target::make(&record.target);
-    made.map_err(not_yet::<io::Error>(&record.volume_id, HANDED_OVER))?;
+    let not_done = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
+    target::make(&record.target).map_err(&not_done)?;
+    cover_unless_checked(node, record).map_err(&not_done)?;
     let shown = node.root.publish(&record.target, &info(record));
     shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
+}
+
+/// Covers the target. Without the right to mount, only runtimes that passed their check get a
+/// volume: they do not share the directory.
+fn cover_unless_checked(node: &Node, record: &Published) -> io::Result<()> {
+    let Err(error) = cover::cover(&node.host.proc, &record.target) else { return Ok(()) };
+    let target = record.target.display();
+    let why = match prerequisites::check(&node.checks.root).verdict() {
+        Verdict::Passed => {
+            let volume = &record.volume_id;
+            warn!(volume, %target, %error, "the target is not covered; its runtimes are checked");
+            return Ok(());
+        }
+        Verdict::Failed(faults) => faults,
+        Verdict::Unknown => "no configuration of a runtime was found".into(),
+    };
+    Err(io::Error::other(format!(
+        "the target {target} cannot be covered by a read-only mount ({error}), and the runtimes \
+         did not pass `csi-edge direct check` ({why})"
+    )))
 }
 
 /// What the runtime is told.

@@ -5,6 +5,7 @@
 //! `format` and `runtimes`.
 
 pub(crate) mod attach;
+pub(crate) mod cover;
 pub(crate) mod node;
 pub(crate) mod options;
 pub(crate) mod orphan;

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use crate::device::host::Host;
 use crate::error::Error;
 use crate::runtimes::mount_info::Root;
+use crate::runtimes::prerequisites::Checks;
 
 /// A node's state directory, its kernel's files, and the entries that its runtimes read.
 pub(crate) struct Node {
@@ -13,13 +14,20 @@ pub(crate) struct Node {
     pub(crate) state: Option<PathBuf>,
     pub(crate) host: Host,
     pub(crate) root: Root,
+    /// How the installed runtimes are checked.
+    pub(crate) checks: Checks,
     /// Held while a device is claimed for a volume.
     pub(super) claims: Mutex<()>,
 }
 
 impl Node {
     pub(crate) fn new(state: Option<PathBuf>, host: Host, root: Root) -> Self {
-        Self { state, host, root, claims: Mutex::default() }
+        Self { state, host, root, checks: Checks::default(), claims: Mutex::default() }
+    }
+
+    /// The same with other checks of the installed runtimes.
+    pub(crate) fn with_checks(self, checks: Checks) -> Self {
+        Self { checks, ..self }
     }
 
     /// The state directory.

@@ -1,9 +1,13 @@
 //! Paths of a volume: the target as the runtime sees it, and our path at which the driver
 //! publishes.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
+
+use super::cover;
 
 /// The target with the symlinks of its parent resolved, as the container engine resolves them for
 /// the runtime.
@@ -102,7 +106,8 @@ pub(crate) fn private(state: &Path, target: &Path, key: &str) -> PathBuf {
     }
 }
 
-/// Checks that a runtime can get a target: it is absent, or an empty directory without a mount.
+/// Checks that a runtime can get a target: it is absent, covered by us, or an empty directory
+/// without a mount.
 ///
 /// # Errors
 /// What it is instead, or that this is not known.
@@ -114,6 +119,9 @@ pub(crate) fn is_open(target: &Path) -> io::Result<()> {
     let parent = target.parent().map(std::fs::metadata).transpose()?;
     if !meta.is_dir() {
         return Err(io::Error::other("it is no directory"));
+    }
+    if cover::is_cover(target) {
+        return Ok(());
     }
     if parent.is_some_and(|parent| parent.dev() != meta.dev()) {
         return Err(io::Error::other("something is mounted there"));
@@ -133,6 +141,28 @@ pub(crate) fn make(target: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_open(target),
         made => made,
     }
+}
+
+/// Removes the target. What a pod wrote into it, while no cover was there, is kept: the directory
+/// is moved near the driver's path, and that place is returned.
+///
+/// # Errors
+/// The system's; nothing was thrown away.
+pub(crate) fn remove(target: &Path, private: &Path) -> io::Result<Option<PathBuf>> {
+    cover::uncover(target)?;
+    match remove_empty(target) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+        removed => return removed.map(|()| None),
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let key = private.file_name().unwrap_or_default().to_string_lossy();
+    let name = format!("{key}-{}", now.as_millis());
+    let parent = private.parent().unwrap_or(private).with_file_name("left-by-pods");
+    let kept = parent.join(name);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&parent)?;
+    std::fs::rename(target, &kept)?;
+    File::open(parent)?.sync_all()?;
+    Ok(Some(kept))
 }
 
 /// Removes an empty directory or file if it is there. One with content stays, and is an error.

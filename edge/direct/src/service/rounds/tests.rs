@@ -44,7 +44,8 @@ async fn on(scope: Option<Scope>, host: Host) -> Fixture {
     scopes.hear(scope.map(|scope| (driver.clone(), scope)).into_iter().collect());
     scopes.settle().await;
     let roots = Roots { entries: dir.path().join("entries"), ..Roots::default() };
-    let settings = Settings { state: Some(dir.path().join("state")), host, roots };
+    let settings =
+        Settings { state: Some(dir.path().join("state")), host, roots, ..Settings::default() };
     let cloud = Cloud { scopes: Arc::new(scopes), ..Cloud::default() };
     Fixture { dir, driver, service: service_of(settings, cloud) }
 }

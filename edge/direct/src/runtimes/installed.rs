@@ -1,0 +1,173 @@
+//! Finds and reads the configuration files of the VM runtimes that are installed on a node.
+//!
+//! A container engine names the file of each of its handlers; without that, the runtimes' own
+//! defaults count. All paths are below a root, symlinks too. Files are bounded, and anything but a
+//! regular file is refused without waiting.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use toml::{Table, Value};
+
+/// The most bytes of a file.
+const MOST: u64 = 1 << 20;
+/// The most files of one directory.
+const FILES: usize = 256;
+/// The configuration of containerd, of kata-deploy's additions to it, and of CRI-O.
+const ENGINES: [&str; 3] = [
+    "etc/containerd/config.toml",
+    "opt/kata/containerd/config.d/kata-deploy.toml",
+    "etc/crio/crio.conf",
+];
+/// The directories of further files of these.
+const ENGINES_MORE: [(&str, &str); 3] = [
+    ("etc/containerd/conf.d", ".toml"),
+    ("etc/containerd/config.d", ".toml"),
+    ("etc/crio/crio.conf.d", ".conf"),
+];
+/// Where the runtimes look by themselves, each group in their order.
+const DEFAULTS: [&[&str]; 3] = [
+    &[
+        "etc/kata-containers/configuration.toml",
+        "usr/share/defaults/kata-containers/configuration.toml",
+    ],
+    &[
+        "etc/kata-containers/runtime-rs/configuration.toml",
+        "usr/share/defaults/kata-containers/runtime-rs/configuration.toml",
+    ],
+    &["opt/kata/share/defaults/kata-containers/configuration.toml"],
+];
+/// kata-deploy's note of its version.
+const VERSION: &str = "opt/kata/VERSION";
+
+/// A configuration with its drop-in files merged in.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    /// Its path on the host.
+    pub(super) path: PathBuf,
+    /// The content, or why it cannot be read.
+    pub(super) content: Result<Table, String>,
+}
+
+/// The configurations that are in use, by path. With engines that name none, the defaults.
+pub(super) fn configurations(root: &Path) -> Vec<Configuration> {
+    let mut paths = BTreeSet::new();
+    let engines = ENGINES.iter().map(PathBuf::from);
+    let more = ENGINES_MORE.iter().flat_map(|(dir, end)| listed(root, Path::new(dir), end));
+    for engine in engines.chain(more) {
+        // An engine's damaged file is the engine's own matter; it says so itself.
+        if let Ok(table) = table(root, &engine) {
+            handlers(&table, &mut paths);
+        }
+    }
+    let is_there = |path: &&PathBuf| !matches!(open(root, path), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    if paths.is_empty() || paths.remove(Path::new("")) {
+        let defaults = DEFAULTS.map(|group| group.iter().map(PathBuf::from).collect::<Vec<_>>());
+        let first = defaults.iter().filter_map(|group| group.iter().find(is_there));
+        paths.extend(first.cloned());
+    }
+    let read = |path: PathBuf| {
+        let content = merged(root, &path);
+        Configuration { path: Path::new("/").join(&path), content }
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The version that kata-deploy has installed, if it says so.
+pub(super) fn version(root: &Path) -> Option<String> {
+    let text = text(root, Path::new(VERSION)).ok()?;
+    let line = text.lines().next()?.trim();
+    let is_version =
+        !line.is_empty() && line.len() <= 64 && line.chars().all(|c| c.is_ascii_graphic());
+    is_version.then(|| line.to_owned())
+}
+
+/// The files of an engine's Kata handlers, relative to the root; an empty path for a handler that
+/// leaves it to the runtime.
+fn handlers(table: &Table, found: &mut BTreeSet<PathBuf>) {
+    let is_kata = |key: &str| {
+        table.get(key).and_then(Value::as_str).is_some_and(|value| value.contains("kata"))
+    };
+    if is_kata("runtime_type") || is_kata("runtime_path") {
+        let options = table.get("options").and_then(Value::as_table);
+        let path = options.and_then(|options| options.get("ConfigPath"));
+        let path = path.or_else(|| table.get("runtime_config_path")).and_then(Value::as_str);
+        found.insert(PathBuf::from(path.unwrap_or_default().trim_start_matches('/')));
+    }
+    for below in table.values().filter_map(Value::as_table) {
+        handlers(below, found);
+    }
+}
+
+/// A configuration, and over it the drop-in files beside it in the order of their names.
+fn merged(root: &Path, path: &Path) -> Result<Table, String> {
+    let mut whole = table(root, path)?;
+    let beside = path.parent().unwrap_or(path).join("config.d");
+    for file in listed(root, &beside, ".toml") {
+        let over =
+            table(root, &file).map_err(|why| format!("its drop-in /{} {why}", file.display()))?;
+        merge(&mut whole, over);
+    }
+    Ok(whole)
+}
+
+fn merge(under: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(Value::Table(under)), Value::Table(over)) => merge(under, over),
+            (_, value) => drop(under.insert(key, value)),
+        }
+    }
+}
+
+fn table(root: &Path, path: &Path) -> Result<Table, String> {
+    let text = text(root, path).map_err(|error| format!("cannot be read: {error}"))?;
+    text.parse()
+        .map_err(|error: toml::de::Error| format!("is no TOML: {}", error.message().trim_end()))
+}
+
+/// The files of a directory with this ending, by name.
+fn listed(root: &Path, directory: &Path, end: &str) -> Vec<PathBuf> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(opened) = within(root, directory, flags) else { return Vec::new() };
+    let Ok(entries) = rustix::fs::Dir::read_from(&opened) else { return Vec::new() };
+    let names =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    let mut files: Vec<_> =
+        names.filter(|name| name.ends_with(end)).map(|name| directory.join(name)).collect();
+    files.sort();
+    files.truncate(FILES);
+    files
+}
+
+fn text(root: &Path, path: &Path) -> io::Result<String> {
+    let file = open(root, path)?;
+    let mut text = String::new();
+    file.take(MOST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// Opens a regular file, without waiting for anybody at the other end of a FIFO.
+fn open(root: &Path, path: &Path) -> io::Result<File> {
+    let file = within(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC)?;
+    let file = File::from(file);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is no regular file"))
+    }
+}
+
+/// Opens a path below a root that symlinks do not leave.
+fn within(root: &Path, path: &Path, flags: OFlags) -> io::Result<std::os::fd::OwnedFd> {
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat(CWD, root, directory, Mode::empty())?;
+    Ok(openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
+}

@@ -1,0 +1,139 @@
+//! Checks that the installed runtimes take a direct volume as a device, by their configuration.
+//!
+//! A stock configuration of Kata's Go runtime says `disable_block_device_use = true`. Its pods then
+//! get the node's directory instead of the volume. runtime-rs does not look at that key before it
+//! takes a direct volume.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use toml::{Table, Value};
+
+use super::installed;
+use super::installed::Configuration;
+
+/// The host's root, as a container in the host's PID namespace sees it.
+pub const HOST: &str = "/proc/1/root";
+
+/// How a node checks its runtimes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checks {
+    /// The root of the host's files.
+    pub root: PathBuf,
+    /// Whether a publication is refused unless the check has passed.
+    pub required: bool,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self { root: HOST.into(), required: false }
+    }
+}
+
+/// What was found, and whether direct volumes can be trusted to these runtimes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The installed version, if kata-deploy's note of it can be read.
+    pub version: Option<String>,
+    /// Each configuration in use.
+    pub configurations: Vec<Finding>,
+}
+
+/// One configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// Its path on the host.
+    pub path: PathBuf,
+    /// `kata-go` or `kata-rs`; none if the file cannot be read.
+    pub runtime: Option<&'static str>,
+    /// Why its pods would not get a direct volume, and what to set.
+    pub fault: Option<String>,
+}
+
+/// What follows from a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is a configuration, and none has a fault.
+    Passed,
+    /// The faults, for people.
+    Failed(String),
+    /// No configuration was found.
+    Unknown,
+}
+
+impl Report {
+    /// What follows from it.
+    pub fn verdict(&self) -> Verdict {
+        let fault = |finding: &Finding| {
+            let path = finding.path.display();
+            finding.fault.as_ref().map(|fault| format!("{path}: {fault}"))
+        };
+        let faults: Vec<_> = self.configurations.iter().filter_map(fault).collect();
+        match (self.configurations.is_empty(), faults.is_empty()) {
+            (true, _) => Verdict::Unknown,
+            (false, true) => Verdict::Passed,
+            (false, false) => Verdict::Failed(faults.join("; ")),
+        }
+    }
+}
+
+/// Checks the runtimes that are installed below a root.
+pub fn check(root: &Path) -> Report {
+    let configurations = installed::configurations(root).into_iter().map(finding).collect();
+    Report { version: installed::version(root), configurations }
+}
+
+fn finding(configuration: Configuration) -> Finding {
+    let Configuration { path, content } = configuration;
+    match content {
+        Err(fault) => Finding { path, runtime: None, fault: Some(fault) },
+        Ok(table) => {
+            let runtime = runtime(&path, &table);
+            let fault = fault(runtime, &table);
+            Finding { path, runtime: Some(runtime), fault }
+        }
+    }
+}
+
+/// runtime-rs has files of its own, and names its hypervisor in them.
+fn runtime(path: &Path, table: &Table) -> &'static str {
+    let section = table.get("runtime").and_then(Value::as_table);
+    let names = section.is_some_and(|section| section.contains_key("hypervisor_name"));
+    if names || path.to_string_lossy().contains("runtime-rs") { "kata-rs" } else { "kata-go" }
+}
+
+/// Why this runtime would share the directory instead of taking the device.
+fn fault(runtime: &str, table: &Table) -> Option<String> {
+    let hypervisors = table.get("hypervisor").and_then(Value::as_table);
+    let Some(hypervisors) = hypervisors.filter(|hypervisors| !hypervisors.is_empty()) else {
+        return Some("it has no section [hypervisor.NAME], so nothing is known of it".into());
+    };
+    for (name, settings) in hypervisors {
+        if name == "remote" {
+            return Some("[hypervisor.remote] has no block devices; use another one".into());
+        }
+        let disabled = settings.get("disable_block_device_use");
+        match disabled.map(|value| (value, value.as_bool())) {
+            Some((_, Some(true))) if runtime == "kata-go" => {
+                return Some(format!(
+                    "[hypervisor.{name}] has disable_block_device_use = true, so its pods get a \
+                     directory of the node instead of the volume; set it to false, here or in a \
+                     file in config.d beside it"
+                ));
+            }
+            Some((value, None)) => {
+                let kind = value.type_str();
+                return Some(format!(
+                    "[hypervisor.{name}] has disable_block_device_use as {kind}; set it to false"
+                ));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use super::*;
+use proto::host::publish::{Existing, publish};
+
+const STOCK: &str =
+    "[hypervisor.qemu]\npath = \"/q\"\ndisable_block_device_use = true\n[x]\ny = 1\n";
+const GOOD: &str = "[hypervisor.qemu]\ndisable_block_device_use = false\n";
+
+struct Root(tempfile::TempDir);
+
+impl Root {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let root = Self(tempfile::tempdir().unwrap());
+        for (path, text) in files {
+            root.write(path, text);
+        }
+        root
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        publish(&path, text.as_bytes(), 0o600, Existing::Replace).unwrap();
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn report(&self) -> Report {
+        check(self.0.path())
+    }
+
+    /// The faults, or what else the verdict is.
+    fn verdict(&self) -> String {
+        match self.report().verdict() {
+            Verdict::Failed(why) => why,
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+const ETC: &str = "etc/kata-containers/configuration.toml";
+const DEPLOYED: &str = "opt/kata/share/defaults/kata-containers/configuration-qemu.toml";
+const RS: &str = "opt/kata/share/defaults/kata-containers/runtime-rs/configuration-dragonball.toml";
+
+#[test]
+fn a_stock_go_runtime_is_a_fault_that_says_what_to_set() {
+    assert_eq!(Root::new(&[]).verdict(), "Unknown");
+    let root = Root::new(&[(ETC, STOCK)]);
+    let why = root.verdict();
+    for word in ["/etc/kata-containers/configuration.toml", "[hypervisor.qemu]", "set it to false"]
+    {
+        assert!(why.contains(word), "{word} is not in {why}");
+    }
+    root.write(ETC, GOOD);
+    assert_eq!(root.verdict(), "Passed");
+    assert_eq!(root.report().configurations[0].runtime, Some("kata-go"));
+    // Go's bool is false without the key.
+    root.write(ETC, "[hypervisor.clh]\n");
+    assert_eq!(root.verdict(), "Passed");
+    root.write(ETC, "[hypervisor.remote]\n");
+    assert!(root.verdict().contains("no block devices"));
+}
+
+#[test]
+fn drop_in_files_override_in_their_order() {
+    let root = Root::new(&[(ETC, STOCK), ("etc/kata-containers/config.d/10-a.toml", GOOD)]);
+    assert_eq!(root.verdict(), "Passed");
+    root.write("etc/kata-containers/config.d/20-b.toml", STOCK);
+    root.write("etc/kata-containers/config.d/30-c.toml.bak", GOOD);
+    assert!(root.verdict().contains("disable_block_device_use"));
+    root.write("etc/kata-containers/config.d/20-b.toml", "[hypervisor");
+    assert!(root.verdict().contains("config.d/20-b.toml is no TOML"));
+}
+
+#[test]
+fn the_files_of_the_engines_handlers_are_judged_and_others_are_not() {
+    let engine = format!(
+        "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]\n\
+         runtime_type = \"io.containerd.kata-qemu.v2\"\n\
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata.options]\n\
+         ConfigPath = \"/{DEPLOYED}\"\n"
+    );
+    let root = Root::new(&[
+        (DEPLOYED, STOCK),
+        (ETC, GOOD),
+        ("opt/kata/VERSION", "4.1.0\n"),
+        ("opt/kata/containerd/config.d/kata-deploy.toml", &engine),
+    ]);
+    let report = root.report();
+    assert_eq!(report.version.as_deref(), Some("4.1.0"));
+    assert_eq!(report.configurations.len(), 1);
+    assert!(root.verdict().starts_with("/opt/kata/"), "{}", root.verdict());
+    // runtime-rs takes a direct volume whatever that key says.
+    root.write(RS, &format!("{STOCK}[runtime]\nhypervisor_name = \"qemu\"\n"));
+    root.write("opt/kata/containerd/config.d/kata-deploy.toml", &engine.replace(DEPLOYED, RS));
+    assert_eq!(root.verdict(), "Passed");
+    assert_eq!(root.report().configurations[0].runtime, Some("kata-rs"));
+    let crio =
+        "[crio.runtime.runtimes.kata]\nruntime_path = \"/usr/bin/containerd-shim-kata-v2\"\n";
+    root.write("etc/crio/crio.conf.d/50-kata.conf", crio);
+    root.write(ETC, STOCK);
+    assert!(root.verdict().contains("/etc/kata-containers"), "a handler without a file of its own");
+}
+
+#[test]
+fn a_damaged_file_is_a_fault_with_its_name_and_nothing_is_waited_for() {
+    let root = Root::new(&[(ETC, "[hypervisor.qemu\n")]);
+    assert!(root.verdict().contains("configuration.toml: is no TOML"), "{}", root.verdict());
+    root.write(ETC, "x = 1\n");
+    assert!(root.verdict().contains("no section"));
+    root.write(ETC, "[hypervisor.qemu]\ndisable_block_device_use = \"yes\"\n");
+    assert!(root.verdict().contains("as string"));
+    root.write(ETC, &"#".repeat((1 << 20) + 1));
+    assert!(root.verdict().contains("1 MiB"));
+    std::fs::remove_file(root.path(ETC)).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(root.path(ETC)).status().unwrap();
+    assert!(fifo.success());
+    let begin = std::time::Instant::now();
+    assert!(root.verdict().contains("no regular file"));
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    std::fs::remove_file(root.path(ETC)).unwrap();
+    std::fs::write(root.path(ETC), [0xff, 0xfe]).unwrap();
+    assert!(root.verdict().contains("cannot be read"));
+}
+
+#[test]
+fn symlinks_lead_within_the_root() {
+    let root = Root::new(&[(DEPLOYED, STOCK)]);
+    let by_name = root.path("opt/kata/share/defaults/kata-containers/configuration.toml");
+    symlink(format!("/{DEPLOYED}"), by_name).unwrap();
+    assert!(root.verdict().contains("disable_block_device_use"));
+}
