@@ -14,7 +14,8 @@ use serde_json::Value;
 use tonic::transport::Channel;
 
 use super::scene::{
-    Clean, DRIVER, Volume, create_request, loops, publish_request, stage_request, staging,
+    Clean, DRIVER, Volume, create_request, loops, publish_request, remove_pod, stage_request,
+    staging,
 };
 use harness::process::Process;
 use harness::relay::Relay;
@@ -186,7 +187,7 @@ impl Pair {
     /// # Errors
     /// The system's.
     pub fn forget_pod(&self, node: usize, pod: &str) -> anyhow::Result<()> {
-        Ok(std::fs::remove_dir_all(self.of(node, "kubelet").join("pods").join(pod))?)
+        remove_pod(&self.of(node, "kubelet").join("pods").join(pod))
     }
 
     /// What csi-edge keeps at a node, in a file of this name.

@@ -58,6 +58,15 @@ impl Drop for Clean {
     }
 }
 
+/// Removes a pod's directory, as a kubelet does when nothing is mounted below it any more.
+///
+/// # Errors
+/// The system's.
+pub fn remove_pod(pod: &Path) -> anyhow::Result<()> {
+    drop(Clean::of(pod)?);
+    Ok(std::fs::remove_dir_all(pod)?)
+}
+
 /// Loop devices of files below a directory, and those files.
 pub(crate) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
     let listed = Command::new("losetup").args(["-n", "-O", "NAME,BACK-FILE"]).output();
@@ -210,7 +219,7 @@ impl Scene {
         let root = self.root().display().to_string();
         let url = self.cloud.urls.first().context("no listener")?.clone();
         let sandboxes = self.sandboxes().display().to_string();
-        let more = [
+        let mut more = vec![
             "--cloud",
             &url,
             "--state",
@@ -220,6 +229,11 @@ impl Scene {
             "--sandboxes",
             &sandboxes,
         ];
+        // A test may write one.
+        let config = self.stand.at("edge.toml");
+        if Path::new(&config).exists() {
+            more.extend(["--config", &config]);
+        }
         let mut edge = self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
         edge.line_starting("linked ", START).await?;
         self.edge = Some(edge);

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::DeleteParams;
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use super::tables::Seen;
 use super::texts::{at, with};
 use super::traces::Traces;
 use crate::stand::node::Node;
-use crate::stand::objects::{list, within};
+use crate::stand::objects::within;
 use guest::wrapper::{ENTRIES, HANDLER, SANDBOXES};
 
 const MIB: u64 = 1 << 20;
@@ -216,46 +216,35 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
         .await
 }
 
-/// What a pod without the RuntimeClass writes is in the host's directory: it is kept when the pod
-/// is gone, and nobody else gets the volume until an operator has taken it away.
+/// Stays only where nothing can be written, and a notice says so.
+const UNWRITABLE: &str = "! touch /data/file && test ! -e /data/file && exec sleep 2147483647";
+/// The notice is there.
+const NOTICE: &str = "grep -q 'not your volume' /data/EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";
+
+/// A pod without the RuntimeClass gets the directory of the node, as from a stock Go runtime: it
+/// cannot write there, the operator sees it, and the next pod gets the volume.
 pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n2")?;
     scene.apply(&claim_of("disk", "direct-once", "320Mi", "")).await?;
-    scene.apply(&at(&pod("stray", "disk", WRITE, READ), "n2")).await?;
+    scene.apply(&at(&pod("stray", "disk", UNWRITABLE, NOTICE), "n2")).await?;
     scene.ready(&["stray"]).await?;
     let traces = Traces::of(scene, "disk").await?;
-    let uid = scene.api::<Pod>().get("stray").await?.metadata.uid.context("a pod without a uid")?;
-    let target =
-        format!("n2/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{}/mount/file", traces.name);
-    let file = scene.cluster.ground.dir().join(target);
-    let written =
-        || std::fs::read_to_string(&file).with_context(|| format!("{} is gone", file.display()));
-    written()?;
-    // As `kubectl delete --force`: by itself it stays until its volume is taken back.
+    ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
+    let program = scene.cluster.ground.ours("csi-edge").display().to_string();
+    let state = state(scene, node);
+    let args = ["direct", "list", "--state", &state, "-o", "json"];
+    let said = node.space.run(&program, &args).await?;
+    let seen: Value = serde_json::from_str(&said)?;
+    let standing = seen.pointer("/0/standing").and_then(Value::as_str);
+    ensure!(standing == Some("not taken"), "csi-edge shows {said}");
+    within("csi-edge's word", SOON, || async {
+        ensure!(node.edge.log().contains("not taken"), "csi-edge's log does not say it");
+        Ok(())
+    })
+    .await?;
+    // As `kubectl delete --force`.
     scene.api::<Pod>().delete("stray", &DeleteParams::default().grace_period(0)).await?;
     scene.apply(&guest("next", "n2", STAY, "test ! -e /data/file")).await?;
-    let refused = || async {
-        let events = list(&scene.api::<Event>()).await?;
-        let of = |event: &&Event| event.involved_object.name.as_deref() == Some("next");
-        let mut said = events.iter().filter(of).filter_map(|event| event.message.as_deref());
-        let refused = said.any(|text| text.contains(&uid) && text.contains("one guest owns it"));
-        ensure!(refused, "its volume is not refused");
-        Ok(())
-    };
-    within("refusal of the next pod's volume", SOON, refused).await?;
-    let said = || async {
-        let log = node.edge.log();
-        let kept = log
-            .lines()
-            .any(|line| line.contains("NodeUnpublishVolume") && line.contains("not empty"));
-        ensure!(kept, "csi-edge does not say why it does not take the volume back");
-        Ok(())
-    };
-    within("csi-edge's word", SOON, said).await?;
-    ensure!(written()?.starts_with("written"), "what the pod wrote has changed");
-    ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
-    // An operator saves it, and the next pod has the volume, with nothing in it.
-    std::fs::remove_file(&file)?;
     scene.ready(&["next"]).await?;
     within_container(&traces)?;
     scene.delete::<Pod>("next").await?;

@@ -4,6 +4,7 @@
 mod attached;
 mod contest;
 mod handover;
+mod not_taken;
 mod nri;
 mod own;
 mod ownership;

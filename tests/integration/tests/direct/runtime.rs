@@ -52,7 +52,7 @@ fn shim(scene: &Scene, target: &Path, grows: bool) -> anyhow::Result<Shim> {
 }
 
 /// csi-edge's own command, and what it wrote as JSON.
-async fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Value> {
+pub(super) async fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Value> {
     let mut command = scene.stand.program("csi-edge")?;
     command.arg("direct").args(words).arg("--state").arg(scene.stand.at("edge-state"));
     command.arg("--entries").arg(scene.root()).arg("--sandboxes").arg(scene.sandboxes());
