@@ -87,7 +87,7 @@ pub fn report(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for finding in &report.configurations {
         let path = printable(&finding.path.display().to_string());
         let runtime = finding.runtime.unwrap_or("-");
-        let fault = finding.fault.as_deref().map_or("ok".to_owned(), printable);
+        let fault = finding.fault.as_deref().map_or_else(|| "ok".to_owned(), printable);
         writeln!(out, "{path}   {runtime}   {fault}")?;
     }
     Ok(())

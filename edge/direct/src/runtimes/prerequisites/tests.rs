@@ -1,5 +1,4 @@
 use std::os::unix::fs::symlink;
-use std::time::Duration;
 
 use super::*;
 use proto::host::publish::{Existing, publish};
@@ -119,11 +118,10 @@ fn a_damaged_file_is_a_fault_with_its_name_and_nothing_is_waited_for() {
     std::fs::remove_file(root.path(ETC)).unwrap();
     let fifo = std::process::Command::new("mkfifo").arg(root.path(ETC)).status().unwrap();
     assert!(fifo.success());
-    let begin = std::time::Instant::now();
+    // A read of it would never end.
     assert!(root.verdict().contains("no regular file"));
-    assert!(begin.elapsed() < Duration::from_secs(5));
     std::fs::remove_file(root.path(ETC)).unwrap();
-    std::fs::write(root.path(ETC), [0xff, 0xfe]).unwrap();
+    publish(&root.path(ETC), &[0xff, 0xfe], 0o600, Existing::Keep).unwrap();
     assert!(root.verdict().contains("cannot be read"));
 }
 
