@@ -64,7 +64,10 @@ pub(super) fn configurations(root: &Path) -> Vec<Configuration> {
             handlers(&table, &mut paths);
         }
     }
-    let is_there = |path: &&PathBuf| !matches!(open(root, path), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    // A damaged file is there, and its fault is named.
+    let is_there = |path: &&PathBuf| {
+        open(root, path).err().is_none_or(|error| error.kind() != io::ErrorKind::NotFound)
+    };
     if paths.is_empty() || paths.remove(Path::new("")) {
         let defaults = DEFAULTS.map(|group| group.iter().map(PathBuf::from).collect::<Vec<_>>());
         let first = defaults.iter().filter_map(|group| group.iter().find(is_there));

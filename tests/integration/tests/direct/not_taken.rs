@@ -40,8 +40,7 @@ async fn checked(scene: &Scene) -> anyhow::Result<(bool, String)> {
 
 #[tokio::test]
 #[ignore = "needs root and loop devices"]
-async fn a_runtime_that_shares_the_directory_writes_nothing_to_the_nodes_disk() -> anyhow::Result<()>
-{
+async fn a_runtime_that_shares_the_directory_writes_nothing_to_the_node() -> anyhow::Result<()> {
     let (at, target) = Handover::published().await?;
     configure(&at.scene, true)?;
     assert_eq!(standing(&at.scene).await?, "published");
