@@ -1,10 +1,12 @@
 //! The sidecars' connections and calls outlive the csi-cloud that serves them: `csi-cloud front`
 //! holds both.
 
+mod caller;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -15,17 +17,13 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use harness::process::Process;
 use harness::raw::RawClient;
-use harness::requests::capability;
 use harness::requests::{controller, create, created};
 use harness::stand::{Cloud, Stand};
 use harness::wait::{START, until};
 use harness::world::{DRIVER, NODE, hello, ready};
-use http::Uri;
-use hyper_util::rt::TokioIo;
 use prost::Message;
 use proto::control::hello::Message as Control;
 use proto::csi;
-use proto::csi::controller_client::ControllerClient;
 use proto::csi::frame;
 use proto::host::tasks::Tasks;
 use proto::http2::upstream;
@@ -33,17 +31,16 @@ use proto::link;
 use proto::link::tls::{Credentials, Role};
 use proto::link::{Event, KeepAlive, ws};
 use rustix::process::Signal;
-use tokio::net::{TcpSocket, UnixStream};
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request};
+use tonic::Code;
+
+use self::caller::{Done, lead};
 
 /// Callers at a time.
 const CALLERS: usize = 8;
-/// How long a sidecar waits for an answer.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A node, and a holder whose csi-cloud comes and goes.
 struct World {
@@ -125,87 +122,6 @@ async fn hold(stand: &Stand, place: &str) -> anyhow::Result<Process> {
     let mut holder = Process::start("csi-front", command, stand.dir())?;
     holder.line_starting("ready", START).await?;
     Ok(holder)
-}
-
-/// What the callers did.
-#[derive(Default)]
-struct Done {
-    calls: AtomicUsize,
-    connections: AtomicUsize,
-    slowest_ms: AtomicUsize,
-}
-
-/// A caller as a sidecar is one: a connection that is lost, or a call that fails, is its end.
-async fn channel(socket: String, done: Arc<Done>) -> anyhow::Result<Channel> {
-    let connect = move |_: Uri| {
-        let socket = socket.clone();
-        let done = done.clone();
-        async move {
-            done.connections.fetch_add(1, Ordering::Relaxed);
-            UnixStream::connect(socket).await.map(TokioIo::new)
-        }
-    };
-    Ok(Endpoint::from_static("http://localhost")
-        .connect_with_connector(tower::service_fn(connect))
-        .await?)
-}
-
-fn timed<T>(message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(TIMEOUT);
-    request
-}
-
-/// Makes, publishes, unpublishes and deletes volumes until told to end.
-async fn lead(
-    socket: String,
-    caller: usize,
-    done: Arc<Done>,
-    ended: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
-    let mut client = ControllerClient::new(channel(socket, done.clone()).await?);
-    let mut number = 0;
-    let counted = |begun: Instant| {
-        done.calls.fetch_add(1, Ordering::Relaxed);
-        done.slowest_ms.fetch_max(begun.elapsed().as_millis() as usize, Ordering::Relaxed);
-        Instant::now()
-    };
-    while !*ended.borrow() {
-        number += 1;
-        let name = format!("pvc-{caller}-{number}");
-        let create = csi::CreateVolumeRequest::decode(create(&name).as_slice())?;
-        let at = Instant::now();
-        let made =
-            client.create_volume(timed(create)).await.with_context(|| format!("create {name}"))?;
-        let volume_id = made.into_inner().volume.context("no volume")?.volume_id;
-        let at = counted(at);
-        let publish = csi::ControllerPublishVolumeRequest {
-            volume_id: volume_id.clone(),
-            node_id: NODE.into(),
-            volume_capability: Some(capability()),
-            ..Default::default()
-        };
-        client
-            .controller_publish_volume(timed(publish))
-            .await
-            .with_context(|| format!("publish {name}"))?;
-        let at = counted(at);
-        let node_id = NODE.to_owned();
-        let unpublish = csi::ControllerUnpublishVolumeRequest {
-            volume_id: volume_id.clone(),
-            node_id,
-            ..Default::default()
-        };
-        client
-            .controller_unpublish_volume(timed(unpublish))
-            .await
-            .with_context(|| format!("unpublish {name}"))?;
-        let at = counted(at);
-        let delete = csi::DeleteVolumeRequest { volume_id, ..Default::default() };
-        client.delete_volume(timed(delete)).await.with_context(|| format!("delete {name}"))?;
-        counted(at);
-    }
-    Ok(())
 }
 
 /// Starts csi-cloud again so many times under load; nobody notices.
