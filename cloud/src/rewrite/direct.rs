@@ -191,6 +191,34 @@ mod tests {
     }
 
     #[test]
+    fn a_create_with_an_option_that_no_guest_has_is_refused_with_its_name() {
+        let asked = |flag: &str, fs_type: &str| {
+            let mount = MountVolume {
+                fs_type: fs_type.into(),
+                mount_flags: vec!["noatime".into(), flag.into()],
+                ..Default::default()
+            };
+            let mut capability = capability(Mode::SingleNodeSingleWriter);
+            capability.access_type = Some(AccessType::Mount(mount));
+            let volume_capabilities = vec![capability];
+            let create = csi::CreateVolumeRequest { volume_capabilities, ..Default::default() };
+            check_create(&create.encode_to_vec().into(), &class(&[(direct::KEY, "kata")]))
+        };
+        for (flag, fs_type) in
+            [("inode64", "xfs"), ("data=ordered", ""), ("X-mount.mkdir", ""), ("user", "xfs")]
+        {
+            asked(flag, fs_type).unwrap();
+        }
+        for (flag, fs_type) in
+            [("nosuch", ""), ("inode64", "ext4"), ("data=ordered", "xfs"), ("nosymfollow", "xfs")]
+        {
+            let refused = asked(flag, fs_type).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument);
+            assert!(refused.chain().contains(&format!("{flag:?}")), "{}", refused.chain());
+        }
+    }
+
+    #[test]
     fn what_would_be_refused_later_is_not_confirmed() {
         let request = |mode| csi::ValidateVolumeCapabilitiesRequest {
             volume_id: "v".into(),

@@ -15,6 +15,7 @@ use super::wire;
 use super::wire::Malformed;
 
 mod keys;
+pub mod options;
 pub use keys::{Access, Blank, Contradiction, Direct, FileSystem, Fsck, GroupChange, KEY, Kind};
 
 /// The file system of a volume, for its guest.
@@ -53,6 +54,7 @@ impl Direct {
             name => Some(name.parse()?),
         };
         self.check_mkfs(file_system.unwrap_or_default())?;
+        options::for_guest(&mount.mount_flags, file_system.unwrap_or_default(), false)?;
         Ok(Mount {
             file_system,
             flags: mount.mount_flags.clone(),

@@ -11,18 +11,20 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi;
 use proto::csi::direct;
-use proto::csi::direct::{Contradiction, Direct, Mount};
+use proto::csi::direct::options;
+use proto::csi::direct::options::GuestOptions;
+use proto::csi::direct::{Contradiction, Direct, FileSystem, Mount};
 use proto::csi::status::BadRequest;
 use proto::csi::wire;
 use proto::csi::{DirectCall, Method, NodeStep, VolumeCapability};
 use proto::names::DriverName;
+use tracing::info;
 
-use crate::error::Error;
+use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::records::published;
 use crate::records::published::{Published, State};
 use crate::records::staged;
 use crate::runtimes::mount_info::{DRIVER, VOLUME};
-use crate::volume::options;
 
 /// What is to be done with a direct volume.
 pub(super) enum Work {
@@ -119,15 +121,30 @@ impl Request<'_> {
         let volume_id = request.volume_id;
         let directed = self.directed(&volume_id, request.volume_capability.as_ref())?;
         let Some((direct, mount, message)) = directed else { return Ok(None) };
-        let options = options::for_guest(&mount.flags, request.readonly);
-        let options = options.map_err(|why| self.refused_as(Contradiction::MountOption(why)))?;
-        let metadata = metadata(self.driver, &volume_id, &direct, &mount);
+        let file_system = mount.file_system.unwrap_or_default();
+        let found = options::for_guest(&mount.flags, file_system, request.readonly);
+        let found = found.map_err(|source| self.refused_as(source))?;
+        if !found.dropped.is_empty() {
+            let words = found.dropped.join(",");
+            info!(volume = volume_id, words, "mount options of the host are not for the guest");
+        }
+        let metadata = metadata(self.driver, &volume_id, &direct, (&mount, &found));
+        let metadata = metadata.map_err(|source| self.refused_as(source))?;
+        let target = PathBuf::from(request.target_path);
+        let records = self.records(&volume_id)?;
+        let there = records.iter().find(|record| {
+            is_at(record, &target) && says_the_same(record, &found.options, &metadata)
+        });
+        let (options, metadata) = match there {
+            Some(there) => (there.options.clone(), there.metadata.clone()),
+            None => (found.options, metadata),
+        };
         let publish = Publish {
             volume_id,
-            target: request.target_path.into(),
+            target,
             staging: request.staging_target_path.into(),
             options,
-            metadata: metadata.map_err(|source| self.refused_as(source))?,
+            metadata,
             message: untargeted(&message).map_err(|source| self.malformed(source))?,
             direct,
             mount,
@@ -204,7 +221,7 @@ impl Request<'_> {
         }
         let missing = Error::Missing(self.method.name(), "a volume capability");
         let mount = direct.mount(capability.ok_or(missing)?);
-        let mount = mount.map_err(|source| self.refused_as(source))?;
+        let mount = mount.map_err(|source| self.refused_mount(volume, source))?;
         let message = direct::for_driver(self.message, places);
         let message = message.map_err(|source| self.malformed(source))?;
         Ok(Some((direct, mount, message)))
@@ -228,6 +245,17 @@ impl Request<'_> {
 
     fn malformed(&self, source: wire::Malformed) -> Error {
         Error::BadRequest { method: self.method.name(), source: source.into() }
+    }
+
+    /// A refusal, unless a guest may have the volume already: older versions gave any option to
+    /// guests, and a kubelet that hears a final failure does not unpublish.
+    fn refused_mount(&self, volume: &str, source: Contradiction) -> Error {
+        let is_option = matches!(source, Contradiction::MountOption { .. });
+        match self.records(volume) {
+            Ok(records) if is_option && !records.is_empty() => not_yet(volume, HANDED_OVER)(source),
+            Err(unknown) if is_option => unknown,
+            _ => self.refused_as(source),
+        }
     }
 
     fn refused_as(&self, source: Contradiction) -> Error {
@@ -257,13 +285,16 @@ fn is_at(record: &Published, path: &Path) -> bool {
     record.target == path || record.target_as_given == path
 }
 
+const GROUP: &str = "fsGroup";
+const GROUP_CHANGE: &str = "fsGroupChangePolicy";
+
 /// What the runtime is told besides: no secrets and nothing of the pod, because the file is plain
 /// text.
 fn metadata(
     driver: &DriverName,
     volume: &str,
     direct: &Direct,
-    mount: &Mount,
+    (mount, found): (&Mount, &GuestOptions),
 ) -> Result<BTreeMap<String, String>, Contradiction> {
     let mut metadata = BTreeMap::new();
     metadata.insert(DRIVER.to_owned(), driver.to_string());
@@ -272,13 +303,34 @@ fn metadata(
         return Ok(metadata);
     }
     let group: u32 = mount.group.parse().map_err(|_| Contradiction::Group(mount.group.clone()))?;
+    if found.is_read_only() {
+        let why = "the volume is read-only, and an agent that changes its group would fail";
+        info!(volume, group, why, "fsGroup is not for the guest");
+        return Ok(metadata);
+    }
     // The Go runtime takes 0 for an error; a new file system belongs to root.
     if group != 0 {
-        metadata.insert("fsGroup".into(), group.to_string());
+        metadata.insert(GROUP.to_owned(), group.to_string());
         let change = direct.group_change.map(|change| change.as_str().to_owned());
-        metadata.extend(change.map(|change| ("fsGroupChangePolicy".to_owned(), change)));
+        metadata.extend(change.map(|change| (GROUP_CHANGE.to_owned(), change)));
     }
     Ok(metadata)
+}
+
+/// Whether a record has these words, or those that an older version made of the same request: it
+/// gave guests words of the host, and fsGroup with a read-only volume.
+fn says_the_same(
+    record: &Published,
+    options: &[String],
+    metadata: &BTreeMap<String, String>,
+) -> bool {
+    let file_system: FileSystem = record.fstype.parse().unwrap_or_default();
+    let Ok(found) = options::for_guest(&record.options, file_system, false) else { return false };
+    let mut told = record.metadata.clone();
+    if found.is_read_only() {
+        told.retain(|key, _| key != GROUP && key != GROUP_CHANGE);
+    }
+    found.options == options && told == *metadata
 }
 
 // Fields of NodePublishVolumeRequest.

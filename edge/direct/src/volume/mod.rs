@@ -7,7 +7,6 @@
 pub(crate) mod attach;
 pub(crate) mod cover;
 pub(crate) mod node;
-pub(crate) mod options;
 pub(crate) mod orphan;
 pub(crate) mod release;
 pub(crate) mod target;

@@ -65,8 +65,13 @@ pub enum Contradiction {
     )]
     Block,
     /// A mount option that a guest cannot have.
-    #[error("{0}")]
-    MountOption(String),
+    #[error("mount option {option:?} is refused: {why}")]
+    MountOption {
+        /// The option.
+        option: String,
+        /// Why not.
+        why: String,
+    },
     /// A group that is not a number.
     #[error("volume_mount_group is {0:?}, which is no group's id")]
     Group(String),

@@ -66,7 +66,6 @@ fn the_driver_is_asked_for_a_device_that_can_be_written() {
     assert_eq!(sent.volume_context.len(), 1);
     assert!(matches!(sent.volume_capability.unwrap().access_type, Some(AccessType::Block(_))));
     assert_eq!(publish.options, ["ro"]);
-    assert_eq!(publish.metadata["fsGroup"], "7");
     assert_eq!((&*publish.metadata[VOLUME], &*publish.metadata[DRIVER]), ("v", "d.example"));
 }
 
@@ -78,6 +77,7 @@ fn groups_are_numbers_and_roots_is_left_out() {
             (direct::KEY, "kata"),
             ("edge-csi.io/direct-fs-group-change", "OnRootMismatch"),
         ]);
+        request.readonly = false;
         let mount = MountVolume { volume_mount_group: group.into(), ..Default::default() };
         request.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Mount(mount));
         published(dir.path(), &request).map(|publish| publish.unwrap().metadata)
@@ -87,6 +87,66 @@ fn groups_are_numbers_and_roots_is_left_out() {
     assert_eq!(of("").unwrap().len(), 2);
     assert_eq!(of("staff").unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(of("-1").unwrap_err().code(), Code::InvalidArgument);
+}
+
+/// The mount flags of a request.
+fn flags<'a>(request: &'a mut csi::NodePublishVolumeRequest) -> &'a mut Vec<String> {
+    let capability = request.volume_capability.as_mut().unwrap();
+    let Some(AccessType::Mount(mount)) = &mut capability.access_type else { panic!("no mount") };
+    &mut mount.mount_flags
+}
+
+#[test]
+fn a_read_only_volume_has_no_group_that_an_agent_would_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = [(direct::KEY, "kata"), ("edge-csi.io/direct-fs-group-change", "OnRootMismatch")];
+    let of = |readonly: bool, flag: &str| {
+        let mut request = request(&keys);
+        request.readonly = readonly;
+        flags(&mut request).push(flag.to_owned());
+        published(dir.path(), &request).unwrap().unwrap()
+    };
+    for read_only in [of(true, "noatime"), of(false, "ro")] {
+        assert!(read_only.options.ends_with(&["ro".to_owned()]), "{:?}", read_only.options);
+        assert_eq!(read_only.metadata.len(), 2, "{:?}", read_only.metadata);
+    }
+    let writable = of(false, "noatime");
+    assert_eq!((&*writable.metadata["fsGroup"], writable.metadata.len()), ("7", 4));
+}
+
+#[test]
+fn words_of_the_host_stay_there_and_unknown_ones_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |flag: &str| {
+        let mut request = request(&[(direct::KEY, "kata")]);
+        flags(&mut request).extend(["noatime".to_owned(), flag.to_owned()]);
+        published(dir.path(), &request).map(|publish| publish.unwrap())
+    };
+    assert_eq!(of("X-mount.mkdir").unwrap().options, ["noatime", "ro"]);
+    let refused = of("nosuch").err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.chain().contains("\"nosuch\""), "{}", refused.chain());
+    // A pod that runs is not told that its volume failed for good.
+    record("v").keep(dir.path()).unwrap();
+    assert_eq!(of("nosuch").err().unwrap().code(), Code::Unavailable);
+}
+
+#[test]
+fn what_an_older_version_published_is_the_same_publication() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut request = request(&[(direct::KEY, "kata")]);
+    flags(&mut request).push("X-mount.mkdir".to_owned());
+    let mut older = record("v");
+    older.options = vec!["X-mount.mkdir".into(), "ro".into()];
+    older.metadata = [(DRIVER, "d.example"), (VOLUME, "v"), (GROUP, "7")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    older.keep(dir.path()).unwrap();
+    let publish = published(dir.path(), &request).unwrap().unwrap();
+    assert_eq!((&publish.options, &publish.metadata), (&older.options, &older.metadata));
+    flags(&mut request).push("sync".to_owned());
+    let publish = published(dir.path(), &request).unwrap().unwrap();
+    assert_eq!((publish.options, publish.metadata.len()), (vec!["sync".into(), "ro".into()], 2));
 }
 
 #[test]
