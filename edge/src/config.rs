@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
 use proto::config::{Common, HOUR, Problems, Reader};
@@ -30,6 +31,8 @@ pub struct Config {
     pub runtimes: Roots,
     /// How the installed runtimes are checked.
     pub checks: Checks,
+    /// Whether they take NVMe controllers.
+    pub nvme: Nvme,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
@@ -56,7 +59,7 @@ impl Config {
         let fronts = flags.fronts.or(fronts);
         let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
-        let checks = checks(&mut file);
+        let (checks, nvme) = direct(&mut file);
         let link = file.section("link", |link| {
             [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]
         });
@@ -80,7 +83,18 @@ impl Config {
         file.finish()?;
         // A missing setting has been reported, so this satisfies the compiler only.
         let Some(tls) = tls else { return Err(Problems(Vec::new())) };
-        Ok(Self { cloud, return_after, fronts, state, runtimes, checks, tls, drivers, common })
+        Ok(Self {
+            cloud,
+            return_after,
+            fronts,
+            state,
+            runtimes,
+            checks,
+            nvme,
+            tls,
+            drivers,
+            common,
+        })
     }
 }
 
@@ -99,12 +113,14 @@ fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathB
     }
 }
 
-/// `[direct]`: how the installed runtimes are checked.
-fn checks(file: &mut Reader) -> Checks {
+/// `[direct]`: how the installed runtimes are checked, and whether they take NVMe controllers.
+fn direct(file: &mut Reader) -> (Checks, Nvme) {
     let read = |section: &mut Reader| {
         let required = section.yes_no("require_runtime_check").unwrap_or_default();
         let root = section.path("runtime_root").unwrap_or_else(|| Checks::default().root);
-        Checks { root, required }
+        let taken = section.yes_no("vfio_nvme") == Some(true);
+        let nvme = if taken { Nvme::Taken } else { Nvme::Refused };
+        (Checks { root, required }, nvme)
     };
     file.section("direct", read).unwrap_or_default()
 }
@@ -222,6 +238,14 @@ mod tests {
         assert_eq!(load(&file, &[]).unwrap().checks, expected);
         let wrong = format!("{WHOLE}[direct]\nrequire_runtime_check = 1\n");
         assert!(load(&wrong, &[]).unwrap_err().to_string().contains("true or false"));
+    }
+
+    #[test]
+    fn nvme_controllers_stay_at_the_host_unless_it_is_said() {
+        let nvme = |more: &str| load(&format!("{WHOLE}{more}"), &[]).unwrap().nvme;
+        assert_eq!(nvme(""), Nvme::Refused);
+        assert_eq!(nvme("[direct]\nvfio_nvme = false\n"), Nvme::Refused);
+        assert_eq!(nvme("[direct]\nvfio_nvme = true\n"), Nvme::Taken);
     }
 
     #[test]

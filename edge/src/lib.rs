@@ -53,6 +53,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         state: config.state,
         roots: config.runtimes,
         checks: config.checks,
+        nvme: config.nvme,
         ..Settings::default()
     };
     let cloud = Cloud { leases: leases.clone(), scopes: scopes.clone() };

@@ -17,5 +17,6 @@ pub mod runtimes;
 mod service;
 mod volume;
 
+pub use device::vfio::Nvme;
 pub use error::Error;
 pub use service::direct::{Cloud, Direct, Settings};

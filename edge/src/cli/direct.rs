@@ -15,6 +15,7 @@ use edge_direct::cdi;
 use edge_direct::nri;
 use edge_direct::nri::guard::Handlers;
 use edge_direct::nri::plugin::Plugin;
+use edge_direct::nri::uses::Uses;
 use edge_direct::records::published;
 use edge_direct::runtimes::prerequisites;
 use edge_direct::runtimes::prerequisites::Verdict;
@@ -215,13 +216,23 @@ async fn inspect(volume: &str, at: &At, output: Form, out: &mut impl Write) -> a
 async fn reconcile(at: &At, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
     let changes = reconcile::reconcile(&at.state, at.roots()).await?;
     if output == Form::Json {
-        return json(out, changes.as_slice());
+        json(out, changes.as_slice())?;
+    } else {
+        for change in &changes {
+            let volume = show::printable(&change.volume_id);
+            let damage = change.damage.as_deref().map(|why| format!(": {}", show::printable(why)));
+            let damage = damage.unwrap_or_default();
+            writeln!(out, "{volume}: {} ({}){damage}", change.did, change.target.display())?;
+        }
+        writeln!(out, "{} direct volumes", changes.len())?;
     }
-    for change in &changes {
-        let volume = show::printable(&change.volume_id);
-        writeln!(out, "{volume}: {} ({})", change.did, change.target.display())?;
-    }
-    Ok(writeln!(out, "{} direct volumes", changes.len())?)
+    let faults = changes.iter().filter(|change| change.is_fault()).count();
+    anyhow::ensure!(
+        faults == 0,
+        "{faults} of {} direct volumes are not as they should be",
+        changes.len()
+    );
+    Ok(())
 }
 
 fn check(root: &Path, output: Form, out: &mut impl Write) -> anyhow::Result<()> {
@@ -243,7 +254,7 @@ async fn serve_nri(Nri { at, socket, index, vm, typed }: Nri) -> anyhow::Result<
     // A handler that takes typed mounts runs VMs.
     handlers.vm.extend(handlers.typed.iter().cloned());
     let runtimes = Arc::new(at.runtimes());
-    let plugin = Plugin { state: at.state, index, handlers, runtimes };
+    let plugin = Plugin { state: at.state, index, handlers, runtimes, uses: Uses::default() };
     tokio::select! {
         biased;
         end = tasks::signal() => Ok(end?),

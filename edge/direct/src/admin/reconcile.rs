@@ -31,6 +31,16 @@ pub struct Change {
     pub after: Standing,
     /// What was done, for people.
     pub did: &'static str,
+    /// What is still wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+}
+
+impl Change {
+    /// Whether its runtime is told less, or something else, than its record says.
+    pub fn is_fault(&self) -> bool {
+        matches!(self.after, Standing::Lost | Standing::Damaged | Standing::Foreign)
+    }
 }
 
 /// Reconciles the entries of runtimes with the records. No driver is called.
@@ -46,16 +56,35 @@ pub async fn reconcile(state: &Path, roots: Roots) -> anyhow::Result<Vec<Change>
     let leases = Leases::new(node.clone(), Arc::default(), Arc::default());
     reconcile::reconcile(&node, &leases).await;
     let after = volumes::all(state, &runtimes).await?;
-    let ours = before.into_iter().filter(|volume| volume.standing != Standing::Foreign);
+    let ours = before.into_iter().filter(is_ours);
     Ok(ours.map(|volume| change(volume, &after)).collect())
 }
 
+/// Whether a record of ours is behind it: an entry without one is left alone.
+fn is_ours(volume: &Volume) -> bool {
+    volume.standing != Standing::Foreign || !volume.volume_id.is_empty()
+}
+
 fn change(volume: Volume, after: &[Volume]) -> Change {
-    let Volume { volume_id, driver, target, standing: before, .. } = volume;
-    let now = after.iter().find(|now| now.target == target).map_or(before, |now| now.standing);
+    let Volume { volume_id, driver, target, standing: before, damage, .. } = volume;
+    let now = after.iter().filter(|now| is_ours(now)).find(|now| {
+        let is_same = (&now.volume_id, &now.driver, &now.target) == (&volume_id, &driver, &target);
+        // Several records that cannot be read have no names.
+        is_same && (!volume_id.is_empty() || now.damage == damage)
+    });
+    let damage = now.map_or(damage, |now| now.damage.clone());
+    let now = now.map_or(before, |now| now.standing);
     let did = match (before, now) {
+        (_, Standing::Damaged) if volume_id.is_empty() => {
+            "its record cannot be read; put it right, or remove it when no guest has the volume"
+        }
+        (_, Standing::Damaged) => "cannot be put right; the log says why",
+        (_, Standing::Foreign) => {
+            "something of somebody else's is in place of its entry; remove it if nothing uses it"
+        }
         (Standing::Lost, Standing::Published) => "handed over again",
-        (Standing::Published, Standing::Lost) => {
+        (Standing::Damaged, Standing::Published) => "its entry was damaged, and is written again",
+        (Standing::Published | Standing::Damaged, Standing::Lost) => {
             "taken back, its device is not there; publish it again"
         }
         (Standing::Lost, Standing::Lost) => {
@@ -70,5 +99,5 @@ fn change(volume: Volume, after: &[Volume]) -> Change {
         }
         _ => "as it should be",
     };
-    Change { volume_id, driver, target, before, after: now, did }
+    Change { volume_id, driver, target, before, after: now, did, damage }
 }

@@ -29,6 +29,20 @@ pub fn table(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}   "));
         writeln!(out, "{}", cells.collect::<String>().trim_end())?;
     }
+    faults(out, volumes)
+}
+
+/// Writes what is wrong, if anything is, under the table.
+fn faults(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+    let damaged: Vec<_> = volumes.iter().filter(|volume| volume.damage.is_some()).collect();
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{} of {} are damaged:", damaged.len(), volumes.len())?;
+    for volume in damaged {
+        let name = printable(&volume.volume_id);
+        writeln!(out, "{name}: {}", printable(volume.damage.as_deref().unwrap_or_default()))?;
+    }
     Ok(())
 }
 
@@ -46,6 +60,9 @@ pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
         }
         if let Some(lease) = &volume.lease {
             writeln!(out, "{:<10} {}", "OWNER:", printable(&owner(lease)))?;
+        }
+        if let Some(damage) = &volume.damage {
+            writeln!(out, "{:<10} {}", "DAMAGE:", printable(damage))?;
         }
         if let Some(fault) = &volume.fault {
             writeln!(out, "{:<10} not known: {}", "OWNER:", printable(fault))?;

@@ -1,7 +1,6 @@
 //! Lists the direct volumes of this node out of records, entries and sandboxes, for people and
 //! programs.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -12,7 +11,9 @@ use crate::device::host::Host;
 use crate::lease::record;
 use crate::lease::record::Lease;
 use crate::records::published;
-use crate::records::published::{Kind, Published, State};
+use crate::records::published::{Damaged, Kind, Published, State};
+use crate::runtimes::entry;
+use crate::runtimes::entry::{DevicePath, EntryState};
 use crate::runtimes::stats::{Stats, Usage};
 use crate::runtimes::{Holder, Runtimes};
 use crate::volume::cover;
@@ -21,9 +22,9 @@ use crate::volume::cover;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its id; empty for a foreign entry.
+    /// Its id; empty for a foreign entry without a record, and for a record that cannot be read.
     pub volume_id: String,
-    /// Its driver's CSI name; empty for a foreign entry.
+    /// Its driver's CSI name; empty with the id.
     pub driver: String,
     /// The mount source by which runtimes know it.
     pub target: PathBuf,
@@ -43,6 +44,9 @@ pub struct Volume {
     pub stale: Vec<String>,
     /// Its lease; none for a foreign entry, or if no other node could have it.
     pub lease: Option<Lease>,
+    /// What is wrong with its record, its entry or its device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
     /// Why it is not known whose it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
@@ -70,7 +74,10 @@ pub enum Standing {
     Lost,
     /// An operator has taken it from this node; `lease` says why. Unpublishing it ends that.
     Fenced,
-    /// An entry without a record: somebody else's.
+    /// Its record cannot be read, its entry is not what the record says, or its device is another;
+    /// `damage` says which.
+    Damaged,
+    /// An entry of somebody else's: without a record, or in place of the volume's own.
     Foreign,
 }
 
@@ -88,40 +95,80 @@ pub struct Guest {
     pub silent: Option<String>,
 }
 
-/// All direct volumes, by target, and foreign entries.
+/// All direct volumes, by target, and foreign entries. A damaged one hides no other.
 ///
 /// # Errors
-/// The records or the entries cannot be read.
+/// The directory of the records or that of the entries cannot be read.
 pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume>> {
     let of = || format!("the records in {} cannot be read", state.display());
-    let records = published::all(state).with_context(of)?;
+    let records = published::each(state).with_context(of)?;
     let mut entries = runtimes.targets().context("the entries cannot be read")?;
-    let mut volumes = BTreeMap::new();
+    let mut volumes = Vec::new();
     for record in &records {
-        entries.retain(|target| *target != record.target);
-        volumes.insert(record.target.clone(), volume(state, record, runtimes).await?);
+        volumes.push(match record {
+            Ok(record) => {
+                entries.retain(|target| *target != record.target);
+                volume(state, record, runtimes).await
+            }
+            Err(damaged) => unread(damaged),
+        });
     }
-    let foreign = entries.into_iter().map(|target| (target.clone(), foreign(target)));
-    volumes.extend(foreign);
-    Ok(volumes.into_values().collect())
+    volumes.extend(entries.into_iter().map(foreign));
+    volumes.sort_by(|a, b| a.target.cmp(&b.target));
+    Ok(volumes)
 }
 
-async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow::Result<Volume> {
-    let holder = runtimes.holder(record).await?;
+/// How a volume stands, and what is wrong with it.
+fn standing(
+    record: &Published,
+    lease: Option<&Lease>,
+    runtimes: &Runtimes,
+) -> (Standing, Option<String>) {
+    if matches!(lease, Some(Lease::Fenced { .. })) {
+        return (Standing::Fenced, None);
+    }
+    if record.state == State::Begun {
+        return (Standing::Begun, None);
+    }
+    let device = record.device.display();
+    match entry::compare(&runtimes.root(), record) {
+        Ok(EntryState::Missing) => (Standing::Lost, None),
+        Ok(EntryState::Damaged(why)) => (Standing::Damaged, Some(format!("its entry: {why}"))),
+        Ok(EntryState::Foreign(why)) => {
+            (Standing::Foreign, Some(format!("what is in place of its entry: {why}")))
+        }
+        Ok(EntryState::Same) => match entry::device(record) {
+            Ok(DevicePath::Same) => (Standing::Published, None),
+            Ok(DevicePath::Gone) => (Standing::Damaged, Some(format!("{device} is not there"))),
+            Ok(DevicePath::Another) => {
+                (Standing::Damaged, Some(format!("{device} is another device now")))
+            }
+            Err(error) => (Standing::Damaged, Some(format!("{device}: {error}"))),
+        },
+        Err(error) => (Standing::Damaged, Some(chain(&error))),
+    }
+}
+
+async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Volume {
     let kept = record::of(state, &record.driver, &record.volume_id);
     // A damaged lease affects this volume only.
     let (lease, fault) = match kept {
         Ok(kept) => (kept.map(|kept| kept.lease), None),
         Err(error) => (None, Some(chain(&error))),
     };
-    let shared_at = cover::shared_at(&Host::default().proc, &record.target)?;
-    let standing = match (&holder, record.state) {
-        _ if matches!(lease, Some(Lease::Fenced { .. })) => Standing::Fenced,
-        (_, State::Begun) => Standing::Begun,
-        (Holder::NotHandedOver, State::Published) => Standing::Lost,
-        // A sandbox that somebody recorded, such as our NRI plugin, proves nothing against this.
-        _ if shared_at.is_some() => Standing::NotTaken,
-        _ => Standing::Published,
+    let (mut standing, mut damage) = standing(record, lease.as_ref(), runtimes);
+    let shared_at = cover::shared_at(&Host::default().proc, &record.target);
+    let shared_at = shared_at.unwrap_or_else(|error| {
+        damage.get_or_insert_with(|| format!("who shares the target is not known: {error}"));
+        None
+    });
+    // A sandbox that somebody recorded, such as our NRI plugin, proves nothing against this.
+    if standing == Standing::Published && shared_at.is_some() {
+        standing = Standing::NotTaken;
+    }
+    let (holder, unknown) = match runtimes.holder(record).await {
+        Ok(holder) => (holder, None),
+        Err(error) => (Holder::NotHandedOver, Some(chain(&error))),
     };
     let (runtime, sandbox, stale) = match holder {
         Holder::NotHandedOver => (None, None, Vec::new()),
@@ -130,7 +177,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow
             (Some(runtime.name()), Some(sandbox.to_string()), Vec::new())
         }
     };
-    Ok(Volume {
+    Volume {
         volume_id: record.volume_id.clone(),
         driver: record.driver.clone(),
         target: record.target.clone(),
@@ -142,10 +189,16 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> anyhow
         sandbox,
         stale,
         lease,
+        damage: damage.or(unknown),
         fault,
         shared_at,
         guest: None,
-    })
+    }
+}
+
+fn unread(damaged: &Damaged) -> Volume {
+    let damage = Some(chain(damaged));
+    Volume { standing: Standing::Damaged, damage, ..foreign(PathBuf::new()) }
 }
 
 fn foreign(target: PathBuf) -> Volume {
@@ -161,6 +214,7 @@ fn foreign(target: PathBuf) -> Volume {
         sandbox: None,
         stale: Vec::new(),
         lease: None,
+        damage: None,
         fault: None,
         shared_at: None,
         guest: None,
@@ -173,6 +227,10 @@ impl Volume {
     /// # Errors
     /// The records cannot be read.
     pub async fn ask(&mut self, state: &Path, runtimes: &Runtimes) -> anyhow::Result<()> {
+        // What cannot be read, or is nobody's of ours, has no guest to be asked.
+        if self.volume_id.is_empty() {
+            return Ok(());
+        }
         let records = published::of(state, &self.driver, &self.volume_id)?;
         let Some(record) = records.into_iter().find(|record| record.target == self.target) else {
             return Ok(());
@@ -199,8 +257,14 @@ mod tests {
     use crate::admin::show;
     use crate::lease::record::Entry;
     use crate::records::published::tests::record;
+    use crate::runtimes::mount_info::{DRIVER, FILE, VOLUME};
     use crate::runtimes::{PATIENCE, Roots};
     use proto::host::publish::{Existing, publish};
+    use std::io;
+
+    fn overwrite(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
+        publish(path.as_ref(), text.as_ref(), 0o600, Existing::Replace)
+    }
 
     #[tokio::test]
     async fn a_damaged_lease_is_its_own_volumes_fault() {
@@ -226,6 +290,7 @@ mod tests {
             .find(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"v\"")));
         publish(&damaged.unwrap(), b"{", 0o600, Existing::Replace).unwrap();
         let volumes = all(dir.path(), &runtimes).await.unwrap();
+        assert!(volumes.iter().all(|volume| volume.standing == Standing::Lost));
         let seen: Vec<_> =
             volumes.iter().map(|it| (&*it.volume_id, it.fault.is_some(), &it.lease)).collect();
         assert_eq!(seen, [("v", true, &None), ("w", false, &Some(Lease::Held { epoch: 6 }))]);
@@ -234,5 +299,61 @@ mod tests {
         show::table(&mut shown, &volumes).unwrap();
         let shown = String::from_utf8(shown).unwrap();
         assert!(shown.contains("is damaged") && shown.contains("lost, owner not known"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn one_damaged_volume_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots { entries: dir.path().join("run/entries"), ..Roots::default() };
+        let runtimes = Runtimes::new(roots, PATIENCE);
+        let root = runtimes.root();
+        let volume = |id: &str| {
+            let metadata = [(DRIVER, "d.example"), (VOLUME, id)];
+            let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            let device = "/dev/null".into();
+            let number = rustix::fs::makedev(1, 3);
+            let target = format!("/pods/{id}/mount").into();
+            let record = Published { target, device, number, metadata, ..record(id) };
+            record.keep(dir.path()).unwrap();
+            entry::restore(&root, &record).unwrap();
+            record
+        };
+        let file = |record: &Published| root.entry(&record.target).unwrap().join(FILE);
+        volume("a-good");
+        overwrite(file(&volume("b-cut")), b"{").unwrap();
+        std::fs::remove_file(file(&volume("c-without"))).unwrap();
+        let mut other = volume("d-another");
+        other.number += 1;
+        other.keep(dir.path()).unwrap();
+        overwrite(file(&volume("e-foreign")), br#"{"volume-type":"blk","device":"/dev/x"}"#)
+            .unwrap();
+        let plain = root.entry(&volume("f-plain").target).unwrap();
+        std::fs::remove_dir_all(&plain).unwrap();
+        overwrite(&plain, b"x").unwrap();
+        let records = dir.path().join("direct/published");
+        std::fs::create_dir(records.join("damaged.json")).unwrap();
+        std::fs::create_dir(root.entry(Path::new("/somebody/elses")).unwrap()).unwrap();
+
+        let volumes = all(dir.path(), &runtimes).await.unwrap();
+        let seen: Vec<_> = volumes.iter().map(|it| (&*it.volume_id, it.standing)).collect();
+        let expected = [
+            ("", Standing::Damaged),
+            ("a-good", Standing::Published),
+            ("b-cut", Standing::Damaged),
+            ("c-without", Standing::Damaged),
+            ("d-another", Standing::Damaged),
+            ("e-foreign", Standing::Foreign),
+            ("f-plain", Standing::Foreign),
+            ("", Standing::Foreign),
+        ];
+        assert_eq!(seen, expected);
+        let mut shown = Vec::new();
+        show::table(&mut shown, &volumes).unwrap();
+        show::details(&mut shown, &volumes).unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        for why in ["damaged.json", "another device now", "no mountInfo.json", "no directory"] {
+            assert!(shown.contains(why), "{why}: {shown}");
+        }
+        assert!(shown.contains("6 of 8 are damaged"), "{shown}");
     }
 }

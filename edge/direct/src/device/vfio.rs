@@ -23,6 +23,14 @@ pub(crate) enum VfioError {
          block"
     )]
     NoPci(String),
+    /// No released runtime gives it to a guest.
+    #[error(
+        "PCI device {0} is an NVMe controller, and no released runtime hands one to a guest as a \
+         volume: Kata's runtime-rs looks for a disk /dev/vdX there, and the container fails. Use \
+         edge-csi.io/direct-kind: block, or set direct.vfio_nvme = true in csi-edge's \
+         configuration if your runtime can"
+    )]
+    Nvme(String),
     /// There is no IOMMU.
     #[error("PCI device {0} is in no IOMMU group; is the IOMMU switched on?")]
     NoGroup(String),
@@ -60,6 +68,16 @@ pub(crate) struct Pci {
     pub(crate) device: PathBuf,
 }
 
+/// Whether runtimes of this node take an NVMe controller as a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nvme {
+    /// No released runtime does.
+    #[default]
+    Refused,
+    /// The operator says so.
+    Taken,
+}
+
 /// Tells the kernel; tests have a kernel of their own.
 pub(crate) type Tell<'a> = &'a (dyn Fn(&Path, &str) -> io::Result<()> + Sync);
 
@@ -77,13 +95,16 @@ pub(crate) async fn aside<T: Send + 'static>(
 }
 
 /// The controller of a block device, if it can go alone.
-pub(crate) fn controller(host: &Host, number: u64) -> Result<Pci, VfioError> {
+pub(crate) fn controller(host: &Host, number: u64, nvme: Nvme) -> Result<Pci, VfioError> {
     let name = host.named(number).unwrap_or_else(|| number.to_string());
     let block = host.sys.join("class/block").join(&name);
     let block = std::fs::canonicalize(&block).map_err(failed(&block))?;
     let device = block.ancestors().find(|path| address_of(path).is_some());
     let device = device.ok_or_else(|| VfioError::NoPci(name.clone()))?;
     let address = address_of(device).unwrap_or_default().to_owned();
+    if nvme == Nvme::Refused && name.starts_with("nvme") {
+        return Err(VfioError::Nvme(address));
+    }
     let group = device.join("iommu_group");
     let group = std::fs::canonicalize(group).map_err(|_| VfioError::NoGroup(address.clone()))?;
     let all = host.sys.join("class/block");
@@ -253,7 +274,7 @@ mod tests {
     fn a_controller_is_handed_over_and_given_back() {
         let machine = Machine::new();
         let tell = |path: &Path, text: &str| machine.tell(path, text);
-        let pci = controller(&machine.host, machine.number).unwrap();
+        let pci = controller(&machine.host, machine.number, Nvme::Taken).unwrap();
         assert_eq!(pci.device, machine.host.dev.join("vfio/9"));
         pci.hand_over(&machine.host, &tell).unwrap();
         assert_eq!(
@@ -280,21 +301,35 @@ mod tests {
         let other = machine.sys("devices").join(PCI).join("nvme/nvme0/nvme0n2");
         std::fs::create_dir(&other).unwrap();
         symlink(&other, machine.sys("class/block/nvme0n2")).unwrap();
-        let refused = controller(&machine.host, machine.number).unwrap_err().to_string();
+        let refused =
+            controller(&machine.host, machine.number, Nvme::Taken).unwrap_err().to_string();
         assert!(refused.contains("nvme0n2 would go with it"), "{refused}");
         let machine = Machine::new();
         symlink("/", machine.sys("kernel/iommu_groups/9/devices/0000:00:05.0")).unwrap();
-        let refused = controller(&machine.host, machine.number).unwrap_err().to_string();
+        let refused =
+            controller(&machine.host, machine.number, Nvme::Taken).unwrap_err().to_string();
         assert!(refused.contains("0000:00:05.0"), "{refused}");
         let machine = Machine::new();
         std::fs::remove_file(machine.sys("devices").join(PCI).join("iommu_group")).unwrap();
-        assert!(matches!(controller(&machine.host, machine.number), Err(VfioError::NoGroup(_))));
+        assert!(matches!(
+            controller(&machine.host, machine.number, Nvme::Taken),
+            Err(VfioError::NoGroup(_))
+        ));
+    }
+
+    #[test]
+    fn an_nvme_controller_stays_unless_the_operator_says_that_it_is_taken() {
+        let machine = Machine::new();
+        let refused = controller(&machine.host, machine.number, Nvme::default()).unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains(PCI) && refused.contains("direct.vfio_nvme = true"), "{refused}");
+        assert!(machine.told.lock().unwrap().is_empty());
     }
 
     #[test]
     fn a_controller_that_was_pulled_out_is_not_given_back() {
         let machine = Machine::new();
-        let pci = controller(&machine.host, machine.number).unwrap();
+        let pci = controller(&machine.host, machine.number, Nvme::Taken).unwrap();
         std::fs::remove_dir_all(machine.sys("kernel/iommu_groups/9")).unwrap();
         assert_eq!(handed_over(&machine.host, &pci.device).unwrap(), None);
     }
@@ -302,7 +337,7 @@ mod tests {
     #[test]
     fn a_kernel_that_does_not_give_it_is_noticed() {
         let machine = Machine::new();
-        let pci = controller(&machine.host, machine.number).unwrap();
+        let pci = controller(&machine.host, machine.number, Nvme::Taken).unwrap();
         let refused = pci.hand_over(&machine.host, &|_, _| Ok(())).unwrap_err();
         assert!(matches!(refused, VfioError::NotBound { has, .. } if has == "nvme"));
         assert_eq!(address_of(Path::new("/sys/0000:00:1f.2")), Some("0000:00:1f.2"));

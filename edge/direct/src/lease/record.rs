@@ -10,6 +10,7 @@ use proto::control::lease::{Outcome, Step};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
+use crate::records::files;
 use crate::records::files::{make_private, name};
 
 /// The lease of a volume at this node. Without one the volume is not this node's.
@@ -181,7 +182,7 @@ pub fn all(state: &Path) -> io::Result<Vec<io::Result<Entry>>> {
 }
 
 fn read(path: &Path) -> io::Result<Entry> {
-    let text = std::fs::read(path)?;
+    let text = files::read(path)?;
     serde_json::from_slice(&text)
         .map_err(|error| io::Error::other(format!("{} is damaged: {error}", path.display())))
 }

@@ -12,6 +12,12 @@ pub const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 /// The event of a container's creation, as a bit of [`ConfigureResponse::events`]: NRI's event 4.
 pub const CREATE_CONTAINER: i32 = 1 << 3;
 
+/// The event of a container's end: NRI's event 10.
+pub const STOP_CONTAINER: i32 = 1 << 9;
+
+/// A container's state after its end.
+pub const CONTAINER_STOPPED: i32 = 4;
+
 /// Who the plugin is.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RegisterPluginRequest {
@@ -90,9 +96,15 @@ pub struct Container {
     /// Its id.
     #[prost(string, tag = "1")]
     pub id: String,
+    /// The id of its pod's sandbox.
+    #[prost(string, tag = "2")]
+    pub pod_sandbox_id: String,
     /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
+    /// Its state, as a number of NRI's `ContainerState`.
+    #[prost(int32, tag = "4")]
+    pub state: i32,
     /// Its mounts.
     #[prost(message, repeated, tag = "9")]
     pub mounts: Vec<Mount>,
@@ -125,6 +137,21 @@ pub struct CreateContainerRequest {
     #[prost(message, optional, tag = "2")]
     pub container: Option<Container>,
 }
+
+/// A container that has ended.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct StopContainerRequest {
+    /// Its pod.
+    #[prost(message, optional, tag = "1")]
+    pub pod: Option<PodSandbox>,
+    /// The container.
+    #[prost(message, optional, tag = "2")]
+    pub container: Option<Container>,
+}
+
+/// The plugin's changes of others after that: none.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct StopContainerResponse {}
 
 /// The changes of a container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -67,6 +67,18 @@ pub enum Refused {
         /// The handler.
         handler: String,
     },
+    /// runtime-rs cannot mount it twice.
+    #[error(
+        "volume {volume} is used with readOnly by one container and without by another (here and \
+         by container {other:?}), which Kata's runtime-rs cannot do: its agent answers EBUSY. Give \
+         all containers of the pod the same readOnly for it, or use Kata's Go runtime"
+    )]
+    Mixed {
+        /// The volume's id.
+        volume: String,
+        /// The other container.
+        other: String,
+    },
 }
 
 /// Decides on a container.
@@ -136,6 +148,20 @@ fn has_part(volume: &Published, source: &Path) -> bool {
         .any(|target| within(target) || inside(target))
 }
 
+/// The targets of which this mount source could be the whole, a part, or a `subPath`.
+pub fn possible_targets(source: &Path) -> Vec<PathBuf> {
+    let mut targets: Vec<_> = source.ancestors().map(Path::to_owned).collect();
+    for part in source.ancestors() {
+        let Some(parts) = part.parent() else { continue };
+        if parts.file_name().is_some_and(|name| name == "volume-subpaths")
+            && let (Some(pod), Some(name)) = (parts.parent(), part.file_name())
+        {
+            targets.push(pod.join("volumes/kubernetes.io~csi").join(name).join("mount"));
+        }
+    }
+    targets
+}
+
 /// Whether this could be a direct volume, by its path: a CSI volume of a pod, or a part of one.
 pub fn may_be_direct(mount: &Mount) -> bool {
     mount.source.contains("/volumes/kubernetes.io~csi/")
@@ -166,7 +192,7 @@ mod tests {
             source: source.into(),
             options: vec!["rbind".into(), "rw".into()],
         };
-        let container = Container { id: "c".into(), name: "c".into(), mounts: vec![mount] };
+        let container = Container { id: "c".into(), mounts: vec![mount], ..Container::default() };
         let pod =
             PodSandbox { id: "s".into(), runtime_handler: handler.into(), ..PodSandbox::default() };
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();

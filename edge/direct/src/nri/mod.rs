@@ -12,6 +12,7 @@ pub mod mux;
 pub mod plugin;
 pub mod session;
 pub mod ttrpc;
+pub mod uses;
 
 /// Where container runtimes listen for plugins.
 pub const SOCKET: &str = "/var/run/nri/nri.sock";

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
+use proto::host::chain;
 use tonic::Code;
 use tracing::{info, warn};
 
@@ -18,10 +19,12 @@ use super::api::{CreateContainerRequest, CreateContainerResponse, PodSandbox};
 use super::guard;
 use super::guard::{Handlers, Verdict};
 use super::ttrpc::{Request, Response, Status};
+use super::uses::Uses;
 use crate::records::published;
 use crate::records::published::Published;
 use crate::runtimes::Runtimes;
-use crate::runtimes::mount_info::FILE;
+use crate::runtimes::entry;
+use crate::runtimes::entry::{DevicePath, EntryState};
 use crate::runtimes::sandbox::Sandbox;
 
 /// The plugin's name at the runtime.
@@ -38,6 +41,8 @@ pub struct Plugin {
     pub handlers: Handlers,
     /// Where the entries are.
     pub runtimes: Arc<Runtimes>,
+    /// How the containers that run use their volumes.
+    pub uses: Uses,
 }
 
 /// A refusal with its gRPC code.
@@ -76,12 +81,21 @@ impl Plugin {
                     runtime = name,
                     version, "the container runtime asks before it makes a container"
                 );
-                Ok(bytes(&api::ConfigureResponse { events: api::CREATE_CONTAINER }))
+                Ok(bytes(&api::ConfigureResponse {
+                    events: api::CREATE_CONTAINER | api::STOP_CONTAINER,
+                }))
             }
             // What runs already cannot be taken back.
             "Synchronize" => {
-                let more = api::SynchronizeRequest::decode(payload).map_err(bad)?.more;
+                let there = api::SynchronizeRequest::decode(payload).map_err(bad)?;
+                let more = there.more;
+                self.note(there);
                 Ok(bytes(&api::SynchronizeResponse { more }))
+            }
+            "StopContainer" => {
+                let ended = api::StopContainerRequest::decode(payload).map_err(bad)?;
+                self.uses.ended(&ended.container.unwrap_or_default().id);
+                Ok(bytes(&api::StopContainerResponse {}))
             }
             "CreateContainer" => {
                 let request = CreateContainerRequest::decode(payload).map_err(bad)?;
@@ -104,8 +118,9 @@ impl Plugin {
         let plugin = self.clone();
         let told = pod.clone();
         let decided = tokio::task::spawn_blocking(move || {
-            let verdict = plugin.decide(&told, &container)?;
-            plugin.record(&told, &verdict).map(|()| verdict)
+            let (verdict, volumes) = plugin.decide(&told, &container)?;
+            plugin.record(&told, &volumes)?;
+            plugin.admit(&told, &container, &volumes).map(|()| verdict)
         });
         let unknown = |error: tokio::task::JoinError| Refusal(Code::Internal, error.to_string());
         let verdict = decided.await.map_err(unknown).flatten().inspect_err(|Refusal(_, why)| {
@@ -117,35 +132,112 @@ impl Plugin {
         Ok(CreateContainerResponse { adjust: changed })
     }
 
-    fn decide(&self, pod: &PodSandbox, container: &api::Container) -> Result<Verdict, Refusal> {
+    /// The verdict, and the container's volumes.
+    fn decide(
+        &self,
+        pod: &PodSandbox,
+        container: &api::Container,
+    ) -> Result<(Verdict, Vec<Published>), Refusal> {
         let state = self.state.display();
         // Without the records, a pod might write where its data is lost.
-        let published: Vec<Published> = published::all(&self.state).map_err(|error| {
-            Refusal(Code::Unavailable, format!("the records in {state} cannot be read: {error}"))
-        })?;
+        let unread =
+            |why: String| Refusal(Code::Unavailable, format!("the records in {state}: {why}"));
+        let each = published::each(&self.state).map_err(|error| unread(error.to_string()))?;
+        let targets = container.mounts.iter().filter(|mount| guard::may_be_direct(mount));
+        let targets = targets.map(|mount| guard::possible_targets(Path::new(&mount.source)));
+        let targets: Vec<_> = targets.flatten().collect();
+        let mut published = Vec::new();
+        for record in each {
+            match record {
+                Ok(record) => published.push(record),
+                // It may be this container's; another's hinders nobody else.
+                Err(damaged) if targets.iter().any(|target| damaged.may_be_at(target)) => {
+                    return Err(unread(chain(&damaged)));
+                }
+                Err(_) => {}
+            }
+        }
         let handlers: &Handlers = &self.handlers;
-        guard::decide(pod, container, &published, handlers)
-            .map_err(|refused| Refusal(Code::FailedPrecondition, refused.to_string()))
+        let verdict = guard::decide(pod, container, &published, handlers)
+            .map_err(|refused| Refusal(Code::FailedPrecondition, refused.to_string()))?;
+        published.retain(|volume| verdict.targets.contains(&volume.target));
+        Ok((verdict, published))
     }
 
-    /// Leaves the sandbox's id where Kata's Go runtime leaves it, for runtimes that do not.
-    fn record(&self, pod: &PodSandbox, verdict: &Verdict) -> Result<(), Refusal> {
-        for target in &verdict.targets {
+    /// Leaves the sandbox's id where Kata's Go runtime leaves it, for runtimes that do not. The
+    /// runtime will find what the record says, or nothing is made.
+    fn record(&self, pod: &PodSandbox, volumes: &[Published]) -> Result<(), Refusal> {
+        for volume in volumes {
             let failed = |why: String| {
-                let target = target.display();
+                let target = volume.target.display();
                 Refusal(Code::FailedPrecondition, format!("the direct volume at {target} {why}"))
             };
-            let entry = self.runtimes.entry(target).filter(|entry| entry.join(FILE).is_file());
-            let again = "is not handed over; `csi-edge direct reconcile`, or a restart of \
-                         csi-edge, does it again";
-            let entry = entry.ok_or_else(|| failed(again.into()))?;
+            self.is_whole(volume).map_err(failed)?;
             let Some(sandbox) = Sandbox::parse(&pod.id) else {
                 return Err(failed(format!("cannot go to a sandbox with the id {:?}", pod.id)));
             };
+            let entry = self.runtimes.entry(&volume.target);
+            let entry = entry.ok_or_else(|| failed("has too long a path".into()))?;
             leave(&entry.join(sandbox.as_str()))
                 .map_err(|error| failed(format!("cannot have its sandbox recorded: {error}")))?;
         }
         Ok(())
+    }
+
+    /// Why the runtime would not find what the record says, if it would not.
+    fn is_whole(&self, volume: &Published) -> Result<(), String> {
+        let again = "`csi-edge direct reconcile`, or a restart of csi-edge, does it again";
+        let state = entry::compare(&self.runtimes.root(), volume);
+        match state.map_err(|error| format!("is not known to be handed over: {}", chain(&error)))? {
+            EntryState::Missing => Err(format!("is not handed over; {again}")),
+            EntryState::Damaged(why) => Err(format!("has a damaged entry: {why}; {again}")),
+            EntryState::Foreign(why) => {
+                Err(format!("has somebody else's entry: {why}; remove it if nothing uses it"))
+            }
+            // The plugin may have another /dev than the host, where no device is.
+            EntryState::Same => match entry::device(volume) {
+                Ok(DevicePath::Another) => {
+                    let device = volume.device.display();
+                    Err(format!("is not handed over: {device} is another device now; {again}"))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Refuses what runtime-rs cannot do with the pod's other containers.
+    fn admit(
+        &self,
+        pod: &PodSandbox,
+        container: &api::Container,
+        volumes: &[Published],
+    ) -> Result<(), Refusal> {
+        if !self.handlers.typed.contains(&pod.runtime_handler) || volumes.is_empty() {
+            return Ok(());
+        }
+        let all = published::each(&self.state).unwrap_or_default();
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        let admitted = self.uses.admit(container, &all);
+        admitted.map_err(|refused| Refusal(Code::FailedPrecondition, refused.to_string()))
+    }
+
+    /// Notes what runs already, as after a restart of the plugin; it cannot be taken back.
+    fn note(&self, there: api::SynchronizeRequest) {
+        let all = published::each(&self.state).unwrap_or_default();
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        let is_typed = |container: &&api::Container| {
+            there.pods.iter().any(|pod| {
+                pod.id == container.pod_sandbox_id
+                    && self.handlers.typed.contains(&pod.runtime_handler)
+            })
+        };
+        let runs = |container: &&api::Container| container.state != api::CONTAINER_STOPPED;
+        for container in there.containers.iter().filter(is_typed).filter(runs) {
+            if let Err(refused) = self.uses.admit(container, &all) {
+                let container = &container.name;
+                warn!(container, %refused, "a container runs that would not be made");
+            }
+        }
     }
 }
 

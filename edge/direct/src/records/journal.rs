@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
-use super::files::{make_private, name};
+use super::files;
+use super::files::{Unread, make_private, name};
 
 /// What is known of a volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +60,8 @@ impl Journal {
     /// # Errors
     /// It cannot be read, so nothing may be done to the volume.
     pub fn read(&self) -> io::Result<Option<Content>> {
-        let text = match std::fs::read(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let text = match files::read(&self.path) {
+            Err(Unread::Missing) => return Ok(None),
             text => text?,
         };
         let entry: Entry = serde_json::from_slice(&text).map_err(io::Error::other)?;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
+use super::files;
 use super::files::{make_private, name};
 
 /// How a volume is handed to the runtime.
@@ -124,18 +125,49 @@ impl Published {
 /// # Errors
 /// The directory or a record cannot be read, so no device may count as free.
 pub fn all(state: &Path) -> io::Result<Vec<Published>> {
-    each(state)?.into_iter().collect()
+    let records = each(state)?.into_iter().collect::<Result<Vec<_>, Damaged>>();
+    Ok(records?)
 }
 
-/// The same, with the error in place of each unreadable record.
+/// A record that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the record {path} cannot be read", path = path.display())]
+pub struct Damaged {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl From<Damaged> for io::Error {
+    fn from(damaged: Damaged) -> Self {
+        Self::other(format!("{damaged}: {}", damaged.source))
+    }
+}
+
+impl Damaged {
+    /// Whether it may be the record of this target, by its file's name.
+    pub fn may_be_at(&self, target: &Path) -> bool {
+        let stem = self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let is_digest =
+            |text: &str| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match stem.split_once('-') {
+            Some((volume, at)) if is_digest(volume) && is_digest(at) => {
+                at == name(&[target.as_os_str().as_encoded_bytes()])
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The same, with the fault in place of each unreadable record.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn each(state: &Path) -> io::Result<Vec<io::Result<Published>>> {
+pub fn each(state: &Path) -> io::Result<Vec<Result<Published, Damaged>>> {
     beginning(state, "")
 }
 
-fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<io::Result<Published>>> {
+fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<Result<Published, Damaged>>> {
     let entries = match std::fs::read_dir(directory(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -151,13 +183,13 @@ fn beginning(state: &Path, prefix: &str) -> io::Result<Vec<io::Result<Published>
         }
     }
     paths.sort();
-    Ok(paths.iter().map(|path| read(path)).collect())
+    let read_all =
+        paths.into_iter().map(|path| read(&path).map_err(|source| Damaged { path, source }));
+    Ok(read_all.collect())
 }
 
 fn read(path: &Path) -> io::Result<Published> {
-    let text = std::fs::read(path)?;
-    serde_json::from_slice(&text)
-        .map_err(|error| io::Error::other(format!("{} is no record: {error}", path.display())))
+    serde_json::from_slice(&files::read(path)?).map_err(io::Error::other)
 }
 
 /// The records of one volume: at most one, since one guest owns it.
@@ -166,7 +198,7 @@ fn read(path: &Path) -> io::Result<Published> {
 /// As for [`all`].
 pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Vec<Published>> {
     let records = beginning(state, &prefix(driver, volume_id))?;
-    let mut records = records.into_iter().collect::<io::Result<Vec<_>>>()?;
+    let mut records = records.into_iter().collect::<Result<Vec<_>, Damaged>>()?;
     records.retain(|record| record.driver == driver && record.volume_id == volume_id);
     Ok(records)
 }
@@ -231,5 +263,21 @@ pub(crate) mod tests {
         publish(&damaged, b"{", 0o600, Existing::Replace).unwrap();
         assert!(of(dir.path(), &a.driver, "a").is_err());
         assert_eq!(of(dir.path(), &b.driver, "b").unwrap(), [b]);
+    }
+
+    #[test]
+    fn a_damaged_record_is_of_its_own_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let a = record("a");
+        a.keep(dir.path()).unwrap();
+        let damaged = path(dir.path(), &a.driver, &a.volume_id, &a.target);
+        std::fs::remove_file(&damaged).unwrap();
+        // Whatever has its name: nobody is waited for.
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &damaged, fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        let of = |path: &Path| Damaged { path: path.to_owned(), source: io::Error::other("x") };
+        let seen = each(dir.path()).unwrap().pop().unwrap().unwrap_err();
+        assert!(seen.may_be_at(&a.target) && !seen.may_be_at(Path::new("/pods/q/mount")));
+        assert!(of(Path::new("/x.json")).may_be_at(Path::new("/pods/q/mount")));
     }
 }

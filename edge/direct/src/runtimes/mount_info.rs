@@ -9,14 +9,20 @@ use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use proto::host::publish::{Existing, publish};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::device::{block, spdk, vfio};
+use crate::records::files;
+use crate::records::files::Unread;
+use crate::records::published::{Kind, Published};
 
 /// The directory that runtimes scan; compiled into them.
 pub const ROOT: &str = "/run/kata-containers/shared/direct-volumes";
@@ -85,12 +91,28 @@ pub struct MountInfo {
 }
 
 impl MountInfo {
-    fn is_of(&self, driver: &str, volume: &str) -> bool {
+    /// What the runtime is told of a volume.
+    pub fn of(record: &Published) -> Self {
+        let volume_type = match record.kind {
+            Kind::Block => block::TYPE,
+            Kind::Vfio => vfio::TYPE,
+            Kind::Spdk => spdk::TYPE,
+        };
+        Self {
+            volume_type: volume_type.into(),
+            device: record.device.display().to_string(),
+            fstype: record.fstype.clone(),
+            metadata: record.metadata.clone(),
+            options: record.options.clone(),
+        }
+    }
+
+    pub(super) fn is_of(&self, driver: &str, volume: &str) -> bool {
         let has = |key, value| self.metadata.get(key).is_some_and(|there| there == value);
         has(VOLUME, volume) && has(DRIVER, driver)
     }
 
-    fn owner(&self) -> String {
+    pub(super) fn owner(&self) -> String {
         match (self.metadata.get(DRIVER), self.metadata.get(VOLUME)) {
             (Some(driver), Some(volume)) => format!("is for volume {volume} of driver {driver}"),
             _ => format!("was written by somebody else, for device {}", self.device),
@@ -111,6 +133,21 @@ pub fn entry_name(source: &Path) -> Result<String, MountInfoError> {
     }
 }
 
+/// What is in an entry's place.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Nothing.
+    Nothing,
+    /// A directory without the file; whether other files are in it.
+    Bare(bool),
+    /// The whole file.
+    Whole(MountInfo),
+    /// A file that no runtime can read: cut, or overwritten.
+    Unreadable(String),
+    /// Something that no CSI driver or runtime puts there.
+    Alien(&'static str),
+}
+
 /// The directory that runtimes scan.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
@@ -129,40 +166,61 @@ impl Root {
         Ok(self.0.join(entry_name(source)?))
     }
 
-    /// Reads the entry for a mount source; none if there is no readable one.
-    ///
-    /// # Errors
-    /// The entry is there and cannot be read.
-    pub fn read(&self, source: &Path) -> Result<Option<MountInfo>, MountInfoError> {
-        let path = self.entry(source)?.join(FILE);
-        let text = match std::fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(failed("cannot read", &path))?,
+    /// Reads what is in the place of a mount source's entry. It waits for nobody.
+    pub(super) fn content(&self, source: &Path) -> Result<Content, MountInfoError> {
+        let path = self.entry(source)?;
+        match std::fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Nothing),
+            meta => {
+                if !meta.map_err(failed("cannot read", &path))?.is_dir() {
+                    return Ok(Content::Alien("is no directory"));
+                }
+            }
+        }
+        let file = path.join(FILE);
+        let text = match files::read(&file) {
+            Ok(text) => text,
+            Err(Unread::Missing) => return Ok(Content::Bare(has_files(&path))),
+            Err(Unread::NoFile) => {
+                return Ok(Content::Alien("has no regular file as mountInfo.json"));
+            }
+            Err(Unread::TooLong) => return Ok(Content::Unreadable(Unread::TooLong.to_string())),
+            Err(Unread::Io(source)) => return Err(failed("cannot read", &file)(source)),
         };
-        serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(io::Error::other)
-            .map_err(failed("cannot read", &path))
+        Ok(match serde_json::from_slice(&text) {
+            Ok(info) => Content::Whole(info),
+            Err(error) => Content::Unreadable(error.to_string()),
+        })
     }
 
-    /// Refuses a mount source whose entry is not this volume's.
+    /// Refuses a mount source whose entry is not this volume's. With `recorded` the volume was
+    /// published there, so an entry that nobody can read is its own.
     ///
     /// # Errors
     /// [`MountInfoError::Taken`]
-    pub fn is_open(&self, source: &Path, driver: &str, volume: &str) -> Result<(), MountInfoError> {
-        let path = self.entry(source)?;
-        match self.read(source)? {
-            Some(there) if !there.is_of(driver, volume) => {
-                Err(MountInfoError::Taken { path: path.display().to_string(), by: there.owner() })
-            }
-            Some(_) => Ok(()),
+    pub fn is_open(
+        &self,
+        source: &Path,
+        (driver, volume): (&str, &str),
+        recorded: bool,
+    ) -> Result<(), MountInfoError> {
+        match self.content(source)? {
+            Content::Nothing | Content::Bare(false) => Ok(()),
+            Content::Whole(there) if there.is_of(driver, volume) => Ok(()),
+            Content::Bare(true) | Content::Unreadable(_) if recorded => Ok(()),
+            Content::Whole(there) => Err(self.taken(source, there.owner())),
             // A directory with files, but without this one, is somebody's.
-            None if has_files(&path) => {
-                let by = format!("has no {FILE}");
-                Err(MountInfoError::Taken { path: path.display().to_string(), by })
+            Content::Bare(true) => Err(self.taken(source, format!("has no {FILE}"))),
+            Content::Unreadable(why) => {
+                Err(self.taken(source, format!("its {FILE} cannot be read: {why}")))
             }
-            None => Ok(()),
+            Content::Alien(why) => Err(self.taken(source, why.into())),
         }
+    }
+
+    pub(super) fn taken(&self, source: &Path, by: String) -> MountInfoError {
+        let path = self.entry(source).unwrap_or_default().display().to_string();
+        MountInfoError::Taken { path, by }
     }
 
     /// Publishes an entry for a mount source. Repeating it changes nothing, not even the sandbox's
@@ -172,38 +230,61 @@ impl Root {
     /// Another entry is there, or the file system's; nothing was published then.
     pub fn publish(&self, source: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
         let path = self.entry(source)?;
-        match self.read(source)? {
-            Some(there) if there == *info => return Ok(()),
-            Some(there) => {
-                return Err(MountInfoError::Taken {
-                    path: path.display().to_string(),
-                    by: there.owner(),
-                });
+        match self.content(source)? {
+            Content::Nothing | Content::Bare(false) => {}
+            Content::Whole(there) if there == *info => return Ok(()),
+            Content::Whole(there) => return Err(self.taken(source, there.owner())),
+            Content::Bare(true) => return Err(self.taken(source, format!("has no {FILE}"))),
+            Content::Unreadable(why) => {
+                return Err(self.taken(source, format!("its {FILE} cannot be read: {why}")));
             }
-            None => {}
+            Content::Alien(why) => return Err(self.taken(source, why.into())),
         }
-        make_private(&self.0)?;
-        let beside = self.beside()?;
-        DirBuilder::new().mode(0o700).create(&beside).map_err(failed("cannot make", &beside))?;
-        let published = write(&beside, info).and_then(|()| {
-            // This fails for a directory that is not empty.
-            std::fs::rename(&beside, &path).map_err(failed("cannot publish", &path))
-        });
+        let beside = self.made_beside(info)?;
+        // This fails for a directory that is not empty.
+        let published = std::fs::rename(&beside, &path).map_err(failed("cannot publish", &path));
         if published.is_err() {
             let _ = std::fs::remove_dir_all(&beside);
         }
         published
     }
 
-    /// Removes a volume's entry for a mount source. A missing entry, and another volume's, is left
-    /// as it is.
+    /// Writes the entry for a mount source in place of a directory, with the ids of the sandboxes
+    /// in it. A runtime sees the one or the other, and nothing between.
+    pub(super) fn replace(&self, source: &Path, info: &MountInfo) -> Result<(), MountInfoError> {
+        let path = self.entry(source)?;
+        let beside = self.made_beside(info)?;
+        let replaced = keep_sandboxes(&path, &beside).and_then(|()| {
+            renameat_with(CWD, &beside, CWD, &path, RenameFlags::EXCHANGE).map_err(io::Error::from)
+        });
+        // What is beside now is the older one, or the new one that nobody has seen.
+        let _ = std::fs::remove_dir_all(&beside);
+        replaced.map_err(failed("cannot repair", &path))
+    }
+
+    /// A new entry that no runtime sees yet.
+    fn made_beside(&self, info: &MountInfo) -> Result<PathBuf, MountInfoError> {
+        make_private(&self.0)?;
+        let beside = self.beside()?;
+        DirBuilder::new().mode(0o700).create(&beside).map_err(failed("cannot make", &beside))?;
+        let written = write(&beside, info);
+        if written.is_err() {
+            let _ = std::fs::remove_dir_all(&beside);
+        }
+        written.map(|()| beside)
+    }
+
+    /// Removes the entry of a volume that was published for a mount source, though its file is
+    /// damaged. A missing entry, and another volume's, is left as it is.
     ///
     /// # Errors
     /// The file system's; the entry may still be published.
     pub fn remove(&self, source: &Path, driver: &str, volume: &str) -> Result<(), MountInfoError> {
         let path = self.entry(source)?;
-        if !self.read(source)?.is_some_and(|there| there.is_of(driver, volume)) {
-            return Ok(());
+        match self.content(source)? {
+            Content::Whole(there) if there.is_of(driver, volume) => {}
+            Content::Bare(_) | Content::Unreadable(_) => {}
+            Content::Nothing | Content::Whole(_) | Content::Alien(_) => return Ok(()),
         }
         let beside = self.beside()?;
         std::fs::rename(&path, &beside).map_err(failed("cannot take back", &path))?;
@@ -224,11 +305,27 @@ impl Root {
     }
 
     /// A new path there.
-    fn beside(&self) -> Result<PathBuf, MountInfoError> {
+    pub(super) fn beside(&self) -> Result<PathBuf, MountInfoError> {
         let neighbour = self.neighbour();
         make_private(&neighbour)?;
         Ok(neighbour.join(Uuid::new_v4().to_string()))
     }
+}
+
+/// Copies the ids of sandboxes: the empty files beside the one that is replaced.
+fn keep_sandboxes(from: &Path, to: &Path) -> io::Result<()> {
+    for old in std::fs::read_dir(from)? {
+        let old = old?;
+        let meta = old.metadata()?;
+        if meta.is_file() && old.file_name() != FILE {
+            let mut new = File::options();
+            let new = new.write(true).create_new(true).mode(0o600);
+            let new = new.open(to.join(old.file_name()))?;
+            // The order of the sandboxes is that of their times.
+            new.set_modified(meta.modified()?)?;
+        }
+    }
+    Ok(())
 }
 
 fn has_files(path: &Path) -> bool {

@@ -19,6 +19,7 @@ use super::http::{Failure, Reply, exchange};
 use super::kata_go::KataGo;
 use super::kata_rs::KataRs;
 use super::mount_info;
+use super::mount_info::Root;
 use super::reference::Reference;
 use super::sandbox;
 use super::sandbox::Sandbox;
@@ -97,6 +98,11 @@ impl Runtimes {
         Self { entries, all, patience }
     }
 
+    /// The directory of the entries.
+    pub fn root(&self) -> Root {
+        Root::new(self.entries.clone())
+    }
+
     /// The path of a target's entry; none if the target is too long to have one.
     pub fn entry(&self, target: &Path) -> Option<PathBuf> {
         mount_info::entry_name(target).ok().map(|name| self.entries.join(name))
@@ -123,7 +129,13 @@ impl Runtimes {
     pub async fn holder(&self, volume: &Published) -> Result<Holder<'_>, Error> {
         let Some(entry) = self.entry(&volume.target) else { return Ok(Holder::NotHandedOver) };
         let recorded = match sandbox::recorded(&entry) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // What is there instead of a directory is nobody's sandbox.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
                 return Ok(Holder::NotHandedOver);
             }
             Err(source) => return Err(unread(volume, &entry, source)),

@@ -24,6 +24,7 @@ use super::request::Request;
 use super::rounds;
 use super::state::Service;
 use crate::device::host::Host;
+use crate::device::vfio::Nvme;
 use crate::lease::exclusive::Leases;
 use crate::records::lock::{NotLocked, StateLock};
 use crate::runtimes::mount_info::Root;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub roots: Roots,
     /// How the installed runtimes are checked.
     pub checks: Checks,
+    /// Whether they take NVMe controllers.
+    pub nvme: Nvme,
 }
 
 /// What the cloud tells this node, and how this node asks it.
@@ -109,9 +112,10 @@ impl Direct {
 }
 
 fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tasks) -> Service {
-    let Settings { state, host, roots, checks } = settings;
+    let Settings { state, host, roots, checks, nvme } = settings;
     let root = Root::new(roots.entries.clone());
-    let node = Arc::new(Node::new(state, host, root).with_checks(checks));
+    let node = Node::new(state, host, root).with_checks(checks).with_nvme(nvme);
+    let node = Arc::new(node);
     let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
     let runtimes = Runtimes::new(roots, PATIENCE);
     Service { executor, node, leases, runtimes, locks: VolumeLocks::default(), tasks }

@@ -155,7 +155,8 @@ fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(
         let why = format!("it is at {at}, and one guest owns it; unpublish it there");
         return Err(refused(why));
     }
-    let open = node.root.is_open(target, driver, volume_id);
+    let recorded = there.iter().any(|there| there.state == State::Published);
+    let open = node.root.is_open(target, (driver, volume_id), recorded);
     open.map_err(|error| refused(chain(&error)))?;
     let open = target::is_open(target);
     open.map_err(|error| refused(format!("target {}: {error}", target.display())))?;
@@ -188,7 +189,7 @@ fn again(node: &Node, there: &Published, wanted: &Published) -> CallResult {
         let target = there.target.display().to_string();
         return Err(Error::DirectDiffers { volume, target });
     }
-    attach::show(node, there)?;
+    attach::show_again(node, there)?;
     Ok(unpublish::done())
 }
 

@@ -54,7 +54,7 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
                 volume, "was taken from this node, so its runtime is not told of it again"
             );
         }
-        DeviceMatch::Same => match attach::show(node, record) {
+        DeviceMatch::Same => match attach::show_again(node, record) {
             Ok(()) => info!(driver, volume, "is handed over directly"),
             Err(error) => {
                 warn!(driver, volume, error = error.chain(), "not shown to its runtime");

@@ -17,6 +17,7 @@ use crate::format::prepare;
 use crate::format::prepare::{FormatError, Ready, Wanted};
 use crate::records::journal::Journal;
 use crate::records::published::{Kind, Published, State};
+use crate::runtimes::entry;
 use crate::runtimes::mount_info::MountInfo;
 use crate::runtimes::prerequisites;
 use crate::runtimes::prerequisites::Verdict;
@@ -39,7 +40,7 @@ pub(crate) async fn attach(
         }
     }
     if record.kind == Kind::Vfio {
-        let pci = vfio::controller(&node.host, record.number);
+        let pci = vfio::controller(&node.host, record.number, node.nvme);
         let pci = pci.map_err(not_yet(&volume, HANDED_OVER))?;
         record.device.clone_from(&pci.device);
         // Durable first, so that the device is given back whatever happens now.
@@ -102,7 +103,7 @@ pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
     let not_done = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
     target::make(&record.target).map_err(&not_done)?;
     cover_unless_checked(node, record).map_err(&not_done)?;
-    let shown = node.root.publish(&record.target, &info(record));
+    let shown = node.root.publish(&record.target, &MountInfo::of(record));
     shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
 }
 
@@ -126,18 +127,11 @@ fn cover_unless_checked(node: &Node, record: &Published) -> io::Result<()> {
     )))
 }
 
-/// What the runtime is told.
-pub(crate) fn info(record: &Published) -> MountInfo {
-    let volume_type = match record.kind {
-        Kind::Block => block::TYPE,
-        Kind::Vfio => vfio::TYPE,
-        Kind::Spdk => spdk::TYPE,
-    };
-    MountInfo {
-        volume_type: volume_type.into(),
-        device: record.device.display().to_string(),
-        fstype: record.fstype.clone(),
-        metadata: record.metadata.clone(),
-        options: record.options.clone(),
-    }
+/// The same for a volume that was published before: its damaged entry is written again.
+pub(crate) fn show_again(node: &Node, record: &Published) -> Result<(), Error> {
+    let not_done = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
+    target::make(&record.target).map_err(&not_done)?;
+    cover_unless_checked(node, record).map_err(&not_done)?;
+    let shown = entry::restore(&node.root, record);
+    shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::device::host::Host;
+use crate::device::vfio::Nvme;
 use crate::error::Error;
 use crate::runtimes::mount_info::Root;
 use crate::runtimes::prerequisites::Checks;
@@ -16,18 +17,32 @@ pub(crate) struct Node {
     pub(crate) root: Root,
     /// How the installed runtimes are checked.
     pub(crate) checks: Checks,
+    /// What the runtimes take.
+    pub(crate) nvme: Nvme,
     /// Held while a device is claimed for a volume.
     pub(super) claims: Mutex<()>,
 }
 
 impl Node {
     pub(crate) fn new(state: Option<PathBuf>, host: Host, root: Root) -> Self {
-        Self { state, host, root, checks: Checks::default(), claims: Mutex::default() }
+        Self {
+            state,
+            host,
+            root,
+            checks: Checks::default(),
+            nvme: Nvme::default(),
+            claims: Mutex::default(),
+        }
     }
 
-    /// The same with other checks of the installed runtimes.
+    /// The same node with other checks of the installed runtimes.
     pub(crate) fn with_checks(self, checks: Checks) -> Self {
         Self { checks, ..self }
+    }
+
+    /// The same node with runtimes that take other devices.
+    pub(crate) fn with_nvme(self, nvme: Nvme) -> Self {
+        Self { nvme, ..self }
     }
 
     /// The state directory.

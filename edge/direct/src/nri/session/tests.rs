@@ -24,6 +24,7 @@ fn plugin(state: PathBuf) -> Plugin {
         index: "10".into(),
         handlers: Handlers::default(),
         runtimes: Arc::new(runtimes),
+        uses: Default::default(),
     }
 }
 
@@ -87,7 +88,7 @@ async fn it_asks_for_one_event_and_changes_nothing_that_runs() {
     let configure = api::ConfigureRequest { runtime_name: "c".into(), runtime_version: "1".into() };
     let answer =
         ask(&mut runtime, 1, &request(1, api::PLUGIN_SERVICE, "Configure", &configure)).await;
-    assert_eq!(api::ConfigureResponse::decode(answer.payload).unwrap().events, 8);
+    assert_eq!(api::ConfigureResponse::decode(answer.payload).unwrap().events, 8 | 512);
     for (more, id) in [(true, 3), (false, 5)] {
         let pods = vec![PodSandbox::default()];
         let sync = api::SynchronizeRequest { pods, containers: vec![], more };

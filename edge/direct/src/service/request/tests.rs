@@ -90,7 +90,7 @@ fn groups_are_numbers_and_roots_is_left_out() {
 }
 
 /// The mount flags of a request.
-fn flags<'a>(request: &'a mut csi::NodePublishVolumeRequest) -> &'a mut Vec<String> {
+fn flags(request: &mut csi::NodePublishVolumeRequest) -> &mut Vec<String> {
     let capability = request.volume_capability.as_mut().unwrap();
     let Some(AccessType::Mount(mount)) = &mut capability.access_type else { panic!("no mount") };
     &mut mount.mount_flags

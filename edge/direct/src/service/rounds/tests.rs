@@ -21,9 +21,9 @@ use crate::lease::record::{Entry, Lease};
 use crate::records::files::make_private;
 use crate::records::published::tests::record as published;
 use crate::runtimes::Roots;
+use crate::runtimes::mount_info::MountInfo;
 use crate::service::direct::tests::service_of;
 use crate::service::direct::{Cloud, Settings};
-use crate::volume::attach;
 
 const TARGET: &str = "/pods/uid-1/volumes/kubernetes.io~csi/pv/mount";
 
@@ -297,7 +297,7 @@ async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
     let record = Published { target, private_path, device, number, metadata, ..published("v") };
     make_private(record.target.parent().unwrap()).unwrap();
     record.keep(&node.state()).unwrap();
-    node.service.node.root.publish(&record.target, &attach::info(&record)).unwrap();
+    node.service.node.root.publish(&record.target, &MountInfo::of(&record)).unwrap();
     let entry = node.service.node.root.entry(&record.target).unwrap();
     let mut link = node.link();
     let (_, request) = tokio::join!(

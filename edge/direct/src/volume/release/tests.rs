@@ -1,12 +1,11 @@
 //! Devices that somebody still has, that two volumes would have, or whose state is not known.
 
-use super::super::attach;
 use super::super::verify::{DeviceMatch, verify};
 use super::*;
 use crate::device::host::tests::{block_devices, with_open};
 use crate::records::published::State;
 use crate::records::published::tests::record;
-use crate::runtimes::mount_info::Root;
+use crate::runtimes::mount_info::{MountInfo, Root};
 use proto::csi::status::ToStatus;
 
 struct Fixture {
@@ -52,7 +51,7 @@ impl Fixture {
 async fn what_a_vm_has_is_not_taken_back() {
     let Some(fixture) = fixture() else { return };
     let volume = fixture.volume("v");
-    let mut info = attach::info(&volume);
+    let mut info = MountInfo::of(&volume);
     info.metadata = [("edge-csi.io/driver", "d.example"), ("edge-csi.io/volume-id", "v")]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into();

@@ -142,8 +142,9 @@ fn each_option_has_one_place_and_is_given_to_guests() {
                 Size => format!("{name}=64k"),
                 Word(words) => format!("{name}={}", words[0]),
             };
-            let found = for_guest(&[flag.clone()], file_system, false).unwrap();
-            assert_eq!(found.options, [flag]);
+            let flags = [flag];
+            let found = for_guest(&flags, file_system, false).unwrap();
+            assert_eq!(found.options, flags);
             assert!(!is_of_the_host(name) && !REFUSED.iter().any(|(there, _)| there == name));
         }
         let listed = names(own);
