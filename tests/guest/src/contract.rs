@@ -86,14 +86,56 @@ pub fn detect(runtime: Runtime, root: &Path, mount: &OciMount) -> Found {
     }
 }
 
-/// Only `bind`; a file that is missing or wrong is as good as none.
+/// A bind mount by its type or its options, since any type with `bind` or `rbind` becomes `bind`
+/// first. A file that is missing or wrong is as good as none. What is read counts: with the device
+/// gone nothing is shared, and the guest waits for a disk that does not come.
 fn go(entry: &Path, mount: &OciMount) -> Found {
     let info =
         || serde_json::from_slice::<Info>(&std::fs::read(entry.join("mountInfo.json")).ok()?).ok();
-    match info().filter(|_| mount.kind.as_deref() == Some("bind")) {
+    let is_bind = mount.kind.as_deref() == Some("bind")
+        || mount.options.iter().any(|option| option == "bind" || option == "rbind");
+    match info().filter(|_| is_bind) {
         Some(info) if is_disk(info.device.as_deref()) => Found::Direct(info),
-        _ => Found::Shared,
+        Some(_) => Found::Fails("the guest has no disk for it".into()),
+        None => Found::Shared,
     }
+}
+
+/// What Kata's agent does with a volume's storage: mounts it with its options, and then gives it to
+/// the group.
+///
+/// # Errors
+/// Why the container does not start.
+pub fn agent(info: &Info) -> Result<(), String> {
+    let is_read_only = info.options.iter().any(|option| option == "ro");
+    let host_only = ["X-", "x-", "user", "owner", "group", "comment=", "uhelper=", "nosymfollow"];
+    let nogroup = ["nouser", "nogroup", "nofail", "_netdev", "auto", "noauto"];
+    let unknown = info.options.iter().find(|option| {
+        host_only.iter().any(|word| option.starts_with(word)) || nogroup.contains(&option.as_str())
+    });
+    match (unknown, info.metadata.get("fsGroup")) {
+        (Some(option), _) => Err(format!("EINVAL: the kernel does not know {option}")),
+        // Whatever the policy, if the root's group differs.
+        (None, Some(_)) if is_read_only => Err("EROFS: the group cannot be changed".into()),
+        (None, Some(group)) if group.parse::<u32>().unwrap_or(0) == 0 => {
+            Err("the runtime takes group 0 for an error".into())
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+/// What the agent does with the containers of a pod that use one volume, each for reading only or
+/// not: runtime-rs adds `ro` to the device's mount for each container, and a device that is mounted
+/// cannot be mounted in the other way.
+///
+/// # Errors
+/// Why a container does not start.
+pub fn containers(runtime: Runtime, read_only: &[bool]) -> Result<(), String> {
+    let is_mixed = read_only.iter().any(|one| Some(one) != read_only.first());
+    if runtime == Runtime::Rs && is_mixed {
+        return Err("EBUSY: the device is mounted in another way".into());
+    }
+    Ok(())
 }
 
 /// A directory is the sign, and then all must be right.
@@ -130,10 +172,16 @@ fn is_disk(device: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::csi::direct::{FileSystem, options};
     use proto::host::publish::{Existing, publish};
 
     /// What both make of an entry with this file in it; none is an empty directory.
     fn both(kind: &str, text: Option<&str>) -> [String; 2] {
+        both_with(kind, &[], text)
+    }
+
+    /// The same for a mount with these options.
+    fn both_with(kind: &str, options: &[&str], text: Option<&str>) -> [String; 2] {
         let dir = tempfile::tempdir().unwrap();
         // echo -n /a | base64
         let entry = dir.path().join("L2E=");
@@ -148,7 +196,7 @@ mod tests {
             destination: "/data".into(),
             kind: Some(kind.into()),
             source: "/a".into(),
-            options: Vec::new(),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
         };
         [Runtime::Go, Runtime::Rs].map(|runtime| match detect(runtime, dir.path(), &mount) {
             Found::Direct(_) => "direct".into(),
@@ -166,8 +214,59 @@ mod tests {
         assert_eq!(both("bind", None), ["shared", "fails"]);
         assert_eq!(both("bind", Some("{")), ["shared", "fails"]);
         assert_eq!(both("bind", Some(&whole.replace("directvol", "blk"))), ["direct", "fails"]);
-        assert_eq!(both("bind", Some(&whole.replace("DISK", "/gone"))), ["shared", "fails"]);
+        assert_eq!(both("bind", Some(&whole.replace("DISK", "/gone"))), ["fails", "fails"]);
+        // A typed mount of the kubelet's is a bind mount by its options.
+        for option in ["bind", "rbind"] {
+            assert_eq!(both_with("directvol", &[option], Some(whole)), ["direct", "direct"]);
+            assert_eq!(both_with("vfiovol", &[option], Some(whole)), ["direct", "direct"]);
+            assert_eq!(both_with("directvol", &[option], None), ["shared", "fails"]);
+        }
         let old = r#"{"volume_type":"directvol","device":"DISK","fs_type":"ext4"}"#;
         assert_eq!(both("bind", Some(old)), ["direct", "fails"]);
+    }
+
+    /// An entry that csi-edge would write for these flags of a volume, or why it writes none.
+    fn written(flags: &[&str], group: Option<&str>) -> Result<Info, String> {
+        let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let found = options::for_guest(&flags, FileSystem::Ext4, false);
+        let found = found.map_err(|error| error.to_string())?;
+        let group = group.filter(|_| !found.is_read_only());
+        let metadata = group.map(|group| ("fsGroup".to_owned(), group.to_owned()));
+        Ok(Info {
+            volume_type: Some("directvol".into()),
+            device: Some("/dev/x".into()),
+            fstype: Some("ext4".into()),
+            metadata: metadata.into_iter().collect(),
+            options: found.options,
+        })
+    }
+
+    #[test]
+    fn the_agent_takes_what_is_written_for_it() {
+        for flags in [&["ro"][..], &["noatime", "ro"], &[], &["X-mount.mkdir"], &["user", "ro"]] {
+            for group in [None, Some("7")] {
+                agent(&written(flags, group).unwrap()).unwrap();
+            }
+        }
+        for flag in ["nosymfollow", "nosuch", "offset=1"] {
+            assert!(written(&[flag], None).unwrap_err().contains(flag));
+        }
+        // It would not take what earlier versions wrote.
+        let mut older = written(&["ro"], None).unwrap();
+        older.metadata.insert("fsGroup".into(), "7".into());
+        assert!(agent(&older).unwrap_err().contains("EROFS"));
+        let mut older = written(&[], None).unwrap();
+        older.options.push("X-mount.mkdir".into());
+        assert!(agent(&older).unwrap_err().contains("EINVAL"));
+    }
+
+    #[test]
+    fn mixed_read_only_is_for_one_runtime_only() {
+        for (mixed, go, rs) in
+            [(&[true, false][..], true, false), (&[true, true], true, true), (&[false], true, true)]
+        {
+            assert_eq!(containers(Runtime::Go, mixed).is_ok(), go);
+            assert_eq!(containers(Runtime::Rs, mixed).is_ok(), rs);
+        }
     }
 }
