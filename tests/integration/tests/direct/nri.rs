@@ -7,13 +7,17 @@
     reason = "a test's own functions, which clippy takes for others"
 )]
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use edge_direct::nri::guard::Handlers;
 use edge_direct::nri::plugin::Plugin;
+use edge_direct::nri::uses::Uses;
 use edge_direct::records::published::{Kind, Published, State};
+use edge_direct::runtimes::entry;
 use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
+use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -72,6 +76,10 @@ impl Runtime {
     }
 }
 
+fn overwrite(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
+    publish(path.as_ref(), text.as_ref(), 0o600, Existing::Replace)
+}
+
 /// A node with a volume of each kind.
 struct Node {
     dir: tempfile::TempDir,
@@ -85,22 +93,31 @@ impl Node {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let handlers = Handlers { vm: set(&["kata", "kata-rs"]), typed: set(&["kata-rs"]) };
         let runtimes = Arc::new(Runtimes::new(roots, PATIENCE));
-        let plugin =
-            Plugin { state: dir.path().to_owned(), index: "10".into(), handlers, runtimes };
+        let plugin = Plugin {
+            state: dir.path().to_owned(),
+            index: "10".into(),
+            handlers,
+            runtimes,
+            uses: Uses::default(),
+        };
         let node = Self { dir, plugin };
         for (name, kind) in [("block", Kind::Block), ("vfio", Kind::Vfio), ("spdk", Kind::Spdk)] {
             node.publish(name, kind);
-            let entry = node.entry(name);
-            std::fs::create_dir_all(&entry).unwrap();
-            std::fs::File::create(entry.join("mountInfo.json")).unwrap();
+            let record = node.record(name, kind);
+            entry::restore(&node.plugin.runtimes.root(), &record).unwrap();
         }
         node.publish("lost", Kind::Block);
         node
     }
 
     fn publish(&self, name: &str, kind: Kind) {
+        self.record(name, kind).keep(self.dir.path()).unwrap();
+    }
+
+    fn record(&self, name: &str, kind: Kind) -> Published {
         let target = PathBuf::from(target(name));
-        let record = Published {
+        let metadata = [("edge-csi.io/driver", "d.example"), ("edge-csi.io/volume-id", name)];
+        Published {
             volume_id: name.into(),
             driver: "d.example".into(),
             target: target.clone(),
@@ -113,11 +130,10 @@ impl Node {
             uuid: String::new(),
             fstype: "ext4".into(),
             options: Vec::new(),
-            metadata: Default::default(),
+            metadata: metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             kind,
             state: State::Published,
-        };
-        record.keep(self.dir.path()).unwrap();
+        }
     }
 
     fn entry(&self, name: &str) -> PathBuf {
@@ -181,6 +197,19 @@ async fn containers_get_their_typed_mounts_or_are_not_made() {
     refused(&runtime.create("kata", "../x", &target("block")).await, "id");
     assert_eq!(kind(&runtime.create("runc", "sandbox-2", &target("other")).await), "bind");
     assert_eq!(kind(&runtime.create("runc", "sandbox-2", "/etc/hosts").await), "bind");
+
+    // An entry that is there, and not what the record says.
+    let file = node.entry("block").join("mountInfo.json");
+    let whole = std::fs::read(&file).unwrap();
+    overwrite(&file, &whole[..9]).unwrap();
+    refused(&runtime.create("kata", "sandbox-1", &target("block")).await, "damaged");
+    overwrite(&file, br#"{"volume-type":"blk","device":"/dev/y"}"#).unwrap();
+    refused(&runtime.create("kata", "sandbox-1", &target("block")).await, "somebody else");
+    overwrite(&file, &whole).unwrap();
+    // A damaged record is the fault of its own volume.
+    let records = node.dir.path().join("direct/published");
+    std::fs::create_dir(records.join(format!("{0}-{0}.json", "0".repeat(32)))).unwrap();
+    assert_eq!(kind(&runtime.create("kata", "sandbox-4", &target("block")).await), "bind");
 
     // The container runtime is started again.
     drop(runtime);

@@ -2,6 +2,7 @@
 //! volumes; the guests are shims that answer as a runtime's do. They need root and loop devices:
 //! `make direct`.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,6 +15,7 @@ use guest::contract::Runtime;
 use guest::scene::{Scene, mount};
 use guest::shim::{Dialect, Manner, Shim, Volume as Usage};
 use proto::csi::volume_capability::access_mode::Mode;
+use proto::host::publish::{Existing, publish};
 use serde_json::Value;
 use tonic::Code;
 
@@ -59,6 +61,10 @@ pub(super) async fn command(scene: &Scene, words: &[&str]) -> anyhow::Result<Val
     let output = command.args(["-o", "json"]).output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn overwrite(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
+    publish(path.as_ref(), text.as_ref(), 0o600, Existing::Replace)
 }
 
 /// The size of a device's ext4 file system.
@@ -164,5 +170,47 @@ async fn an_operator_hands_over_again_what_was_lost() -> anyhow::Result<()> {
     assert_eq!(did[0]["did"], "as it should be", "{did}");
     std::fs::remove_dir(&foreign)?;
     at.scene.start_edge().await?;
+    at.end_at(&target).await
+}
+
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_damaged_entry_is_seen_repaired_and_in_nobodys_way() -> anyhow::Result<()> {
+    let (mut at, target) = published().await?;
+    let (there, _) = entry(&at.scene, &target)?;
+    let file = there.join("mountInfo.json");
+    let whole = std::fs::read(&file)?;
+    at.scene.kill_edge().await?;
+    let another = String::from_utf8(whole.clone())?.replace("/dev/loop", "/dev/other");
+    for text in [&whole[..whole.len() / 2], another.as_bytes()] {
+        overwrite(&file, text)?;
+        let listed = command(&at.scene, &["list"]).await?;
+        assert_eq!(listed[0]["standing"], "damaged", "{listed}");
+        let did = command(&at.scene, &["reconcile"]).await?;
+        assert_eq!(did[0]["did"], "its entry was damaged, and is written again", "{did}");
+        assert_eq!(std::fs::read(&file)?, whole);
+    }
+    // Somebody else's is left alone, and nobody waits for a FIFO.
+    std::fs::remove_file(&file)?;
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &file,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )?;
+    let listed = command(&at.scene, &["list"]).await?;
+    assert_eq!(listed[0]["standing"], "foreign", "{listed}");
+    let failed = command(&at.scene, &["reconcile"]).await.unwrap_err().to_string();
+    assert!(failed.contains("1 of 1 direct volumes are not as they should be"), "{failed}");
+    std::fs::remove_file(&file)?;
+    overwrite(&file, &whole[..9])?;
+    // csi-edge repairs it when it starts; a file that is cut later is in nobody's way.
+    at.scene.start_edge().await?;
+    assert_eq!(std::fs::read(&file)?, whole);
+    overwrite(&file, &whole[..9])?;
+    at.publish(&target).await?;
+    assert_eq!(std::fs::read(&file)?, whole);
+    overwrite(&file, &whole[..9])?;
     at.end_at(&target).await
 }
