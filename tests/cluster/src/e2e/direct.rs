@@ -219,7 +219,7 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
 /// Stays only where nothing can be written, and a notice says so.
 const UNWRITABLE: &str = "! touch /data/file && test ! -e /data/file && exec sleep 2147483647";
 /// The notice is there.
-const NOTICE: &str = "grep -q 'not your volume' /data/EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";
+const NOTICE: &str = "grep -q not.your.volume /data/EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";
 
 /// A pod without the RuntimeClass gets the directory of the node, as from a stock Go runtime: it
 /// cannot write there, the operator sees it, and the next pod gets the volume.
