@@ -56,8 +56,8 @@ pub enum Direct {
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
-    /// Check that the installed runtimes take direct volumes as devices, by their configuration, and
-    /// say what to set. Ends with 1 on a fault.
+    /// Check that the installed runtimes take direct volumes as devices, by their configuration,
+    /// and say what to set. Ends with 1 on a fault.
     Check {
         /// The root of the host's files
         #[arg(long, value_name = "DIR", default_value = prerequisites::HOST)]

@@ -49,8 +49,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             args.at.clone()
         }
         Found::Shared => {
-            // As the Go runtime does in the directory that it shares with the guest, and runc in the
-            // container.
+            // As the Go runtime does in the directory that it shares with the guest, and runc in
+            // the container.
             fs::create_dir_all(&args.at)?;
             rustix::mount::mount_bind_recursive(&mount.source, &args.at)?;
             println!("shared");
