@@ -28,7 +28,7 @@ until_there() {
 # Calls in all, and instructions of both programs from start to end.
 count() {
     bin=$1 callers=$2 each=$3
-    run=$work/$(basename "$(dirname "$bin")")-$callers-$each
+    run=$(mktemp -d "$work/run.XXXXXX")
     mkdir -p "$run/fronts"
     grind="valgrind --quiet --tool=callgrind --callgrind-out-file"
     "$bin/csi-cloud" ca init --dir "$run/pki" --host 127.0.0.1 >/dev/null
