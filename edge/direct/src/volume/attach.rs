@@ -100,11 +100,23 @@ async fn prepare_file_system(
 /// Tells the runtime of a volume, and makes the directory in whose place the runtime mounts. The
 /// directory is covered first, so that nobody can ever write there.
 pub(crate) fn show(node: &Node, record: &Published) -> Result<(), Error> {
-    let not_done = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
-    target::make(&record.target).map_err(&not_done)?;
-    cover_unless_checked(node, record).map_err(&not_done)?;
+    make_target(node, record)?;
     let shown = node.root.publish(&record.target, &MountInfo::of(record));
     shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
+}
+
+/// Tells the runtime again of a volume that was published before: writes its damaged entry anew.
+pub(crate) fn show_again(node: &Node, record: &Published) -> Result<(), Error> {
+    make_target(node, record)?;
+    let shown = entry::restore(&node.root, record);
+    shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
+}
+
+/// Makes the directory at the target, and covers it.
+fn make_target(node: &Node, record: &Published) -> Result<(), Error> {
+    let not_done = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
+    target::make(&record.target).map_err(&not_done)?;
+    cover_unless_checked(node, record).map_err(not_done)
 }
 
 /// Covers the target. Without the right to mount, only runtimes that passed their check get a
@@ -125,13 +137,4 @@ fn cover_unless_checked(node: &Node, record: &Published) -> io::Result<()> {
         "the target {target} cannot be covered by a read-only mount ({error}), and the runtimes \
          did not pass `csi-edge direct check` ({why})"
     )))
-}
-
-/// The same for a volume that was published before: its damaged entry is written again.
-pub(crate) fn show_again(node: &Node, record: &Published) -> Result<(), Error> {
-    let not_done = not_yet::<io::Error>(&record.volume_id, HANDED_OVER);
-    target::make(&record.target).map_err(&not_done)?;
-    cover_unless_checked(node, record).map_err(&not_done)?;
-    let shown = entry::restore(&node.root, record);
-    shown.map_err(not_yet(&record.volume_id, HANDED_OVER))
 }
