@@ -83,7 +83,7 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A holder lost csi-cloud with the call on it, or there was none in time.
+    /// A socket relay lost csi-cloud during the call, or found none in time.
     #[error(
         "csi-cloud, which carries the call out, is away or went away; the outcome is not known, \
          send it again when it runs"
@@ -93,7 +93,7 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A holder serves a driver that its csi-cloud does not.
+    /// A socket relay serves a driver that its csi-cloud does not.
     #[error("csi-cloud serves no driver {0:?}; name it in its configuration (drivers, --driver)")]
     NoFront(String),
     /// The driver itself does not implement the method.
@@ -247,7 +247,7 @@ pub enum Error {
         #[source]
         source: Contradiction,
     },
-    /// A volume that one guest owns is another's; nothing was done.
+    /// Another node has the volume's lease; nothing was done.
     #[error("volume {volume} is owned by another: {why}; nothing was done")]
     Owned {
         /// The volume's id.

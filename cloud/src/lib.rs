@@ -81,7 +81,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let links = Arc::new(links.scoped(&config.policies));
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
-        groups.keeping.spawn_until_stop("awake", calls.awake.clone().run());
+        groups.keeping.spawn_until_stop("busy-poll", calls.busy_poll.clone().run());
     }
     let acceptor = Acceptor::new(links.clone(), config.limits, keep_alive, groups.edges.clone());
     for endpoint in &config.listen {

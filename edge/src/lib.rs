@@ -66,7 +66,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     drivers.keep(&work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
-        work.spawn_until_stop("awake", executor.busy_poll().clone().run());
+        work.spawn_until_stop("busy-poll", executor.busy_poll().clone().run());
     }
     let dial = Dial {
         cloud: config.cloud,

@@ -1,4 +1,4 @@
-//! What the admin commands work on.
+//! The parts of csi-cloud that admin commands read and change.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -157,7 +157,7 @@ impl Capacities {
         let last = self.last.clone();
         let method = call.method;
         let mut call = call.clone();
-        call.send(&for_node);
+        call.set_request(&for_node);
         Ok(Some(self.in_flight.run(key.clone(), move || async move {
             let answer = query_node(&queries, &key.0, method, call.call).await;
             match &answer {

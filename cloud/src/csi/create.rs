@@ -56,7 +56,7 @@ pub(crate) async fn create(
     let at = sender.node_driver(&node).filter(|_| !is_shared);
     let rewrite = call.method.rewrite();
     let request = message::for_node(rewrite, &call.for_driver, at.as_ref());
-    call.send(&request.map_err(|error| call.malformed(error))?);
+    call.set_request(&request.map_err(|error| call.malformed(error))?);
     let answer = sender.send(&node, call).await?;
     if let Some(status) = answer.failure() {
         create.refused(status.code()).await;

@@ -1,4 +1,4 @@
-//! Parses a request once, at the door, into a value with all that the rest needs.
+//! Parses a request once and keeps everything that later steps need.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,8 +101,8 @@ pub(crate) fn prepare(
 }
 
 impl IncomingCall {
-    /// Replaces the outbound request by one for the chosen node.
-    pub(crate) fn send(&mut self, request: &Bytes) {
+    /// Sets the request for the chosen node.
+    pub(crate) fn set_request(&mut self, request: &Bytes) {
         if *request != self.for_driver {
             self.call.body = frame::frame(request);
         }

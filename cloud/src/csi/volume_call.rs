@@ -1,5 +1,5 @@
-//! Calls about existing volumes and snapshots. The effect of a call is durable before the caller
-//! is answered.
+//! Sends calls to nodes and records their effects; creates are sent here too. The effect of a call
+//! is durable before the caller is answered.
 
 use bytes::Bytes;
 use http::Response;

@@ -155,7 +155,7 @@ impl Server {
             .map_err(|_| ApiError::Away(None))
             .and_then(|answer| answer.map_err(ApiError::from));
         let outcome = answered.as_ref().err().map_or("ok", ApiError::outcome);
-        self.calls.metrics.asked(what, outcome, begun.elapsed());
+        self.calls.metrics.api_request(what, outcome, begun.elapsed());
         match &answered {
             Err(error @ ApiError::Away(_)) => self.missed(error),
             _ => self.reached(),
@@ -173,7 +173,7 @@ impl Server {
             return;
         };
         let error = ApiError::from(failed);
-        self.calls.metrics.asked(what, error.outcome(), Duration::ZERO);
+        self.calls.metrics.api_request(what, error.outcome(), Duration::ZERO);
         match &error {
             ApiError::Away(_) => self.missed(&error),
             _ if self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(what) => {

@@ -261,9 +261,9 @@ impl OneByOne {
     }
 }
 
-/// What a node is to have, if that is ours to say.
+/// The wanted objects of a node, if csi-cloud manages it.
 ///
-/// A node of which nothing is wanted loses what is ours there, if that is sure.
+/// If nothing is wanted for a node, our fields there are removed, once that is certain.
 fn target(
     here: Option<&[Wanted]>,
     ours: bool,

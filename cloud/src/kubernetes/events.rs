@@ -204,7 +204,7 @@ pub(super) fn cut(mut note: String) -> String {
     note
 }
 
-/// The notices that were told, and when they may be told again.
+/// The published notices, and when each may be published again.
 #[derive(Default)]
 pub(super) struct Told {
     until: HashMap<(About, &'static str), Instant>,
@@ -212,7 +212,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Whether a notice is to be told now.
+    /// Whether a notice is to be published now.
     pub(super) fn is_news(&mut self, notice: &Notice, now: Instant) -> bool {
         let key = (notice.about.clone(), notice.reason);
         if let Some(until) = self.until.get(&key) {
@@ -226,7 +226,7 @@ impl Told {
         self.until.len() < MEMORY
     }
 
-    /// The notice was told, or cannot be; it is no news for this time.
+    /// Suppresses the notice for this period, published or not.
     pub(super) fn keep(&mut self, notice: &Notice, now: Instant, time: Duration) {
         self.until.insert((notice.about.clone(), notice.reason), now + time);
     }

@@ -20,8 +20,8 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
-/// Reserves a volume for a node before it is attached there. Without `direct`, the request does not
-/// ask for a direct volume, and only a volume in use is checked.
+/// Reserves a volume for a node before it is attached there. Without `direct`, an
+/// ordinary volume is checked only if a node has its lease.
 ///
 /// # Errors
 /// Another node has it, or the change is not durable.

@@ -22,7 +22,7 @@ use crate::state::txn::Txn;
 /// store when some nodes go mad.
 pub(crate) const MOST: usize = 10_000;
 
-/// No node was granted a later epoch. It leaves room for 10¹² more, whatever a node reports.
+/// The highest epoch that a node may report. It leaves 10¹² for later leases.
 pub(super) const LAST: u64 = u64::MAX - (1 << 40);
 
 /// Why a request changes nothing.

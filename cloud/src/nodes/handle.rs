@@ -97,7 +97,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Full`].
-    pub fn room(&self) -> Result<SemaphorePermit<'_>, Error> {
+    pub fn permit(&self) -> Result<SemaphorePermit<'_>, Error> {
         self.room.try_acquire().map_err(|_| Error::Full(MAX_CALLS))
     }
 

@@ -107,7 +107,7 @@ impl NodeCall<'_> {
 
     async fn send(&self, link: &Handle, call: &Call) -> Result<Answer, Failed> {
         let kind = if self.method.bulk() { Kind::Bulk } else { Kind::Calls };
-        let _room = link.room().map_err(Failed::Final)?;
+        let _room = link.permit().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
         let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;
         Answer::collect(sent.map_err(|error| self.failed(error))?)

@@ -53,7 +53,7 @@ impl Scopes {
         })
     }
 
-    /// None if neither the operator nor any node's driver has said anything.
+    /// None if neither the operator nor any driver determines the scope.
     fn scope(&self, name: &DriverName, driver: &DriverState) -> Option<Scope> {
         let inferred =
             || driver.nodes().values().any(NodeDriver::has_spoken).then(|| driver.info().scope());

@@ -108,7 +108,7 @@ pub(crate) fn of_volume(
     let Some(places) = rpc.places() else { return Ok(None) };
     let parameters = match places.context {
         [] => class(),
-        _ => direct::asked(request, places).map_err(malformed)?,
+        _ => direct::settings(request, places).map_err(malformed)?,
     };
     let contradiction = |source| Error::DirectAsked { method, source };
     let Some(direct) = Direct::read(&parameters).map_err(contradiction)? else { return Ok(None) };

@@ -1,6 +1,6 @@
 //! Finds records that contradict each other.
 //!
-//! Each contradiction comes from a fault: in csi-cloud, in a driver, or in a list edited by hand.
+//! Each contradiction comes from a fault: in csi-cloud, in a driver, or in an export edited by hand.
 //! Routing goes on; an operator has to look.
 
 use prost::Message;

@@ -27,7 +27,7 @@ pub struct Colocated {
     pub requested: String,
 }
 
-/// The volumes that nobody was told of yet.
+/// The volumes whose Event is not published yet.
 #[derive(Default)]
 pub struct ColocatedQueue {
     waiting: Mutex<VecDeque<Colocated>>,

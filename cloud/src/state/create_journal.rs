@@ -83,7 +83,7 @@ impl PendingCreate<'_> {
         &self,
         nodes: Vec<NodeName>,
         facts: &CreateFacts,
-        elsewhere: bool,
+        is_shared: bool,
     ) -> Result<NodeName, Error> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
@@ -94,7 +94,7 @@ impl PendingCreate<'_> {
             let fewest = || nodes.iter().min_by_key(|node| txn.load(&driver, node)).cloned();
             let node = match &before {
                 // Any node can create a shared driver's volumes.
-                Some(before) if elsewhere && before.until <= now() => fewest(),
+                Some(before) if is_shared && before.until <= now() => fewest(),
                 Some(before) => Some(before.node.clone()),
                 None => fewest(),
             }?;
@@ -110,7 +110,7 @@ impl PendingCreate<'_> {
         node.ok_or_else(|| Error::NotDurable { source: "no node was left to choose from".into() })
     }
 
-    /// Records the home node of what was created; only then may the create be answered. `elsewhere`
+    /// Records the home node of what was created; only then may the create be answered. `is_shared`
     /// is true for a shared driver: an earlier attempt may have used another node.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl PendingCreate<'_> {
         node: &NodeName,
         made: Vec<Made>,
         facts: CreateFacts,
-        elsewhere: bool,
+        is_shared: bool,
     ) -> Result<(), Error> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
@@ -131,7 +131,7 @@ impl PendingCreate<'_> {
             let mut claimed = None;
             for made in made {
                 let id = made.id.clone();
-                if elsewhere {
+                if is_shared {
                     move_home(txn, &driver, &id, &at);
                 }
                 let home = record(txn, (&driver, &at), made, requested.take());
@@ -266,7 +266,7 @@ mod tests {
 
     /// Lets n1 and n2 answer one create with the same id. Returns whether the second answer may be
     /// given, and the home node.
-    async fn made_twice(elsewhere: bool) -> (bool, NodeName) {
+    async fn made_twice(is_shared: bool) -> (bool, NodeName) {
         let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
         let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
         let id = Id::Volume("v".into());
@@ -277,7 +277,7 @@ mod tests {
         for node in ["n1", "n2"] {
             let made = vec![Made { id: id.clone(), entry: Bytes::new(), source: None }];
             let node = node.parse().unwrap();
-            answered = create.made(&node, made, CreateFacts::default(), elsewhere).await.is_ok();
+            answered = create.made(&node, made, CreateFacts::default(), is_shared).await.is_ok();
         }
         let home =
             store.read(|state| state.driver(&driver)?.home(&id).map(|home| home.node.clone()));

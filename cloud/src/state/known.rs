@@ -43,7 +43,7 @@ pub struct DriverState {
     /// The driver's nodes, ordered by load.
     by_load: BTreeSet<(u64, NodeName)>,
     segments: SegmentIndex,
-    /// The number of nodes without a topology of their lease.
+    /// The number of nodes without a topology of their own.
     without_topology: usize,
     /// Computed from the nodes' answers; reset when one of them changes.
     info: OnceLock<DriverInfo>,
@@ -227,7 +227,7 @@ impl DriverState {
         rarest.iter().filter(move |node| wanted.len() == 1 || has_others(node))
     }
 
-    /// True if some node has no topology of its lease and uses ours.
+    /// True if some node has no topology of its own and uses ours.
     pub fn has_our_topology(&self) -> bool {
         self.without_topology > 0
     }

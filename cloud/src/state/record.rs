@@ -21,7 +21,7 @@ pub struct Home {
     /// The name it was created under; none if csi-cloud did not create it.
     pub name: Option<Box<str>>,
     /// Its list entry as protobuf: `ListVolumesResponse.Entry`, `ListSnapshotsResponse.Entry` or
-    /// `VolumeGroupSnapshot`. Empty if it was never seen.
+    /// `CreateVolumeGroupSnapshotResponse`. Empty if it was never seen.
     #[serde(with = "json::base64")]
     pub entry: Bytes,
     /// The claim in Kubernetes, if the provisioner named it.

@@ -29,7 +29,7 @@ pub struct Calls {
     /// The counters and gauges of the whole program.
     pub metrics: Metrics,
     /// Keeps the program polling for the next call.
-    pub awake: Arc<BusyPoll>,
+    pub busy_poll: Arc<BusyPoll>,
     kept: Mutex<Kept>,
 }
 
@@ -114,14 +114,14 @@ pub struct Ongoing {
     running: Arc<Running>,
     /// The code sent to the caller. If dropped unset, the caller cancelled.
     code: Code,
-    _awake: busy_poll::InFlight,
+    _in_flight: busy_poll::InFlight,
 }
 
 impl Calls {
     /// Registers a call that has arrived.
     #[must_use]
     pub fn begin(self: Arc<Self>, rpc: &'static str, driver: &DriverName) -> Ongoing {
-        let awake = self.awake.begin();
+        let in_flight = self.busy_poll.begin();
         let running = Arc::new(Running {
             calls: self.clone(),
             rpc,
@@ -133,7 +133,7 @@ impl Calls {
         let number = kept.next;
         kept.next += 1;
         kept.running.insert(number, running.clone());
-        Ongoing { number, running, code: Code::Cancelled, _awake: awake }
+        Ongoing { number, running, code: Code::Cancelled, _in_flight: in_flight }
     }
 
     /// The calls in flight by number, the oldest first.

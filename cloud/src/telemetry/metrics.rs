@@ -148,7 +148,7 @@ impl Metrics {
     }
 
     /// Counts and times a request to the Kubernetes API server.
-    pub(crate) fn asked(&self, request: &'static str, outcome: &'static str, time: Duration) {
+    pub(crate) fn api_request(&self, request: &'static str, outcome: &'static str, time: Duration) {
         self.api_requests.get_or_create(&AskedApi { request, outcome }).inc();
         self.api_seconds.observe(time.as_secs_f64());
     }
@@ -423,7 +423,7 @@ mod tests {
         metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
         metrics.slow(&driver);
         metrics.slow(&driver);
-        metrics.asked("CSIDriver apply", "conflict", Duration::from_millis(3));
+        metrics.api_request("CSIDriver apply", "conflict", Duration::from_millis(3));
         metrics.commits().ended(1, Duration::from_millis(3), true);
         metrics.commits().ended(2, Duration::from_millis(3), false);
         let text = metrics.text(&now());

@@ -1,12 +1,15 @@
-//! Executes calls that come over the link or by the node's own front: reads each once, checks it,
-//! and hands it to its driver's dispatcher.
+//! Reads and checks calls that come over the link or by the node's own front, and runs each to its
+//! end: bounded for each driver, and once for identical calls.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::csi::frame;
@@ -16,25 +19,31 @@ use proto::csi::{DirectCall, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward;
-use proto::http2::forward::{Body, CALL_ID, Call};
+use proto::http2::forward::{Answer, Body, CALL_ID, Call, DeadlinePassed};
+use proto::http2::limits::MAX_PASSING;
+use proto::http2::serve::Stopping;
 use proto::names::{DriverName, NodeName};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::deduplicate::{CallResult, Operation};
-use crate::dispatch::Dispatcher;
+use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, Refusal, Shared};
 use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
+
+/// The most calls in flight at one driver; further ones are refused, since each holds its request
+/// and its answer in memory.
+const MAX_IN_FLIGHT: usize = 1024;
 
 /// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
 pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), Refusal> + Send + Sync>;
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {
-    dispatchers: BTreeMap<DriverName, Dispatcher>,
+    drivers: BTreeMap<DriverName, DriverCalls>,
     scopes: Arc<Scopes>,
     delete_guard: Option<DeleteGuard>,
     busy_poll: Arc<BusyPoll>,
@@ -64,11 +73,11 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 impl Executor {
     /// Executes calls against these drivers; the calls run in `tasks`.
     pub fn new(drivers: &[Arc<Driver>], tasks: Tasks) -> Self {
-        let dispatcher = |driver: &Arc<Driver>| {
-            (driver.name.clone(), Dispatcher::new(driver.clone(), tasks.clone()))
+        let calls = |driver: &Arc<Driver>| {
+            (driver.name.clone(), DriverCalls::new(driver.clone(), tasks.clone()))
         };
         Self {
-            dispatchers: drivers.iter().map(dispatcher).collect(),
+            drivers: drivers.iter().map(calls).collect(),
             scopes: Arc::default(),
             delete_guard: None,
             busy_poll: Arc::default(),
@@ -136,7 +145,7 @@ impl Executor {
         if !method::of_driver(path) {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
-        let (driver, dispatcher) = self.dispatcher(driver)?;
+        let (driver, calls) = self.calls(driver)?;
         // The driver knows methods newer than this csi-edge; only the answer's length is bounded.
         let method = Method::of_path(path);
         let name = method.map_or("a method newer than this csi-edge", Method::name);
@@ -156,22 +165,22 @@ impl Executor {
             }
             parts.headers.remove(CALL_ID);
             let rewrite = method.zip(front_of);
-            let rewrite = rewrite.and_then(|(method, node)| self.rewrite(method, node, dispatcher));
+            let rewrite = rewrite.and_then(|(method, node)| self.rewrite(method, node, calls));
             if let Some(rewrite) = &rewrite {
                 body = rewrite.request(&message)?;
             }
             let call = Call::new(parts, body.clone());
             let answer = match method.zip(key) {
                 Some((method, _)) if method.streaming() => {
-                    let streamed = Box::pin(dispatcher.stream(call, deadline)).await;
+                    let streamed = Box::pin(calls.stream(call, deadline)).await;
                     return streamed.map_err(Shared::from);
                 }
                 Some((method, key)) => {
                     let subjects = method.subjects(&key);
                     let operation = Operation { method, body, subjects, id };
-                    dispatcher.deduplicate(operation, call, deadline).await?
+                    calls.deduplicate(operation, call, deadline).await?
                 }
-                None => dispatcher.run(call, deadline, None).await?,
+                None => calls.run(call, deadline, None).await?,
             };
             Ok(match rewrite {
                 Some(rewrite) => rewrite.answer(answer)?.response(),
@@ -183,7 +192,7 @@ impl Executor {
 
     /// Calls a driver on behalf of csi-edge itself; the call runs to its end as any other.
     pub async fn ask(&self, driver: &str, call: Call) -> CallResult {
-        let (_, dispatcher) = self.dispatcher(driver)?;
+        let (_, calls) = self.calls(driver)?;
         let path = call.path.path();
         let method = Method::of_path(path).ok_or_else(|| Error::UnknownMethod(path.to_owned()))?;
         let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
@@ -191,11 +200,11 @@ impl Executor {
         let key = method.key(&message).map_err(|e| bad(e.into()))?;
         let subjects = method.subjects(&key);
         let operation = Operation { method, body: call.body.clone(), subjects, id: None };
-        dispatcher.deduplicate(operation, call, None).await
+        calls.deduplicate(operation, call, None).await
     }
 
-    fn dispatcher(&self, driver: &str) -> Result<(&DriverName, &Dispatcher), Error> {
-        let named = self.dispatchers.iter().find(|(name, _)| name.as_str() == driver);
+    fn calls(&self, driver: &str) -> Result<(&DriverName, &DriverCalls), Error> {
+        let named = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
         named.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))
     }
 
@@ -204,10 +213,115 @@ impl Executor {
         &'a self,
         method: Method,
         node: NodeName,
-        dispatcher: &'a Dispatcher,
+        calls: &'a DriverCalls,
     ) -> Option<TopologyRewrite<'a>> {
-        let driver = &*dispatcher.driver;
+        let driver = &*calls.driver;
         let rewrite = TopologyRewrite { driver, scopes: &self.scopes, node, method };
         (method.rewrite() != Rewrite::Nothing).then_some(rewrite)
     }
+}
+
+/// The calls of one driver.
+struct DriverCalls {
+    driver: Arc<Driver>,
+    runs: Runs,
+    unary: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    tasks: Tasks,
+}
+
+impl DriverCalls {
+    fn new(driver: Arc<Driver>, tasks: Tasks) -> Self {
+        Self {
+            driver,
+            runs: Runs::default(),
+            unary: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+            streams: Arc::new(Semaphore::new(MAX_PASSING)),
+            tasks,
+        }
+    }
+
+    /// Passes a stream on as fast as its caller reads. It changes nothing, so it ends with its
+    /// caller.
+    async fn stream(&self, call: Call, deadline: Option<Instant>) -> Result<Response<Body>, Error> {
+        let permit = self.streams.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Error::Full(MAX_PASSING))?;
+        let response = self.driver.call(&call, deadline).await?;
+        let source = "in the middle of a stream".into();
+        let broken = Error::DriverBroke { driver: self.driver.name.clone(), source };
+        Ok(forward::pass(response, &broken, permit))
+    }
+
+    /// Runs the call, unless the same operation is running or was answered already.
+    async fn deduplicate(
+        &self,
+        operation: Operation,
+        call: Call,
+        deadline: Option<Instant>,
+    ) -> CallResult {
+        match self.runs.begin(operation)? {
+            Begin::Done(answer) => Ok(*answer),
+            Begin::Wait(outcome) => {
+                let gone = |_| Err(Stopping("csi-edge").into());
+                outcome.await.unwrap_or_else(gone)
+            }
+            Begin::Run(ticket) => self.run(call, deadline, Some(ticket)).await,
+        }
+    }
+
+    /// Runs the call to its end, even if the caller leaves.
+    async fn run(
+        &self,
+        call: Call,
+        deadline: Option<Instant>,
+        ticket: Option<Ticket>,
+    ) -> CallResult {
+        let permit = self.unary.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(DeadlinePassed("before it was passed on to the driver").into());
+        }
+        let driver = self.driver.clone();
+        let run = async move {
+            let outcome = exchange(&driver, call, deadline).await.map_err(Shared::from);
+            drop(permit);
+            if let Some(ticket) = ticket {
+                ticket.end(&outcome);
+            }
+            outcome
+        };
+        Detaching { run: Some(Box::pin(run)), tasks: &self.tasks }.await
+    }
+}
+
+/// A run that its caller polls, and that goes on in a task of its own when the caller leaves.
+struct Detaching<'a> {
+    run: Option<BoxFuture<'static, CallResult>>,
+    tasks: &'a Tasks,
+}
+
+impl Future for Detaching<'_> {
+    type Output = CallResult;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
+        let Some(run) = &mut self.run else { return Poll::Pending };
+        let outcome = ready!(run.as_mut().poll(cx));
+        self.run = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for Detaching<'_> {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            // Nobody waits any more; the call runs to its end all the same.
+            self.tasks.spawn("call", async move { drop(run.await) });
+        }
+    }
+}
+
+async fn exchange(driver: &Driver, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
+    let response = driver.call(&call, deadline).await?;
+    let broke = |source| Error::DriverBroke { driver: driver.name.clone(), source };
+    Answer::collect(response).await.map_err(broke)
 }

@@ -5,7 +5,6 @@
 //! (scopes), and how this node asks the cloud for leases. It may use `proto` only.
 
 pub mod deduplicate;
-pub mod dispatch;
 pub mod drivers;
 pub mod error;
 pub mod executor;

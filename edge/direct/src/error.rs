@@ -55,7 +55,7 @@ pub enum Error {
         /// What stands against it, and what to do.
         why: String,
     },
-    /// A volume that one guest owns is another's; nothing was done.
+    /// Another node has the volume's lease; nothing was done.
     #[error("volume {volume} is owned by another: {why}; nothing was done")]
     Owned {
         /// The volume's id.

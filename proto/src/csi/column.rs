@@ -65,7 +65,7 @@ impl Capabilities {
     pub const ALL: [Self; 4] = [Self::Plugin, Self::Controller, Self::Group, Self::Node];
 }
 
-/// Which rewriting of ours a request and its answer need.
+/// How csi-cloud rewrites the request and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rewrite {
     /// None: both pass as they came.

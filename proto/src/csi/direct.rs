@@ -71,8 +71,8 @@ const MOUNT: u32 = 2;
 ///
 /// # Errors
 /// The request is malformed.
-pub fn asked(request: &[u8], places: Places) -> Result<BTreeMap<String, String>, Malformed> {
-    let mut asked = BTreeMap::new();
+pub fn settings(request: &[u8], places: Places) -> Result<BTreeMap<String, String>, Malformed> {
+    let mut settings = BTreeMap::new();
     for field in wire::fields(request) {
         let field = field?;
         let Some(entry) = field.content.filter(|_| places.context.contains(&field.number)) else {
@@ -80,10 +80,10 @@ pub fn asked(request: &[u8], places: Places) -> Result<BTreeMap<String, String>,
         };
         let (key, value) = wire::read_entry(entry)?;
         if keys::is_ours(key) {
-            asked.insert(key.to_owned(), value.to_owned());
+            settings.insert(key.to_owned(), value.to_owned());
         }
     }
-    Ok(asked)
+    Ok(settings)
 }
 
 /// The request for the driver: for a block volume, and without our keys.

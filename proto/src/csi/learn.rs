@@ -72,8 +72,7 @@ fn new_size(answer: &[u8]) -> Result<i64, DecodeError> {
     types::ControllerExpandVolumeResponse::decode(answer).map(|answer| answer.capacity_bytes)
 }
 
-/// The answer's one field has the number and type that it has in a list's entry, so its bytes are
-/// one.
+/// The response's field has the same number and type as in a list entry, so its bytes are an entry.
 fn created_volume(answer: &Bytes) -> Result<Vec<Made>, DecodeError> {
     let volume = types::CreateVolumeResponse::decode(answer.clone())?.volume;
     let made = volume.map(|volume| Made {

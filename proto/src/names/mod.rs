@@ -1,6 +1,6 @@
 //! Names of nodes, drivers and fronts, checked where they come in, and names in certificates.
 //!
-//! The owner of a link decides whose storage a call reaches. So its name comes only from the
+//! The node of a link decides whose storage a call reaches. So its name comes only from the
 //! certificate that TLS has verified. May use: no other room.
 
 use std::fmt;

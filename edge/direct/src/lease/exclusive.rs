@@ -194,8 +194,8 @@ impl Leases {
         }
     }
 
-    /// Whether the driver's volumes live on one node. The scope may be what a driver lets one
-    /// think, so it counts only with a cloud too old to be asked.
+    /// Whether the driver's volumes live on one node. The scope may be inferred, so it decides only
+    /// if the cloud grants no leases.
     fn is_node_scoped(&self, driver: &DriverName) -> bool {
         self.scopes.of(driver) == Some(Scope::Node)
     }

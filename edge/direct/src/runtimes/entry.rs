@@ -1,7 +1,7 @@
-//! Holds the entry of a volume against its record and its device, and repairs it.
+//! Compares the entry of a volume with its record and its device, and repairs it.
 //!
-//! Kata's Go runtime shares the host's empty directory if an entry cannot be read, so an entry that
-//! is there says nothing.
+//! Kata's Go runtime shares the host's empty directory if it cannot read an entry. So an entry that
+//! exists proves nothing.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

@@ -27,7 +27,7 @@ pub enum Error {
         /// Its target.
         target: PathBuf,
     },
-    /// No live sandbox says that it has the volume.
+    /// No live sandbox records the volume.
     #[error(
         "no live sandbox is known to have volume {volume} ({stale} that had it are gone); ask \
          again when its pod runs"

@@ -1,4 +1,4 @@
-//! Kata Containers' runtime-rs: nothing can be asked of it today, and this reads how it says so.
+//! Kata Containers' runtime-rs. It supports neither request today; this file reads its refusals.
 //!
 //! Its handlers want a path inside the guest, which the runtime tells nobody, and answer text for
 //! people. So it gets the request of its own command-line client, with the host's device. A version

@@ -1,8 +1,7 @@
 //! Hands a volume to its runtime: lease, record, driver, device, file system, entry, in this order.
 //!
-//! The record is durable before the driver is called, so whatever happens is taken back. Once the
-//! driver may have published, no failure is final, because a kubelet unpublishes only what it was
-//! not told had failed.
+//! The record makes cleanup possible, so it is durable before the driver is called. After the
+//! driver's call every failure can be retried, because a kubelet skips unpublish after a final one.
 
 use std::io;
 use std::path::{Path, PathBuf};

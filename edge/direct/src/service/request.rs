@@ -204,7 +204,7 @@ impl Request<'_> {
     ) -> Result<Option<(Direct, Mount, Vec<u8>)>, Error> {
         // Both methods have places.
         let Some(places) = self.method.places() else { return Ok(None) };
-        let asked = direct::asked(self.message, places);
+        let asked = direct::settings(self.message, places);
         let asked = asked.map_err(|source| self.malformed(source))?;
         let read = Direct::read(&asked).map_err(|source| self.refused_as(source))?;
         let Some(direct) = read else {

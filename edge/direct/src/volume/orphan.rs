@@ -7,7 +7,7 @@ use crate::records::published::{Kind, Published};
 
 /// Whether a volume was handed over to a kubelet's pod that is gone. A kubelet that was away may
 /// see no mount at the target and skip unpublishing; it removes the pod's directory in the end. The
-/// volume's directory says nothing, because a kubelet removes it after a refusal too.
+/// volume's directory is no evidence, because a kubelet removes it after a refusal too.
 pub(crate) fn is_orphan(record: &Published) -> bool {
     let missing = |path: &Path| {
         std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

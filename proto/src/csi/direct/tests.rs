@@ -146,7 +146,7 @@ proptest! {
         wire::append(&mut message, &[100], &unknown);
         // Also in the capability; protobuf merges its parts.
         wire::append(&mut message, &[5, 100], &unknown);
-        prop_assert_eq!(asked(&message, places).unwrap().len(), 2);
+        prop_assert_eq!(settings(&message, places).unwrap().len(), 2);
         let sent = for_driver(&message, places).unwrap();
         request.volume_context.retain(|key, _| key == "own");
         let capability = request.volume_capability.as_mut().unwrap();
@@ -161,7 +161,7 @@ proptest! {
     fn any_bytes_are_edited_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
         for places in Method::ALL.iter().filter_map(|method| method.places()) {
             let _ = for_driver(&bytes, places);
-            let _ = asked(&bytes, places);
+            let _ = settings(&bytes, places);
         }
     }
 }
