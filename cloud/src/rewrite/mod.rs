@@ -2,7 +2,7 @@
 //! type of a direct volume.
 //!
 //! Pure: bytes in, bytes out. All other fields pass unchanged, also fields newer than this version.
-//! May use: state.
+//! May use: error, state.
 
 pub mod colocate;
 pub mod created;

@@ -1,7 +1,7 @@
 //! What csi-cloud reports about itself: calls in flight and metrics.
 //!
-//! Every room may report here, so this room imports no other. No call ever waits for it. May use:
-//! proto.
+//! Every room may report here, so this room imports almost no other. No call ever waits for it. May
+//! use: error.
 
 pub mod calls;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! The contract of every backend. A new backend gets a row in `backends!`.
+//! The contract of every backend. A new backend gets a function and a test in `backends!`.
 
 use proptest::test_runner::{Config, TestRunner};
 
