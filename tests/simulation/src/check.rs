@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::chaos::METHODS;
 use super::durable;
-use super::keys::NODES;
+use super::keys::name;
 use super::model::World;
 use super::model::api::{Objects, Volume};
 use super::model::client::GRACE;
@@ -65,11 +65,6 @@ pub fn check(world: &World, stalls: bool) -> Seen {
         seen.wrong.extend(overlaps.map(|text| format!("two at once at {}: {text}", name(node))));
     }
     seen
-}
-
-/// A node's name.
-pub(super) fn name(node: usize) -> &'static str {
-    NODES.get(node).copied().unwrap_or("?")
 }
 
 fn runs(world: &World) -> Vec<Run> {

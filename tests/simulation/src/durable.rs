@@ -13,9 +13,9 @@ use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
 use proto::csi::{Id, Method};
 use tonic::Code;
 
-use super::check::name;
 use super::fleet::{Fleet, driver_name};
 use super::kept::Noted;
+use super::keys::name;
 use super::model::World;
 use super::record::{Called, Ending, is_open};
 use drivers::testdriver::Received;

@@ -29,6 +29,7 @@ use super::dice::Dice;
 use super::kept::{Crash, Disk, Noted};
 use super::keys::{Keys, NODES};
 use super::net::Net;
+use super::process::Process;
 use super::trace::Trace;
 use super::wire::{Plan, boxed, wire};
 use drivers::testdriver::{Running, TestDriver};
@@ -41,23 +42,6 @@ const RETURN: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(10);
 /// How long the cloud then says goodbye to its links.
 const GOODBYE: Duration = Duration::from_secs(2);
-
-/// What a process is: its end, and its tasks.
-#[derive(Clone, Default)]
-pub struct Process {
-    /// Cancelled when it is killed.
-    pub end: CancellationToken,
-    /// All that it does.
-    pub tasks: Tasks,
-}
-
-impl Process {
-    /// Ends it at once.
-    pub fn kill(&self) {
-        self.end.cancel();
-        self.tasks.give_up();
-    }
-}
 
 /// A running csi-cloud.
 struct CloudRun {

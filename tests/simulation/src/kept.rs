@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::dice::Dice;
-use super::fleet::Process;
+use super::process::Process;
 
 /// A change, and when it became durable.
 pub type Noted = (Instant, Change);

@@ -22,6 +22,11 @@ const CLOUD: &str = "cloud.sim";
 pub const NODES: [&str; 12] =
     ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "n11", "n12"];
 
+/// A node's name.
+pub(super) fn name(node: usize) -> &'static str {
+    NODES.get(node).copied().unwrap_or("?")
+}
+
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A directory with the certificates; gone when dropped.

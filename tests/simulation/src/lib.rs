@@ -17,6 +17,7 @@ pub mod life;
 pub mod model;
 pub mod net;
 mod panics;
+pub mod process;
 pub mod record;
 pub mod trace;
 pub mod wire;

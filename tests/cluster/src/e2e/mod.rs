@@ -30,6 +30,7 @@ use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
+use self::outages::is_long;
 use self::scene::Scene;
 use crate::stand::Cluster;
 
@@ -54,7 +55,7 @@ pub struct Outcome {
 
 /// How long a row may take.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The same when outages last as long as they do in life ([`is_long`]).
+/// The same when outages last as long as they do in life ([`outages::is_long`]).
 const LONG: Duration = Duration::from_secs(1800);
 /// How many rows run at once that do not disturb each other.
 const AT_ONCE: usize = 6;
@@ -111,11 +112,6 @@ pub const ROWS: &[Row] = &[
 /// Minutes long, on an idle machine; only if asked for.
 const FIGURES: Row =
     Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
-
-/// Whether outages last as long as they do in life: with `LONG=1` in the environment.
-pub fn is_long() -> bool {
-    std::env::var_os("LONG").is_some_and(|value| value == "1")
-}
 
 /// The rows of these names; without one all but the figures.
 ///

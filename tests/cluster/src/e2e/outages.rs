@@ -13,7 +13,6 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::faults::{at_node, told_of};
-use super::is_long;
 use super::pods::{READ, STAY};
 use super::scene::{Scene, claim, pod};
 use crate::stand::Cluster;
@@ -32,6 +31,11 @@ const LOST: [&str; 4] =
     ["code = Unavailable", "code = DeadlineExceeded", "code = Unknown", "Lost connection"];
 /// The node's power is off: Kubernetes may take its volumes away without asking its kubelet.
 const FENCED: &str = "node.kubernetes.io/out-of-service";
+
+/// Whether outages last as long as they do in life: with `LONG=1` in the environment.
+pub(super) fn is_long() -> bool {
+    std::env::var_os("LONG").is_some_and(|value| value == "1")
+}
 
 /// csi-cloud is restarted ten times while claims are made and deleted, every other time killed. No
 /// sidecar ends, and none sees a call that failed.

@@ -8,12 +8,15 @@ mod access;
 pub mod cloud;
 pub mod command;
 pub mod control;
+mod drivers;
 pub mod ground;
 pub mod image;
 pub mod node;
 pub mod objects;
 pub mod program;
 pub mod space;
+
+pub use self::drivers::{DRIVER, SECOND, SHARES};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,16 +38,6 @@ use self::ground::Ground;
 use self::node::{Node, Plan};
 use self::program::Program;
 
-/// The driver that every node has.
-pub const DRIVER: &str = "hostdir.edge-csi.io";
-/// The driver that only some nodes have.
-pub const SECOND: &str = "second.edge-csi.io";
-/// The driver of one node that only mounts shares of a site: it has no controller, and no front in
-/// the cloud.
-pub const SHARES: &str = "shares.edge-csi.io";
-/// What drivers get besides what all get: the second has little room and takes few volumes.
-pub const OPTIONS: [(&str, &[&str]); 2] =
-    [(SECOND, &["--attach-limit=2", "--capacity=268435456"]), (SHARES, &["--shares"])];
 /// The nodes: one over QUIC, two with a second driver.
 pub const NODES: [Plan; 3] = [
     Plan { name: "n1", scheme: "wss", drivers: &[DRIVER, SECOND] },

@@ -10,6 +10,7 @@ use proto::host::publish::{Existing, publish};
 use serde_json::{Value, json};
 
 use super::access::Access;
+use super::drivers::OPTIONS;
 use super::ground::{Ground, ports};
 use super::image::IMAGE;
 use super::program::{Launch, Program};
@@ -213,8 +214,7 @@ async fn driver(
         format!("--state={}", state.display()),
         format!("--name={name}"),
     ];
-    let more =
-        super::OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
+    let more = OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
     args.extend(more.map(|option| (*option).to_owned()));
     let launch = Launch::new(at.ground.ours("hostdir"), args);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;

@@ -6,7 +6,8 @@ use std::pin::pin;
 
 use super::nodes::{Case, run_nodes};
 use super::report::{Counts, Report};
-use super::run::{Between, Driver, Way, run};
+use super::run::{Between, Way, run};
+use super::started::Driver;
 use super::suite::Part;
 use super::tied::{TIED, spread_differences};
 use anyhow::{Context, bail};

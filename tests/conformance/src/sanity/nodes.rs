@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::kept::Kept;
 use super::report::Report;
-use super::run::{Driver, Way, split};
-use super::started::{Started, guarded};
+use super::run::{Way, split};
+use super::started::{Driver, Started, guarded};
 use super::suite::{Part, Suite};
 use harness::stand::Stand;
 use harness::wait::{START, until};

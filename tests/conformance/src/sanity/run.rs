@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use tokio_util::sync::CancellationToken;
 
 use super::report::Report;
-use super::started::{Started, guarded};
+use super::started::{Driver, Started, guarded};
 use super::suite::{Part, Suite};
 use harness::net::{Net, Shape};
 use harness::stand::Stand;
@@ -39,14 +39,6 @@ pub enum Between {
     Nothing,
     /// A network that is far, slow, loses packets and mixes them up.
     BadNetwork,
-}
-
-/// A driver to be tried.
-pub struct Driver {
-    /// What lines about it call it.
-    pub label: String,
-    /// A shell command with `{endpoint}`, `{state}` and `{node}`.
-    pub command: String,
 }
 
 impl Way {

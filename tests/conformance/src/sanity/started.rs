@@ -10,7 +10,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::run::Driver;
 use super::tidy;
 use harness::process::Process;
 use harness::stand::{Stand, channel};
@@ -18,6 +17,14 @@ use harness::wait::{START, until};
 
 /// How long a program may take to end.
 const STOP: Duration = Duration::from_secs(10);
+
+/// A driver to be tried.
+pub struct Driver {
+    /// What lines about it call it.
+    pub label: String,
+    /// A shell command with `{endpoint}`, `{state}` and `{node}`.
+    pub command: String,
+}
 
 /// What runs.
 #[derive(Default)]

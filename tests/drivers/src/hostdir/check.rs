@@ -7,8 +7,8 @@ use proto::csi::volume_capability::access_mode::Mode;
 use proto::csi::{CapacityRange, TopologyRequirement, VolumeCapability};
 use tonic::Status;
 
+use super::keys::{MUTABLE_KEY, TOPOLOGY_KEY};
 use super::record::{Capability, Record};
-use super::{MUTABLE_KEY, TOPOLOGY_KEY};
 
 /// The longest id and name, in bytes.
 const LONGEST: usize = 128;

@@ -9,9 +9,9 @@ use proto::csi::controller_service_capability::{Rpc, Type};
 use proto::csi::*;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::HostDir;
 use super::check;
 use super::core::Core;
+use super::driver::HostDir;
 use super::record::{Attached, Volume};
 
 impl Core {

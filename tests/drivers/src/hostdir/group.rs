@@ -9,9 +9,9 @@ use proto::csi::*;
 use tonic::{Request, Response, Status, async_trait};
 use uuid::Uuid;
 
-use super::HostDir;
 use super::check;
 use super::core::Core;
+use super::driver::HostDir;
 use super::loops;
 use super::record::{Group, Volume, now, timestamp};
 

@@ -9,9 +9,9 @@ use proto::csi::plugin_capability::{Service, Type, VolumeExpansion};
 use proto::csi::*;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::HostDir;
 use super::core::Core;
 use super::data;
+use super::driver::HostDir;
 
 impl Core {
     fn info(&self, _: GetPluginInfoRequest) -> Result<GetPluginInfoResponse, Status> {

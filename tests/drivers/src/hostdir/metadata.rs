@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::HostDir;
 use super::check;
 use super::core::Core;
+use super::driver::HostDir;
 use super::extents::{Extent, allocated, changed};
 use super::fail::Doing as _;
 use super::record::Snapshot;

@@ -7,9 +7,9 @@ use proto::csi::node_service_capability::{Rpc, Type};
 use proto::csi::*;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::HostDir;
 use super::check;
 use super::core::Core;
+use super::driver::HostDir;
 use super::loops;
 use super::record::topology;
 use super::usage::located;

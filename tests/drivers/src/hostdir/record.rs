@@ -7,7 +7,7 @@ use proto::csi;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::TOPOLOGY_KEY;
+use super::keys::TOPOLOGY_KEY;
 
 /// An object that has a directory of its own.
 pub(super) trait Record: Serialize + DeserializeOwned + Clone + Send + 'static {

@@ -17,7 +17,7 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::transport::Server;
 
-use super::HostDir;
+use super::driver::HostDir;
 
 impl HostDir {
     /// Answers all five services on `socket` until `stop` ends and the calls in progress are
@@ -54,15 +54,6 @@ pub(super) async fn until<D: Identity + Node + Clone>(
         Some((accepted, socket))
     });
     Server::builder().serve_with_incoming_shutdown(routes, Box::pin(incoming), stop).await
-}
-
-/// Runs blocking work to its end, even if the caller does not wait for it.
-pub(super) async fn blocking<A: Send + 'static>(
-    work: impl FnOnce() -> Result<A, Status> + Send + 'static,
-) -> Result<A, Status> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Status::internal(format!("the operation broke off: {error}")))?
 }
 
 /// The generated services: those that every driver has, and those of a driver with a controller.

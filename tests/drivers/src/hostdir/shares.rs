@@ -13,6 +13,7 @@ use proto::host::socket::Socket;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::core::Settings;
+use super::driver::blocking;
 use super::{check, mounts, serve};
 
 /// See the module; clones are the same driver.
@@ -128,14 +129,14 @@ macro_rules! node {
                 request: Request<NodePublishVolumeRequest>,
             ) -> Result<Response<NodePublishVolumeResponse>, Status> {
                 let shares = self.clone();
-                serve::blocking(move || shares.mount(request.into_inner())).await.map(Response::new)
+                blocking(move || shares.mount(request.into_inner())).await.map(Response::new)
             }
 
             async fn node_unpublish_volume(
                 &self,
                 request: Request<NodeUnpublishVolumeRequest>,
             ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
-                serve::blocking(move || unmount(request.get_ref())).await.map(Response::new)
+                blocking(move || unmount(request.get_ref())).await.map(Response::new)
             }
 
             async fn node_get_info(

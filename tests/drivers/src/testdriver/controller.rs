@@ -6,9 +6,10 @@ use proto::csi::validate_volume_capabilities_response::Confirmed;
 use proto::csi::*;
 use tonic::{Request, Response, Status};
 
-use super::core::{Answer, Core, require};
-use super::store::{Held, Published, fits, number, page, single_node};
-use super::{PUBLISH_KEY, lock};
+use super::core::{Answer, Core};
+use super::keys::PUBLISH_KEY;
+use super::lock::lock;
+use super::store::{Held, Published, fits, number, page, require, single_node};
 
 /// The capacity that the driver pretends to have.
 const CAPACITY: i64 = 1 << 40;

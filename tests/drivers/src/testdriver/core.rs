@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::fault::Script;
-use super::lock;
+use super::lock::lock;
 use super::overlap::Overlaps;
 use super::record::Log;
 use super::store::Store;
@@ -120,12 +120,3 @@ impl Core {
 
 /// What the methods of the generated traits return.
 pub(super) type Answer<T> = Result<tonic::Response<T>, Status>;
-
-/// Refuses an empty field that CSI requires.
-pub(super) fn require(value: &str, field: &str) -> Result<(), Status> {
-    if value.is_empty() {
-        Err(Status::invalid_argument(format!("{field} is required")))
-    } else {
-        Ok(())
-    }
-}

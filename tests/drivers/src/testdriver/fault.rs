@@ -14,7 +14,8 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use super::{WAIT, WaitError, lock};
+use super::lock::lock;
+use super::wait::{WAIT, WaitError};
 
 /// One thing that goes wrong with a call.
 #[derive(Clone)]

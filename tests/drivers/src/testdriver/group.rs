@@ -16,8 +16,8 @@ use proto::csi::{
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 
-use super::core::{Answer, Core, require};
-use super::store::number;
+use super::core::{Answer, Core};
+use super::store::{number, require};
 
 #[tonic::async_trait]
 impl GroupController for Core {

@@ -9,7 +9,7 @@ use proto::csi::{
 use tonic::{Request, Response};
 
 use super::core::{Answer, Core, Optional};
-use super::lock;
+use super::lock::lock;
 
 #[tonic::async_trait]
 impl Identity for Core {

@@ -9,6 +9,8 @@ mod core;
 mod fault;
 mod group;
 mod identity;
+mod keys;
+mod lock;
 mod methods;
 mod node;
 mod overlap;
@@ -22,45 +24,26 @@ mod test_faults;
 mod test_rpcs;
 #[cfg(test)]
 mod test_support;
+mod wait;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use self::core::Optional;
-pub use fault::{Fault, Gate, Times};
-pub use methods::METHODS;
-pub use record::{Outcome, Received};
-pub use serve::Running;
+pub use self::fault::{Fault, Gate, Times};
+pub use self::keys::{FUTURE_PATH, PUBLISH_KEY, TOPOLOGY_KEY};
+pub use self::methods::METHODS;
+pub use self::record::{Outcome, Received};
+pub use self::serve::Running;
+pub use self::wait::WaitError;
 
 use self::core::Core;
-
-/// The topology segment that the driver's nodes carry.
-pub const TOPOLOGY_KEY: &str = "topology.test.edge-csi.io/node";
-/// The key of the publish context that `ControllerPublishVolume` answers.
-pub const PUBLISH_KEY: &str = "test.edge-csi.io/device";
-/// The path of an RPC that CSI does not have and that answers its request's bytes.
-pub const FUTURE_PATH: &str = "/csi.v1.Controller/ControllerFutureThing";
-
-/// How long the driver waits for what a test expects.
-const WAIT: Duration = Duration::from_secs(10);
-
-/// Locks, also when a test panicked with the lock held: its message then is the one to see.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a test waited for did not come.
-#[derive(Debug, thiserror::Error)]
-#[error("waited {WAIT:?} for {wanted} {method}; came: {came}")]
-pub struct WaitError {
-    wanted: usize,
-    method: String,
-    came: String,
-}
+use self::lock::lock;
+use self::wait::WAIT;
 
 /// The driver. A clone is the same driver.
 #[derive(Clone)]

@@ -16,9 +16,9 @@ use proto::csi::{
 };
 use tonic::{Request, Response, Status};
 
-use super::TOPOLOGY_KEY;
-use super::core::{Answer, Core, require};
-use super::store::Store;
+use super::core::{Answer, Core};
+use super::keys::TOPOLOGY_KEY;
+use super::store::{Store, require};
 
 /// Refuses a volume that is not on this node, or not at this path unless that is empty.
 fn here(store: &Store, id: &str, path: &str) -> Result<(), Status> {

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use prost::Message;
 use tonic::Status;
 
-use super::lock;
+use super::keys::FUTURE_METHOD;
+use super::lock::lock;
 
 /// The first field of all requests below.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -45,7 +46,7 @@ const BY_VOLUME: [&str; 17] = [
     "NodeGetVolumeHealth",
     "NodeExpandVolume",
     // An RPC of a later CSI version would most likely start with its volume too.
-    super::route::FUTURE_METHOD,
+    FUTURE_METHOD,
 ];
 
 fn keys(method: &str, message: &Bytes) -> Vec<String> {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::lock;
+use super::lock::lock;
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,9 @@ use tonic::codegen::{Service, StdError};
 
 use super::core::{Core, Optional};
 use super::fault::Fault;
-use super::{answer, lock, record};
-
-/// The name of an RPC that CSI does not have.
-pub(super) const FUTURE_METHOD: &str = "ControllerFutureThing";
+use super::keys::FUTURE_METHOD;
+use super::lock::lock;
+use super::{answer, record};
 
 /// The generated services, all on one core.
 pub(super) struct Routes {

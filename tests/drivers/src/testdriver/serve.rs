@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::core::Core;
-use super::lock;
+use super::lock::lock;
 use super::route::Routes;
 
 /// A driver that listens. Dropping it stops it too, without waiting for its tasks.

@@ -13,6 +13,8 @@ use proto::csi::{
 };
 use tonic::Status;
 
+use super::keys::TOPOLOGY_KEY;
+
 /// The size of a volume whose creator asks for none.
 const DEFAULT_SIZE: i64 = 1 << 30;
 
@@ -74,6 +76,15 @@ pub(super) fn single_node(capability: &VolumeCapability) -> bool {
     )
 }
 
+/// Refuses an empty field that CSI requires.
+pub(super) fn require(value: &str, field: &str) -> Result<(), Status> {
+    if value.is_empty() {
+        Err(Status::invalid_argument(format!("{field} is required")))
+    } else {
+        Ok(())
+    }
+}
+
 impl Store {
     fn new_number(&mut self) -> u64 {
         self.last += 1;
@@ -81,20 +92,20 @@ impl Store {
     }
 
     pub(super) fn volume(&mut self, id: &str) -> Result<&mut Held, Status> {
-        super::core::require(id, "volume_id")?;
+        require(id, "volume_id")?;
         number("vol", id)
             .and_then(|n| self.volumes.get_mut(&n))
             .ok_or_else(|| missing("volume", id))
     }
 
     pub(super) fn snapshot(&self, id: &str) -> Result<&Snapshot, Status> {
-        super::core::require(id, "snapshot_id")?;
+        require(id, "snapshot_id")?;
         let found = number("snap", id).and_then(|n| self.snapshots.get(&n));
         found.map(|(_, snapshot)| snapshot).ok_or_else(|| missing("snapshot", id))
     }
 
     pub(super) fn group(&self, id: &str) -> Result<&VolumeGroupSnapshot, Status> {
-        super::core::require(id, "group_snapshot_id")?;
+        require(id, "group_snapshot_id")?;
         let found = number("group", id).and_then(|n| self.groups.get(&n));
         found.map(|(_, group)| group).ok_or_else(|| missing("group snapshot", id))
     }
@@ -223,7 +234,7 @@ impl Store {
 }
 
 fn at(node: &str) -> Topology {
-    Topology { segments: [(super::TOPOLOGY_KEY.to_owned(), node.to_owned())].into() }
+    Topology { segments: [(TOPOLOGY_KEY.to_owned(), node.to_owned())].into() }
 }
 
 /// The topology for a new volume: the one the caller likes best.

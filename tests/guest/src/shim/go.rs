@@ -7,7 +7,7 @@ use http::{Response, StatusCode, request};
 use http_body_util::Full;
 use serde::Deserialize;
 
-use super::{Volume, parameter, reply, statistics, unescape};
+use super::answer::{Volume, parameter, reply, statistics, unescape};
 
 /// Go matches keys in any case.
 #[derive(Deserialize)]

@@ -7,7 +7,7 @@ use http::{Method, Response, StatusCode, request};
 use http_body_util::Full;
 use serde::Deserialize;
 
-use super::{Volume, parameter, reply, statistics};
+use super::answer::{Volume, parameter, reply, statistics};
 
 #[derive(Deserialize)]
 struct Resize {

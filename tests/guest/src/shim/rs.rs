@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode, request};
 use serde::Deserialize;
 
-use super::{Answer, Volume, parameter, reply};
+use super::answer::{Answer, Volume, parameter, reply};
 
 #[derive(Deserialize)]
 struct Resize {

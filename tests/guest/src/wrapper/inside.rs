@@ -12,6 +12,7 @@ use anyhow::{Context, ensure};
 
 use super::bundle::{Container, Volume};
 use super::call::Create;
+use super::host::{ENTRIES, runc};
 
 /// What a group gets of files, and of directories.
 const FILES: u32 = 0o660;
@@ -23,11 +24,11 @@ const DIRECTORIES: u32 = 0o2770;
 /// Something cannot be mounted.
 pub(super) fn run(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
     let create = create.context("this is only for what creates a container")?;
-    for volume in Container::read(&create.bundle, Path::new(super::ENTRIES))?.volumes {
+    for volume in Container::read(&create.bundle, Path::new(ENTRIES))?.volumes {
         mount(&volume)
             .with_context(|| format!("the direct volume at {}", volume.destination.display()))?;
     }
-    super::runc(args)
+    runc(args)
 }
 
 fn mount(volume: &Volume) -> anyhow::Result<()> {

@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -14,31 +13,22 @@ use anyhow::Context;
 
 use self::bundle::Container;
 use self::call::Create;
+use self::host::{SERVE, runc};
 use self::serve::Serving;
 
 mod bundle;
 mod call;
+mod host;
 mod inside;
 mod serve;
 
+pub use self::host::{ENTRIES, SANDBOXES};
+
 /// The name of its RuntimeClass, and of its handler in containerd's configuration.
 pub const HANDLER: &str = "wrapped";
-/// Who makes the containers.
-const RUNC: &str = "/usr/sbin/runc";
-/// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it
-/// otherwise.
-pub const ENTRIES: &str = "/run/kata-containers/shared/direct-volumes";
-/// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go
-/// runtime.
-pub const SANDBOXES: &str = "/run/vc/sbs";
-
 /// The first argument when it has started itself in a mount namespace of its own; the others are
 /// runc's.
 const INSIDE: &str = "inside";
-/// The first argument when it has started itself as the shim of a sandbox, whose id is the other
-/// one.
-const SERVE: &str = "serve";
-
 /// Does what a command line says, which is one of runc's unless it has started itself.
 ///
 /// # Errors
@@ -87,9 +77,4 @@ fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode
         .code()
         .and_then(|code| u8::try_from(code).ok())
         .map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-/// Becomes runc.
-fn runc(args: &[OsString]) -> anyhow::Result<ExitCode> {
-    Err(Command::new(RUNC).args(args).exec()).with_context(|| format!("cannot become {RUNC}"))
 }

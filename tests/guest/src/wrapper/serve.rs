@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::bundle::Container;
+use super::host::{SANDBOXES, SERVE};
 use crate::shim::go::{Asked, asked};
 use crate::shim::{Volume as Usage, reply, statistics};
 
@@ -65,7 +66,7 @@ impl Serving {
     pub(super) fn start(sandbox: &str) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         // Our own output is the container's, and open as long as anybody has it.
-        command.arg(super::SERVE).arg(sandbox).current_dir("/").process_group(0);
+        command.arg(SERVE).arg(sandbox).current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().context("cannot start the shim")?;
         let mut line = String::new();
@@ -86,7 +87,7 @@ impl Serving {
             fstype: volume.info.fstype.clone().unwrap_or_default(),
             destination: volume.destination.clone(),
         });
-        let dir = Path::new(super::SANDBOXES).join(&container.sandbox);
+        let dir = Path::new(SANDBOXES).join(&container.sandbox);
         let guest = Guest { process: process.trim().parse()?, volumes: served.collect(), dir };
         let mut stdin = self.0.stdin.take().context("no stdin")?;
         writeln!(stdin, "{}", serde_json::to_string(&guest)?)?;
@@ -99,7 +100,7 @@ impl Serving {
 /// # Errors
 /// It gets no socket.
 pub(super) fn run(sandbox: &OsStr) -> anyhow::Result<ExitCode> {
-    let socket = Path::new(super::SANDBOXES).join(sandbox).join(SOCKET);
+    let socket = Path::new(SANDBOXES).join(sandbox).join(SOCKET);
     proto::host::program::runtime(1)?.block_on(listen(&socket))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use proto::csi;
 use tonic::Code;
 
-use super::Sidecar;
 use super::pace;
 use super::pace::Next;
+use super::sidecar::Sidecar;
 use crate::keys::NODES;
 use harness::requests::capability;
 

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use crate::dice::Dice;
-use crate::fleet::{Fleet, Process};
+use crate::fleet::Fleet;
+use crate::process::Process;
 use crate::record::{Called, Ending, NUMBER, Record};
 use crate::trace::Trace;
 

@@ -11,13 +11,13 @@ use proto::csi::{ListVolumesRequest, ListVolumesResponse};
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::World;
 use super::api::{Attachment, Claim, Objects};
 use super::client::{Client, Odd};
+use super::world::World;
 use crate::dice::Dice;
-use crate::fleet::Process;
 use crate::keys::NODES;
 use crate::life::BEFORE;
+use crate::process::Process;
 
 /// Failures in a row after which a list is given up.
 const FAILURES: usize = 20;

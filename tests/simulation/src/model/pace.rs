@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::World;
 use super::api::Api;
+use super::world::World;
 
 /// `--retry-interval-start`.
 const FIRST: Duration = Duration::from_secs(1);

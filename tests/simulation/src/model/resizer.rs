@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proto::csi;
 use tonic::Code;
 
-use super::Sidecar;
 use super::pace;
 use super::pace::Next;
+use super::sidecar::Sidecar;
 use harness::requests::capability;
 
 /// Keeps a volume as large as its claim.

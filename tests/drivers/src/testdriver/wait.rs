@@ -1,0 +1,15 @@
+//! How long tests wait for calls, and the error when none came.
+
+use std::time::Duration;
+
+/// How long the driver waits for what a test expects.
+pub(super) const WAIT: Duration = Duration::from_secs(10);
+
+/// What a test waited for did not come.
+#[derive(Debug, thiserror::Error)]
+#[error("waited {WAIT:?} for {wanted} {method}; came: {came}")]
+pub struct WaitError {
+    pub(super) wanted: usize,
+    pub(super) method: String,
+    pub(super) came: String,
+}

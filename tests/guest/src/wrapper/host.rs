@@ -1,0 +1,24 @@
+//! What the wrapper and its shims have on the host: paths, arguments, and runc.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+
+/// Who makes the containers.
+const RUNC: &str = "/usr/sbin/runc";
+/// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it
+/// otherwise.
+pub const ENTRIES: &str = "/run/kata-containers/shared/direct-volumes";
+/// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go
+/// runtime.
+pub const SANDBOXES: &str = "/run/vc/sbs";
+/// The first argument when it has started itself as the shim of a sandbox, whose id is the other
+/// one.
+pub(super) const SERVE: &str = "serve";
+
+/// Becomes runc.
+pub(super) fn runc(args: &[OsString]) -> anyhow::Result<ExitCode> {
+    Err(Command::new(RUNC).args(args).exec()).with_context(|| format!("cannot become {RUNC}"))
+}

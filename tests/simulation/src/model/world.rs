@@ -1,0 +1,65 @@
+//! What the sidecars of a run share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::api::Api;
+use super::client::Odd;
+use crate::fleet::Fleet;
+use crate::record::Record;
+use crate::trace::Trace;
+
+/// Where claims want their volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// At the node that the scheduler selected, and nowhere else: external-provisioner's
+    /// `--strict-topology`.
+    Strict,
+    /// There, or else at any other node.
+    Preferred,
+    /// Anywhere: they are bound before a pod is scheduled.
+    Anywhere,
+}
+
+/// What is wrong and was seen at once. A clone is the same.
+#[derive(Clone, Default)]
+pub struct Found(Arc<Mutex<(u64, Vec<String>)>>);
+
+impl Found {
+    /// Adds what was found by looking once more.
+    pub fn add(&self, wrong: impl IntoIterator<Item = String>) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        found.0 += 1;
+        found.1.extend(wrong);
+    }
+
+    /// How often was looked, and all that was found.
+    pub fn all(&self) -> (u64, Vec<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What the sidecars of a run have in common.
+#[derive(Clone)]
+pub struct World {
+    /// The programs that they call.
+    pub fleet: Arc<Fleet>,
+    /// The API server.
+    pub api: Api,
+    /// What they called.
+    pub record: Record,
+    /// What happened.
+    pub trace: Trace,
+    /// Whether deadlines are odd now.
+    pub odd: Arc<Odd>,
+    /// The sidecars' `--timeout`.
+    pub timeout: Duration,
+    /// The sidecars' `--retry-interval-max`.
+    pub most: Duration,
+    /// What claims ask for.
+    pub topology: Topology,
+    /// What is wrong, as found by who saw it.
+    pub found: Found,
+    /// The seed of the run.
+    pub seed: u64,
+}
