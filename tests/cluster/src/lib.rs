@@ -1,4 +1,6 @@
-//! A whole Kubernetes on this machine ([`stand`]), and what must work in it ([`e2e`]).
+//! A whole Kubernetes on this machine ([`stand`]), and the end-to-end tests in it ([`e2e`]).
+//!
+//! Nothing of Kubernetes is mocked, because sidecars and kubelets decide what csi-cloud must answer.
 
 pub mod e2e;
 pub mod stand;

@@ -1,1 +1,2 @@
-//! The tests are in `tests/`: csi-cloud and csi-edge as programs, against drivers that break.
+//! The tests stand in `tests/`, because they run csi-cloud and csi-edge as programs.
+//! Their drivers break on demand.

@@ -29,11 +29,10 @@ pub(crate) fn all(tree: &Tree, order: &Order, house: &House, imports: &[Import])
     faults
 }
 
-/// Crates without a line, and lines without a crate. Crates of the tests may have one.
+/// Crates without a line, and lines without a crate.
 fn crates(order: &Order, house: &House) -> Vec<String> {
-    let undeclared = house.packages.iter().filter(|package| {
-        !package.is_for_tests() && !order.crates.contains_key(&package.directory)
-    });
+    let undeclared =
+        house.packages.iter().filter(|package| !order.crates.contains_key(&package.directory));
     let undeclared = undeclared.map(|package| {
         format!("{}/Cargo.toml: {DOCUMENT} has no line for this crate", package.directory)
     });

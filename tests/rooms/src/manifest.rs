@@ -15,14 +15,15 @@ pub(crate) struct Package {
     pub(crate) library: String,
     /// Crates of the workspace by the name that this crate's code uses for each.
     pub(crate) dependencies: BTreeMap<String, String>,
-    /// The root files of its library and programs that exist.
+    /// The root files of its library and programs that exist. A crate of the tests has its test
+    /// programs among them.
     pub(crate) roots: Vec<String>,
 }
 
 impl Package {
     /// Whether this crate exists for tests.
     pub(crate) fn is_for_tests(&self) -> bool {
-        self.directory == "tests" || self.directory.starts_with("tests/")
+        is_for_tests(&self.directory)
     }
 
     /// Where its production code stands.
@@ -34,6 +35,10 @@ impl Package {
     pub(crate) fn library_root(&self) -> String {
         format!("{}/src/lib.rs", self.directory)
     }
+}
+
+fn is_for_tests(directory: &str) -> bool {
+    directory == "tests" || directory.starts_with("tests/")
 }
 
 /// Reads all members of the workspace, in the order in which its manifest lists them.
@@ -93,8 +98,12 @@ fn package(
     let name = text(table.get("package"), "name").unwrap_or_default();
     let library = text(table.get("lib"), "name").unwrap_or(name).replace('-', "_");
     let shared = workspace.get("workspace").and_then(|table| table.get("dependencies"));
-    let dependencies = table.get("dependencies").and_then(Value::as_table);
-    let dependencies = dependencies.into_iter().flatten().filter_map(|(key, value)| {
+    let mut tables = vec!["dependencies"];
+    if is_for_tests(directory) {
+        tables.push("dev-dependencies");
+    }
+    let dependencies = tables.iter().filter_map(|name| table.get(*name)?.as_table()).flatten();
+    let dependencies = dependencies.filter_map(|(key, value)| {
         let of_workspace = shared.and_then(|shared| text(shared.get(key), "package"));
         let package = text(Some(value), "package").or(of_workspace).unwrap_or(key);
         Some((key.replace('-', "_"), names.get(package)?.clone()))
@@ -115,6 +124,11 @@ fn roots(tree: &Tree, directory: &str, table: &Table) -> Vec<String> {
     roots.extend(
         tree.below(&programs).filter(|path| is_program(path, &programs)).map(str::to_owned),
     );
+    if is_for_tests(directory) {
+        let programs = format!("{directory}/tests/");
+        let files = tree.below(&programs).filter(|path| is_program(path, &programs));
+        roots.extend(files.map(str::to_owned));
+    }
     let listed = table.get("bin").and_then(Value::as_array).into_iter().flatten();
     let paths = listed.chain(table.get("lib")).filter_map(|target| text(Some(target), "path"));
     roots.extend(paths.map(|path| format!("{directory}/{path}")));

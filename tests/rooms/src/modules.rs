@@ -1,7 +1,7 @@
 //! The modules of every crate, with the names that each defines or imports.
 //!
-//! Only production code is here: modules that exist in tests only are left out, and so are their
-//! files. Generated code is a module without known names.
+//! Items that exist in tests only are left out, and so are the files of such modules. Test programs
+//! are files as others. Generated code is a module without known names.
 
 use std::collections::BTreeMap;
 

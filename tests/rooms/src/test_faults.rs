@@ -169,6 +169,40 @@ fn a_crate_without_rooms_has_no_circles_either() {
 }
 
 #[test]
+fn crates_of_the_tests_are_declared_and_have_no_circles_either() {
+    let order = "```rooms\nlow: a b c\ntop: -\ntests/t: -\ncrates: low < top < tests/t\n```\n";
+    let workspace = "[workspace]\nmembers = [\"low\", \"top\", \"tests/t\"]";
+    let manifest = "[package]\nname = \"t\"\n[dev-dependencies]\ntop = { path = \"../../top\" }";
+    let program = "use top::x::X;\nmod one;\nmod two;\n#[test]\nfn f() {}";
+    let mut files = vec![
+        ("Cargo.toml", workspace),
+        ("tests/t/Cargo.toml", manifest),
+        ("tests/t/src/lib.rs", ""),
+        ("tests/t/tests/suite/main.rs", program),
+        ("tests/t/tests/suite/one.rs", "pub fn one() {}"),
+        ("tests/t/tests/suite/two.rs", "use super::one::one;\npub fn two() {}"),
+    ];
+    let undeclared = faults(&files);
+    assert_eq!(undeclared, ["tests/t/Cargo.toml: docs/architecture.md has no line for this crate"]);
+    files.push((DOCUMENT, order));
+    assert_eq!(faults(&files), NONE);
+    files[4].1 = "use super::two::two;\npub fn one() {}";
+    assert_eq!(
+        fault(&files),
+        "circle of 2 files\n  tests/t/tests/suite/one.rs:3 imports tests/t/tests/suite/two.rs\n  \
+         tests/t/tests/suite/two.rs:3 imports tests/t/tests/suite/one.rs"
+    );
+    files[4].1 = "pub fn one() {}";
+    let apart = order.replace(" < tests/t", "");
+    files[6].1 = &apart;
+    assert_eq!(
+        fault(&files),
+        "tests/t/tests/suite/main.rs:3: imports top/src/x.rs (top::x::X), \
+         but the crate top is not below the crate tests/t"
+    );
+}
+
+#[test]
 fn tests_may_import_what_they_like() {
     let tested = [
         (
