@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop tools stand stand-down e2e
+.PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop size tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +91,15 @@ scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (rel
 
 hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
 	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture holder::
+
+# The first run makes the store, so that the memory of the second one is that of a start.
+SIZE = EDGE_CSI_SIZE=$(or $(DIR),$(CURDIR)/target/size) \
+  $(CARGO) test --release --package cloud --lib --locked --quiet -- --ignored --nocapture --test-threads 1
+
+size: ## Opening a store of a million volumes, and commits per second of a disk (release build); DIR=directory of the store
+	@mkdir -p $(or $(DIR),target/size)
+	[ -e $(or $(DIR),target/size)/store ] || $(SIZE) size::a_start
+	$(SIZE) size::
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2

@@ -1,5 +1,4 @@
-//! Time and memory of a start at full size, and the commits per second of a disk:
-//! `cargo test --release -p cloud --lib size -- --ignored --nocapture`.
+//! Time and memory of a start at full size, and the commits per second of a disk (`make size`).
 
 use std::path::Path;
 
@@ -56,8 +55,7 @@ fn resident() -> u64 {
 #[test]
 #[ignore = "a measurement of minutes"]
 fn a_start_with_a_million_homes() {
-    // The file exists before, so that the memory is that of a start; `EDGE_CSI_SIZE` is its
-    // directory.
+    // A run that makes the file measures nothing, because making it takes memory.
     let dir = std::env::var_os("EDGE_CSI_SIZE").expect("EDGE_CSI_SIZE is a directory");
     let path = Path::new(&dir).join("store");
     if !path.exists() {
