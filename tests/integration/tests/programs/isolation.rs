@@ -1,12 +1,15 @@
 //! One slow thing slows nothing else, and what is full says so at once.
 
+use std::cell::Cell;
 use std::time::Duration;
 
+use anyhow::{bail, ensure};
 use bytes::Bytes;
 use drivers::testdriver::{Fault, Times};
 use futures_util::future::join_all;
 use harness::raw::{RawAnswer, RawClient};
 use harness::requests::{controller, create, created, snapshot_requests};
+use harness::wait::until;
 use harness::world::{DRIVER, TRANSPORTS, World};
 use http::Request;
 use proto::csi;
@@ -24,13 +27,36 @@ async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result
     front.send(&controller(method), frame(request), &[("grpc-timeout", "20S")]).await
 }
 
-async fn small_calls_are_quick(front: &RawClient, name: &str) -> anyhow::Result<()> {
-    let begun = Instant::now();
+async fn small_calls(front: &RawClient, name: &str) -> anyhow::Result<()> {
     for n in 0..10 {
         created(&call(front, "CreateVolume", &create(&format!("{name}-{n}"))).await?)?;
     }
-    assert!(begun.elapsed() < SOON, "ten small calls took {:?}", begun.elapsed());
     Ok(())
+}
+
+/// Repeats work until it takes less than `most`, at most for [`harness::wait::START`].
+///
+/// Streams take CPU until their windows are full, so the first rounds may be slow on a busy
+/// machine.
+///
+/// # Errors
+/// The work's first error, or that no round was quick.
+async fn becomes_quick<F: Future<Output = anyhow::Result<()>>>(
+    what: &str,
+    most: Duration,
+    mut work: impl FnMut() -> F,
+) -> anyhow::Result<()> {
+    let rounds = until(what, || {
+        let begun = Instant::now();
+        let round = work();
+        async move {
+            match round.await {
+                Ok(()) if begun.elapsed() >= most => bail!("it took {:?}", begun.elapsed()),
+                done => Ok(done),
+            }
+        }
+    });
+    rounds.await?
 }
 
 #[tokio::test]
@@ -50,7 +76,9 @@ async fn hung_calls_leave_others_alone() -> anyhow::Result<()> {
             }));
         let others = async {
             world.driver.wait_for("CreateVolume", 40).await?;
-            small_calls_are_quick(&front, "v").await?;
+            let begun = Instant::now();
+            small_calls(&front, "v").await?;
+            assert!(begun.elapsed() < SOON, "ten small calls took {:?}", begun.elapsed());
             anyhow::Ok(())
         };
         let (hung, others) = tokio::join!(hung, others);
@@ -86,12 +114,22 @@ async fn readers_who_stand_still_leave_others_alone() -> anyhow::Result<()> {
                 .insert("content-type", http::HeaderValue::from_static("application/grpc"));
             unread.push(still.send(stream, frame(&request)).await?);
         }
-        small_calls_are_quick(&front, "v").await?;
+        let rounds = Cell::new(0);
+        let small = || {
+            let name = format!("v-{}", rounds.replace(rounds.get() + 1));
+            let front = &front;
+            async move { small_calls(front, &name).await }
+        };
+        becomes_quick("ten small calls", SOON, small).await?;
         world.driver.fill(40, 100_000);
-        let begun = Instant::now();
-        let listed = call(&front, "ListVolumes", &[]).await?;
-        assert!(listed.code() == Code::Ok && listed.body.len() > 3_900_000, "{}", listed.status());
-        assert!(begun.elapsed() < 3 * SOON, "a list of 4 MB took {:?}", begun.elapsed());
+        let large = || async {
+            let listed = call(&front, "ListVolumes", &[]).await?;
+            let whole = listed.code() == Code::Ok && listed.body.len() > 3_900_000;
+            ensure!(whole, "{}", listed.status());
+            Ok(())
+        };
+        becomes_quick("a list of 4 MB", 3 * SOON, large).await?;
+        // The streams stand still to the end: they have all the places of the link.
         let more = front.call(path, &request).await?.status();
         assert_eq!(more.code(), Code::Unavailable, "{more}");
         assert!(more.message().contains("which is the limit"), "{more}");
