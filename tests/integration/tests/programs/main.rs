@@ -6,5 +6,6 @@ mod faults;
 mod forwarding;
 mod isolation;
 mod lists;
+mod parameters;
 mod surviving;
 mod waiting;
