@@ -38,7 +38,7 @@ pub struct Options {
     kernel: PathBuf,
 }
 
-/// What is measured.
+/// The measurement.
 #[derive(Clone, Copy, Debug)]
 pub enum Case {
     /// Calls, against calling the driver directly.

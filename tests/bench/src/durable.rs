@@ -1,5 +1,5 @@
-//! What it costs that creates are durable: volumes made and deleted with the store on a disk,
-//! against the same with a store in memory, in turns in one run.
+//! The cost of durable creates: volumes are made and deleted with the store on a disk and in
+//! memory, in turns in one run.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const DRIVER: &str = "fast.test.edge-csi.io";
 const CALLERS: usize = 256;
 /// The least of calls/s in memory that is to be reached on a disk.
 const LEAST: f64 = 0.5;
-/// What `statfs` says of a file system in memory.
+/// The type in `statfs` of a file system in memory.
 const TMPFS: u64 = 0x0102_1994;
 
 /// A csi-cloud with a store, an edge, and a driver.

@@ -7,18 +7,18 @@ use super::report::Targets;
 /// Something that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// What.
+    /// The name of the quantity.
     pub what: String,
     /// How much.
     pub value: f64,
-    /// Of what.
+    /// The measured object.
     pub unit: &'static str,
     /// The target, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
 }
 
-/// What a figure should be.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {

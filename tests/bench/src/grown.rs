@@ -1,5 +1,5 @@
-//! A store as large as csi-cloud is made for: nodes in zones, and volumes, each with its entry, its
-//! name and, if it was made through us, the intent of its create.
+//! A store of the largest supported size: nodes in zones, and volumes with entries and names.
+//! Volumes that were made through csi-cloud have the intent of their create.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -130,7 +130,7 @@ fn volume(driver: &DriverName, number: usize, at: usize) -> anyhow::Result<[Chan
     ])
 }
 
-/// What the driver says at every node.
+/// The driver's answers at every node.
 fn alike() -> Arc<BTreeMap<String, Bytes>> {
     let rpcs = [
         Rpc::CreateDeleteVolume,
@@ -153,8 +153,7 @@ fn alike() -> Arc<BTreeMap<String, Bytes>> {
     Arc::new(answers.map(|(method, answer)| (method.to_owned(), answer.into())).into())
 }
 
-/// What a driver of node-local storage answers when it is asked what it can do: these calls. With
-/// the methods.
+/// The capability answers of a driver of node-local storage, with their methods.
 pub fn node_local(rpcs: &[Rpc]) -> [(&'static str, Vec<u8>); 2] {
     use csi::plugin_capability::service::Type as Service;
     use csi::{controller_service_capability as controller, plugin_capability as plugin};

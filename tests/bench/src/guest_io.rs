@@ -1,6 +1,6 @@
-//! How fast a direct volume is in its guest, through virtio-blk, against an ordinary volume of the
-//! same driver on the same disk whose directory is shared with the same guest, through virtiofs:
-//! Kata's two ways, with its defaults.
+//! The speed of a direct volume in its guest, through virtio-blk. It is compared with a directory
+//! on the same disk, shared with the same guest through virtiofs. These are Kata's two paths, with
+//! its defaults.
 //!
 //! The guest's page cache is passed by on both ways. The host's is not, on either: loop devices and
 //! virtiofsd use it. So it is the ways that are compared, and not the disk.
@@ -32,7 +32,7 @@ const SHARED: &str = "/run/shared";
 const BYTES: u64 = 192 << 20;
 const MIB: f64 = 1_048_576.0;
 
-/// What is done: its name, how, in blocks of what size, and by how many at the same time.
+/// One kind of load: its name, its operation, its block size, and its number of threads.
 const LOADS: [(&str, What, usize, usize); 7] = [
     ("read 1 MiB, in sequence", What::Read, 1 << 20, 1),
     ("write 1 MiB, in sequence", What::Write, 1 << 20, 1),
@@ -89,7 +89,7 @@ pub async fn measure(rounds: usize, time: Duration, kernel: &Path) -> anyhow::Re
     Ok(figures)
 }
 
-/// A virtiofsd for a directory, and what QEMU is told of it.
+/// A virtiofsd for a directory, and the arguments of QEMU for it.
 async fn share(scene: &Scene, directory: &Path) -> anyhow::Result<(Process, Vec<String>)> {
     let socket = scene.stand.at("shared.sock");
     let mut command = Command::new("setpriv");

@@ -1,7 +1,7 @@
 //! Measurements with targets: calls, routing, durable creates and guests, very many idle edges
 //! ([`scale`]), and far and lossy networks ([`badnet`]).
 //!
-//! The products are the release build, whatever profile the measuring program has.
+//! The products are the release build in every profile of the measuring program.
 
 pub mod badnet;
 pub mod calls;

@@ -16,7 +16,7 @@ use harness::requests::capability;
 /// The size of each volume, in bytes.
 const SIZE: i64 = 1 << 30;
 
-/// What one run of the load saw.
+/// The result of one run of the load.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// How long each call took, in µs, sorted.
@@ -49,7 +49,7 @@ impl Seen {
         self.errors += other.errors;
     }
 
-    /// What was seen of a run that ends now.
+    /// The result of a run that ends now.
     pub fn finished(mut self, begun: Instant) -> Self {
         self.took = begun.elapsed();
         self.latencies.sort_unstable();
@@ -79,7 +79,7 @@ where
     Ok(all.finished(begun))
 }
 
-/// What is done with a volume.
+/// The calls for one volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// It is made, attached, detached and deleted.
@@ -213,7 +213,8 @@ impl Caller {
     }
 }
 
-/// What external-provisioner sends for a class with WaitForFirstConsumer and its extra metadata.
+/// The CreateVolume of external-provisioner for a class with WaitForFirstConsumer and its extra
+/// metadata.
 fn create(node: &str) -> csi::CreateVolumeRequest {
     let name = format!("pvc-{}", uuid::Uuid::new_v4());
     let parameters = [

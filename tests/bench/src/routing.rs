@@ -1,5 +1,5 @@
-//! What csi-cloud costs when it knows very many nodes and volumes: a decision, a start, its memory,
-//! and a page of a list.
+//! The cost of csi-cloud with very many nodes and volumes: a decision, a start, its memory, and a
+//! page of a list.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -41,11 +41,11 @@ const RESIDENT: f64 = 1024.0;
 const PAGE: f64 = 200.0;
 /// Entries of a page.
 const ENTRIES: i32 = 1000;
-/// Pages that are asked for.
+/// The number of pages.
 const PAGES: usize = 30;
 /// Decisions of each kind.
 const DECISIONS: usize = 5000;
-/// One node of so many has no link.
+/// One node in this many has no link.
 const AWAY: usize = 10;
 
 /// A kind of calls: what it is called, whether it counts for the target, and requests.
@@ -147,7 +147,7 @@ fn us(sorted: &[u64], part: f64) -> f64 {
     percentile(sorted, part).map_or(f64::NAN, |ns| ns as f64 / 1000.0)
 }
 
-/// What the sidecars call, at random nodes and volumes.
+/// The sidecars' calls, at random nodes and volumes.
 fn kinds(size: Size, random: &mut StdRng) -> anyhow::Result<Vec<Calls>> {
     let mut kinds = Vec::new();
     let mut kind = |what, method: &str, request: &mut dyn FnMut(usize, usize) -> Bytes| {

@@ -1,4 +1,4 @@
-//! What a process uses, as the kernel counts it.
+//! The CPU time and memory of a process, by the kernel's counters.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What callers and drivers can rely on, shown with real programs: a volume's whole life,
-//! csi-sanity through the link, and records that stay whole while everything is killed and cut.
+//! Tests of what callers and drivers can rely on, with real programs: a volume's whole life, and
+//! csi-sanity through the link. Records must stay whole while everything is killed and cut.
 
 pub mod chaos;
 pub mod demo;

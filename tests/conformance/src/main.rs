@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use conformance::{chaos, demo, sanity};
 
-/// What callers and drivers can rely on, shown with real programs.
+/// Tests of what callers and drivers can rely on, with real programs.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
@@ -16,8 +16,8 @@ struct Args {
 enum Command {
     Sanity(sanity::command::Args),
     Chaos(chaos::command::Args),
-    /// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC, and leads a
-    /// volume through its life at each node: create, attach, stage, mount, write, and back
+    /// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC. A volume goes
+    /// through its life at each node: create, attach, stage, mount, write, and back
     ///
     /// Everything happens in a temporary directory and in mount namespaces of the drivers' own, and
     /// is gone when the demo ends.

@@ -1,5 +1,5 @@
-//! How runtimes find a direct volume, told again from what their code does and not from ours: the
-//! detection of Kata's Go runtime and of runtime-rs, which differ where something is wrong.
+//! How runtimes find a direct volume, written after their code and not after ours. Kata's Go
+//! runtime and runtime-rs detect it differently where something is wrong.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use serde::Deserialize;
 
-/// Whose detection.
+/// The runtime whose detection is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Runtime {
     /// Kata's first runtime, in Go.
@@ -60,7 +60,7 @@ pub struct Info {
     pub options: Vec<String>,
 }
 
-/// What a runtime does with a mount.
+/// The result of a runtime's look at a mount.
 #[derive(Debug)]
 pub enum Found {
     /// The device is given to the guest.
@@ -76,7 +76,7 @@ pub fn entry(root: &Path, source: &Path) -> PathBuf {
     root.join(URL_SAFE.encode(source.as_os_str().as_bytes()))
 }
 
-/// What a runtime does with a mount, by what is below its root directory.
+/// Classifies a mount by the files below the runtime's root directory.
 pub fn detect(runtime: Runtime, root: &Path, mount: &OciMount) -> Found {
     let entry = entry(root, &mount.source);
     match runtime {
@@ -86,9 +86,9 @@ pub fn detect(runtime: Runtime, root: &Path, mount: &OciMount) -> Found {
     }
 }
 
-/// A bind mount by its type or its options, since any type with `bind` or `rbind` becomes `bind`
-/// first. A file that is missing or wrong is as good as none. What is read counts: with the device
-/// gone nothing is shared, and the guest waits for a disk that does not come.
+/// A bind mount is known by its type or options, because any type with `bind` or `rbind` becomes
+/// `bind` first. A missing or malformed file counts as none. A file that was read decides, even if
+/// its device is gone: the guest then waits for a disk that does not come.
 fn go(entry: &Path, mount: &OciMount) -> Found {
     let info =
         || serde_json::from_slice::<Info>(&std::fs::read(entry.join("mountInfo.json")).ok()?).ok();
@@ -101,7 +101,7 @@ fn go(entry: &Path, mount: &OciMount) -> Found {
     }
 }
 
-/// What Kata's agent does with a volume's storage: mounts it with its options, and then gives it to
+/// The work of Kata's agent on a volume's storage: it mounts it with its options, then gives it to
 /// the group.
 ///
 /// # Errors
@@ -124,9 +124,9 @@ pub fn agent(info: &Info) -> Result<(), String> {
     }
 }
 
-/// What the agent does with the containers of a pod that use one volume, each for reading only or
-/// not: runtime-rs adds `ro` to the device's mount for each container, and a device that is mounted
-/// cannot be mounted in the other way.
+/// The agent's work for the containers of a pod that share one volume, read-only or not. runtime-rs
+/// adds `ro` to the device's mount for each container. A mounted device cannot be mounted again in
+/// the other mode.
 ///
 /// # Errors
 /// Why a container does not start.
@@ -175,7 +175,7 @@ mod tests {
     use proto::csi::direct::{FileSystem, options};
     use proto::host::publish::{Existing, publish};
 
-    /// What both make of an entry with this file in it; none is an empty directory.
+    /// The results of both runtimes for an entry with this file; none is an empty directory.
     fn both(kind: &str, text: Option<&str>) -> [String; 2] {
         both_with(kind, &[], text)
     }

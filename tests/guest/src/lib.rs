@@ -1,5 +1,6 @@
-//! Direct volumes and those who mount them: stand-ins that read the contract as runtimes do, shims
-//! that answer as theirs do, real guests in QEMU, and an OCI runtime for a real kubelet's pods.
+//! Direct volumes and the runtimes that mount them: stand-ins that read the contract, and shims
+//! that answer as the real ones. Real guests run in QEMU, and an OCI runtime serves the pods of a
+//! real kubelet.
 //!
 //! It may use `harness`. It knows nothing of Kubernetes.
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use guest::{stand_in, vm};
 
-/// Who mounts direct volumes in the tests.
+/// Runtimes that mount direct volumes in the tests.
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]

@@ -1,8 +1,8 @@
 //! csi-cloud, one hostdir that stands for shared storage, and two nodes with a csi-edge each, whose
 //! links can be cut.
 //!
-//! Both nodes have the same driver process, so what one writes the other finds, as with a SAN.
-//! hostdir is asked for volumes of several writers, so that nobody but us keeps the two apart.
+//! Both nodes have the same driver process, so one finds what the other writes, as with a SAN.
+//! hostdir makes volumes for several writers, so only our lease keeps the two apart.
 
 use std::path::PathBuf;
 
@@ -190,7 +190,7 @@ impl Pair {
         remove_pod(&self.of(node, "kubelet").join("pods").join(pod))
     }
 
-    /// What csi-edge keeps at a node, in a file of this name.
+    /// The content of a file that csi-edge keeps at a node.
     ///
     /// # Errors
     /// The system's.
@@ -208,7 +208,7 @@ impl Pair {
         listed.get(0).cloned().context("no direct volume")
     }
 
-    /// What a command of csi-cloud prints.
+    /// The output of a csi-cloud command.
     ///
     /// # Errors
     /// It fails.
@@ -225,7 +225,7 @@ impl Pair {
         Ok(serde_json::from_str(&self.say(&[command, &["-o", "json"]].concat()).await?)?)
     }
 
-    /// What a command of `csi-edge direct` prints at a node.
+    /// The output of a `csi-edge direct` command at a node.
     ///
     /// # Errors
     /// It fails.
@@ -301,7 +301,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The target of a pod, as its kubelet has it.
+    /// The target path of a pod, as its kubelet makes it.
     fn target(&self, node: usize, pod: &str) -> anyhow::Result<String> {
         let parent =
             self.of(node, "kubelet").join("pods").join(pod).join("volumes/kubernetes.io~csi/pv");

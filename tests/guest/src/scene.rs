@@ -39,7 +39,7 @@ pub struct Scene {
 pub(crate) struct Clean(PathBuf);
 
 impl Clean {
-    /// Of what is below this directory.
+    /// The directory that the scene works below.
     pub(crate) fn of(below: &Path) -> anyhow::Result<Self> {
         Ok(Self(below.canonicalize()?))
     }
@@ -87,7 +87,7 @@ pub struct Volume {
     pub id: String,
     /// Its PersistentVolume's attributes.
     pub context: HashMap<String, String>,
-    /// What its pod asks for.
+    /// The access that the pod requests.
     pub capability: csi::VolumeCapability,
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn staging(stand: &Stand, volume: &Volume) -> anyhow::Result<String> 
     Ok(staging.display().to_string())
 }
 
-/// A request for a volume of a class with so many MiB.
+/// A request for a volume of a class, with its size in MiB.
 pub(crate) fn create_request(
     name: &str,
     class: &[(&str, &str)],
@@ -258,7 +258,7 @@ impl Scene {
         self.stand.dir().join("run/sandboxes")
     }
 
-    /// What csi-edge may not forget.
+    /// The record that csi-edge must keep.
     pub fn state(&self) -> PathBuf {
         self.stand.dir().join("edge-state/direct")
     }
@@ -398,7 +398,7 @@ impl Scene {
         Ok(node.node_expand_volume(request).await?.into_inner().capacity_bytes / MIB)
     }
 
-    /// What the node says of a volume's bytes: in all, and taken.
+    /// The volume's bytes by NodeGetVolumeStats: total and used.
     ///
     /// # Errors
     /// The call's.

@@ -1,5 +1,5 @@
-//! A guest: a process in a mount namespace of its own that finds its volume as a runtime does,
-//! mounts it there and nowhere else, and does what it is told, a line at a time.
+//! A stand-in for a guest: a process in a mount namespace of its own. It finds its volume as a
+//! runtime does, mounts it only there, and executes one command per line.
 //!
 //! It shows our half of the contract, and is no VM: `contract` has what it took from the runtimes.
 
@@ -18,7 +18,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use super::contract::{Found, Info, OciConfig, Runtime, detect};
 use harness::stand::Stand;
 
-/// What a guest is started with.
+/// The arguments of a guest.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// How it finds its volume
@@ -114,7 +114,7 @@ pub struct Guest {
     child: Child,
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
-    /// What became of its volume: `direct`, `shared` or `fails`, and why.
+    /// The state of its volume: `direct`, `shared` or `fails`, and why.
     pub found: String,
 }
 

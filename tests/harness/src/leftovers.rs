@@ -8,9 +8,9 @@ use anyhow::{Context, ensure};
 /// Where the kernel shows its control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Removes what a stand's nodes leave once their namespaces have ended: control groups, by the
-/// runtimes' design, and the loop devices of volumes that were still staged, the newest first, as
-/// the kubelet's is of the driver's.
+/// Removes what a stand's nodes leave after their namespaces end. Runtimes leave control groups by
+/// design. Staged volumes leave loop devices, and the newest goes first, because the kubelet's
+/// stands on the driver's.
 ///
 /// # Errors
 /// There is a process in a group, or a device is in use.

@@ -1,5 +1,5 @@
-//! What the tests of several crates need: real programs as processes, the world they run in,
-//! clients that see bytes, and networks that can be cut or made bad.
+//! Shared parts of several test crates: real programs as processes, the world in which they run,
+//! and clients that see bytes. Networks can be cut or made bad.
 //!
 //! It may use the `drivers`. It knows nothing of Kubernetes.
 

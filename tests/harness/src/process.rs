@@ -14,7 +14,7 @@ use crate::wait::until;
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 3000;
 
-/// A running program of ours.
+/// A running program.
 pub struct Process {
     name: String,
     child: Child,
@@ -55,7 +55,7 @@ impl Process {
         })
     }
 
-    /// What is left of its stdout, to its end.
+    /// The rest of its stdout.
     ///
     /// # Errors
     /// It cannot be read, or the time is over.

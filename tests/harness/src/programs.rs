@@ -1,5 +1,5 @@
-//! Where the programs are that a test starts: beside the one that runs, so build the workspace
-//! first.
+//! The paths of the programs that a test starts. They stand in the directory of the running one, so
+//! build the workspace first.
 //!
 //! The tests' own programs may be built with the profile `measure`. The products never are: what is
 //! measured is what users get.

@@ -21,7 +21,7 @@ pub struct RawClient {
     _tasks: Tasks,
 }
 
-/// An answer as it came.
+/// An answer, unchanged.
 #[derive(Clone, Debug)]
 pub struct RawAnswer {
     /// The response headers.

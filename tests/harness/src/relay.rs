@@ -1,5 +1,5 @@
-//! A relay on loopback, TCP or UDP, that tests cut, let swallow what comes, and move to another
-//! port. Over UDP nobody is told of a cut, as when a path is black-holed.
+//! A relay on loopback, TCP or UDP, that tests cut, move to another port, or make swallow bytes.
+//! Over UDP neither end is told of a cut, as with a black-holed path.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub struct Relay {
     tasks: Tasks,
 }
 
-/// What a relay does with what comes.
+/// How a relay treats bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
@@ -118,7 +118,7 @@ async fn relayed(near: TcpStream, target: SocketAddr, mut states: States) {
     }
 }
 
-/// Copies one direction. What is dropped at the end of it is shut down.
+/// Copies one direction, and shuts the writer down at its end.
 async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut states: States) {
     let mut bytes = vec![0; 65_536];
     while let Ok(length @ 1..) = from.read(&mut bytes).await {

@@ -1,5 +1,5 @@
-//! A small world of real programs: csi-cloud, csi-edge and drivers as processes, with their
-//! sockets, certificates and logs in one directory that goes away with it.
+//! A small world of real programs: csi-cloud, csi-edge and drivers as processes. Their sockets,
+//! certificates and logs are in one directory that is deleted with it.
 //!
 //! Tests, the demo, the benchmark and the conformance runs all start their programs here.
 
@@ -23,14 +23,13 @@ pub struct Stand {
     dir: TempDir,
     programs: Programs,
     issued: HashSet<String>,
-    /// What the programs log, as `RUST_LOG` has it; otherwise what the test's own environment says.
+    /// The programs' `RUST_LOG`; otherwise that of the test's own environment.
     log: Option<String>,
     /// Between the cloud and the edges, if they are not on one host.
     net: Option<Net>,
 }
 
-/// A running csi-cloud, and where edges dial it, in the order in which the listeners were asked
-/// for.
+/// A running csi-cloud, and its URLs for edges in the order of the requested listeners.
 pub struct Cloud {
     /// The program.
     pub process: Process,
@@ -41,7 +40,8 @@ pub struct Cloud {
 }
 
 impl Stand {
-    /// A new world. The programs are those beside the one that runs, so build the workspace first.
+    /// A new world. The programs stand in the directory of the running one, so build the workspace
+    /// first.
     ///
     /// # Errors
     /// The programs are not there, or no directory or CA can be made.

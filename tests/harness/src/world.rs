@@ -1,5 +1,5 @@
-//! What most tests need: csi-cloud, csi-edge at one node, and a [`TestDriver`] that lives in the
-//! test itself.
+//! The usual world of a test: csi-cloud, csi-edge at one node, and a [`TestDriver`] inside the
+//! test.
 
 use std::path::Path;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl World {
         Self::at(Stand::new().await?, listen, cloud, edge).await
     }
 
-    /// A world whose driver is shared: its calls pass through, whatever they are.
+    /// A world whose driver is shared: all its calls pass through.
     ///
     /// # Errors
     /// As for [`World::new`].

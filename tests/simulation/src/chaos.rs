@@ -1,4 +1,4 @@
-//! What goes wrong in a run: when, where and how is drawn from the seed before the run begins.
+//! The faults of a run: the seed decides kind, time and place before the run begins.
 //!
 //! Each run leaves out some kinds altogether, so that others get to states that the first would cut
 //! short.
@@ -20,7 +20,7 @@ use super::trace::Trace;
 use super::wire::{Mishap, Way};
 use drivers::testdriver::{Fault, Times};
 
-/// What can go wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Suffer(usize, Way, Mishap),
@@ -36,11 +36,11 @@ enum Event {
     /// A fault of a driver: node, and the number that decides which.
     Fault(usize, u64),
     Hang(usize, usize, Duration),
-    /// The next so many creations are refused with this code.
+    /// The next creations, this many, are refused with this code.
     Refuse(usize, Code, u32),
 }
 
-/// The RPCs that drivers carry out here.
+/// The RPCs of drivers in the simulation.
 pub const METHODS: [&str; 7] = [
     "CreateVolume",
     "DeleteVolume",
@@ -278,7 +278,8 @@ fn fault(method: &str, dice: &mut Dice) -> Fault {
         4 => dice.pick(&[Fault::DieAfterWork, Fault::DieInBody, Fault::NoStatus]),
         5 => Fault::error(open, "the driver is busy"),
         6 => Fault::AfterWork(Status::new(open, "the driver gave up waiting")),
-        // A creation that was carried out is never denied: a driver that does that leaks by itself.
+        // A driver must not deny a creation that it has done, because such a driver leaks by
+        // itself.
         _ if method.starts_with("Create") => {
             Fault::Refuse { code, message: "the driver refuses".into() }
         }

@@ -1,4 +1,4 @@
-//! What must be true of every run, whatever went wrong in it.
+//! The rules that hold for every run, whatever faults it had.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const TRANSIT: Duration = Duration::from_millis(300);
 struct Run {
     node: usize,
     received: Received,
-    /// The number of the caller's call that it carries out.
+    /// The number of the caller's call.
     number: Option<usize>,
 }
 
@@ -33,12 +33,12 @@ impl Run {
     }
 }
 
-/// What a run showed besides.
+/// Further results of a run.
 #[derive(Default)]
 pub struct Seen {
-    /// What is wrong.
+    /// The violations.
     pub wrong: Vec<String>,
-    /// Volumes that Kubernetes itself forgot (facts, E8).
+    /// Volumes that Kubernetes itself forgot.
     pub orphans: u64,
 }
 
@@ -112,8 +112,8 @@ fn answered_in_time(number: usize, called: &Called, world: &World, wrong: &mut V
     }
 }
 
-/// An OK or a final code is the driver's own word, given to this very request while its caller
-/// waited, and nothing of the same key was open then.
+/// An OK or a final code is the driver's own answer to this request while its caller waited.
+/// Nothing of the same key was open then.
 fn true_to_the_driver(
     number: usize,
     called: &Called,
@@ -172,8 +172,8 @@ fn true_to_the_driver(
     }
 }
 
-/// What the cloud may say without any driver: that nothing can be made where the caller wants it,
-/// if nothing ever was; and that what no node has is gone.
+/// The cloud's own final answers, given without a driver. Nothing can be made at the requested
+/// topology, if nothing ever was; and an id that no node has is gone.
 fn is_our_own_word(
     called: &Called,
     (code, text): (Code, &str),
@@ -201,10 +201,10 @@ fn is_our_own_word(
     }
 }
 
-/// What is told to every node if it has no home.
+/// Calls that go to every node if their id has no home.
 const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume", "DeleteSnapshot"];
 
-/// A call is carried out at one node only, once, and not after its deadline.
+/// A call runs at one node only, once, and not after its deadline.
 fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) {
     let calls = world.record.all();
     let ends = world.fleet.edge_ends();
@@ -238,7 +238,7 @@ fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) 
                     name(second.node)
                 ));
             }
-            // Who only reads may as well read again, and an answer without a code says nothing.
+            // A reading call may run again, and an answer without a code proves nothing.
             let told = first.received.ended.filter(|(_, code)| code.is_some());
             let Some((ended, _)) = told.filter(|_| METHODS.contains(&called.method)) else {
                 continue;
@@ -350,7 +350,7 @@ fn snapshots(world: &World, objects: &Objects, seen: &mut Seen) {
     }
 }
 
-/// What is not as it should be yet.
+/// The objects that are not settled yet.
 pub fn unsettled(objects: &Objects) -> Vec<String> {
     let claims = objects.claims.iter().filter(|claim| {
         let volume = claim.volume.as_ref();

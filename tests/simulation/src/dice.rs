@@ -23,7 +23,7 @@ impl Dice {
         StdRng::from_rng(&mut self.0)
     }
 
-    /// True in so many of a hundred cases.
+    /// True with this probability in percent.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
@@ -38,7 +38,7 @@ impl Dice {
         self.0.random_range(from..to.max(from + 1))
     }
 
-    /// A time between so many and so many milliseconds.
+    /// A duration between two numbers of milliseconds.
     pub fn time(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.between(from, to))
     }

@@ -1,6 +1,5 @@
-//! What must be true of the cloud's store: what it must hold before a step is taken, and, when all
-//! is calm, that each home is right, each thing has a home, and what is lost is found again by
-//! asking the nodes.
+//! The rules of the cloud's store: what must be durable before each step. When all is calm, each
+//! home is right, each thing has a home, and a lost home is found by asking the nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +38,7 @@ fn intents_first(world: &World, noted: &[Noted]) -> Vec<String> {
             let Some(made) = made_by(run) else { continue };
             let intended = |(at, change): &Noted| {
                 matches!(change, Change::Intent(_, id, Some(intent))
-                    // What is made already, any node of a shared driver finds.
+                    // Any node of a shared driver finds existing objects.
                     if *at <= run.at && *id == made
                         && (intent.node.as_str() == name(node) || shared && intent.made.is_some()))
             };
@@ -141,8 +140,8 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
             ));
         }
     }
-    // Of what nobody was told, nobody knows; and what was there before us is asked for when
-    // somebody wants it.
+    // No record can know an object whose create was not answered. An object from before csi-cloud
+    // is discovered by its first call.
     for (id, (node, called)) in things.iter().filter(|(id, _)| driver.home(id).is_none()) {
         let told = world.record.all().iter().any(|call| call.key == *called && is_ok(call));
         if told {

@@ -1,5 +1,5 @@
-//! Watches the elections of a shared driver: another node is elected only when the link of the one
-//! of now has been gone for the grace, since what that one may still be doing would be done twice.
+//! Watches the elections of a shared driver. Another node is elected only after the old one's link
+//! has been gone for the grace. Otherwise calls that still run at the old node would run twice.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! The processes of a run: one cloud, some edges, a driver beside each edge. All can be killed and
-//! started again; a killed one loses its connections at once, so what is left of its tasks reaches
-//! nothing any more.
+//! started again. A killed one loses its connections at once, so its remaining tasks reach nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -47,7 +46,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 struct CloudRun {
     process: Process,
     since: Instant,
-    /// What brings calls; stops before the links do.
+    /// The tasks that accept calls; they stop before the links do.
     fronts: Tasks,
     links: Arc<Links>,
     front: Arc<Front>,
@@ -57,7 +56,7 @@ struct CloudRun {
 /// A running csi-edge.
 struct EdgeRun {
     process: Process,
-    /// What brings calls; stops before what carries them out.
+    /// The tasks that accept calls; they stop before the executor does.
     doors: Tasks,
 }
 
@@ -75,7 +74,7 @@ pub struct Fleet {
     state: Mutex<State>,
 }
 
-/// What kind of fleet it is.
+/// The shape of a fleet.
 #[derive(Clone, Copy)]
 pub struct Shape {
     /// How many nodes.
@@ -88,11 +87,11 @@ pub struct Shape {
     pub crashes: u32,
 }
 
-/// What one looks at of shared drivers' elections.
+/// The state of a shared driver's election.
 pub struct Election {
-    /// When the cloud of now started.
+    /// When the running cloud started.
     pub since: Instant,
-    /// The node that carries out the calls.
+    /// The elected node.
     pub elected: Option<NodeName>,
     /// The nodes that have a link.
     pub linked: Vec<NodeName>,
@@ -155,7 +154,7 @@ impl Fleet {
         Arc::new(Self { drivers, net, keys, trace, tasks, shape, state: Mutex::new(state) })
     }
 
-    /// What kind of fleet it is.
+    /// Its shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -170,7 +169,7 @@ impl Fleet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts whatever does not run.
+    /// Starts every process that does not run.
     ///
     /// # Errors
     /// The certificates cannot be read.
@@ -283,7 +282,7 @@ impl Fleet {
         self.lock().cloud.as_ref().map(|cloud| cloud.front.clone())
     }
 
-    /// Who is elected, if the cloud runs.
+    /// The elected node, if the cloud runs.
     pub fn election(&self) -> Option<Election> {
         let state = self.lock();
         let cloud = state.cloud.as_ref()?;

@@ -42,13 +42,13 @@ impl Disk {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What one process sees of it.
+    /// One process's view of the disk.
     pub(super) fn of(&self, process: Process, crash: Option<Crash>) -> Kept {
         Kept { disk: self.clone(), process, crash }
     }
 }
 
-/// That a process dies of a commit.
+/// The death of a process at a commit.
 pub(super) struct Crash {
     /// Commits until then.
     left: u64,
@@ -66,7 +66,7 @@ impl Crash {
     }
 }
 
-/// What one csi-cloud sees of the disk.
+/// One csi-cloud's view of the disk.
 pub(super) struct Kept {
     disk: Disk,
     process: Process,
@@ -104,7 +104,7 @@ impl Backend for Kept {
         // At once, so that no answer goes out.
         self.process.kill();
         let when = if crash.after { "after" } else { "before" };
-        // The run is over if nobody wants to know.
+        // A missing receiver means that the run is over.
         let _ = crash.told.send(format!("{when} a commit of {} changes", changes.len()));
         Err(StoreError::Closed)
     }

@@ -1,6 +1,5 @@
-//! The certificates of a simulated fleet. Ed25519, made once for a whole program, so that
-//! handshakes have the same number of bytes every time and a cut comes at the same place when a
-//! seed is run again.
+//! The certificates of a simulated fleet. They are Ed25519 and made once for a whole program, so
+//! that all handshakes have the same length. A seed that runs again then cuts at the same place.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

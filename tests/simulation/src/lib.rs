@@ -1,9 +1,8 @@
 //! The simulation: a cloud, edges and drivers in one process, on a clock that stands still while
-//! anybody has something to do, with a network that breaks, driven by a model of Kubernetes'
-//! sidecars.
+//! any task is ready. The network breaks, and a model of Kubernetes' sidecars makes the calls.
 //!
-//! All that is drawn comes from the seed, and so a seed does the same each time, but for the order
-//! of some of what happens at the same moment (`docs/testing.md`).
+//! The seed decides every draw, so a seed repeats its run. Only some events of the same moment
+//! change their order (`docs/testing.md`).
 
 pub mod chaos;
 pub mod check;
@@ -46,16 +45,16 @@ use drivers::testdriver::{Fault, Times};
 const SETTLE: Duration = Duration::from_secs(4 * 3600);
 /// How long lists go on at the end.
 const LAST_LISTS: Duration = Duration::from_secs(120);
-/// After that, whatever is still on its way somewhere has come to its end.
+/// After that, every message and call has come to its end.
 const DRAIN: Duration = Duration::from_secs(900);
 
-/// What a run showed.
+/// The result of a run.
 pub struct Outcome {
     /// Its seed.
     pub seed: u64,
-    /// What is wrong; empty if nothing is.
+    /// The violations; empty if there are none.
     pub wrong: Vec<String>,
-    /// What happened.
+    /// The events.
     pub trace: Trace,
     /// How many calls ended how.
     pub endings: BTreeMap<String, u64>,
@@ -69,7 +68,7 @@ pub struct Outcome {
     pub runs: u64,
     /// Volumes that Kubernetes itself forgot.
     pub orphans: u64,
-    /// What the watchers looked at, whole lists above all.
+    /// The watchers' findings, mainly from whole lists.
     pub looks: u64,
     /// How long it took by its own clock.
     pub took: Duration,
@@ -140,7 +139,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     Ok(outcome)
 }
 
-/// What the sidecars of this run have in common.
+/// The state that the sidecars of this run share.
 fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World {
     let shape = fleet.shape();
     let world = World {
@@ -264,7 +263,7 @@ fn judge(world: &World, chaos: &Chaos, began: Instant) -> Outcome {
 mod tests {
     use super::*;
 
-    /// So many seeds in every `cargo test`; `make sim` runs a thousand.
+    /// The number of seeds in every `cargo test`; `make sim` runs a thousand.
     const SEEDS: u64 = 15;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What users do: make claims, use the volumes, enlarge and snapshot them, delete them, at any
+//! The users: they make claims, use the volumes, enlarge and snapshot them, and delete them, at any
 //! time.
 
 use proto::host::tasks::Tasks;
@@ -12,7 +12,7 @@ const GIB: i64 = 1 << 30;
 /// How the names begin of volumes that were there before csi-cloud was.
 pub const BEFORE: &str = "before-";
 
-/// Starts the lives of so many claims.
+/// Starts the lives of this many claims.
 pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
     for n in 0..claims {
         let dice = Dice::new(world.seed, &format!("life {n}"));

@@ -1,8 +1,8 @@
 //! The simulated network between edges and cloud: who can reach whom, how long it takes, and what
 //! goes wrong.
 //!
-//! WebSocket only. QUIC has sockets of its own below the same seam, and a paused clock and real
-//! sockets do not go together; above the seam nobody knows which transport it is.
+//! WebSocket only. QUIC opens its own sockets below this seam, and real sockets do not work with a
+//! paused clock. Above the seam no code knows the transport.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -50,7 +50,7 @@ struct Inner {
 }
 
 impl Net {
-    /// A network in which so many of a hundred connections are made to break.
+    /// A network in which this percentage of connections breaks.
     pub fn new(dice: Dice, bad: u32, trace: Trace, tasks: Tasks) -> Self {
         let inner = Inner {
             dice,
@@ -67,7 +67,7 @@ impl Net {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on connections go through this door, as long as its owner lives.
+    /// From now on connections go to this acceptor, as long as its owner lives.
     pub fn open(&self, door: Door, owner: CancellationToken) {
         self.lock().door = Some((door, owner));
     }

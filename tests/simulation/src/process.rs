@@ -3,7 +3,7 @@
 use proto::host::tasks::Tasks;
 use tokio_util::sync::CancellationToken;
 
-/// What a process is: its end, and its tasks.
+/// A process: its end, and its tasks.
 #[derive(Clone, Default)]
 pub struct Process {
     /// Cancelled when it is killed.

@@ -1,6 +1,5 @@
-//! Every call that a model sidecar made, with what came of it. The checks compare it with the
-//! drivers' own records, call by call: each carries its number in a header, which the product
-//! passes on untouched.
+//! Every call of a model sidecar, with its outcome. The checks compare it with the drivers'
+//! records, call by call. Each call has a number in a header that the product passes on unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +18,7 @@ pub struct Called {
     pub who: &'static str,
     /// The RPC.
     pub method: &'static str,
-    /// What it is about: a name or an id.
+    /// The name or id of its object.
     pub key: String,
     /// The request message.
     pub message: Bytes,
@@ -36,7 +35,7 @@ pub struct Called {
 /// How a call ended for its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// An answer came.
+    /// The call was answered.
     Answer(Code, String),
     /// The caller cancelled it at its deadline.
     Cancelled,
@@ -89,8 +88,8 @@ impl Record {
     }
 }
 
-/// Whether a code leaves the outcome open for the sidecars (facts: EP `checkError`, EA/ER/ES
-/// `isFinalError`).
+/// Whether a code leaves the outcome open for the sidecars (`checkError` of
+/// external-provisioner, `isFinalError` of the others).
 pub fn is_open(code: Code) -> bool {
     matches!(code, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted)
 }

@@ -1,5 +1,5 @@
-//! What happened in a run, in the order in which it happened: the model, the faults, and the
-//! product's own log, each line with its virtual time.
+//! The events of a run in their order: the model's, the faults, and the product's own log. Each
+//! line has its virtual time.
 
 use std::fmt::Display;
 use std::io;

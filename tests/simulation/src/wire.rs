@@ -1,5 +1,5 @@
-//! One connection of the simulated network: two lanes of bytes, each with a delay and, after a
-//! number of bytes or whenever the weather says so, a mishap.
+//! One connection of the simulated network: two lanes of bytes with a delay each. A lane has a
+//! mishap after a number of bytes, or when the weather says so.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What an end of a connection holds before its writer has to wait, in bytes.
+/// The buffer at an end of a connection before its writer must wait, in bytes.
 const BUFFER: usize = 64 * 1024;
 /// Chunks on their way in one lane; the sender waits for more.
 const ON_THE_WAY: usize = 256;
 
-/// What goes wrong with a connection.
+/// The mishaps of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// It ends at once, for both ends.
@@ -44,7 +44,7 @@ pub enum Way {
 pub struct Plan {
     /// How long a byte is on its way.
     pub delay: Duration,
-    /// After so many bytes of a lane, this happens, once.
+    /// After this many bytes of a lane, this happens, once.
     pub mishap: Option<(Way, u64, Mishap)>,
 }
 
@@ -64,11 +64,11 @@ struct Lane {
     dead: bool,
 }
 
-/// What becomes of a chunk.
+/// The fate of a chunk.
 enum Passage {
     Whole,
     Nothing,
-    /// So many bytes of it, and then the connection is cut.
+    /// This many bytes of it pass, and then the connection is cut.
     Part(usize),
 }
 
@@ -167,8 +167,7 @@ impl Wire {
             );
         }
         self.suffer(way, mishap);
-        // What was on its way when the lane died is lost with it; a stall lets this chunk pass
-        // first.
+        // Bytes in transit are lost with a dead lane; a stall lets this chunk pass first.
         if matches!(mishap, Mishap::Stall(_)) { Passage::Whole } else { Passage::Nothing }
     }
 

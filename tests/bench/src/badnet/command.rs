@@ -16,8 +16,8 @@ use harness::stand::Stand;
 use harness::world::World;
 use tokio::time::Instant;
 
-/// Measures calls over an emulated network: 100 ms there and back, 1 % of the packets lost each
-/// way, 2 and 20 Mbit/s; and answers of 4 MiB without loss at 100 Mbit/s.
+/// Measures calls over an emulated network with a round trip of 100 ms. 1 % of the packets are lost
+/// each way, at 2 and 20 Mbit/s. Answers of 4 MiB are measured without loss at 100 Mbit/s.
 ///
 /// csi-cloud and csi-edge run in network namespaces of their own; needs root. Writes one JSON
 /// object per row to target/bench/badnet.jsonl. Fails if a target is missed or a call failed.
@@ -26,7 +26,7 @@ pub struct Args {
     /// How long small calls go alone, in s
     #[arg(long, default_value_t = 40)]
     alone: u64,
-    /// How long they go beside lists, in s
+    /// The duration of the calls with concurrent lists, in s
     #[arg(long, default_value_t = 160)]
     beside: u64,
     /// The rates of the lossy networks, in Mbit/s
@@ -35,7 +35,7 @@ pub struct Args {
     /// How many of the packets are lost, each way
     #[arg(long, default_value_t = 0.01)]
     loss: f64,
-    /// How many list at the same time, beside the small calls
+    /// How many list at the same time, next to the small calls
     #[arg(long, default_value_t = 1)]
     listers: usize,
     /// How many answers of 4 MiB at 100 Mbit/s
@@ -54,7 +54,7 @@ const TRANSPORTS: [(&str, &str); 2] = [("ws", "wss"), ("quic", "quic")];
 const CLEAN: u32 = 100;
 /// How long the answers without loss may take together.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Answers that are not counted: the first ones find out what the network can carry.
+/// Answers that are not counted: during the first ones TCP and QUIC probe the network's rate.
 const WARM: usize = 3;
 
 /// Measures until it is done or stopped. Dropped where it is, the work leaves nothing behind.
@@ -104,7 +104,7 @@ async fn clean((path, scheme): (&'static str, &str), args: &Args) -> anyhow::Res
     Ok(row)
 }
 
-/// Small calls alone, then beside answers of 4 MiB.
+/// Small calls alone, then next to answers of 4 MiB.
 async fn lossy(
     (path, scheme): (&'static str, &str),
     rate: u32,

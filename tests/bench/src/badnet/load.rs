@@ -1,4 +1,5 @@
-//! What goes over the bad network: small calls, as sidecars make them, and large lists beside them.
+//! The load on the bad network: small calls, as sidecars make them, and large lists at the same
+//! time.
 
 use std::time::Duration;
 
@@ -17,11 +18,11 @@ use harness::requests::{controller, create, created, delete};
 pub const CALLERS: usize = 4;
 /// How long a caller waits between two calls, in ms.
 const THINK: std::ops::Range<u64> = 25..75;
-/// The volumes in a list, and about how many bytes each adds: together a little less than 4 MiB,
-/// which is the most that gRPC takes in a message.
+/// The volumes in a list, and the bytes that each adds. Together they stay just below 4 MiB, the
+/// most that gRPC takes in a message.
 pub const FILL: (usize, usize) = (64, 65_300);
 
-/// What lists there were.
+/// The result of the lists.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     /// The whole ones, and how long each took.
@@ -84,7 +85,7 @@ impl Caller {
     }
 }
 
-/// Lists all volumes, one list after the other, until `end`, or until there were so many.
+/// Lists all volumes again and again, until `end` or until a number of lists.
 pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
     let begun = Instant::now();
     let mut lists = Lists::default();
@@ -105,7 +106,7 @@ pub async fn lists(front: &RawClient, end: Instant, most: usize) -> Lists {
     lists
 }
 
-/// So many of [`lists`] at the same time, counted together.
+/// Several [`lists`] at the same time, counted together.
 pub async fn listers(front: &RawClient, listers: usize, end: Instant) -> Lists {
     let begun = Instant::now();
     let mut all = Lists::default();

@@ -23,7 +23,7 @@ pub struct Row {
     pub p50_us: f64,
     /// The latency of the slowest in a hundred, in µs.
     pub p99_us: f64,
-    /// What arrived of the lists, in Mbit/s; 0 where there were none.
+    /// The throughput of the lists in Mbit/s; 0 without lists.
     pub goodput_mbit: f64,
     /// Calls or lists that failed.
     pub errors: u64,

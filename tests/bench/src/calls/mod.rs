@@ -1,5 +1,5 @@
-//! What a call costs through csi-cloud and csi-edge, over WebSocket and over QUIC, against calling
-//! the driver directly.
+//! The cost of a call through csi-cloud and csi-edge, over WebSocket and over QUIC, compared with a
+//! call to the driver directly.
 //!
 //! The three paths take turns, so that a slow moment of the machine hits all of them.
 
@@ -95,7 +95,7 @@ async fn linked(
     sockets: &[(&str, String)],
 ) -> anyhow::Result<Way> {
     let names: Vec<_> = sockets.iter().map(|(name, _)| *name).collect();
-    // What the disk costs is `durable`'s to say.
+    // `durable` measures the cost of the disk.
     let cloud = stand.cloud(&[listen], &names, &["--store", "memory:"]).await?;
     let url = cloud.urls.first().context("no listener")?.clone();
     let at: Vec<_> = sockets.iter().map(|(name, socket)| (*name, socket.as_str())).collect();

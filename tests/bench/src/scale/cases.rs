@@ -24,8 +24,8 @@ const LINKING: Duration = Duration::from_secs(180);
 const SETTLED: Duration = Duration::from_secs(3);
 /// How long idle links are watched: two rounds of keep-alive.
 const WATCHED: Duration = Duration::from_secs(10);
-/// When a link has what it needs for good: quinn's channel for a connection's packets is twice as
-/// large after the first 32, and there is one every 5 s.
+/// The time after which a link's memory no longer grows. quinn doubles the channel of a
+/// connection's packets after the first 32, and one packet comes every 5 s.
 const LATER: Duration = Duration::from_secs(180);
 /// How many calls are made while the others idle.
 const CALLS: usize = 2000;
@@ -38,7 +38,7 @@ struct Measured {
     cloud: Cloud,
     path: &'static str,
     links: usize,
-    /// What csi-cloud has resident without a link, in KiB.
+    /// The resident memory of csi-cloud without a link, in KiB.
     rest_kib: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::report::finish;
 /// target/bench/scale.jsonl. Fails if a target is missed.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only with so many edges
+    /// Only with this number of edges
     #[arg(long)]
     links: Option<usize>,
     /// Only over this transport: ws or quic
@@ -30,7 +30,7 @@ pub struct Args {
 
 /// Numbers of idle edges.
 const IDLE: [usize; 4] = [500, 1000, 2000, 20_000];
-/// With so many, each is called and all leave and come back.
+/// With this number of edges, each is called, and all leave and come back.
 const DEEP: usize = 2000;
 const STORM: usize = 5000;
 /// Both ends of a link over WebSocket need a file descriptor each, and a process often has no more

@@ -1,5 +1,5 @@
-//! A fleet of light edges in this process: each dials, says hello, answers calls, and dials again
-//! when its link ends, with the backoff that csi-edge has.
+//! A fleet of light edges in this process. Each dials, sends its hello, answers calls, and dials
+//! again with csi-edge's backoff when its link ends.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ struct Shared {
     addr: SocketAddr,
     room: Semaphore,
     linked: watch::Sender<usize>,
-    /// When each link that came up was welcomed.
+    /// The time of each link's welcome.
     welcomed: Mutex<Vec<Instant>>,
     dials: AtomicU64,
 }
@@ -140,7 +140,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// When each link came up since this was last asked, and how often was dialed.
+    /// The times of the links since the last call, and the number of attempts.
     pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
         let welcomed = std::mem::take(
             &mut *self.shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner),
@@ -169,8 +169,8 @@ impl Edge {
         }
     }
 
-    /// Dials, and serves the link until it ends. Gives back the longest delay that the cloud asked
-    /// for.
+    /// Dials, and serves the link until it ends. Returns the longest delay that the cloud
+    /// requested.
     async fn link_once(
         &self,
         shared: &Shared,
@@ -247,7 +247,7 @@ async fn answer(capacity: i64, request: Request<Incoming>) -> Result<Response<Bo
     Ok(forward::Answer::of(frame::frame(&response.encode_to_vec())).response())
 }
 
-/// What a driver of node-local disks says of itself.
+/// The answers of a driver of node-local disks about itself.
 fn driver(node: &NodeName, name: DriverName) -> Driver {
     let info = csi::GetPluginInfoResponse {
         name: DRIVER.into(),

@@ -1,5 +1,4 @@
-//! What the kernel is asked: to keep csi-cloud and the edges on a core each, and what csi-cloud
-//! uses.
+//! Requests to the kernel: a core each for csi-cloud and the edges, and the usage of csi-cloud.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,7 +54,7 @@ impl Log {
         Ok(std::fs::read_to_string(&self.0)?.matches(text).count())
     }
 
-    /// Waits until a text is in it so many times.
+    /// Waits until the log has a text this many times.
     ///
     /// # Errors
     /// It is not within `limit`.

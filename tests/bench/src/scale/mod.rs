@@ -1,8 +1,8 @@
 //! `make scale`: what many idle edges cost csi-cloud, and how fast they come back when it was
 //! killed.
 //!
-//! csi-cloud is the real program in a process of its own; the edges are light: the link and the
-//! hello of the product, and an HTTP/2 server that answers every call alike.
+//! csi-cloud is the real program in a process of its own. The edges are light: the product's link
+//! and hello, and an HTTP/2 server with one answer for every call.
 
 pub mod cases;
 pub mod command;

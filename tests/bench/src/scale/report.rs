@@ -1,10 +1,10 @@
-//! What was measured: rows, a table, and the targets.
+//! The measurements: rows, a table, and the targets.
 
 use serde::Serialize;
 
 use crate::report::Targets;
 
-/// What was done.
+/// The step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Case {
@@ -25,7 +25,7 @@ pub enum Case {
 /// One row; what a case does not measure is left out.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The step.
     pub case: Case,
     /// `ws` or `quic`.
     pub path: &'static str,
@@ -34,9 +34,9 @@ pub struct Row {
     /// The round, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<usize>,
-    /// What csi-cloud had resident before the first link, in KiB.
+    /// The resident memory of csi-cloud before the first link, in KiB.
     pub rest_kib: u64,
-    /// What it has resident beyond that, in KiB for each link.
+    /// Its further resident memory, in KiB for each link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kib_per_link: Option<f64>,
     /// The same while all edges were gone.
@@ -48,7 +48,7 @@ pub struct Row {
     /// The latency of the slowest in a hundred calls while all links idle, in µs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<f64>,
-    /// Links that came up in a second.
+    /// Links per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub links_per_s: Option<f64>,
     /// CPU time of csi-cloud for a link that comes up, in µs.
@@ -133,7 +133,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The targets. What was not measured is missed.
+/// The targets. A quantity that was not measured misses its target.
 pub fn targets(rows: &[Row]) -> Targets {
     let mut targets = Targets::default();
     let mut target =

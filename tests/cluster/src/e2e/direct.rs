@@ -1,6 +1,6 @@
-//! Volumes that are handed over directly to pods of a RuntimeClass whose handler does to them what
-//! a VM's runtime does (`direct::wrapper`): written, found again, grown on line, counted by the
-//! kubelet, and never mounted on the host.
+//! Direct volumes for pods of a RuntimeClass whose handler does a VM runtime's work
+//! (`direct::wrapper`). They are written, found again, grown online and counted by the kubelet, and
+//! never mounted on the host.
 
 use std::path::PathBuf;
 
@@ -22,13 +22,13 @@ use crate::stand::objects::within;
 use guest::wrapper::{ENTRIES, HANDLER, SANDBOXES};
 
 const MIB: u64 = 1 << 20;
-/// What the pods write besides their file, in MiB.
+/// The other data that pods write, in MiB.
 const FULL: u64 = 24;
 /// Writes a file, and enough to be seen in statistics.
 const FILL: &str = "echo written at $(hostname) > /data/file && dd if=/dev/zero \
                     of=/data/full bs=1M count=24 && sync \
                     && touch /data/done && exec sleep 2147483647";
-/// That is there, and the pod's group has it.
+/// The file exists and belongs to the pod's group.
 const FILLED: &str =
     "test -e /data/done && grep -q written /data/file && test $(stat -c %g /data/file) = 1000";
 /// Stays only where that is there.
@@ -50,7 +50,7 @@ fn guest(name: &str, node: &str, script: &str, ready: &str) -> String {
     )
 }
 
-/// The whole life of a direct volume beside an ordinary one of the same driver.
+/// The life of a direct volume, with an ordinary volume of the same driver in the same pod.
 pub(super) async fn handed_over(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
     scene.apply(&guest("first", "n1", FILL, FILLED)).await?;
@@ -93,8 +93,8 @@ async fn life(scene: &Scene<'_>, traces: &Traces) -> anyhow::Result<()> {
         .await
 }
 
-/// Waits until the kubelet's summary has the very numbers of the file system that the container has
-/// mounted, of a volume of so many MiB; and of the ordinary volume some.
+/// Waits until the kubelet's summary shows the volume as the container's file system does. The
+/// ordinary volume must be in the summary too.
 async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> anyhow::Result<()> {
     let counted = || async {
         let process = within_container(traces)?.process;
@@ -139,7 +139,7 @@ async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::R
     Ok(())
 }
 
-/// What csi-edge of a node may not forget.
+/// The record of a volume that csi-edge keeps at its node.
 fn state(scene: &Scene<'_>, node: &Node) -> String {
     scene.cluster.ground.at(&format!("{}/csi-edge", node.name))
 }
@@ -180,9 +180,9 @@ fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Resu
     Ok(())
 }
 
-/// A pod keeps its volume when kubelet and csi-edge are killed and come back, though the kubelet
-/// finds nothing mounted; and when it goes while its kubelet is away, the next pod gets the volume
-/// with all that was written, but not before the first one's container has ended.
+/// A pod keeps its volume when kubelet and csi-edge are killed and restarted, though the kubelet
+/// finds no mount. If the pod is deleted while its kubelet is away, the next pod gets the volume
+/// with all data, once the first container has ended.
 pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n1")?;
     scene.apply(&[disk("320Mi"), claim("data", "late")].join("---\n")).await?;
@@ -221,8 +221,8 @@ const UNWRITABLE: &str = "! touch /data/file && test ! -e /data/file && exec sle
 /// The notice is there.
 const NOTICE: &str = "grep -q not.your.volume /data/EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";
 
-/// A pod without the RuntimeClass gets the directory of the node, as from a stock Go runtime: it
-/// cannot write there, the operator sees it, and the next pod gets the volume.
+/// A pod without the RuntimeClass gets the node's directory, as with a stock Go runtime. It cannot
+/// write there, the operator sees it, and the next pod gets the volume.
 pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n2")?;
     scene.apply(&claim_of("disk", "direct-once", "320Mi", "")).await?;

@@ -1,4 +1,4 @@
-//! What users must not notice: csi-edge and csi-cloud restarted and killed, and nodes that are cut
+//! Faults that users must not notice: csi-edge and csi-cloud restarted and killed, and nodes cut
 //! off for a while.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The volumes of deploy/examples as users find them there. Only the drivers' names are others, as
-//! no vendor's driver can be had here, and pods are in their node's network, as the stand has no
-//! other; their image is the stand's own.
+//! The volumes of deploy/examples as users find them there. Three things differ, because nothing
+//! else is available: the drivers' names, the network and the image. Pods use their node's network
+//! and the stand's image.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -19,7 +19,7 @@ use crate::stand::{DRIVER, NODES, SHARES};
 /// The image in the examples, as a container runtime knows it.
 const NAMED: &str = "docker.io/library/busybox:1.37.0";
 
-/// Applies them all, waits until their pods are ready, and sees that what is in them came to be.
+/// Applies all examples, waits until their pods are ready, and checks the data in them.
 pub(super) async fn as_they_stand(scene: &Scene<'_>) -> anyhow::Result<()> {
     let mut texts = Vec::new();
     for name in ["nfs-static", "node-directories", "snapshot", "stateful"] {

@@ -18,14 +18,14 @@ use crate::stand::DRIVER;
 use crate::stand::node::Node;
 use crate::stand::objects::within;
 
-/// How long something of ours may take.
+/// The longest time for an action of our programs.
 const SOON: Duration = Duration::from_secs(60);
 /// For how long a call has been with its node once it has certainly come to the driver, in
 /// milliseconds.
 const ARRIVED: u64 = 1000;
 
-/// A claim is deleted while nobody knows what came of its create: the node was cut off after it had
-/// begun. When the node is back, the volume that it made is found and deleted.
+/// A claim is deleted while the outcome of its create is unknown, because its node was cut off
+/// during the create. When the node is back, its volume is found and deleted.
 pub(super) async fn deleted_while_unknown(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = unknown(scene, "n2").await?;
     gone(scene).await?;
@@ -37,9 +37,9 @@ pub(super) async fn deleted_while_unknown(scene: &Scene<'_>) -> anyhow::Result<(
     settled(node).await
 }
 
-/// external-provisioner dies while nobody knows what came of a create. It has forgotten the create
-/// when it is back, but as long as there is the claim it asks again, under the same name: so there
-/// is one volume, and it is the claim's.
+/// external-provisioner dies while the outcome of a create is unknown. After its restart it has
+/// forgotten the create, but the claim makes it call again under the same name. So there is one
+/// volume, and it is the claim's.
 pub(super) async fn provisioner_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = unknown(scene, "n2").await?;
     let provisioner = scene.cluster.cloud.sidecar("csi-provisioner", DRIVER)?;
@@ -52,9 +52,9 @@ pub(super) async fn provisioner_killed(scene: &Scene<'_>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The same, and the claim is deleted before external-provisioner is back: now nobody in Kubernetes
-/// knows of the volume. Our store does. An operator sees the open create with its claim, which is
-/// gone, says what came of it, and gives Kubernetes a persistent volume of it to delete.
+/// The same, and the claim is deleted before external-provisioner is back. Now only our store knows
+/// of the volume. An operator sees the open create with its deleted claim and resolves it.
+/// Kubernetes then gets a persistent volume to delete.
 pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let node = unknown(scene, "n2").await?;
@@ -83,8 +83,8 @@ pub(super) async fn forgotten(scene: &Scene<'_>) -> anyhow::Result<()> {
     .await
 }
 
-/// csi-cloud is killed before a create is sent to a node, while it is there, and when it was
-/// answered and external-provisioner has not heard it. Each claim is bound, to one volume.
+/// csi-cloud is killed before a create is sent to a node, while the node runs it, and before
+/// external-provisioner has its answer. Each claim is bound, to one volume.
 pub(super) async fn cloud_killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let node = scene.cluster.node("n2")?;
@@ -214,8 +214,8 @@ pub(super) fn hostdir(node: &Node) -> anyhow::Result<&crate::stand::program::Pro
     Ok(&driver.with_context(|| format!("{} has no {DRIVER}", node.name))?.program)
 }
 
-/// What an operator applies for a volume that has no claim any more: the claim that it names is
-/// gone, so Kubernetes deletes it.
+/// The persistent volume that an operator applies for a volume without a claim. Its claim does not
+/// exist, so Kubernetes deletes it.
 fn orphan(id: &str) -> String {
     format!(
         "apiVersion: v1

@@ -1,6 +1,6 @@
-//! Figures: how long 100 claims take over three edges, beside the same external-provisioner
-//! straight at one driver at one node of the same stand, turn by turn; and what our programs have
-//! resident after that.
+//! Figures: the time of 100 claims over three edges, and of 100 claims straight at one driver with
+//! the same external-provisioner. Both take turns on one stand; then the resident memory of our
+//! programs is measured.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const CLAIMS: usize = 100;
 const TURNS: usize = 3;
 /// How much longer ours may take.
 const RATIO: f64 = 1.1;
-/// What csi-cloud and a csi-edge may have resident, in MiB.
+/// The most resident memory of csi-cloud and of a csi-edge, in MiB.
 const CLOUD: f64 = 40.0;
 const EDGE: f64 = 20.0;
 /// How long a turn may take.
@@ -51,8 +51,8 @@ pub(super) async fn measured(scene: &Scene<'_>) -> anyhow::Result<()> {
     objects::delete(&cluster.client, "default", CLASS).await?;
     let (ours, straight) = timed?;
     cleared?;
-    // The programs are beside this one, of the same build. What a debug build takes is shown, and
-    // nobody's measure.
+    // The programs stand in the directory of this one, from the same build. Figures of a debug
+    // build are shown, and not compared with the limits.
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     let ours = median(ours);
     let straight = median(straight);
@@ -146,7 +146,7 @@ fn median(mut of: Vec<f64>) -> f64 {
     of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// What our programs have resident, in MiB.
+/// The resident memory of our programs, in MiB.
 async fn resident(cluster: &Cluster) -> anyhow::Result<Vec<(String, f64)>> {
     let mut all = Vec::new();
     let edges = cluster.nodes.iter().map(|node| &node.edge);

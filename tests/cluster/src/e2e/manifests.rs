@@ -1,5 +1,6 @@
-//! deploy/ against a real API server: every document of every overlay, of the chart and of the
-//! examples is applied as a dry run, which validates, defaults and admits it, and keeps nothing.
+//! deploy/ against a real API server. Every document of every overlay, of the chart and of the
+//! examples is applied as a dry run. A dry run validates, defaults and admits it, and keeps
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +10,9 @@ use kube::api::{Patch, PatchParams};
 use super::scene::Scene;
 use crate::stand::objects;
 
-/// What `make e2e` has kustomize and Helm write.
+/// The output of kustomize and Helm from `make e2e`.
 const BUNDLES: &str = "tests/go/bin/bundles";
-/// What is applied as it stands.
+/// Manifests that are applied unchanged.
 const EXAMPLES: &str = "deploy/examples";
 /// Kinds that are other projects', and not installed here.
 const FOREIGN: [&str; 2] = ["ServiceMonitor", "PrometheusRule"];
@@ -42,7 +43,7 @@ pub(super) async fn accepted(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 async fn dry_run(scene: &Scene<'_>, object: &serde_json::Value) -> anyhow::Result<()> {
-    // What has no name has one made for it when it is created.
+    // The API server makes the name of an object without one at its creation.
     let kind = &object["kind"];
     let name = objects::name(object)?;
     let api = objects::api(&scene.cluster.client, object, scene.namespace()).await?;

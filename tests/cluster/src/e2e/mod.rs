@@ -1,5 +1,5 @@
-//! End to end: what users and operators do with a cluster, a row each, on one stand; and after each
-//! row, whether the drivers, the persistent volumes and our store agree.
+//! End-to-end tests: what users and operators do with a cluster, one row each, on one stand. After
+//! each row the drivers, the persistent volumes and our store must agree.
 
 pub mod command;
 mod direct;
@@ -36,9 +36,9 @@ use crate::stand::Cluster;
 
 /// One thing that must work.
 pub struct Row {
-    /// By which it is asked for, and how its namespace is named.
+    /// The name on the command line, and the name of the row's namespace.
     pub name: &'static str,
-    /// Nothing else may run beside it: it takes away what others need.
+    /// No other row may run at the same time, because this one takes away what others need.
     alone: bool,
     run: for<'a> fn(&'a Scene<'a>) -> BoxFuture<'a, anyhow::Result<()>>,
 }
@@ -109,7 +109,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
 ];
 
-/// Minutes long, on an idle machine; only if asked for.
+/// Takes minutes on an idle machine, so it runs only on request.
 const FIGURES: Row =
     Row { name: "figures", alone: true, run: |scene| figures::measured(scene).boxed() };
 

@@ -1,4 +1,4 @@
-//! What is away for a while, or for good: csi-cloud again and again, a node, the API server.
+//! Outages, temporary or final: repeated restarts of csi-cloud, a node, the API server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(30);
 /// How often csi-cloud is restarted, and how many claims are made each time.
 const RESTARTS: usize = 10;
 const CLAIMS: usize = 4;
-/// What a sidecar logs of a call that was lost: its own connection's end, or ours.
+/// The log line of a sidecar for a lost call: the sidecar's connection ended, or the link did.
 const LOST: [&str; 4] =
     ["code = Unavailable", "code = DeadlineExceeded", "code = Unknown", "Lost connection"];
 /// The node's power is off: Kubernetes may take its volumes away without asking its kubelet.
@@ -114,12 +114,12 @@ pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&names).await.map(drop)
 }
 
-/// A node is removed for good: its attachments go, so that Kubernetes can go on, and claim and
-/// volume say what became of them. When it is let in again after all, the data is there.
+/// A node is removed. Its attachments go, so that Kubernetes can go on, and Events on claim and
+/// volume say why. If it is admitted again, the data is there.
 pub(super) async fn edge_removed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let removed = removed(scene).await;
-    // Let in again, whatever came of it.
+    // The node is admitted again in any case, so that later rows have it.
     taint(cluster, "n3", &json!(null)).await?;
     let admitted = cluster.cloud.says(&cluster.ground, &["node", "admit", "n3"]).await;
     removed?;

@@ -92,8 +92,8 @@ spec:
     )
 }
 
-/// A class that binds at once makes the volume before there is a pod, and the pod goes where it is;
-/// a claim of a class that binds late waits for its pod.
+/// A class with immediate binding makes the volume first, and the pod follows it. A claim of a
+/// class with late binding waits for its pod.
 pub(super) async fn binding(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("late", "late")).await?;
     scene.apply(&claim("now", "now")).await?;

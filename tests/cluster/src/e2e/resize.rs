@@ -13,7 +13,7 @@ use super::texts::{READ_RAW, WRITE_RAW, raw_claim, raw_pod, sized, with};
 use super::traces::Traces;
 use crate::stand::objects;
 
-/// What a claim says of its size.
+/// The size in a claim's status.
 const SIZE: &str = "/status/capacity/storage";
 /// The raw volume has at least 32 MiB.
 const LARGE: &str =

@@ -1,5 +1,4 @@
-//! The driver that only two of the nodes have, beside another one, with little room and few volumes
-//! at each.
+//! Two drivers on two of the nodes; the second has little capacity and takes few volumes at each.
 //!
 //! These rows would take each other's room, so they take turns.
 
@@ -20,11 +19,11 @@ use crate::stand::{DRIVER, SECOND};
 
 /// Held by the row whose turn it is.
 static TURN: Mutex<()> = Mutex::const_new(());
-/// What the scheduler says of nodes without room for a volume.
+/// The scheduler's message for nodes without capacity.
 const NO_ROOM: &str = "did not have enough free storage";
 
-/// A pod has a volume of each of its node's two drivers; a claim of the driver that a node has not
-/// gets a volume at another node, and none at this one.
+/// A pod has a volume of each of its node's two drivers. A claim for a driver that its node lacks
+/// gets a volume at another node only.
 pub(super) async fn two(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     scene
@@ -62,8 +61,8 @@ fn of_both() -> String {
     pod_with("both", mounts, volumes, write, "cmp /data/file /two/file")
 }
 
-/// Kubernetes knows how much room is at each node with the driver; a pod whose volume does not fit
-/// where it would rather be goes where it does, and waits if it fits nowhere.
+/// Kubernetes knows the capacity at each node with the driver. A pod whose volume does not fit at
+/// its preferred node goes elsewhere, and waits if it fits nowhere.
 pub(super) async fn room(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     for node in ["n1", "n2"] {

@@ -20,9 +20,9 @@ use crate::stand::objects::within;
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
 const GROUP: &str = "groupsnapshot.storage.k8s.io/v1";
 
-/// A snapshot keeps what was there when it was taken; volumes made of it are at its home, bound at
-/// once or late, and outlive it and its source. That also if the scheduler would have the pod
-/// elsewhere, as it knows nothing of snapshots.
+/// A snapshot keeps the data of its moment. Volumes made from it live at its home, with immediate
+/// or late binding, and outlive it and its source. This holds even if the scheduler prefers another
+/// node, because it knows nothing of snapshots.
 pub(super) async fn restored(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("writer", "data", WRITE, READ)).await?;

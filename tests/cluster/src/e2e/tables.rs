@@ -1,5 +1,5 @@
-//! Mount tables: in which mount namespaces of this machine the file system of a volume is mounted,
-//! by the number of its device, whatever path leads to that.
+//! Mount tables: the mount namespaces of this machine in which a volume's file system is mounted.
+//! The device number decides, because any path may lead there.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -68,9 +68,8 @@ pub(super) fn namespaces(handle: &str) -> anyhow::Result<Vec<Seen>> {
     Ok(seen)
 }
 
-/// Looks at the tables of this machine's host and of all nodes, where kubelets, csi-edge and
-/// drivers are, until a volume's file system is in one: which, and where. It never ends if that is
-/// never so.
+/// Reads the mount tables of the host and of all nodes until a volume's file system is in one.
+/// Returns the namespace and the path. It does not end before that, so callers set a deadline.
 ///
 /// # Errors
 /// The kernel does not say.

@@ -7,7 +7,7 @@ use super::scene::{claim_of, pod_with};
 /// Writes into the raw volume at `/dev/disk` once, and stays.
 pub(super) const WRITE_RAW: &str = "echo raw at $(hostname) | dd of=/dev/disk bs=512 count=1 \
                                     conv=sync,notrunc && sync && exec sleep 2147483647";
-/// That is there.
+/// The key exists.
 pub(super) const READ_RAW: &str = "head -c 6 /dev/disk | grep -q \"raw at\"";
 
 /// A claim or pod with further lines of its `spec`.

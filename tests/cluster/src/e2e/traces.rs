@@ -1,5 +1,5 @@
-//! What a volume leaves behind in Kubernetes, at drivers, in our store and in the nodes' mount
-//! tables, to see that it is gone from everywhere.
+//! The traces of a volume in Kubernetes, at drivers, in our store and in the nodes' mount tables.
+//! Tests check that a deleted volume left none.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -49,7 +49,7 @@ impl Traces {
             .with_context(|| format!("no node has the volume {}", self.handle))
     }
 
-    /// What the driver has written down of it.
+    /// The driver's record of the volume.
     ///
     /// # Errors
     /// It has nothing.

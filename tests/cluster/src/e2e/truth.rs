@@ -1,5 +1,5 @@
-//! What the drivers hold = what persistent volumes say = what our store says. Kubernetes clears up
-//! behind its users, so this is waited for.
+//! Drivers, persistent volumes and our store must have the same volumes. The checks wait, because
+//! Kubernetes cleans up asynchronously.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

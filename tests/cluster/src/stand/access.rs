@@ -1,5 +1,5 @@
-//! Who is who for the API server: a CA, a certificate for each component as a real cluster has it,
-//! and kubeconfigs.
+//! Identities for the API server: a CA, a certificate for each component as in a real cluster, and
+//! kubeconfigs.
 //!
 //! Nobody but the stand's own administrator gets more than Kubernetes' built-in roles or our
 //! manifests give.

@@ -1,6 +1,6 @@
-//! The cloud half as its pod has it: csi-cloud behind the holder of the sidecars' sockets and, for
-//! each driver, the four sidecars, all with the token of one service account that our manifests
-//! give its rights; and the snapshot-controller, with an account of its own.
+//! The cloud half as its pod has it: csi-cloud behind the socket relay, and four sidecars for each
+//! driver. They share the service account of our manifests. The snapshot-controller has an account
+//! of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -24,7 +24,7 @@ pub const NAMESPACE: &str = "edge-csi";
 const TOKEN: i64 = 86_400;
 /// Where operators ask csi-cloud, below the stand's directory.
 pub const ADMIN: &str = "admin.sock";
-/// Where the holder finds csi-cloud.
+/// Where the socket relay finds csi-cloud.
 const HOLDERS: &str = "holders.sock";
 
 /// csi-cloud with its sidecars.
@@ -110,7 +110,7 @@ impl Cloud {
         provisioner
     }
 
-    /// What a command of csi-cloud prints in JSON.
+    /// The JSON output of a csi-cloud command.
     ///
     /// # Errors
     /// It fails.
@@ -124,7 +124,7 @@ impl Cloud {
             .with_context(|| format!("csi-cloud {} says {said}", args.join(" ")))
     }
 
-    /// What a command of csi-cloud prints.
+    /// The output of a csi-cloud command.
     ///
     /// # Errors
     /// It fails.
@@ -178,7 +178,7 @@ fn serve(
     Ok(Launch::new(ground.ours("csi-cloud"), args))
 }
 
-/// The holder of the sidecars' sockets.
+/// The socket relay, which holds the sidecars' sockets.
 fn front(ground: &Ground, drivers: &[&str]) -> Launch {
     let mut args = vec![
         "front".to_owned(),
@@ -193,8 +193,8 @@ fn groups() -> String {
     "--feature-gates=CSIVolumeGroupSnapshot=true".to_owned()
 }
 
-/// With what facts/sidecars.md recommends for edges that are often away: long deadlines, short
-/// waits.
+/// Long deadlines and short retry intervals, as docs/kubernetes.md recommends for edges that are
+/// often away.
 fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static str, Launch); 4] {
     let common = [
         format!("--kubeconfig={}", kubeconfig.display()),

@@ -7,6 +7,6 @@ pub const SECOND: &str = "second.edge-csi.io";
 /// The driver of one node that only mounts shares of a site: it has no controller, and no front in
 /// the cloud.
 pub const SHARES: &str = "shares.edge-csi.io";
-/// What drivers get besides what all get: the second has little room and takes few volumes.
+/// Further arguments of single drivers: the second has little capacity and takes few volumes.
 pub(super) const OPTIONS: [(&str, &[&str]); 2] =
     [(SECOND, &["--attach-limit=2", "--capacity=268435456"]), (SHARES, &["--shares"])];

@@ -1,4 +1,4 @@
-//! What the whole cluster stands on: its directory, the programs it is made of, and free ports.
+//! The base of the whole cluster: its directory, its programs, and free ports.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use harness::programs::Programs;
 
-/// What Debian's packages and `make stand` must have put here.
+/// Programs that Debian's packages or `make stand` must have installed.
 const TOOLS: [&str; 10] = [
     "csi-attacher",
     "csi-provisioner",
@@ -38,7 +38,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Looks for all programs. Ours are those beside the one that runs.
+    /// Finds all programs. Our programs are in the directory of the running one.
     ///
     /// # Errors
     /// Something is missing; the error says all of it and how to get it.
@@ -87,7 +87,7 @@ impl Ground {
         self.source.join("tests/go/bin").join(name)
     }
 
-    /// A program of ours.
+    /// The path of one of our programs.
     pub fn ours(&self, name: &str) -> PathBuf {
         self.ours.path(name)
     }

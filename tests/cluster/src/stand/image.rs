@@ -13,7 +13,7 @@ use tokio::process::Command;
 pub const IMAGE: &str = "stand.edge-csi.io/box:1";
 /// Where Debian has the static busybox.
 const BUSYBOX: &str = "/bin/busybox";
-/// What pods call.
+/// The image's name in pods.
 const APPLETS: [&str; 23] = [
     "awk",
     "cat",

@@ -51,7 +51,7 @@ const STOP: Duration = Duration::from_secs(20);
 /// How often programs that are kept are looked after.
 const TENDED: Duration = Duration::from_millis(200);
 
-/// What is applied before our cloud half starts, from deploy/ and beside this file.
+/// Manifests that are applied before our cloud half starts, from deploy/ and from this directory.
 const MANIFESTS: [&str; 4] = [
     "deploy/kustomize/base/namespace.yaml",
     "deploy/kustomize/base/rbac.yaml",
@@ -155,7 +155,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes good whatever a row took away: links, programs that were stopped, or that stand still.
+    /// Undoes a row's faults: it restores links and restarts or resumes stopped programs.
     ///
     /// # Errors
     /// A program cannot be started.

@@ -21,7 +21,7 @@ use harness::relay::Relay;
 /// How long a program of a node may take until it is ready.
 const READY: Duration = Duration::from_secs(60);
 
-/// What a node is to be.
+/// The plan of a node.
 pub struct Plan {
     /// Its Kubernetes name.
     pub name: &'static str,
@@ -94,8 +94,8 @@ impl Node {
         Ok(Self { name: plan.name, space, containerd, kubelet, edge, drivers, relay, port })
     }
 
-    /// What the kubelet says of its pods and their volumes: its own summary, of which it has a new
-    /// one every few seconds.
+    /// The kubelet's summary of its pods and their volumes. The kubelet renews it every few
+    /// seconds.
     ///
     /// # Errors
     /// It does not say.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// Who applies, as the API server knows it.
+/// The name of the field manager for server-side apply.
 const MANAGER: &str = "stand";
 
 /// A client for whom a kubeconfig is.

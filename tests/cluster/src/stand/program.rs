@@ -19,7 +19,7 @@ const STOP: Duration = Duration::from_secs(45);
 /// How much of a log an error shows, in bytes.
 const TAIL: usize = 2500;
 
-/// What is run: a program, its arguments and what is added to its environment.
+/// A command: a program, its arguments and its additional environment.
 #[derive(Clone)]
 pub struct Launch {
     /// The program's file.
@@ -55,7 +55,7 @@ impl Launch {
 pub struct Program {
     name: String,
     log: PathBuf,
-    /// At which node it runs; beside us, without one.
+    /// The node's namespaces in which it runs; none for those of this process.
     space: Option<std::sync::Arc<Space>>,
     /// Started again when it ends by itself, as a kubelet does with containers.
     kept: bool,
@@ -156,8 +156,8 @@ impl Program {
             None => Command::new("setpriv"),
         };
         command.args(["--pdeathsig", "KILL", "--"]).arg(&launch.program).args(&launch.args);
-        // What a client of the API server logs of its own is of no use here, and there is much of
-        // it when that is away.
+        // A client of the API server logs much while that server is away, and none of it helps
+        // here.
         let filter =
             std::env::var("RUST_LOG").unwrap_or_else(|_| "info,kube_client=off".to_owned());
         command.env("RUST_LOG", filter);
@@ -288,7 +288,7 @@ impl Program {
         }
     }
 
-    /// What it has resident, in bytes.
+    /// Its resident memory, in bytes.
     ///
     /// # Errors
     /// It has ended.

@@ -1,6 +1,5 @@
-//! A node's own mount and process namespace. What is mounted in it and whatever runs in it,
-//! containers too, is gone when its holder is, which ends with us, however we end. So nothing is
-//! left behind.
+//! A node's own mount and process namespace. Its mounts, processes and containers end with its
+//! first process, which ends with this one, even after a SIGKILL. So nothing is left behind.
 
 use std::process::Stdio;
 
@@ -10,9 +9,9 @@ use tokio::process::{Child, Command};
 
 use harness::wait::START;
 
-/// Its process 1 reaps what is orphaned, and ends when our end of its stdin is closed. `/run`,
-/// `/var/log` and `/var/lib/kubelet` are the node's own: containerd's shims and the kubelet have
-/// fixed paths there, of which two kubelets take the device plugins' socket from each other.
+/// Its process 1 reaps orphans, and ends when our end of its stdin is closed. `/run`, `/var/log`
+/// and `/var/lib/kubelet` are the node's own, because containerd's shims and the kubelet have fixed
+/// paths there. Two kubelets would take the socket of the device plugins from each other.
 const HOLD: &str = "mount --make-rshared / && mount -t tmpfs node /run && mount -t tmpfs \
                     node /var/log \
     && mkdir -p /var/lib/kubelet && mount -t tmpfs node /var/lib/kubelet && echo ready && \

@@ -17,7 +17,7 @@ pub struct Args {
     /// How long things are broken, in seconds
     #[arg(long, default_value_t = 300)]
     seconds: u64,
-    /// What is broken when; the same seed breaks the same things at the same times
+    /// The seed of the faults; the same seed has the same faults at the same times
     #[arg(long)]
     seed: Option<u64>,
     /// Do not show each fault

@@ -1,4 +1,4 @@
-//! What is broken, when, and for how long: all from one seed.
+//! The faults, their times and durations, all from one seed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Callers that behave as the sidecars do: a code that leaves the outcome open is tried again for
-//! ever, and a final one is never seen, because nothing that is asked here is wrong.
+//! Callers that behave as the sidecars do. A code that leaves the outcome open is tried again for
+//! ever. No caller expects a final code, because every request is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use harness::requests::capability;
 /// The deadline of a call.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a caller saw.
+/// The results of a caller.
 #[derive(Default)]
 pub struct Seen {
     /// Calls answered OK.
     pub ok: u64,
-    /// Lives that came to their end.
+    /// Lives that were completed.
     pub lives: u64,
     /// Answers that left the outcome open, and lost connections to the front.
     pub open: BTreeMap<String, u64>,
     /// Volumes that are to be there at the end: driver and id.
     pub kept: BTreeSet<(String, String)>,
-    /// What must not be.
+    /// Violations.
     pub wrong: Vec<String>,
 }
 

@@ -1,11 +1,10 @@
 //! Real programs under load while they are killed, stopped and cut off at random, and what must
 //! hold afterwards.
 //!
-//! Two drivers at two nodes each, one of which reaches the cloud over WebSocket and one over QUIC,
-//! each through a relay that is cut. One driver is a [`TestDriver`](drivers::testdriver), which
-//! notices calls that overlap; the other is `hostdir`, whose state must survive its own SIGKILL.
-//! csi-cloud has its store in a file, and is killed too: where a volume is, and where a create was
-//! sent, it knows from nowhere else.
+//! Two drivers run at two nodes each. One node links over WebSocket and one over QUIC, each through
+//! a relay that is cut. One driver is a [`TestDriver`](drivers::testdriver), which notices calls
+//! that overlap. The other is `hostdir`, whose state must survive its own SIGKILL. csi-cloud keeps
+//! its store in a file, and is killed too: homes and intents survive nowhere else.
 
 pub mod command;
 pub mod fault;
@@ -30,13 +29,13 @@ const CALLERS: usize = 16;
 /// How long the last calls may take when nothing breaks any more.
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// What a run did and found.
+/// The result of a run.
 pub struct Found {
-    /// What the callers saw.
+    /// The results of the callers.
     pub seen: Seen,
     /// Faults, by kind.
     pub faults: std::collections::BTreeMap<&'static str, usize>,
-    /// Each thing that must not be.
+    /// The violations.
     pub wrong: Vec<String>,
 }
 
@@ -90,8 +89,7 @@ pub async fn run(time: Duration, seed: u64, say: &dyn Fn(&str)) -> anyhow::Resul
     Ok(Found { seen, faults: faults.done(), wrong })
 }
 
-/// What is wrong with what the drivers hold, and with what csi-cloud says that they do; `kept` is
-/// what it should be.
+/// The differences of the drivers' volumes and csi-cloud's lists from `kept`, which is right.
 async fn left(
     sites: &[Site],
     fronts: &[(&'static str, String)],

@@ -17,8 +17,8 @@ use harness::relay::Relay;
 use harness::stand::{Stand, channel};
 use harness::wait::{START, STOP};
 
-/// How long a test driver takes to publish: longer than a link needs to come back, so that a call
-/// is sent again while its run is still going on.
+/// The time in which a test driver publishes. It is longer than a reconnection, so that a call is
+/// sent again while its first run goes on.
 const WORK: Duration = Duration::from_secs(4);
 
 /// One node.
@@ -108,7 +108,7 @@ enum Driver {
 /// One node's programs.
 pub struct Site {
     stand: Arc<Mutex<Stand>>,
-    /// Who it is.
+    /// The driver's name and node.
     pub plan: Plan,
     /// Between its edge and the cloud.
     pub relay: Relay,

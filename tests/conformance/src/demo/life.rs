@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use harness::requests::capability;
 use harness::wait::until;
 
-/// What is written through the published path.
+/// The data written through the published path.
 const TEXT: &str = "written at the edge";
 
 /// One line of the demo's table.
@@ -75,7 +75,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// A life that has not begun.
+    /// A life before its first call.
     pub fn new(cloud: Channel, node: Channel, name: &str, mounts: PathBuf, root: PathBuf) -> Self {
         let cloud = ControllerClient::new(cloud);
         let node = NodeClient::new(node);
@@ -248,7 +248,7 @@ impl Life {
     /// A call for this node's volume while its edge is away: what the caller sees, and how soon.
     ///
     /// # Errors
-    /// It is carried out all the same, or refused otherwise than it must be.
+    /// The call succeeds, or is refused with another code.
     pub async fn refused(&mut self) -> anyhow::Result<((), String)> {
         let volume_id = self.volume_id.clone();
         let request = csi::ControllerGetVolumeRequest { volume_id };

@@ -17,7 +17,7 @@ const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// The node that is taken away.
 const AWAY: usize = 2;
 
-/// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC, and leads a volume
+/// Starts csi-cloud and three csi-edge with a real driver each, one over QUIC. A volume goes
 /// through its life at each node: create, attach, stage, mount, write, and back.
 ///
 /// # Errors

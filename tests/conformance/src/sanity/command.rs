@@ -15,8 +15,8 @@ use harness::programs::Programs;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What our own driver must reach: it does everything that CSI has. The suite itself switches one
-/// spec off.
+/// The required counts of our own driver, which implements all of CSI. The suite itself switches
+/// one spec off.
 const ALL: Counts = Counts { passed: 102, failed: 0, skipped: 0, pending: 1 };
 
 /// Runs csi-sanity against drivers, directly and through csi-cloud and csi-edge.
@@ -30,7 +30,7 @@ pub struct Args {
     /// {node} a node id. [default: hostdir and Kubernetes' mock driver]
     #[arg(long, value_name = "COMMAND")]
     driver: Option<String>,
-    /// What the output calls that driver
+    /// The label of that driver in the output
     #[arg(long, default_value = "driver")]
     name: String,
     /// How to reach the driver; may be given more than once. `direct` comes first in any case: it
@@ -45,7 +45,7 @@ pub struct Args {
     /// says another
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=20))]
     nodes: u8,
-    /// What to show with several nodes; may be given more than once
+    /// The placements to run with several nodes; may be given more than once
     #[arg(
         long = "case",
         value_enum,
@@ -182,7 +182,7 @@ fn of(case: Case) -> &'static str {
     }
 }
 
-/// Runs one and prints what came of it.
+/// Runs one and prints its result.
 async fn tried(
     driver: &Driver,
     way: Way,

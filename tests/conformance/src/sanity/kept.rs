@@ -29,7 +29,7 @@ impl Kept {
     /// Makes them through the cloud's front, at the nodes of these fronts.
     ///
     /// # Errors
-    /// A call fails, or a volume is not where it was asked for.
+    /// A call fails, or a volume is not at its requested node.
     pub(super) async fn make(front: &str, edges: Vec<String>) -> anyhow::Result<Self> {
         let mut controller = ControllerClient::new(channel(front).await?);
         let mut things = Vec::new();
@@ -106,7 +106,7 @@ impl Thing {
     async fn is_usable(&self, controller: &mut ControllerClient<Channel>) -> anyhow::Result<()> {
         let again = made(controller, &self.request).await?;
         ensure!(again == self.volume, "made again it is {}", again.volume_id);
-        // A retry, then as after a pod that moved away and came back.
+        // A retry, then the calls for a pod that moved away and came back.
         self.publish(controller).await?;
         self.unpublish(controller).await?;
         self.publish(controller).await?;

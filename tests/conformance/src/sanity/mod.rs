@@ -1,8 +1,8 @@
 //! csi-sanity against a driver, and against the same driver through a link, or at one of several
 //! linked nodes.
 //!
-//! What a driver answers is the driver's affair. What the link must show is that every spec of the
-//! suite ends as it does without the link, so the direct run is the measure of the others.
+//! Specs that fail without the link are the driver's faults. Every spec must end through the link
+//! as it does without it, so the direct run is the reference.
 
 pub mod command;
 mod kept;

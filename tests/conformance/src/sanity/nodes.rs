@@ -1,8 +1,9 @@
-//! csi-sanity against one driver at several nodes: the controller's specs go to the cloud, which
-//! has to find for each volume the node where it lives, and the others to the last node.
+//! csi-sanity against one driver at several nodes. The controller's specs go to the cloud, which
+//! has to find each volume's node. The others go to the last node.
 //!
-//! Placement takes the first of nodes with equally few volumes, so that in `spread` a spec's first
-//! volume is not at the suite's node, and which specs that matters to is known beforehand.
+//! Placement takes the first of nodes with equally few volumes. In `spread` a spec's first volume
+//! is therefore at another node than the suite's. The specs that depend on this are listed
+//! beforehand.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use harness::wait::{START, until};
 /// How long a whole run may take.
 const RUN: Duration = Duration::from_secs(600);
 
-/// What a run over several nodes shows.
+/// The placement of a run over several nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Case {
     /// New volumes go to the suite's node; everything is as with one node.
@@ -52,7 +53,7 @@ struct Fleet<'a> {
 ///
 /// # Errors
 /// Something cannot be started, ends badly, or takes too long; there is no report; it was
-/// cancelled; or what was made before the store was lost is not as it was.
+/// cancelled. Or something that was made before the loss of the store has changed.
 pub async fn run_nodes(
     driver: &Driver,
     way: Way,
@@ -125,8 +126,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Kills csi-cloud, deletes its store, and starts it again with nothing but what the nodes
-    /// have; and shows that what was made before can be used, and that none of it stays.
+    /// Kills csi-cloud, deletes its store, and starts it again with only the nodes' knowledge.
+    /// Earlier objects can still be used, and none of them stays.
     async fn lose_store(&mut self) -> anyhow::Result<()> {
         let front = self.stand.cloud_front(&self.name);
         let edges = self.nodes.iter().map(|node| self.stand.edge_front(node, &self.name)).collect();

@@ -1,4 +1,4 @@
-//! What csi-sanity found, from its JSON report, and how two runs differ.
+//! The results of csi-sanity, from its JSON report, and the differences of two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -77,7 +77,7 @@ struct Failure {
     message: String,
 }
 
-/// What passes through us though a driver itself fails it, and why.
+/// Specs that pass through us and fail at the driver itself, and why.
 const BETTER: [(&str, &str); 1] = [(
     "ModifyVolume [Controller Server] should fail if no volume id is given",
     "csi-cloud itself refuses a call about nothing",
@@ -134,8 +134,8 @@ impl Report {
         [lines(State::Failed, "failed"), lines(State::Skipped, "skipped")].concat()
     }
 
-    /// A line for each spec that ended in another way than in `direct`, or is in only one of the
-    /// two; but for what `BETTER` names.
+    /// A line for each spec that ended otherwise than in `direct`, or is in only one of the two.
+    /// Specs of `BETTER` are left out.
     pub fn differences(&self, direct: &Self) -> Vec<String> {
         let here = self.by_name();
         let there = direct.by_name();
@@ -170,7 +170,7 @@ impl Report {
 }
 
 impl SpecReport {
-    /// What runs before and after the specs is not one of them, unless it fails.
+    /// Setup and teardown are no specs, unless they fail.
     fn counts(&self) -> bool {
         self.leaf_node_type == "It" || self.state != "passed"
     }

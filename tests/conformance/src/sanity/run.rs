@@ -32,7 +32,7 @@ pub enum Way {
     Quic,
 }
 
-/// What is between csi-cloud and csi-edge.
+/// The network between csi-cloud and csi-edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// They are on one host.

@@ -20,13 +20,13 @@ const STOP: Duration = Duration::from_secs(10);
 
 /// A driver to be tried.
 pub struct Driver {
-    /// What lines about it call it.
+    /// The label in lines about the driver.
     pub label: String,
     /// A shell command with `{endpoint}`, `{state}` and `{node}`.
     pub command: String,
 }
 
-/// What runs.
+/// The running programs.
 #[derive(Default)]
 pub(super) struct Started {
     /// They go first.

@@ -1,8 +1,7 @@
 //! One run of csi-sanity at given sockets: all of its specs, or those of the controller, or the
 //! others.
 //!
-//! The parts have no spec in common and leave none out, so that what ran in two parts can be
-//! compared with what ran in one.
+//! The parts share no spec and leave none out, so two partial runs compare with one full run.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,7 +12,7 @@ use tokio::process::Command;
 use super::report::{Report, Spec};
 use harness::stand::Stand;
 
-/// What the suite has in the names of its controller's specs.
+/// A part of the names of the suite's controller specs.
 const CONTROLLER: &str = "[Controller Server]";
 /// The same, as a regular expression.
 const CONTROLLER_PATTERN: &str = r"\[Controller Server\]";

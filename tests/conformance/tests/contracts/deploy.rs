@@ -1,8 +1,7 @@
-//! What deploy/ and the guide say agrees with the programs.
+//! deploy/ and the guide agree with the programs.
 //!
-//! Configurations are read as the programs read them, and every metric that csi-cloud has is on the
-//! dashboard and in the guide, which name no other. Whether the manifests are whole is for
-//! `tests/go/manifests`.
+//! Configurations are read as the programs read them. The dashboard and the guide name every metric
+//! of csi-cloud and no other. `tests/go/manifests` checks that the manifests are complete.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -106,7 +105,7 @@ fn every_configuration_can_be_read() {
     assert!(read > 3, "{read}");
 }
 
-/// The flags of either program's `serve`, whatever other commands it has.
+/// The flags of either program's `serve`.
 #[derive(Parser)]
 struct Only<F: clap::Args> {
     #[command(flatten)]

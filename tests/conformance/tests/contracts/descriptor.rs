@@ -1,6 +1,6 @@
-//! Our `csi.proto` says what the official one says, fact by fact: messages, fields with their
-//! numbers, types, labels and options, oneofs, enums, services and RPCs. Comments and the order of
-//! declarations do not count.
+//! Our `csi.proto` declares the same as the official one. Messages, fields with their numbers,
+//! types, labels and options, oneofs, enums, services and RPCs are compared. Comments and the order
+//! of declarations do not count.
 //!
 //! The official file comes with a Go module; without Go the comparison is skipped, and says so.
 
@@ -15,7 +15,8 @@ use protox::prost_reflect::{DynamicMessage, Value};
 
 const SPEC: &str = "github.com/container-storage-interface/spec";
 
-/// What is declared where, for example `message_type[ProbeResponse].field[ready].number` is `1`.
+/// The declarations by their paths, for example `message_type[ProbeResponse].field[ready].number`
+/// is `1`.
 type Facts = BTreeMap<String, String>;
 
 #[test]

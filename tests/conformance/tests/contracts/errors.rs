@@ -67,7 +67,7 @@ fn rows(page: &str) -> Vec<Row<'_>> {
     rows.filter(is_case).collect()
 }
 
-/// What is wrong between the page and the types, one line for each fault.
+/// The differences between the page and the types, one line for each.
 fn faults(page: &str, types: &[(&str, Cases)]) -> BTreeSet<String> {
     let rows = rows(page);
     let mut faults = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What other files promise: the official csi.proto, the manifests, rules and dashboards in
+//! Contracts with other files: the official csi.proto, the manifests, rules and dashboards in
 //! `deploy/`, and the page of errors.
 
 mod deploy;

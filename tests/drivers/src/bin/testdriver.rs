@@ -25,7 +25,7 @@ struct Args {
     /// The plugin's name.
     #[arg(long, default_value = "test.edge-csi.io")]
     name: String,
-    /// Delays every call by so many milliseconds, but for those of Identity and for capabilities.
+    /// Delays every call by this many milliseconds, except those of Identity and for capabilities.
     #[arg(long)]
     delay_ms: Option<u64>,
     /// Exits with code 9 when this RPC is called, before doing its work.

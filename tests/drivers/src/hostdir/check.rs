@@ -1,4 +1,4 @@
-//! What a request must hold. A refusal names the field.
+//! Validates requests. A refusal names the field.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ use super::record::{Capability, Record};
 const LONGEST: usize = 128;
 /// The mount flags that are understood.
 const MOUNT_FLAGS: [&str; 7] = ["ro", "rw", "noexec", "nosuid", "nodev", "noatime", "nodiratime"];
-/// A volume for which nobody asked for a size.
+/// The size of a volume whose request has none.
 const DEFAULT_SIZE: i64 = 1 << 30;
 /// Image files have whole pages of this size, so that a loop device serves all of them.
 pub(super) const BLOCK: i64 = 4096;

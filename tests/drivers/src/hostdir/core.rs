@@ -26,7 +26,7 @@ pub struct Settings {
     pub capacity: i64,
 }
 
-/// What all calls share.
+/// The state that all calls share.
 pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) state: PathBuf,
@@ -42,8 +42,8 @@ pub(super) struct Core {
 
 /// The only driver on a state directory, until it is dropped.
 ///
-/// A lock ends with the last copy of its descriptor, and a child that another thread is about to
-/// start has one until it calls `exec`; so the lock is given back by hand.
+/// The lock is released explicitly, because a lock ends only with the last copy of its descriptor.
+/// A child that another thread starts has a copy until it calls `exec`.
 pub(super) struct Alone(pub(super) File);
 
 impl Alone {
@@ -56,7 +56,7 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        // What can fail here ends with the descriptor, if a little later.
+        // A lock that is not released here ends with its descriptor, a little later.
         let _ = self.0.unlock();
     }
 }

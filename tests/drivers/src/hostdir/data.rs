@@ -71,7 +71,7 @@ pub(super) fn used(top: &Path) -> io::Result<(u64, u64)> {
     let mut files = 0;
     let mut left = vec![top.to_owned()];
     while let Some(dir) = left.pop() {
-        // What is gone was deleted in the meantime by whoever uses the volume.
+        // A missing file was deleted meanwhile by the user of the volume.
         let entries = match fs::read_dir(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && dir != top => continue,
             entries => entries?,

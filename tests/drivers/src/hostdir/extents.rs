@@ -39,7 +39,7 @@ pub(super) fn allocated(file: &File, from: u64, to: u64) -> io::Result<Vec<Exten
 }
 
 /// Gives `each` the extents from `from` to the end of `target` whose bytes differ from those of
-/// `base`. What `base` is too short for counts as zeros.
+/// `base`. Bytes beyond the end of `base` count as zeros.
 pub(super) fn changed(
     base: &File,
     target: &File,
@@ -57,7 +57,7 @@ pub(super) fn changed(
         }
         last => last.replace(extent).map_or(ControlFlow::Continue(()), &mut each),
     };
-    // What is a hole in both cannot differ.
+    // A hole in both cannot differ.
     for (start, end) in union(allocated(base, from, to)?, allocated(target, from, to)?) {
         let mut at = start;
         while at < end {

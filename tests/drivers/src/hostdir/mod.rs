@@ -7,14 +7,14 @@
 //!
 //! - Every RPC is idempotent, as CSI demands: a repeated call has the same result.
 //! - A SIGKILL at any moment leaves an object whole or absent. `store` has how.
-//! - A caller that leaves does not leave an operation half done: all work is blocking and runs to
-//!   its end on a thread of its own.
+//! - A cancelled call does not leave an operation half done: blocking work runs to its end on a
+//!   thread of its own.
 //!
 //! Two things are simpler than in a product. The capacity of a directory is promised and not
 //! enforced, and access modes for several nodes are accepted although there is one node.
 //!
-//! Read it in this order: `identity`, `controller` and `node` are the services, one line for each
-//! RPC; `volumes`, `snapshots`, `group` and `stage` do the work; `check` validates requests;
+//! Read it in this order. `identity`, `controller` and `node` are the services, one line for each
+//! RPC. `volumes`, `snapshots`, `group` and `stage` do the work, and `check` validates requests.
 //! `record` and `store` keep what must survive; `mounts` and `loops` talk to the kernel.
 
 mod check;

@@ -90,11 +90,11 @@ pub(super) fn bind(
     if wanted.is_empty() {
         return Ok(());
     }
-    // What the source is restricted to must stay, or the kernel refuses in a user namespace.
+    // The restrictions of the source must stay, or the kernel refuses in a user namespace.
     let done = statvfs(target)
         .and_then(|stat| mount_remount(target, MountFlags::BIND | kept(stat.f_flag) | wanted, ""));
     if done.is_err() {
-        // The caller is told of the first failure; a retry finds this mount and removes it.
+        // The caller gets the first error; a retry finds this mount and removes it.
         let _ = unmount(target, UnmountFlags::empty());
     }
     done.doing(|| {

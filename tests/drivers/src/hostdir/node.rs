@@ -15,7 +15,7 @@ use super::record::topology;
 use super::usage::located;
 
 impl Core {
-    /// NodeExpandVolume: the loop device of a block volume is told of its image's new size.
+    /// NodeExpandVolume: the loop device of a block volume takes its image's new size.
     ///
     /// CSI: a size that the volume cannot have is OUT_OF_RANGE.
     pub(super) fn expand_on_node(

@@ -1,4 +1,4 @@
-//! What is kept of each object: one JSON file each. Secrets are not among it.
+//! The record of each object: one JSON file each, without secrets.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ pub(super) struct Capability {
     pub(super) group: Option<u32>,
 }
 
-/// What a volume was made from.
+/// The source of a volume.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Source {
     Volume(String),
@@ -137,7 +137,7 @@ pub(super) fn topology(node: &str) -> csi::Topology {
 }
 
 impl Volume {
-    /// What CSI says of it.
+    /// Its CSI message.
     pub(super) fn csi(&self, node: &str) -> csi::Volume {
         use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
         let source = self.source.as_ref().map(|source| match source {
@@ -160,7 +160,7 @@ impl Volume {
 }
 
 impl Snapshot {
-    /// What CSI says of it.
+    /// Its CSI message.
     pub(super) fn csi(&self, node: &str) -> csi::Snapshot {
         csi::Snapshot {
             size_bytes: self.size,

@@ -1,6 +1,6 @@
-//! A driver without a controller, as csi-driver-nfs is to those who write their PersistentVolumes
-//! by hand: it only mounts what the volume's attributes name, without staging. Its server is a
-//! directory, as not every kernel has an NFS client.
+//! A driver without a controller, like csi-driver-nfs with PersistentVolumes that users write. It
+//! mounts the share that the volume's attributes name, without staging. Its server is a directory,
+//! because not every kernel has an NFS client.
 //!
 //! It keeps no records: what is mounted is all that it knows.
 

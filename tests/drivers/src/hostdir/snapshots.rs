@@ -39,9 +39,8 @@ impl Core {
         Ok(self.created(&snapshot, &wanted))
     }
 
-    /// The answer to CreateSnapshot. Whoever asked for just this node is not told again: csi-sanity
-    /// 5.6.0 compares the topology it gets with the one it sent by their Go internals, which differ
-    /// for any driver that says it.
+    /// The answer to CreateSnapshot. It has no topology if the request names just this node.
+    /// csi-sanity 5.6.0 compares the two topologies by Go internals, which differ for every driver.
     fn created(&self, snapshot: &Snapshot, wanted: &[Topology]) -> CreateSnapshotResponse {
         let mut snapshot = snapshot.csi(self.node());
         if snapshot.accessible_topology == wanted {

@@ -1,7 +1,7 @@
 //! Staging and publishing on the node.
 //!
-//! The record says what was asked for, the kernel says what is mounted. A call that was cut short
-//! between the two is completed by its retry.
+//! The record has the request, and the kernel has the mounts. A retry completes a call that was cut
+//! short between the two.
 
 use std::path::Path;
 
@@ -255,8 +255,9 @@ fn publish_directory(
     mounts::bind(Path::new(staged), path, &wanted.capability.flags, readonly)
 }
 
-/// Mounts an image's device over a file. The device node of a read-only mount can be written
-/// through, so a read-only target gets a read-only device of its own, which is the result.
+/// Mounts an image's device over a file, and returns the device of a read-only target. A read-only
+/// mount of a device node can still be written through. A read-only target therefore gets a
+/// read-only device of its own.
 fn publish_device(
     image: &Path,
     path: &str,

@@ -1,7 +1,7 @@
 //! The objects of one kind on disk, each a directory with its data and `record.json`.
 //!
-//! An object is made under a hidden name, record last, and renamed: after a SIGKILL it is there
-//! whole or it is removed at the next start. A changed record replaces the old one in one step.
+//! An object is made under a hidden name, its record last, and then renamed. After a SIGKILL it is
+//! whole, or it is removed at the next start. A changed record replaces the old one in one step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -91,7 +91,7 @@ impl<R: Record> Shelf<R> {
         Ok(Draft { dir })
     }
 
-    /// Makes a drafted object one of ours.
+    /// Adds a drafted object to the shelf.
     pub(super) fn admit(&self, draft: Draft, record: R) -> Result<(), Status> {
         write(&draft.dir, &record)?;
         let dir = self.dir(record.id());

@@ -94,7 +94,7 @@ impl Core {
         Ok(NodeGetVolumeHealthResponse { volume_health: Some(health(&volume, ills)) })
     }
 
-    /// What is wrong with a volume's data.
+    /// Checks a volume's data.
     fn ills(&self, volume: &Volume) -> Vec<VolumeHealthEntry> {
         use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
         let path = self.data(volume);

@@ -56,15 +56,15 @@ pub(super) fn raw(message: &Bytes, headers: HeaderMap, trailers: HeaderMap) -> R
 #[derive(Clone)]
 struct Open;
 
-/// With what code this answers a call; an error is headers only, and anything else ends in trailers
-/// that say OK. None if it breaks off before that.
+/// The code of this answer. An error is headers only, and every other answer ends in trailers with
+/// OK. None if it breaks off before that.
 pub(super) fn code(response: &Response<Body>) -> Option<Code> {
     let status = || Status::from_header_map(response.headers());
     let open = response.extensions().get::<Open>().is_some();
     (!open).then(|| status().map_or(Code::Ok, |status| status.code()))
 }
 
-/// What a web server says that knows no gRPC.
+/// The answer of a web server without gRPC.
 pub(super) fn not_grpc() -> Response<Body> {
     let mut response =
         with_body("text/plain", Body::new(Full::new(Bytes::from_static(b"404 page not found\n"))));

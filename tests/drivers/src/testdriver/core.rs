@@ -1,4 +1,4 @@
-//! What all parts of one driver share.
+//! The state that all parts of one driver share.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +51,7 @@ pub(super) struct Core {
     pub(super) recording: AtomicBool,
     pub(super) overlaps: Arc<Overlaps>,
     pub(super) refuse_overlaps: AtomicBool,
-    /// When connections ended, for whatever reason.
+    /// When connections ended, by either side.
     pub(super) ends: Mutex<Vec<Instant>>,
     /// How long work takes, and then its answer.
     pub(super) slow: Mutex<(Duration, Duration)>,
@@ -118,5 +118,5 @@ impl Core {
     }
 }
 
-/// What the methods of the generated traits return.
+/// The result of the generated traits' methods.
 pub(super) type Answer<T> = Result<tonic::Response<T>, Status>;

@@ -1,7 +1,7 @@
-//! What a test can make the driver do wrong.
+//! The faults that a test can inject into the driver.
 //!
-//! Faults are scripted per RPC rather than per service method, so that one script works for any of
-//! the 36 RPCs and for RPCs that do not exist yet.
+//! Faults are scripted by the names of RPCs, so that one script also works for RPCs of later CSI
+//! versions.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -56,8 +56,8 @@ pub enum Fault {
     Gate(Gate),
     /// Ends the whole process with this exit code.
     Exit(i32),
-    /// Answers this status, but not for a creation of something that is there already: a driver
-    /// that says a final code says that there is nothing.
+    /// Answers this status, but not for a creation whose result exists already. A driver's final
+    /// code says that nothing exists.
     Refuse {
         /// The gRPC code.
         code: Code,
@@ -107,13 +107,13 @@ impl fmt::Debug for Fault {
 /// How many calls a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
-    /// The next so many calls.
+    /// The next calls, this many.
     Next(u32),
     /// Every call until the faults are cleared.
     All,
 }
 
-/// A door that calls wait at until the test opens it.
+/// A gate at which calls wait until the test opens it.
 #[derive(Clone)]
 pub struct Gate {
     inner: Arc<GateState>,

@@ -1,6 +1,6 @@
 //! The keys and the RPC that only this driver has.
 
-/// The topology segment that the driver's nodes carry.
+/// The topology segment of the driver's nodes.
 pub const TOPOLOGY_KEY: &str = "topology.test.edge-csi.io/node";
 /// The key of the publish context that `ControllerPublishVolume` answers.
 pub const PUBLISH_KEY: &str = "test.edge-csi.io/device";

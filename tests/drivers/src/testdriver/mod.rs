@@ -1,6 +1,6 @@
 //! An in-memory CSI driver that does what a test tells it to do wrong.
 //!
-//! It serves all of CSI on a unix socket, remembers every call as it came, and takes faults for any
+//! It serves all of CSI on a unix socket, records every call as raw bytes, and takes faults for any
 //! RPC. It runs inside a test or, as the program `testdriver`, as a process of its own.
 
 mod answer;
@@ -63,7 +63,7 @@ impl TestDriver {
         Self { core: Arc::new(self.core.beside(node_id.into())) }
     }
 
-    /// From now on new volumes are accessible at this node alone, whatever is asked for.
+    /// From now on new volumes are accessible at this node alone, whatever topology is requested.
     pub fn stay_here(&self) {
         lock(&self.core.store).here = Some(self.core.node_id.clone());
     }
@@ -86,7 +86,7 @@ impl TestDriver {
         lock(&self.core.store).last = number;
     }
 
-    /// Whether a new snapshot is ready only when it is asked for once more; at first it is ready at
+    /// Whether a new snapshot becomes ready only with the second request; at first it is ready at
     /// once.
     pub fn slow_snapshots(&self, on: bool) {
         lock(&self.core.store).slow_snapshots = on;
@@ -115,7 +115,7 @@ impl TestDriver {
         self.core.script.release();
     }
 
-    /// All calls in the order in which they came.
+    /// All calls in the order of their arrival.
     pub fn calls(&self) -> Vec<Received> {
         self.core.log.all()
     }
@@ -125,7 +125,7 @@ impl TestDriver {
         self.core.log.of(method)
     }
 
-    /// When each connection ended that has, by whomever it was ended.
+    /// When each ended connection ended, by either side.
     pub fn ends(&self) -> Vec<tokio::time::Instant> {
         lock(&self.core.ends).clone()
     }
@@ -173,7 +173,7 @@ impl TestDriver {
         })
     }
 
-    /// What came, as text: each method with the number of its calls and how they ended.
+    /// The received calls as text: each method with the number of its calls and their outcomes.
     fn summary(&self) -> String {
         let mut count = BTreeMap::<_, usize>::new();
         for call in self.calls() {
@@ -183,7 +183,7 @@ impl TestDriver {
         if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
     }
 
-    /// What each call said that came for a volume while another for it was in flight.
+    /// One line for each call that arrived for a volume during another call for it.
     pub fn overlaps(&self) -> Vec<String> {
         self.core.overlaps.seen()
     }
@@ -229,7 +229,7 @@ impl TestDriver {
         }
     }
 
-    /// Has a volume of this name that nobody asked for, and gives it.
+    /// Adds a volume of this name without a call, and returns it.
     pub fn hold(&self, name: impl Into<String>, capacity_bytes: i64) -> proto::csi::Volume {
         let volume = proto::csi::Volume { capacity_bytes, ..Default::default() };
         lock(&self.core.store).add(name.into(), volume).clone()
@@ -257,12 +257,12 @@ impl TestDriver {
         lock(&self.core.store).snapshots.values().cloned().collect()
     }
 
-    /// What is staged: volume id and staging path.
+    /// The staged volumes: volume id and staging path.
     pub fn staged(&self) -> Vec<(String, String)> {
         lock(&self.core.store).staged.iter().cloned().collect()
     }
 
-    /// What is published on the node: volume id and target path.
+    /// The published volumes of the node: volume id and target path.
     pub fn published(&self) -> Vec<(String, String)> {
         lock(&self.core.store).node_published.iter().cloned().collect()
     }

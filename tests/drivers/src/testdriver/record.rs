@@ -1,7 +1,7 @@
 //! The record of what the driver was asked.
 //!
-//! It keeps the raw bytes and headers, because tests of a forwarder compare what left the caller
-//! with what came here; decoded messages would hide lost unknown fields.
+//! It keeps the raw bytes and headers, because tests compare what left the caller with what
+//! arrived. Decoded messages would hide lost unknown fields.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::lock::lock;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is still in the driver.
@@ -25,7 +25,7 @@ pub enum Outcome {
     Dropped,
 }
 
-/// One call that came to the driver.
+/// One call that the driver received.
 #[derive(Clone)]
 pub struct Received {
     /// The whole path, such as `/csi.v1.Node/NodePublishVolume`.
@@ -36,7 +36,7 @@ pub struct Received {
     pub headers: HeaderMap,
     /// When the whole request had come.
     pub at: Instant,
-    /// What has become of it so far.
+    /// Its outcome so far.
     pub outcome: Outcome,
     /// When it ended and, if it was answered, with what code.
     pub ended: Option<(Instant, Option<Code>)>,
@@ -81,7 +81,7 @@ impl Entry {
     }
 }
 
-/// All calls in the order in which they came.
+/// All calls in the order of their arrival.
 pub(super) struct Log {
     entries: Mutex<Vec<Arc<Entry>>>,
     /// Goes up whenever a call comes or ends.

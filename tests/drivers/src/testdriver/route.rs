@@ -53,14 +53,14 @@ impl Routes {
         &self.core
     }
 
-    /// Answers one request that came on this connection.
+    /// Answers one request of this connection.
     pub(super) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
         connection: CancellationToken,
     ) -> Response<Body> {
         if self.core.watches() {
-            // Boxed so that the fast path does not carry the size of the slow one.
+            // Boxed, so that the fast path is not as large as the slow one.
             return Box::pin(self.answer_watched(request, connection)).await;
         }
         self.route(request).await

@@ -1,7 +1,7 @@
 //! The listener and the connections.
 //!
 //! The driver has its own HTTP/2 server, not tonic's, because a fault must be able to break one
-//! connection, and a stop must cut all of them at once as the end of a process does.
+//! connection. A stop must cut all of them at once, as the end of a process does.
 
 use std::convert::Infallible;
 use std::io;
@@ -40,8 +40,8 @@ impl Running {
         self.tasks.spawn(connection(io, Arc::clone(&self.routes), stop, self.tasks.clone()));
     }
 
-    /// Closes the listener and all connections at once and drops all calls, as a killed process
-    /// would. The socket file stays, as it would then. What the driver has in memory stays too.
+    /// Closes the listener and all connections at once and drops all calls, as a SIGKILL does. The
+    /// socket file and the driver's memory stay.
     pub async fn stop(self) {
         self.stop.cancel();
         self.tasks.wait().await;
@@ -103,8 +103,8 @@ async fn connection<I>(
 ) where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    // Two tokens, because the order matters: were a call dropped before its connection is gone, the
-    // caller would be sent a neat cancellation, and what is not written yet would be thrown away.
+    // Two tokens, because the order matters. If a call were dropped before its connection, the
+    // caller would receive a clean cancellation and unwritten bytes would be lost.
     let cut = broken.clone();
     let alive = CancellationToken::new();
     let core = Arc::clone(routes.core());

@@ -39,7 +39,7 @@ pub(super) struct Store {
     pub(super) last: u64,
     /// The node where new volumes are accessible, if that is not for the caller to choose.
     pub(super) here: Option<String>,
-    /// New snapshots are not ready until they are asked for again.
+    /// New snapshots become ready with the second request.
     pub(super) slow_snapshots: bool,
     pub(super) volumes: BTreeMap<u64, Held>,
     /// With the name each was created under.
@@ -60,7 +60,7 @@ fn missing(what: &str, id: &str) -> Status {
     Status::not_found(format!("{what} {id} does not exist"))
 }
 
-/// Whether a size lies in the range that was asked for.
+/// Whether a size lies in the requested range.
 pub(super) fn fits(size: i64, range: Option<&CapacityRange>) -> bool {
     range.is_none_or(|r| size >= r.required_bytes && (r.limit_bytes == 0 || size <= r.limit_bytes))
 }

@@ -35,7 +35,7 @@ pub(super) async fn connect(path: PathBuf) -> Result<Channel, tonic::transport::
     Endpoint::from_static("http://localhost").connect_with_connector(Connector(path)).await
 }
 
-/// Connects to this path whatever it is asked for.
+/// Connects to this path for every URI.
 #[derive(Clone)]
 struct Connector(PathBuf);
 

@@ -1,5 +1,5 @@
-//! What the shims of all runtimes have in common: the guest's file system, the reading of queries
-//! and the writing of answers.
+//! Shared by the shims of all runtimes: the guest's file system, reading queries and writing
+//! answers.
 
 use http::{Response, StatusCode};
 use http_body_util::Full;
@@ -20,10 +20,10 @@ pub struct Volume {
     pub grows: bool,
 }
 
-/// What a handler answers: nothing, if it fails as runtime-rs's do.
+/// A handler's answer; none if it fails as runtime-rs's handlers do.
 pub(super) type Answer = Option<Response<Full<Bytes>>>;
 
-/// A parameter of a query, as a form has it: `+` is a space.
+/// A parameter of a query in the encoding of forms: `+` is a space.
 pub(crate) fn parameter(uri: &http::Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1.replace('+', " ");

@@ -18,11 +18,11 @@ struct Resize {
     size: u64,
 }
 
-/// What a request is about.
+/// A parsed request.
 pub(crate) enum Asked {
     /// The statistics of the volume with this device.
     Stats(String),
-    /// To make the file system of this device so many bytes large.
+    /// Resize the file system of this device to this many bytes.
     Resize(String, u64),
     /// Nothing that its handlers take: the answer.
     Refused(StatusCode, &'static str),
@@ -86,7 +86,7 @@ fn resize(volumes: &mut BTreeMap<String, Volume>, path: &str, size: u64) -> Resp
             reply(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
         Some(volume) => {
-            // What the file system takes for itself.
+            // The file system's own overhead is not available to users.
             volume.total = size - size / 16;
             reply(StatusCode::OK, "")
         }

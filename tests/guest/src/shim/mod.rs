@@ -37,7 +37,7 @@ pub enum Dialect {
     Reference,
 }
 
-/// What a shim does with a connection.
+/// How a shim treats connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Answers as its runtime does.
@@ -56,11 +56,11 @@ pub enum Manner {
     Babbles,
 }
 
-/// What all connections of a shim see.
+/// The state that all connections of a shim share.
 struct Inner {
     dialect: Dialect,
     manner: Manner,
-    /// By what requests name them with.
+    /// The volumes by the name that requests use.
     volumes: BTreeMap<String, Volume>,
     asked: Vec<String>,
 }
@@ -106,7 +106,7 @@ impl Shim {
         self.lock().manner = manner;
     }
 
-    /// What it was asked, method and target, in order.
+    /// The requests that it received, method and target, in order.
     pub fn asked(&self) -> Vec<String> {
         self.lock().asked.clone()
     }

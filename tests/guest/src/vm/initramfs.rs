@@ -1,5 +1,5 @@
-//! What the guest's kernel starts with: our process 1, the tools that grow file systems with the
-//! libraries that they need here, and modules; as the archive that kernels unpack (cpio, "newc").
+//! The archive with which the guest's kernel starts (cpio, "newc"). It holds our process 1, the
+//! tools that grow file systems, the libraries of both, and kernel modules.
 //!
 //! It is made anew in each run, in memory, so it can be neither old nor half.
 
@@ -49,7 +49,7 @@ pub fn of(
     Ok(archive.end())
 }
 
-/// What the dynamic linker would load for a program.
+/// The libraries that the dynamic linker loads for a program.
 fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)

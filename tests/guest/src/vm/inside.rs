@@ -1,5 +1,5 @@
-//! Process 1 of the guest, and all that runs in it: loads the modules of its kernel, and then does
-//! what it is told over the port, until the other end goes away.
+//! Process 1 of the guest, and everything that runs in it. It loads the kernel's modules and
+//! executes commands from the port until the other end closes.
 //!
 //! It knows nothing of CSI: it has the devices that it is given, as the agent in a VM runtime's
 //! guest has.
@@ -22,7 +22,7 @@ use super::words::{Ask, Disk, MODULES, PORT, Said, Usage};
 
 /// How long the guest's kernel may take for its own part of something.
 const KERNEL: Duration = Duration::from_secs(20);
-/// What its kernel counts a disk's size in, whatever the disk's own sectors are.
+/// The kernel counts a disk's size in these units, whatever the disk's own sectors are.
 const SECTOR: u64 = 512;
 
 /// Runs until the port is closed, and then switches the machine off.
@@ -74,8 +74,8 @@ fn modules(dir: &Path) -> anyhow::Result<()> {
     files.sort();
     for file in files {
         let loaded = rustix::system::finit_module(File::open(&file)?, c"", 0);
-        // What the processor cannot, another module can, or the file system says that it is
-        // missing.
+        // A module may not suit the processor. Another module replaces it, or the mount of the file
+        // system reports it missing.
         if let Err(error) = loaded {
             println!("guest: {} is not loaded: {error}", file.display());
         }
@@ -149,7 +149,7 @@ fn mounted(source: &str, kind: &str, options: &[String], at: &Path) -> anyhow::R
         .with_context(|| format!("cannot mount {source} as {kind}"))
 }
 
-/// What all file systems have is flags for the kernel; the rest is for the file system.
+/// Options of all file systems are flags for the kernel; the rest is for the file system.
 fn flags(options: &[String]) -> (MountFlags, String) {
     let mut flags = MountFlags::empty();
     let mut data = Vec::new();
@@ -192,8 +192,7 @@ fn grow(device: &Path, kind: &str, at: &Path) -> anyhow::Result<()> {
         "xfs" => Command::new("/bin/xfs_growfs"),
         other => bail!("{other} cannot be grown"),
     };
-    // resize2fs wants the device, and finds by itself that it is mounted; xfs_growfs wants to know
-    // where.
+    // resize2fs takes the device and finds its mount; xfs_growfs takes the mount.
     let output = command.arg(if kind == "xfs" { at } else { device }).output()?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())

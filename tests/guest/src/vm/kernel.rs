@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 /// An unpacked kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// What QEMU loads.
+    /// The files that QEMU loads.
     pub image: PathBuf,
     /// Its modules by name, as the kernel spells it.
     modules: BTreeMap<String, PathBuf>,
@@ -37,8 +37,8 @@ impl Kernel {
         Ok(Self { image, modules, builtin })
     }
 
-    /// The files of these modules and of what they need, each after what it needs. What is in the
-    /// image has none.
+    /// The files of these modules and of their dependencies, dependencies first. A module that is
+    /// built into the kernel has no file.
     ///
     /// # Errors
     /// The kernel does not have one of them.
@@ -101,8 +101,8 @@ fn spelled(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_str()?.strip_suffix(".ko")?.replace('-', "_"))
 }
 
-/// What a module says that it needs: `depends=a,b` between zero bytes, and what it would rather
-/// have loaded before.
+/// The dependencies in a module's file: `depends=a,b` between zero bytes, and the soft ones that
+/// are loaded before it.
 fn needs(module: &[u8]) -> Vec<String> {
     let parts = module.split(|byte| *byte == 0).filter_map(|part| part.strip_prefix(b"depends="));
     let names =

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::words::{Load, Loaded, What};
 
-/// What `O_DIRECT` wants of addresses and lengths.
+/// The alignment that `O_DIRECT` requires of addresses and lengths.
 const ALIGNED: usize = 4096;
 /// A file is laid out in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -75,7 +75,7 @@ fn open(load: &Load) -> io::Result<(File, bool)> {
     }
 }
 
-/// What the `n`th thread does; how many blocks that were.
+/// Runs the `n`th thread, and returns its number of blocks.
 fn one(file: &File, load: &Load, n: u64, until: Instant) -> io::Result<u64> {
     let mut room = vec![0x5a; load.block + ALIGNED];
     let from = room.as_ptr().align_offset(ALIGNED);

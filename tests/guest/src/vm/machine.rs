@@ -1,9 +1,8 @@
 //! A virtual machine that runs: QEMU, its monitor, and the port to the guest's process 1. It ends
 //! when its handle does.
 //!
-//! What a VM runtime does with a direct volume is here: plug the device in, let the guest see that
-//! it has grown, take it out. Every wait has an end, and an error holds what the guest's kernel
-//! said last.
+//! A VM runtime's work on a direct volume: plug the device in, tell the guest of its growth, take
+//! it out. Every wait has an end, and an error holds the last output of the guest's kernel.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TAIL: usize = 1500;
 /// A guest's memory, in MiB.
 const MEMORY: u32 = 512;
-/// What its kernel needs for the port, disks and file systems. Their check sums are asked for by
-/// name at run time.
+/// The kernel modules for the port, disks and file systems. Their checksums are requested by name
+/// at run time.
 const MODULES: [&str; 7] =
     ["virtio_pci", "virtio_console", "virtio_blk", "crc32c_generic", "crc32c_intel", "ext4", "xfs"];
 /// And for shared directories, if the kernel has it: Debian's cloud kernel has it, and no 9p.
@@ -51,7 +50,7 @@ pub enum Accel {
     Tcg,
 }
 
-/// What all guests of a run have in common.
+/// The files that all guests of a run share.
 pub struct Ground {
     image: PathBuf,
     dir: tempfile::TempDir,
@@ -275,7 +274,7 @@ impl Machine {
             .context("no disk")
     }
 
-    /// Has the guest see that a device has so many bytes by now.
+    /// Waits until the guest sees a device's new size in bytes.
     ///
     /// # Errors
     /// It does not.

@@ -1,6 +1,6 @@
-//! A real guest: QEMU with Debian's kernel, KVM or emulated, whose process 1 is ours. The one place
-//! where a direct volume meets a second kernel: it is plugged in while the guest runs, as a VM
-//! runtime does it, mounted there and never here.
+//! A real guest: QEMU with Debian's kernel, KVM or emulated, whose process 1 is ours. Only here a
+//! direct volume meets a second kernel. It is plugged in while the guest runs, as a VM runtime
+//! does, and never mounted on the host.
 //!
 //! `machine` and `sandbox` stand for the runtime; what they know of a volume is what csi-edge has
 //! published.

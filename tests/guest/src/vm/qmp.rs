@@ -55,7 +55,7 @@ impl Qmp {
         }
     }
 
-    /// Waits for an event of this device, or takes one that came before.
+    /// Waits for an event of this device, or takes an earlier one.
     ///
     /// # Errors
     /// It does not come in time.
@@ -89,7 +89,7 @@ impl Qmp {
 mod tests {
     use super::*;
 
-    /// A QEMU that says these lines, whatever it is asked.
+    /// A QEMU that sends these lines, whatever the commands are.
     async fn qemu(lines: &[&str]) -> anyhow::Result<(Qmp, UnixStream)> {
         let (ours, mut its) = UnixStream::pair()?;
         let greeting = ["{\"QMP\":{}}", "{\"return\":{}}"];

@@ -1,6 +1,5 @@
-//! A VM runtime's sandbox: what it does with a pod's mount, and the socket on which it serves the
-//! contract of `docs/direct-runtimes.md`. All numbers are the guest's own, asked for when they are
-//! asked for.
+//! A VM runtime's sandbox: its work on a pod's mount, and the socket of the contract in
+//! `docs/direct-runtimes.md`. The guest provides all numbers at the time of each request.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,9 +41,9 @@ struct Resize {
 /// A guest with a volume.
 struct Inner {
     machine: Machine,
-    /// What was published.
+    /// The published volume.
     info: Info,
-    /// What it is in the guest.
+    /// Its device in the guest.
     disk: Disk,
 }
 
@@ -54,8 +53,7 @@ pub struct Sandbox {
     socket: Socket,
 }
 
-/// What serves the socket; it holds the machine too, and so has to end with the sandbox however
-/// that ends.
+/// The task that serves the socket. It holds the machine too, so it must end with the sandbox.
 struct Socket(Tasks);
 
 impl Drop for Socket {
@@ -138,7 +136,7 @@ impl Sandbox {
         self.ask::<Value>(&ask).await.map(drop)
     }
 
-    /// What is in a file of the volume.
+    /// The content of a file of the volume.
     ///
     /// # Errors
     /// The guest's.

@@ -1,5 +1,5 @@
-//! What is tried with real guests: a volume's life with two of them, grown under the first one; and
-//! guests that are killed while they write.
+//! Tests with real guests: a volume's life with two guests, growth under the first one, and guests
+//! that are killed while they write.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -19,7 +19,7 @@ use harness::leftovers;
 use harness::wait::until;
 
 const MIB: u64 = 1 << 20;
-/// What a scene's volume has at first, and what it grows to, in MiB.
+/// The first size of a scene's volume, and the size to which it grows, in MiB.
 const SIZES: [u64; 2] = [320, 640];
 const TEXT: &str = "what the first guest wrote";
 
@@ -109,7 +109,7 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     mounted_nowhere(&scene)?;
     guest.stop().await?;
     let device = scene.devices().pop().context("no device")?.0;
-    // What the guest wrote is on the volume's own device.
+    // The guest's data is on the volume's own device.
     run("grep", &["-qaF", "-m1", TEXT, &device])?;
     whole(fs_type, &device)?;
     scene.unpublish(&volume, &first).await?;
@@ -167,7 +167,7 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
     ended(scene, &volume).await
 }
 
-/// What the kubelet is told of the volume's bytes, in all and taken, which is what the guest says.
+/// The kubelet's numbers for the volume's bytes, total and used. They must be the guest's.
 async fn shown(
     scene: &Scene,
     volume: &Volume,
@@ -187,8 +187,8 @@ async fn shown(
     Ok((total, used))
 }
 
-/// Fails if any process of this machine has a file system of the driver's devices mounted, in
-/// whatever namespace.
+/// Fails if a process of this machine has mounted a file system of the driver's devices, in any
+/// namespace.
 fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
     scene.host_has_mounted_none()?;
     for (device, _) in scene.devices() {

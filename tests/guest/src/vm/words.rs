@@ -1,5 +1,5 @@
-//! What a test and the guest's process 1 say to each other: a line of JSON each way, over a port of
-//! virtio-serial. One question at a time; each is answered, or the guest has ended.
+//! The protocol between a test and the guest's process 1: a line of JSON each way over a
+//! virtio-serial port. There is one request at a time. Each is answered, or the guest has ended.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub const PORT: &str = "edge-csi";
 /// Where the modules of its kernel are, and in which order they are loaded.
 pub const MODULES: &str = "modules";
 
-/// What a guest is asked to do.
+/// A request to a guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
@@ -42,12 +42,12 @@ pub enum Ask {
     Write {
         /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// The content of the file.
         text: String,
-        /// That many times.
+        /// The number of copies.
         times: usize,
     },
-    /// What is in a file.
+    /// Read a file.
     Read {
         /// The file.
         path: PathBuf,
@@ -77,11 +77,11 @@ pub enum Ask {
     End,
 }
 
-/// What a guest answers.
+/// A guest's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
-    /// It was done, and this came out.
+    /// Success, with the output.
     Done(Value),
     /// It was not, and why.
     Failed(String),
@@ -96,7 +96,7 @@ pub struct Disk {
     pub bytes: u64,
 }
 
-/// What `statfs` says, as Kata's agent takes it.
+/// The numbers of `statfs`, as Kata's agent reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Bytes in all.
@@ -118,7 +118,7 @@ pub struct Load {
     pub bytes: u64,
     /// How much is read or written at once, in bytes; a multiple of 4096.
     pub block: usize,
-    /// What is done.
+    /// The operation.
     pub what: What,
     /// How many do so at the same time.
     pub threads: usize,
@@ -126,7 +126,7 @@ pub struct Load {
     pub ms: u64,
 }
 
-/// What a load does.
+/// The operations of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -138,18 +138,18 @@ pub enum What {
     ReadAnywhere,
     /// Writes to it anywhere.
     WriteAnywhere,
-    /// Makes a file beside it, writes a block, and removes it.
+    /// Makes a second file, writes a block, and removes the file.
     Files,
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loaded {
     /// Bytes in a second.
     pub bytes_per_s: f64,
     /// Blocks in a second.
     pub per_s: f64,
-    /// The file was open with `O_DIRECT`: nothing came out of the guest's own memory.
-    /// [`What::Files`] never is.
+    /// The file was open with `O_DIRECT`, so no data came from the guest's page cache.
+    /// [`What::Files`] never uses it.
     pub direct: bool,
 }

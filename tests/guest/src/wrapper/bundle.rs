@@ -24,7 +24,7 @@ struct Config {
 /// A direct volume of a container.
 #[derive(Debug)]
 pub(super) struct Volume {
-    /// What the contract says of it.
+    /// The contract's entry for it.
     pub(super) info: Info,
     /// Its device.
     pub(super) device: String,
@@ -97,8 +97,8 @@ impl Container {
     }
 }
 
-/// What both runtimes make of a mount; where they do not agree, the volume would be served by one
-/// of them only.
+/// The result of both runtimes for a mount. If they disagree, only one of them could serve the
+/// volume.
 fn found(entries: &Path, mount: &OciMount) -> anyhow::Result<Option<Info>> {
     match [Runtime::Go, Runtime::Rs].map(|runtime| detect(runtime, entries, mount)) {
         [Found::Direct(info), Found::Direct(_)] => Ok(Some(info)),

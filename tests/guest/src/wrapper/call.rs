@@ -29,7 +29,7 @@ pub(super) struct Create {
     pub(super) log: Option<PathBuf>,
 }
 
-/// What is created by a command line, if anything is.
+/// The container that a command line creates, if it creates one.
 pub(super) fn create(args: &[OsString]) -> Option<Create> {
     let mut values = BTreeMap::new();
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! What the wrapper and its shims have on the host: paths, arguments, and runc.
+//! The host's side of the wrapper and its shims: paths, arguments, and runc.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 
-/// Who makes the containers.
+/// The OCI runtime that makes the containers.
 const RUNC: &str = "/usr/sbin/runc";
 /// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it
 /// otherwise.

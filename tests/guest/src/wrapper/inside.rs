@@ -1,6 +1,6 @@
-//! In a mount namespace that is the host's no more: the devices are mounted over the mount sources,
-//! so that runc binds their file systems into the container, whose own namespace is a copy of this
-//! one. This one ends with `runc create`.
+//! Runs in a mount namespace of its own. The devices are mounted over the mount sources, so that
+//! runc binds their file systems into the container. The container's namespace is a copy of this
+//! one, which ends with `runc create`.
 
 use std::ffi::OsString;
 use std::fs::{Metadata, Permissions};
@@ -14,7 +14,7 @@ use super::bundle::{Container, Volume};
 use super::call::Create;
 use super::host::{ENTRIES, runc};
 
-/// What a group gets of files, and of directories.
+/// The permissions that a group gets on files and on directories.
 const FILES: u32 = 0o660;
 const DIRECTORIES: u32 = 0o2770;
 
@@ -87,7 +87,7 @@ mod tests {
             .set_permissions(Permissions::from_mode(0o600))?;
         std::os::unix::fs::symlink(beyond.path(), dir.path().join("link"))?;
         let before = beyond.path().metadata()?.permissions().mode();
-        // Any of ours: another group needs root.
+        // The caller's own group, because another group needs root.
         let group = rustix::process::getegid().as_raw();
         give(dir.path(), group)?;
         let mode = |name: &str| {

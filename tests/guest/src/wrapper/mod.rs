@@ -1,6 +1,6 @@
-//! An OCI runtime around runc, which does to a direct volume what a VM's runtime does: finds it by
-//! its mount source, reads the contract, mounts the device for the container alone, and answers for
-//! it on a shim's socket.
+//! An OCI runtime around runc, which does a VM runtime's work on a direct volume. It finds the
+//! volume by its mount source and reads the contract. It mounts the device for the container alone,
+//! and answers on a shim's socket.
 //!
 //! It is no VM: the kernel is the host's. All that is not about direct volumes is runc's own doing.
 
@@ -32,8 +32,8 @@ const INSIDE: &str = "inside";
 /// Does what a command line says, which is one of runc's unless it has started itself.
 ///
 /// # Errors
-/// What could not be done; of a container that could not be made it is in runc's log too, from
-/// where it goes to the pod's events.
+/// The command failed. If a container was not made, the error is in runc's log too, because
+/// containerd copies that to the pod's events.
 pub fn run(args: &[OsString]) -> anyhow::Result<ExitCode> {
     match args.split_first() {
         Some((first, [sandbox])) if first == SERVE => serve::run(sandbox),

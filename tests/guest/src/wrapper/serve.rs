@@ -1,5 +1,6 @@
-//! The shim of a sandbox: Kata's Go runtime's socket and dialect, with the true numbers of the file
-//! system that the container has mounted, and a resize that grows it. It ends with the container.
+//! The shim of a sandbox, with the socket and dialect of Kata's Go runtime. It answers with the
+//! true numbers of the container's file system, and grows it on request. It ends with the
+//! container.
 //!
 //! It has nothing of the device open, and its namespace has it not mounted: what the container
 //! leaves is free at once.
@@ -37,10 +38,10 @@ const SOCKET: &str = "shim-monitor.sock";
 /// How often it is looked whether the container has ended.
 const LOOKED: Duration = Duration::from_millis(50);
 
-/// A shim that has its socket, and waits to be told of its container.
+/// A shim that has its socket and waits for its container.
 pub(super) struct Serving(Child);
 
-/// What a shim is told.
+/// The container of a shim.
 #[derive(Serialize, Deserialize)]
 struct Guest {
     /// The container's first process.
@@ -59,13 +60,15 @@ struct Served {
 }
 
 impl Serving {
-    /// Starts the shim of a sandbox. It ends if we do before it is told of a container.
+    /// Starts the shim of a sandbox. The shim ends if this process ends before it passes a
+    /// container.
     ///
     /// # Errors
     /// It does not get its socket.
     pub(super) fn start(sandbox: &str) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        // Our own output is the container's, and open as long as anybody has it.
+        // The shim gets no stdout of ours: that is the container's, and stays open while anybody
+        // has it.
         command.arg(SERVE).arg(sandbox).current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().context("cannot start the shim")?;
@@ -108,7 +111,7 @@ pub(super) fn run(sandbox: &OsStr) -> anyhow::Result<ExitCode> {
 async fn listen(socket: &Path) -> anyhow::Result<()> {
     let dir = socket.parent().context("a socket without a directory")?;
     std::fs::create_dir_all(dir)?;
-    // That of a container of the sandbox that has ended, or ends.
+    // The socket of an earlier container of the sandbox.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket)?;
     let ours = socket.metadata()?.ino();
@@ -131,11 +134,10 @@ async fn listen(socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until a process has ended. To be told of it takes unsafe code, so it is looked at again
-/// and again.
+/// Waits until a process has ended. It polls, because a notification takes unsafe code.
 async fn ended(process: i32) {
-    // It may have ended before we call. Once open, it is of this process only, whoever has its id
-    // later.
+    // The process may have ended already. An open file in /proc belongs to this process only,
+    // even if its id is used again.
     let Ok(mut status) = File::open(format!("/proc/{process}/stat")) else { return };
     let mut text = String::new();
     while status.rewind().is_ok() && status.read_to_string(&mut text).is_ok() {
@@ -149,7 +151,7 @@ async fn accept(listener: UnixListener, guest: Arc<Guest>, tasks: &Tasks) -> any
         let (stream, _) = listener.accept().await?;
         let guest = guest.clone();
         tasks.spawn_until_stop("shim connection", async move {
-            // Who hangs up has no more to ask.
+            // A caller that closes its connection needs no answer.
             let _ = converse(stream, guest).await;
         });
     }
@@ -192,7 +194,7 @@ impl Guest {
         found.with_context(|| format!("failed to find device {device}"))
     }
 
-    /// What the file system has that the container has mounted, counted as Kata's agent does.
+    /// The numbers of the container's file system, counted as Kata's agent does.
     fn usage(&self, device: &str) -> anyhow::Result<Usage> {
         let volume = self.volume(device)?;
         let inside = volume.destination.strip_prefix("/")?;
@@ -215,8 +217,8 @@ impl Guest {
         })
     }
 
-    /// Makes the file system as large as its device, which only who has mounted it can: once more,
-    /// in a namespace that ends with it, since the container has no tools.
+    /// Makes the file system as large as its device. Only a namespace that has it mounted can do
+    /// that, and the container has no tools. So it is mounted once more in a short-lived namespace.
     async fn grow(&self, device: &str) -> anyhow::Result<()> {
         let volume = self.volume(device)?;
         let grow = match volume.fstype.as_str() {

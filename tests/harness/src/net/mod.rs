@@ -1,6 +1,5 @@
-//! A bad network between two network namespaces: the cloud in one, the edge in the other, and
-//! between them a router of ours that delays, loses and reorders packets and has a rate, for TCP
-//! and UDP alike.
+//! A bad network between two network namespaces, one for the cloud and one for the edge. A router
+//! between them limits the rate and delays, loses and reorders packets, for TCP and UDP alike.
 //!
 //! The kernels' real stacks run on both sides, so what is measured here is what a link over such a
 //! network does.
@@ -76,7 +75,7 @@ impl Net {
         CLOUD
     }
 
-    /// What became of the packets so far, to the edge and to the cloud.
+    /// The counts of packets so far, to the edge and to the cloud.
     pub fn counts(&self) -> [Counts; 2] {
         self.router.counts()
     }

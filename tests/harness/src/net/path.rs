@@ -1,9 +1,9 @@
-//! One direction of a bad network: what becomes of each packet, and when it arrives.
+//! One direction of a bad network: the fate of each packet, and its time of arrival.
 //!
-//! It does no I/O and reads no clock: packets and times in, packets out. Chance comes from a seed,
-//! so that two runs with the same packets lose the same ones. A packet waits in a queue that drops
-//! what does not fit, passes at the line's rate, may be lost on the line, and arrives after the
-//! delay; one that is reordered arrives later still.
+//! It does no I/O and reads no clock: packets and times in, packets out. A seed gives the chance,
+//! so that two runs with the same packets lose the same ones. A packet waits in a bounded queue,
+//! passes at the line's rate, may be lost, and arrives after the delay. A reordered one arrives
+//! later still.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
-/// What a direction does to packets. The default is a perfect one.
+/// The effects of a direction on packets. The default is a perfect one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shape {
     /// How long a packet is on its way, after it left the queue.
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// What became of the packets so far.
+/// The counts of packets so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Those that were offered.
@@ -129,7 +129,7 @@ impl Path {
         self.on_the_way.pop_first().map(|(_, packet)| packet)
     }
 
-    /// What became of the packets so far.
+    /// The counts of packets so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -66,7 +66,7 @@ async fn carry(from: Arc<Tun>, to: Arc<Tun>, path: Shared) -> io::Result<()> {
         tokio::select! {
             received = from.recv(&mut buffer) => {
                 offer(&path, &buffer, received?);
-                // What else is there comes at the same time.
+                // Further packets of the queue have the same time of arrival.
                 while let Ok(length) = from.try_recv(&mut buffer) {
                     offer(&path, &buffer, length);
                 }

@@ -16,7 +16,7 @@ use tokio_tun::Tun;
 
 use crate::wait::START;
 
-/// What an Ethernet carries in one packet, in bytes.
+/// The most bytes of an Ethernet packet.
 pub(super) const MTU: u16 = 1500;
 
 /// See the module.

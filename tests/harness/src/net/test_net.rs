@@ -1,4 +1,4 @@
-//! That the network does to real packets what it is told to, and that nothing of it is left.
+//! The network treats real packets by its settings, and leaves nothing behind.
 //!
 //! Namespaces need root; without it this tier is skipped.
 

@@ -1,4 +1,4 @@
-//! A direct volume is attached to one node at a time, whatever its driver would allow.
+//! A direct volume is attached to one node at a time, whatever its driver allows.
 
 use std::path::Path;
 
@@ -104,7 +104,7 @@ async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
     is(&attacher.detach("").await?, Code::Ok);
     is(&attacher.attach("id-1", &CLASS).await?, Code::Ok);
     is(&attacher.detach("id-1").await?, Code::Ok);
-    // What is not direct is its driver's to refuse.
+    // The driver itself refuses other volumes.
     let before = calls();
     attacher.attach("id-1", &[]).await?;
     attacher.attach("id-2", &[]).await?;

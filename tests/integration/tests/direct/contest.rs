@@ -16,7 +16,7 @@ pub(super) const PODS: [&str; 2] = ["uid-1", "uid-2"];
 pub(super) struct Contest {
     /// The programs.
     pub(super) pair: Pair,
-    /// What the nodes want.
+    /// The access that the nodes request.
     pub(super) volume: Volume,
 }
 

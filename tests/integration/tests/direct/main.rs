@@ -1,5 +1,5 @@
-//! Direct volumes: what csi-edge publishes, what runtimes and their shims make of it, and which
-//! node owns a volume. Tests that format and mount are ignored unless asked for: they need root.
+//! Direct volumes: the entries that csi-edge publishes, the runtimes and shims that read them, and
+//! the lease. Tests that format and mount are ignored by default, because they need root.
 
 mod attached;
 mod contest;

@@ -1,5 +1,5 @@
-//! A runtime that does not take a direct volume as a device, as a stock installation of Kata's Go
-//! runtime: its pod cannot write to the node's disk, and everybody is told. `make direct`.
+//! A runtime that does not take a direct volume as a device, such as a stock Go runtime of Kata.
+//! Its pod cannot write to the node's disk, and the operator and the pod are told. `make direct`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use super::refusal::assert_refused;
 use super::runtime::command;
 use super::volumes::has_the_notice_alone;
 
-/// What a stock Go runtime has, below the root of the runtimes' files.
+/// The files of a stock Go runtime, below the root of the runtimes' files.
 const CONFIGURATION: &str = "host/etc/kata-containers/configuration.toml";
 
 fn configure(scene: &Scene, disabled: bool) -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ async fn a_runtime_that_shares_the_directory_writes_nothing_to_the_node() -> any
     let (at, target) = Handover::published().await?;
     configure(&at.scene, true)?;
     assert_eq!(standing(&at.scene).await?, "published");
-    // A stock Go runtime shares the directory, as whoever is no VM.
+    // A stock Go runtime shares the directory, as a runtime without a VM does.
     let mut pod = at.guest(Runtime::Runc, &target).await?;
     assert_eq!(pod.found, "shared");
     let refused = pod.tell("write lost x").await.unwrap_err().to_string();
@@ -100,7 +100,7 @@ async fn a_node_that_fails_its_check_is_given_nothing_where_that_is_required() -
 async fn a_cover_is_there_once_and_again_and_goes_however_often_it_is_there() -> anyhow::Result<()>
 {
     let (mut at, target) = Handover::published().await?;
-    // The entry is found by its name whatever is mounted there.
+    // The entry is found by its name, whatever is mounted there.
     for runtime in [Runtime::Go, Runtime::Rs] {
         let guest = at.guest(runtime, &target).await?;
         assert_eq!(guest.found, "direct");
@@ -123,7 +123,7 @@ async fn a_cover_is_there_once_and_again_and_goes_however_often_it_is_there() ->
     at.end().await
 }
 
-/// What pods left, by the place to which it was moved.
+/// The data that pods left, in the place to which it was moved.
 fn left(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let left = std::fs::read_dir(directory.join("left-by-pods"))?;
     Ok(left.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?)

@@ -1,5 +1,5 @@
-//! The NRI plugin against NRI's own library, as containerd and CRI-O link it (`tests/go/nri`): what
-//! a container is started with, by the OCI mounts that the library makes of the plugin's answer.
+//! The NRI plugin against NRI's own library, as containerd and CRI-O link it (`tests/go/nri`). The
+//! tests compare the OCI mounts with which a container is started.
 
 #![expect(
     clippy::unwrap_used,

@@ -64,7 +64,7 @@ async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back(
     assert_refused(contest.publish(1).await, HELD, &["node n1", "has no link"]);
     contest.pair.mend(0);
     contest.until_published(1).await?;
-    // What is new to a node cannot be had while it is cut off.
+    // A node that is cut off cannot acquire a volume that is new to it.
     contest.unpublish(1).await?;
     contest.pair.cut(0).await?;
     assert_refused(contest.publish(0).await, Code::Unavailable, &["no link to csi-cloud"]);
@@ -131,7 +131,7 @@ async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends(
     contest.pair.mend(0);
     let words = ["taken from this node", "is nobody's now"];
     until("it is told", || inspected(&contest, &words)).await?;
-    // What finds no entry would mount the host's empty directory instead.
+    // A runtime without an entry would mount the host's empty directory instead.
     assert_eq!(contest.pair.entries(0), 1);
     assert_refused(contest.unpublish(0).await, Code::Unavailable, &["is open in process"]);
     drop(guest);

@@ -1,6 +1,5 @@
-//! Who owns a volume, in any order of steps: what the cloud decides, with what nodes make of its
-//! answers, over links that lose what is on them and nodes that are killed. The two sides' rules
-//! are the real ones.
+//! The owner of a volume under any order of steps: the cloud's decisions, and the nodes' reactions.
+//! Links lose messages and nodes are killed. The rules of both sides are the real ones.
 
 #![expect(clippy::unwrap_used, reason = "a test's own functions, which clippy takes for others")]
 
@@ -16,7 +15,7 @@ use proto::names::NodeName;
 
 const NODES: usize = 3;
 
-/// What may happen; the number says at which node.
+/// The possible steps; the number is the node.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A pod wants the volume.
@@ -70,10 +69,10 @@ struct Node {
     /// On the way to the cloud, and to the node.
     up: VecDeque<(u64, Said)>,
     down: VecDeque<(u64, Outcome)>,
-    /// What it waits for: the answer's number, whether a pod wants the volume, and how it stood.
+    /// The expected answer: its number, whether a pod wants the volume, and the lease at that time.
     waits: Option<(u64, bool, Lease)>,
     next: u64,
-    /// What the cloud has confirmed on this link.
+    /// The leases that the cloud has confirmed on this link.
     confirmed: Option<Lease>,
     /// An operator has said that nobody there uses it any more.
     excused: bool,
@@ -229,7 +228,7 @@ impl World {
         self.nodes[at].excused |= done && self.nodes[at].has();
     }
 
-    /// Who may use the volume, without those of whom an operator has said that they do not.
+    /// The nodes that may use the volume, without those that an operator has declared gone.
     fn users(&self) -> Vec<usize> {
         (0..NODES).filter(|at| self.nodes[*at].has() && !self.nodes[*at].excused).collect()
     }
@@ -243,7 +242,7 @@ impl World {
         for at in 0..NODES {
             self.happens(Event::Link(at));
             self.happens(Event::Detach(at));
-            // What it has first, since it may be fenced.
+            // The lease comes first, because it may be fenced.
             for ended in [Event::State(at), Event::Unpublish(at), Event::State(at)] {
                 self.happens(ended);
                 self.happens(Event::Hear(at));
@@ -289,7 +288,7 @@ proptest! {
     }
 }
 
-/// What a proptest may not have come by: the three ways of a volume from one node to another.
+/// Cases that a proptest may miss: the three ways by which a volume moves from one node to another.
 #[test]
 fn a_volume_goes_from_one_node_to_another() {
     use Event::{Answer, Break, Cut, Hear, Link, Publish, State, Unpublish};

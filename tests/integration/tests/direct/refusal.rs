@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use tonic::{Code, Status};
 
-/// The code of an outcome and its message. What is no gRPC status is UNKNOWN.
+/// The code of an outcome and its message. An error without a gRPC status is UNKNOWN.
 pub(super) fn code(outcome: anyhow::Result<()>) -> (Code, String) {
     match outcome.map_err(|error| error.downcast::<Status>()) {
         Ok(()) => (Code::Ok, String::new()),

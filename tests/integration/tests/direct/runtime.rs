@@ -1,6 +1,5 @@
-//! Statistics and growth of direct volumes with the real programs and a real driver of block
-//! volumes; the guests are shims that answer as a runtime's do. They need root and loop devices:
-//! `make direct`.
+//! Statistics and growth of direct volumes with the real programs and a real block driver. The
+//! guests are shims that answer as a runtime's do. They need root and loop devices: `make direct`.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What a direct volume's runtime is asked, against shims that behave as the real ones do and
-//! worse: each case has the numbers, or the gRPC code, that the kubelet is told.
+//! The requests to a direct volume's runtime, against shims that behave as the real ones or worse.
+//! Each case has the numbers, or the gRPC code, for the kubelet.
 
 #![expect(clippy::unwrap_used, reason = "a test's own functions, which clippy takes for others")]
 
@@ -103,7 +103,7 @@ fn volume(device: PathBuf) -> Published {
     }
 }
 
-/// What the kubelet is told.
+/// The error's text for the kubelet.
 fn code(error: &Error) -> Code {
     let fault = error.fault();
     let source = "".into();

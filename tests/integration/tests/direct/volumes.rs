@@ -50,7 +50,7 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     // As a kubelet that was restarted asks again.
     at.publish(&first).await?;
     vm.stop().await?;
-    // What is no VM gets the empty directory of the host, and nothing of the volume.
+    // A runtime without a VM gets the empty directory of the host, and nothing of the volume.
     let mut runc = at.guest(Runtime::Runc, &first).await?;
     assert_eq!(runc.found, "shared");
     assert!(runc.tell("read hello").await.is_err());
@@ -203,7 +203,7 @@ async fn given_to_one_pod_at_a_time(at: Handover) -> anyhow::Result<()> {
     at.publish(&first).await?;
     assert_refused(at.publish(&second).await, Code::FailedPrecondition, &["pod-1"]);
     assert_eq!(at.entries(), 1);
-    // What it is published with cannot change under the guest.
+    // The published entry cannot change under the guest.
     let mut other = at.volume.clone();
     other.capability = mount(Mode::SingleNodeMultiWriter, "", "7");
     assert_refused(at.scene.publish(&other, &first).await, Code::AlreadyExists, &[]);
@@ -323,7 +323,7 @@ async fn what_the_runtime_is_told_comes_again_and_goes_when_the_device_is_anothe
     std::fs::remove_dir_all(at.scene.root())?;
     at.scene.start_edge().await?;
     assert_eq!(at.entries(), 1, "as it was before");
-    // Others' entries are there to stay, whatever becomes of ours.
+    // Entries of others stay, whatever happens to ours.
     let theirs = at.scene.root().join("L3RoZWlycw==");
     std::fs::create_dir(&theirs)?;
     publish(&theirs.join("mountInfo.json"), b"{}", 0o600, Existing::Keep)?;
@@ -354,7 +354,7 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
     let (at, target) = Handover::published().await?;
     at.unpublish(&target).await?;
     let (device, _) = at.scene.devices().pop().context("no loop device")?;
-    // A VM that has not ended yet.
+    // A VM that still runs.
     let held = File::open(&device)?;
     assert_refused(at.publish(&target).await, Code::Unavailable, &["is open in process"]);
     drop(held);

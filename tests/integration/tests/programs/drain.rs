@@ -173,14 +173,14 @@ struct Caller {
     seen: Arc<Seen>,
 }
 
-/// What callers met.
+/// The results of the callers.
 #[derive(Debug, Default)]
 struct Seen {
     /// No front was there.
     no_front: AtomicUsize,
     /// UNAVAILABLE, and nothing had been done.
     unavailable: AtomicUsize,
-    /// UNAVAILABLE for a call that may have been carried out.
+    /// UNAVAILABLE for a call that may have started.
     unknown: AtomicUsize,
     /// The connection to the front broke with the call on it.
     broken: AtomicUsize,

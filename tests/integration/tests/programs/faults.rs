@@ -1,5 +1,5 @@
-//! What callers see, and what the driver gets, when something breaks: never a final code while the
-//! outcome is not known, never a call that is dispatched twice or ended half way.
+//! The codes for callers and the calls for the driver when something breaks. There is no final code
+//! while the outcome is unknown. No call is dispatched twice or ended half way.
 
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
             Ok(())
         })
         .await?;
-        // What the cloud has learned it goes on answering.
+        // The cloud goes on answering from its store.
         for method in [
             "Controller/ControllerGetCapabilities",
             "Identity/GetPluginCapabilities",
@@ -328,7 +328,7 @@ async fn what_is_not_known_yet_is_never_guessed() -> anyhow::Result<()> {
     cloud.process.stop(START).await
 }
 
-/// What an edge makes of a driver's socket that is none.
+/// The code for a driver's socket that is no socket.
 #[tokio::test]
 async fn a_socket_of_no_driver_is_named_with_what_it_is() -> anyhow::Result<()> {
     let mut stand = harness::stand::Stand::new().await?;

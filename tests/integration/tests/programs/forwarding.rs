@@ -1,4 +1,4 @@
-//! What goes in on one side comes out on the other, byte for byte, over both transports.
+//! Calls pass byte for byte in both directions, over both transports.
 
 use bytes::Bytes;
 use drivers::testdriver::{FUTURE_PATH, Fault, METHODS, Times};

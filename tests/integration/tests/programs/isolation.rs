@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// What a small call may take beside all this, on a machine that is busy with the other tests.
+/// The longest time for small calls.
 const SOON: Duration = Duration::from_secs(1);
 
 async fn call(front: &RawClient, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
@@ -155,7 +155,7 @@ async fn a_full_front_says_so_at_once() -> anyhow::Result<()> {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
         assert!(status.message().contains("1024 calls are in flight"), "{status}");
         assert!(begun.elapsed() < SOON, "after {:?}", begun.elapsed());
-        // What the front answers by itself needs no room.
+        // The front's own answers need no place.
         let answer = front.call("/csi.v1.Controller/ControllerGetCapabilities", &[]).await?;
         assert_eq!(answer.code(), Code::Ok);
         world.driver.release();

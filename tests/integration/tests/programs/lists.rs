@@ -21,7 +21,7 @@ use tonic::Code;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// Volumes that each node has at first, of 1 MiB each.
 const EACH: usize = 5;
-/// What a node has room for besides: the driver's word.
+/// The free capacity of a node, by its driver.
 const MIB: i64 = 1 << 20;
 /// A page that waits for no slow node longer than a second, with time to spare.
 const SOON: Duration = Duration::from_millis(2500);
@@ -244,7 +244,7 @@ async fn pages_are_stable_whatever_happens_between_them() -> anyhow::Result<()> 
     nodes.stop().await
 }
 
-/// It was listed by itself when it linked, so it need not have been asked for.
+/// The cloud lists a new node by itself, so no caller need have listed it.
 #[tokio::test]
 async fn a_node_that_is_away_is_listed_with_what_was_known_of_it() -> anyhow::Result<()> {
     let mut nodes = Nodes::with(&[]).await?;

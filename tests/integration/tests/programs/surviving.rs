@@ -149,7 +149,7 @@ async fn a_call_sent_again_after_its_run_is_answered_from_that() -> anyhow::Resu
     let took = answered.saturating_duration_since(linked?);
     assert!(took < Duration::from_secs(1), "answered {took:?} after the link was back");
 
-    // What is asked anew is carried out anew, also with the same content.
+    // A new call is run anew, even with the same content.
     for (method, request) in [
         ("ControllerPublishVolume", publish(&volume.volume_id)),
         ("ControllerUnpublishVolume", unpublish(&volume.volume_id)),

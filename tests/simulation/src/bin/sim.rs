@@ -33,7 +33,7 @@ struct Args {
     /// Seeds at the same time
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Stop after so many seeds in which something is wrong; their traces are printed
+    /// Stop after this many failed seeds; their traces are printed
     #[arg(long, default_value_t = 3)]
     failures: usize,
 }
@@ -42,7 +42,7 @@ struct Args {
 const STUCK: Duration = Duration::from_secs(60);
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// What each thread is at.
+/// The seed of each thread.
 type Busy = Arc<Mutex<BTreeMap<u64, (Instant, Trace)>>>;
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! What the model's Kubernetes remembers: claims, volumes, attachments, snapshots. It outlives the
-//! sidecars, as the API server does, and it alone says what may exist at the drivers.
+//! The objects in the model's Kubernetes: claims, volumes, attachments, snapshots. They outlive the
+//! sidecars, as with the API server. They alone decide what may exist at the drivers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,21 +12,20 @@ pub struct Claim {
     pub name: String,
     /// The node that the scheduler selected; none while it has to select again.
     pub node: Option<usize>,
-    /// The size asked for, in bytes.
+    /// The requested size, in bytes.
     pub size: i64,
     /// The user deleted it.
     pub deleted: bool,
     /// An attempt was made whose outcome nobody has been told.
     pub open: bool,
-    /// It was deleted while `open`, and the provisioner that knew so is no more: Kubernetes itself
-    /// has forgotten it, whatever we do (facts, E8). The only volume without an owner that may
-    /// exist.
+    /// It was deleted while `open`, and the provisioner that knew of it is gone: Kubernetes itself
+    /// has forgotten it. No other volume without an owner may exist.
     pub forgotten: bool,
     /// The provisioner will not do anything for it any more.
     pub settled: bool,
     /// The volume.
     pub volume: Option<Volume>,
-    /// Goes up with every change that a sidecar is told of.
+    /// Increases with every change that sidecars watch.
     pub version: u64,
 }
 

@@ -13,7 +13,7 @@ use super::sidecar::Sidecar;
 use crate::keys::NODES;
 use harness::requests::capability;
 
-/// How long a change takes to come back as an event (facts, E9).
+/// How long a change takes to come back as an event.
 const EVENT: Duration = Duration::from_millis(5);
 
 /// Keeps an attachment as it should be.
@@ -59,7 +59,7 @@ impl Sidecar {
     }
 
     /// The error goes into the status; if that changes it, the change is an event, and the next
-    /// attempt is at once (facts, E9).
+    /// attempt is at once.
     async fn failed(&self, at: usize, error: String) -> Next {
         if self.world.api.attachment(at).error == error {
             return Next::Retry;

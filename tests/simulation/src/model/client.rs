@@ -36,14 +36,14 @@ pub struct Client {
     /// Cancelled when a call finds the connection lost: the sidecar exits.
     pub lost: CancellationToken,
     timeout: Duration,
-    /// The longest of the odd deadlines.
+    /// The longest of the unusual deadlines.
     longest: Duration,
     dice: Mutex<Dice>,
     record: Record,
     trace: Trace,
 }
 
-/// Whether times are odd, for all sidecars of a run.
+/// Whether deadlines are unusual, for all sidecars of a run.
 #[derive(Default)]
 pub struct Odd(AtomicBool);
 
@@ -53,13 +53,13 @@ impl Odd {
         self.0.store(on, Ordering::Relaxed);
     }
 
-    /// Whether deadlines now are odd ones too: none, zero, short, very long.
+    /// Whether deadlines are unusual now: none, zero, short, very long.
     pub fn is(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What an answer is to a sidecar.
+/// An answer to a sidecar.
 pub struct Reply {
     /// The code that the sidecar's library gives it.
     pub code: Code,

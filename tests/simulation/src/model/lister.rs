@@ -1,5 +1,5 @@
-//! Who lists all volumes page by page while they come and go, as external-attacher's reconciler and
-//! external-health-monitor do, and compares each whole list with what Kubernetes knows.
+//! Lists all volumes page by page while they come and go, as external-attacher's reconciler and
+//! external-health-monitor do. Each whole list is compared with Kubernetes' objects.
 //!
 //! It goes on with the next page over failures, changes of links and restarts of the cloud: the
 //! token must hold.
@@ -43,7 +43,7 @@ impl Lister {
     /// Makes one list, and compares it.
     async fn list(&mut self) {
         let mut before = self.world.api.read(picture);
-        // What was there before us at a node that has never linked, nobody can know of.
+        // The cloud cannot know volumes from before it at a node that has never linked.
         let fleet = &self.world.fleet;
         let all = self.world.fleet.drivers.len();
         before.retain(|(claim, _)| !claim.name.starts_with(BEFORE) || fleet.known() == all);
@@ -128,7 +128,7 @@ fn ids(entries: &[Entry]) -> String {
     entries.iter().map(id).collect::<Vec<_>>().join(" ")
 }
 
-/// What is wrong with a list that was made between two moments.
+/// The faults of a list that was made between two moments.
 fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();

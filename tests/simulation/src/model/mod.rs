@@ -1,8 +1,8 @@
-//! A model of Kubernetes' own CSI sidecars, after their sources: what each calls, when it calls
-//! again, which codes it takes for final, what it forgets when it exits.
+//! A model of Kubernetes' own CSI sidecars, written after their sources. It has their calls, their
+//! retries, their final codes, and what they forget when they exit.
 //!
-//! They are processes: each has a connection of its own, exits at the first call that finds it
-//! lost, and is started again with nothing in memory. What they share is the API server ([`api`]).
+//! They are processes with a connection each. A sidecar exits at the first call that finds the
+//! connection lost, and starts again with an empty memory. They share the API server ([`api`]).
 
 pub mod api;
 mod attacher;

@@ -12,7 +12,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// Where external-provisioner and -resizer put what cannot succeed as it is.
 const SLOW: Duration = Duration::from_secs(300);
 
-/// What a step of a worker ends with.
+/// The result of a worker's step.
 pub(super) enum Next {
     /// There will be nothing to do any more.
     Done,

@@ -1,8 +1,8 @@
 //! external-provisioner: volumes for claims, and their end.
 //!
-//! After an answer that leaves the outcome open it repeats the call with the same topology, even if
-//! the claim is deleted (`claimsInProgress`); after a final one it does not, whatever earlier
-//! attempts may have done. That memory is gone when the process is.
+//! After an answer that leaves the outcome open, it repeats the call with the same topology, even
+//! if the claim is deleted (`claimsInProgress`). After a final answer it does not, whatever earlier
+//! attempts did. A restart loses that memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::record::is_open;
 use drivers::testdriver::TOPOLOGY_KEY;
 use harness::requests::capability;
 
-/// What the process remembers of claims; gone when it exits.
+/// The process's memory of claims; it is lost when the process exits.
 #[derive(Default)]
 pub(super) struct Memory(Mutex<BTreeMap<usize, InProgress>>);
 

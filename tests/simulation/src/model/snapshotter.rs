@@ -1,5 +1,5 @@
-//! external-snapshotter: creates until the snapshot is ready, deletes until it is told OK. That an
-//! outcome is open stands in an annotation of the API object, so that it survives the process.
+//! external-snapshotter: creates until the snapshot is ready, and deletes until the answer is OK.
+//! An annotation of the API object records an open outcome, so that it survives the process.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Sidecar {
                 of.id = made.map(|made| made.snapshot_id).or_else(|| of.id.take());
             }
         });
-        // What is not ready yet is asked for again, at the pace of failures.
+        // An unready snapshot is requested again, at the pace of failures.
         if ready { Next::Now } else { Next::Retry }
     }
 

@@ -1,4 +1,4 @@
-//! What the sidecars of a run share.
+//! The state that the sidecars of a run share.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum Topology {
     Anywhere,
 }
 
-/// What is wrong and was seen at once. A clone is the same.
+/// Violations that were found during the run. A clone is the same.
 #[derive(Clone, Default)]
 pub struct Found(Arc<Mutex<(u64, Vec<String>)>>);
 
@@ -39,26 +39,26 @@ impl Found {
     }
 }
 
-/// What the sidecars of a run have in common.
+/// The state that the sidecars of a run share.
 #[derive(Clone)]
 pub struct World {
     /// The programs that they call.
     pub fleet: Arc<Fleet>,
     /// The API server.
     pub api: Api,
-    /// What they called.
+    /// Their calls.
     pub record: Record,
-    /// What happened.
+    /// The events.
     pub trace: Trace,
-    /// Whether deadlines are odd now.
+    /// Whether deadlines are unusual now.
     pub odd: Arc<Odd>,
     /// The sidecars' `--timeout`.
     pub timeout: Duration,
     /// The sidecars' `--retry-interval-max`.
     pub most: Duration,
-    /// What claims ask for.
+    /// The topology in claims.
     pub topology: Topology,
-    /// What is wrong, as found by who saw it.
+    /// Violations that watchers found.
     pub found: Found,
     /// The seed of the run.
     pub seed: u64,

@@ -1,5 +1,4 @@
-//! What operators see and change: the commands against a csi-cloud that runs, as tables and as
-//! JSON.
+//! The operators' commands against a running csi-cloud, as tables and as JSON.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -28,12 +27,12 @@ impl Desk {
         Ok(Self { world, admin })
     }
 
-    /// What a command prints.
+    /// The output of a command.
     async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
         self.world.stand.run("csi-cloud", &[command, &["--admin", &self.admin]].concat()).await
     }
 
-    /// What a command prints as JSON.
+    /// The JSON output of a command.
     async fn json(&self, command: &[&str]) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.say(&[command, &["-o", "json"]].concat()).await?)?)
     }

@@ -45,7 +45,7 @@ async fn a_volume_is_refused_beside_its_source_if_the_operator_says_so() -> anyh
         assert!(status.message().contains(word), "{word} is not in {status}");
     }
     assert!(nodes.who_got("CreateVolume").is_empty());
-    // Nothing was written down: the name goes where it is asked for.
+    // No intent was written, so the name goes to the next requested topology.
     created(&nodes.call("CreateVolume", &create_at("r", &["n1"])?).await?)?;
     assert_eq!(nodes.who_got("CreateVolume"), ["n1"]);
     for (name, asked) in [("there", vec!["n1", "n2"]), ("anywhere", vec![])] {

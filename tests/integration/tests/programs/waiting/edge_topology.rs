@@ -109,7 +109,7 @@ async fn the_kubelet_sees_our_topology_after_a_restart_without_the_cloud() -> an
         Ok(())
     })
     .await?;
-    // What the cloud learns is what the driver says, not what we make of it.
+    // The cloud learns the driver's own topology, without our edits.
     cloud.process.kill().await?;
     edge.kill().await?;
     let edge = site.edge().await?;

@@ -42,7 +42,7 @@ use self::caller::{Done, lead};
 /// Callers at a time.
 const CALLERS: usize = 8;
 
-/// A node, and a holder whose csi-cloud comes and goes.
+/// A node, and a relay whose csi-cloud comes and goes.
 struct World {
     stand: Stand,
     cloud: Option<Cloud>,
@@ -55,7 +55,7 @@ struct World {
 }
 
 impl World {
-    /// The holder reaches csi-cloud by a unix socket, or else by TLS.
+    /// The relay reaches csi-cloud by a unix socket, or else by TLS.
     async fn new(unix: bool) -> anyhow::Result<Self> {
         let mut stand = Stand::new().await?;
         let driver = TestDriver::new(DRIVER, NODE);
@@ -124,7 +124,7 @@ async fn hold(stand: &Stand, place: &str) -> anyhow::Result<Process> {
     Ok(holder)
 }
 
-/// Starts csi-cloud again so many times under load; nobody notices.
+/// Restarts csi-cloud several times under load; no caller notices.
 async fn restarted(unix: bool, times: usize) -> anyhow::Result<()> {
     let mut world = World::new(unix).await?;
     let done = Arc::new(Done::default());
@@ -344,8 +344,8 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
     world.stop().await
 }
 
-/// Asks csi-cloud as a holder with these credentials does. The handshake is over for the client
-/// before the server has looked at its certificate.
+/// Calls csi-cloud as a relay with these credentials. The handshake ends for the client before the
+/// server has checked its certificate.
 async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
     let (upstream, connection) =
         upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
@@ -403,7 +403,7 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
     world.stop().await
 }
 
-/// Prints what the hop costs and what the holder takes: `make hop`.
+/// Prints the cost of the hop and the memory of the relay: `make hop`.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn what_the_hop_costs() -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
-//! What csi-cloud does in Kubernetes, against a real API server over a real etcd, with no more
-//! rights than the table at the top of `cloud/src/kubernetes/api.rs` gives. Without the two
-//! programs the tier is skipped, which it may not be in CI.
+//! csi-cloud in Kubernetes, against a real API server over a real etcd. It has only the rights of
+//! the table at the top of `cloud/src/kubernetes/api.rs`. Without the two programs the tier is
+//! skipped, which fails in CI.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! What an edge, or whoever dials, may take of the cloud. Each test ends with a good edge that is
-//! untouched.
+//! Limits on what an edge, or any client, may use of the cloud. Each test ends with a good edge
+//! that is not affected.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

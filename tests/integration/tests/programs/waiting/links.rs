@@ -289,7 +289,7 @@ async fn an_edge_dials_again_when_the_cloud_is_back() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A small call beside large answers does not wait for them: they travel on another byte stream.
+/// A small call does not wait for large answers, because they use another byte stream.
 #[tokio::test]
 async fn a_large_answer_does_not_stand_before_a_small_call() -> anyhow::Result<()> {
     for transport in TRANSPORTS {

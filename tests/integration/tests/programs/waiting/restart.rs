@@ -1,5 +1,5 @@
-//! A csi-cloud that was killed and is back: over QUIC nothing tells its edges but a stateless reset
-//! from the new one, which they believe only because its key is derived from the same private key.
+//! A csi-cloud that was killed and is back. Over QUIC only a stateless reset from the new one tells
+//! its edges. They accept it because its key is derived from the same private key.
 
 use std::time::Duration;
 

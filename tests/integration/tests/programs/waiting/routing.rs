@@ -118,7 +118,7 @@ impl Nodes {
         Ok(back)
     }
 
-    /// What csi-cloud has logged.
+    /// The log of csi-cloud.
     pub(super) fn log(&self) -> String {
         String::from_utf8_lossy(&self.cloud.process.log()).into_owned()
     }
@@ -168,7 +168,7 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
         assert_eq!(nodes.who_got("CreateSnapshot"), [home]);
         let made = csi::CreateSnapshotResponse::decode(answer.message().context("no snapshot")?)?;
         let snapshot_id = made.snapshot.context("no snapshot")?.snapshot_id;
-        // A volume out of a snapshot is made where that is, whatever else is asked.
+        // A volume from a snapshot is made at the snapshot's node, whatever topology is requested.
         let mut restore = create_at(&format!("r-{name}"), &["n1", "n2", "n3"])?;
         let source = volume_content_source::SnapshotSource { snapshot_id: snapshot_id.clone() };
         restore.volume_content_source = Some(csi::VolumeContentSource {
@@ -240,7 +240,7 @@ async fn a_topology_that_no_node_has_is_exhausted_and_one_away_is_not() -> anyho
 #[tokio::test]
 async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
     let nodes = Nodes::new(&[]).await?;
-    // Made before us, beside us.
+    // The volume was made directly at the driver, so the cloud does not know it.
     let direct = RawClient::connect(&nodes.stand.at("n3.sock")).await?;
     let volume_id =
         created(&direct.call(&controller("CreateVolume"), &create("of-before")).await?)?.volume_id;
@@ -367,7 +367,7 @@ async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> 
     nodes.stop().await
 }
 
-/// What a driver answers to CreateVolume when it names its volume so.
+/// The driver's answer to CreateVolume with this volume id.
 fn made(volume_id: &str, capacity_bytes: i64) -> Fault {
     let volume = csi::Volume { volume_id: volume_id.into(), capacity_bytes, ..Default::default() };
     Fault::raw(csi::CreateVolumeResponse { volume: Some(volume) }.encode_to_vec())
@@ -418,7 +418,7 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     created(&nodes.call("CreateVolume", &create_at("odd", &["n3"])?).await?)?;
     assert_eq!(nodes.who_got("CreateVolume"), ["n1"]);
 
-    // A capacity that was not asked for passes: the provisioner deletes the volume and says so.
+    // An unrequested capacity passes: the provisioner deletes the volume and reports it.
     at(1, made("small", 1));
     let mut small = create_at("s", &["n2"])?;
     small.capacity_range = Some(csi::CapacityRange { required_bytes: 2, limit_bytes: 0 });

@@ -1,5 +1,5 @@
-//! A secret is passed on and nothing else: marked ones go through every RPC at both fronts, and are
-//! looked for in everything that the programs write, keep and show.
+//! Secrets are passed on, and appear nowhere else. Marked secrets go through every RPC at both
+//! fronts. The tests then search everything that the programs write, keep and show.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ use tonic::Code;
 
 /// As deep as requests are filled.
 const DEPTH: usize = 5;
-/// What CSI marks as secret (option 1059).
+/// The fields that CSI marks as secret (option 1059).
 const SECRET_FIELDS: usize = 22;
 
 /// The messages of CSI, and which fields are secret.
@@ -31,7 +31,7 @@ struct Spec {
     secret: ExtensionDescriptor,
 }
 
-/// What requests are filled with.
+/// The values in requests.
 struct Filling<'a> {
     spec: &'a Spec,
     marker: &'a str,

@@ -1,4 +1,4 @@
-//! What a program says when it cannot start, and what it leaves alone.
+//! The errors of a program that cannot start, and the files that it leaves alone.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,5 +1,5 @@
-//! Several ways to the cloud: the next when one fails or swallows what is sent, the preferred one
-//! again when it works, and a link that lives on while the edge's address changes.
+//! Several endpoints of the cloud. The next one is used when one fails or swallows bytes, and the
+//! preferred one again when it works. A link survives a change of the edge's address.
 
 use std::path::Path;
 use std::time::Duration;

@@ -21,7 +21,7 @@ use tonic::transport::{Channel, Endpoint};
 /// How long a sidecar waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the callers did.
+/// The results of the callers.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) calls: AtomicUsize,
