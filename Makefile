@@ -90,7 +90,7 @@ scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (rel
 	target/measure/bench scale $(if $(LINKS),--links $(LINKS))
 
 hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
-	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture holder::
+	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture socket_relay::
 
 # The first run makes the store, so that the memory of the second one is that of a start.
 SIZE = EDGE_CSI_SIZE=$(or $(DIR),$(CURDIR)/target/size) \

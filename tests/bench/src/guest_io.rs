@@ -18,9 +18,9 @@ use super::report::median;
 use guest::contract::Runtime;
 use guest::scene::{Scene, mount};
 use guest::vm::machine::{Ground, Machine};
+use guest::vm::protocol::{GuestRequest, Load, Loaded, What};
 use guest::vm::sandbox::{AT, Sandbox};
 use guest::vm::turns;
-use guest::vm::words::{Ask, Load, Loaded, What};
 use harness::process::Process;
 use harness::wait::until;
 
@@ -71,14 +71,14 @@ pub async fn measure(rounds: usize, time: Duration, kernel: &Path) -> anyhow::Re
     let sandbox = Sandbox::with(machine, &scene, Runtime::Go, &direct).await?;
     let source = "shared".to_owned();
     let kind = "virtiofs".to_owned();
-    let mounting = Ask::Mount { source, kind, options: Vec::new(), at: SHARED.into() };
+    let mounting = GuestRequest::Mount { source, kind, options: Vec::new(), at: SHARED.into() };
     let _: Value = sandbox.ask(&mounting).await?;
     let mut figures = Vec::new();
     for load in LOADS {
         figures.extend(compared(&sandbox, load, rounds, time).await?);
         eprintln!("measured {}", load.0);
     }
-    let _: Value = sandbox.ask(&Ask::Unmount { at: SHARED.into() }).await?;
+    let _: Value = sandbox.ask(&GuestRequest::Unmount { at: SHARED.into() }).await?;
     sandbox.stop().await?;
     // It ends when QEMU has.
     daemon.ended(harness::wait::STOP).await?;
@@ -127,7 +127,8 @@ async fn compared(
         for (at, way) in [AT, SHARED].into_iter().enumerate() {
             let path = PathBuf::from(way).join("loaded");
             let load = Load { path, bytes: BYTES, block, what, threads, ms };
-            let Loaded { bytes_per_s, per_s, direct } = sandbox.ask(&Ask::Load(load)).await?;
+            let Loaded { bytes_per_s, per_s, direct } =
+                sandbox.ask(&GuestRequest::Load(load)).await?;
             ensure!(
                 direct || files,
                 "{way} has no O_DIRECT: what is read there came out of the guest's memory"

@@ -12,8 +12,8 @@ use proto::csi::{CreateSnapshotRequest, CreateVolumeRequest};
 use proto::csi::{Id, Method};
 use tonic::Code;
 
+use super::disk::Noted;
 use super::fleet::{Fleet, driver_name};
-use super::kept::Noted;
 use super::keys::name;
 use super::model::World;
 use super::record::{Called, Ending, is_open};

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::dice::Dice;
-use super::kept::{Crash, Disk, Noted};
+use super::disk::{Crash, Disk, Noted};
 use super::keys::{Keys, NODES};
 use super::net::Net;
 use super::process::Process;

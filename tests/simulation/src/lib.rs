@@ -7,10 +7,10 @@
 pub mod chaos;
 pub mod check;
 pub mod dice;
+pub mod disk;
 pub mod durable;
 mod elected;
 pub mod fleet;
-pub mod kept;
 pub mod keys;
 pub mod life;
 pub mod model;
@@ -112,7 +112,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let mut chaos =
         Chaos::draw(&mut dice, life::SPAN, fleet.clone(), sidecars, trace.clone(), tasks.clone());
     let lives = tasks.child();
-    world.odd.set(dice.chance(60));
+    world.unusual.set(dice.chance(60));
     let begun = Instant::now();
     life::begin(&world, 1 + dice.below(8), &lives);
     if dice.chance(40) {
@@ -147,7 +147,7 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         api: model::api::Api::default(),
         record: Record::default(),
         trace: trace.clone(),
-        odd: Arc::default(),
+        unusual: Arc::default(),
         timeout: Duration::from_secs(dice.pick(&[5, 10, 15, 60])),
         most: Duration::from_secs(dice.pick(&[30, 60, 300])),
         topology: match shape.scope {
@@ -202,7 +202,7 @@ async fn calm(world: &World, lives: &Tasks) -> anyhow::Result<()> {
     lives.stop();
     let fleet = &world.fleet;
     fleet.calm();
-    world.odd.set(false);
+    world.unusual.set(false);
     for driver in &fleet.drivers {
         driver.clear_faults();
         driver.release();

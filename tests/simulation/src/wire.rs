@@ -65,7 +65,7 @@ struct Lane {
 }
 
 /// The fate of a chunk.
-enum Passage {
+enum Fate {
     Whole,
     Nothing,
     /// This many bytes of it pass, and then the connection is cut.
@@ -97,8 +97,8 @@ pub fn wire(
     let [one, other] = owners;
     let running = wire.clone();
     tasks.spawn("wire", async move {
-        let up = running.carry(Way::Up, near_read, far_write);
-        let down = running.carry(Way::Down, far_read, near_write);
+        let up = running.forward(Way::Up, near_read, far_write);
+        let down = running.forward(Way::Down, far_read, near_write);
         tokio::select! {
             biased;
             () = one.cancelled() => {}
@@ -149,29 +149,29 @@ impl Wire {
         self.lane(way).stalled_until.map_or(due, |until| until.max(due))
     }
 
-    fn pass(&self, way: Way, length: usize) -> Passage {
+    fn pass(&self, way: Way, length: usize) -> Fate {
         let mut lane = self.lane(way);
         let before = lane.passed;
         lane.passed += length as u64;
         if lane.dead {
-            return Passage::Nothing;
+            return Fate::Nothing;
         }
         let Some((after, mishap)) = lane.mishap.filter(|(after, _)| *after <= lane.passed) else {
-            return Passage::Whole;
+            return Fate::Whole;
         };
         lane.mishap = None;
         drop(lane);
         if mishap == Mishap::Cut {
-            return Passage::Part(
+            return Fate::Part(
                 usize::try_from(after.saturating_sub(before)).unwrap_or(length).min(length),
             );
         }
         self.suffer(way, mishap);
         // Bytes in transit are lost with a dead lane; a stall lets this chunk pass first.
-        if matches!(mishap, Mishap::Stall(_)) { Passage::Whole } else { Passage::Nothing }
+        if matches!(mishap, Mishap::Stall(_)) { Fate::Whole } else { Fate::Nothing }
     }
 
-    async fn carry(
+    async fn forward(
         &self,
         way: Way,
         mut from: ReadHalf<DuplexStream>,
@@ -214,9 +214,9 @@ impl Wire {
     /// Whether the lane goes on.
     async fn deliver(&self, way: Way, bytes: &Bytes, to: &mut WriteHalf<DuplexStream>) -> bool {
         match self.pass(way, bytes.len()) {
-            Passage::Whole => to.write_all(bytes).await.is_ok(),
-            Passage::Nothing => true,
-            Passage::Part(length) => {
+            Fate::Whole => to.write_all(bytes).await.is_ok(),
+            Fate::Nothing => true,
+            Fate::Part(length) => {
                 let _ = to.write_all(bytes.get(..length).unwrap_or_default()).await;
                 self.cut.cancel();
                 false

@@ -126,7 +126,7 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
 /// An operator at the node sees which runtime has the volume, and what its guest says.
 async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
-    let program = ground.ours("csi-edge").display().to_string();
+    let program = ground.program("csi-edge").display().to_string();
     let state = state(scene, node);
     let args = ["direct", "inspect", &traces.handle, "--state", &state, "-o", "json"];
     let said = node.space.run(&program, &args).await?;
@@ -230,7 +230,7 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["stray"]).await?;
     let traces = Traces::of(scene, "disk").await?;
     ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
-    let program = scene.cluster.ground.ours("csi-edge").display().to_string();
+    let program = scene.cluster.ground.program("csi-edge").display().to_string();
     let state = state(scene, node);
     let args = ["direct", "list", "--state", &state, "-o", "json"];
     let said = node.space.run(&program, &args).await?;

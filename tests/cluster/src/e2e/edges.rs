@@ -23,7 +23,7 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node(nodes.first().map_or("", String::as_str))?;
     node.edge.restart().await?;
     let ground = &scene.cluster.ground;
-    let old = ground.ours("csi-edge");
+    let old = ground.program("csi-edge");
     let new = ground.dir().join("csi-edge-upgraded");
     tokio::fs::copy(&old, &new).await?;
     node.edge.replace(&new).await;

@@ -138,7 +138,7 @@ impl Cloud {
 /// # Errors
 /// It failed; the error holds what it wrote to stderr.
 pub(super) async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
-    let mut command = Command::new(ground.ours("csi-cloud"));
+    let mut command = Command::new(ground.program("csi-cloud"));
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(START, output).await.context("csi-cloud does not end")??;
     let error = String::from_utf8_lossy(&output.stderr);
@@ -175,7 +175,7 @@ fn serve(
     ];
     args.extend(urls.iter().map(|url| format!("--listen={url}")));
     args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
-    Ok(Launch::new(ground.ours("csi-cloud"), args))
+    Ok(Launch::new(ground.program("csi-cloud"), args))
 }
 
 /// The socket relay, which holds the sidecars' sockets.
@@ -186,7 +186,7 @@ fn front(ground: &Ground, drivers: &[&str]) -> Launch {
         format!("--to=unix:{}", ground.at(HOLDERS)),
     ];
     args.extend(drivers.iter().map(|driver| format!("--driver={driver}")));
-    Launch::new(ground.ours("csi-cloud"), args)
+    Launch::new(ground.program("csi-cloud"), args)
 }
 
 fn groups() -> String {

@@ -101,7 +101,7 @@ pub async fn run(at: &Path) -> anyhow::Result<()> {
 fn hint(cluster: &Cluster) -> String {
     let config = cluster.control.kubeconfig.display();
     let dir = cluster.ground.dir().display();
-    let cloud = cluster.ground.ours("csi-cloud");
+    let cloud = cluster.ground.program("csi-cloud");
     format!(
         "export KUBECONFIG={config}\n\
          kubectl get nodes,csinodes,storageclasses   # a pod here has the image {}\n\

@@ -88,7 +88,7 @@ impl Ground {
     }
 
     /// The path of one of our programs.
-    pub fn ours(&self, name: &str) -> PathBuf {
+    pub fn program(&self, name: &str) -> PathBuf {
         self.ours.path(name)
     }
 

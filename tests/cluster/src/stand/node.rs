@@ -184,7 +184,7 @@ async fn containerd(
          [{cri}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
          [{cri}.containerd.runtimes.{HANDLER}]\nruntime_type = \"io.containerd.runc.v2\"\n\
          [{cri}.containerd.runtimes.{HANDLER}.options]\nBinaryName = \"{wrapper}\"\n",
-        wrapper = at.ground.ours("oci-wrapper").display()
+        wrapper = at.ground.program("oci-wrapper").display()
     );
     let config = at.write("containerd.toml", &text)?;
     let launch = Launch::new("/usr/bin/containerd", ["--config", &config]);
@@ -216,7 +216,7 @@ async fn driver(
     ];
     let more = OPTIONS.iter().filter(|(driver, _)| *driver == name).flat_map(|(_, more)| *more);
     args.extend(more.map(|option| (*option).to_owned()));
-    let launch = Launch::new(at.ground.ours("hostdir"), args);
+    let launch = Launch::new(at.ground.program("hostdir"), args);
     let program = Program::within(space, &at.log(name), &logs, launch).await?;
     let serves = || async { Ok(tokio::net::UnixStream::connect(&socket).await.map(drop)?) };
     program.until("socket", READY, serves).await?;
@@ -250,7 +250,7 @@ async fn edge(
     ];
     let socket = |name| at.text(&format!("plugins/{name}.sock"));
     args.extend(plan.drivers.iter().map(|name| format!("--driver={name}={}", socket(name))));
-    let launch = Launch::new(at.ground.ours("csi-edge"), args);
+    let launch = Launch::new(at.ground.program("csi-edge"), args);
     let program = Program::within(space, &at.log("csi-edge"), &at.ground.logs(), launch).await?;
     let linked = || async {
         ensure!(program.log().lines().any(|line| line.starts_with("linked ")), "it is not linked");

@@ -81,7 +81,7 @@ async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
         Some(command) => {
             vec![(Driver { label: args.name.clone(), command: command.clone() }, None)]
         }
-        None => ours(&args.go_bin)?,
+        None => own_drivers(&args.go_bin)?,
     };
     if args.nodes > 1 {
         drivers.truncate(1);
@@ -209,7 +209,7 @@ fn title(driver: &Driver, way: Way, args: &Args) -> String {
 }
 
 /// Our own driver, which does everything, and one that is not ours.
-fn ours(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
+fn own_drivers(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
     let hostdir = Programs::beside_this()?.built("hostdir")?;
     let mock = std::path::absolute(go_bin.join("mockdriver"))?;
     let driver = |label: &str, program: PathBuf, more: &str| Driver {

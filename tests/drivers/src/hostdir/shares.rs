@@ -184,14 +184,14 @@ mod tests {
         let settings =
             Settings { name: "shares".into(), node_id: "n".into(), attach_limit: 0, capacity: 0 };
         let shares = Shares::of(exports.path(), settings);
-        let asked = |share: &str| {
+        let export = |share: &str| {
             let context = [("server", "s"), ("share", share)];
             shares.export(&context.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
         };
-        assert_eq!(asked("/srv/archive").unwrap(), exports.path().join("srv/archive"));
-        assert_eq!(asked("/srv/other").unwrap_err().code(), tonic::Code::NotFound);
+        assert_eq!(export("/srv/archive").unwrap(), exports.path().join("srv/archive"));
+        assert_eq!(export("/srv/other").unwrap_err().code(), tonic::Code::NotFound);
         for bad in ["", "srv/archive", "/srv/../..", "/.."] {
-            assert_eq!(asked(bad).unwrap_err().code(), tonic::Code::InvalidArgument, "{bad}");
+            assert_eq!(export(bad).unwrap_err().code(), tonic::Code::InvalidArgument, "{bad}");
         }
     }
 }

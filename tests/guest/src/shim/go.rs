@@ -19,7 +19,7 @@ struct Resize {
 }
 
 /// A parsed request.
-pub(crate) enum Asked {
+pub(crate) enum Query {
     /// The statistics of the volume with this device.
     Stats(String),
     /// Resize the file system of this device to this many bytes.
@@ -29,26 +29,26 @@ pub(crate) enum Asked {
 }
 
 /// Reads a request as its handlers do.
-pub(crate) fn asked(parts: &request::Parts, body: &Bytes) -> Asked {
+pub(crate) fn parse(parts: &request::Parts, body: &Bytes) -> Query {
     match parts.uri.path() {
         "/direct-volume/stats" => {
             let Some(path) = parameter(&parts.uri, "path") else {
-                return Asked::Refused(
+                return Query::Refused(
                     StatusCode::BAD_REQUEST,
                     "Required parameter path not found",
                 );
             };
             // The query was decoded already, and here it is once more.
             match unescape(&path).filter(|_| well_escaped(&path)) {
-                Some(path) => Asked::Stats(path),
-                None => Asked::Refused(StatusCode::INTERNAL_SERVER_ERROR, "invalid URL escape"),
+                Some(path) => Query::Stats(path),
+                None => Query::Refused(StatusCode::INTERNAL_SERVER_ERROR, "invalid URL escape"),
             }
         }
         "/direct-volume/resize" => match serde_json::from_slice(body) {
-            Ok(Resize { volume_path, size }) => Asked::Resize(volume_path, size),
-            Err(_) => Asked::Refused(StatusCode::INTERNAL_SERVER_ERROR, "invalid character"),
+            Ok(Resize { volume_path, size }) => Query::Resize(volume_path, size),
+            Err(_) => Query::Refused(StatusCode::INTERNAL_SERVER_ERROR, "invalid character"),
         },
-        _ => Asked::Refused(StatusCode::NOT_FOUND, "404 page not found\n"),
+        _ => Query::Refused(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 
@@ -57,10 +57,10 @@ pub(super) fn answer(
     parts: &request::Parts,
     body: &Bytes,
 ) -> Response<Full<Bytes>> {
-    match asked(parts, body) {
-        Asked::Refused(status, text) => reply(status, text),
-        Asked::Resize(path, size) => resize(volumes, &path, size),
-        Asked::Stats(path) => match volumes.get(&path) {
+    match parse(parts, body) {
+        Query::Refused(status, text) => reply(status, text),
+        Query::Resize(path, size) => resize(volumes, &path, size),
+        Query::Stats(path) => match volumes.get(&path) {
             Some(volume) => reply(StatusCode::OK, statistics(volume).to_string()),
             None => {
                 let text = format!("failed to get volume stats: failed to find device {path}\n");

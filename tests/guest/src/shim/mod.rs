@@ -62,7 +62,7 @@ struct Inner {
     manner: Manner,
     /// The volumes by the name that requests use.
     volumes: BTreeMap<String, Volume>,
-    asked: Vec<String>,
+    requests: Vec<String>,
 }
 
 /// A shim that runs.
@@ -85,7 +85,7 @@ impl Shim {
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket)?;
         let inner =
-            Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), asked: Vec::new() };
+            Inner { dialect, manner: Manner::Well, volumes: BTreeMap::new(), requests: Vec::new() };
         let inner = Arc::new(Mutex::new(inner));
         let tasks = Tasks::default();
         tasks.spawn_until_stop("shim", accept(listener, inner.clone(), tasks.clone()));
@@ -107,8 +107,8 @@ impl Shim {
     }
 
     /// The requests that it received, method and target, in order.
-    pub fn asked(&self) -> Vec<String> {
-        self.lock().asked.clone()
+    pub fn requests(&self) -> Vec<String> {
+        self.lock().requests.clone()
     }
 }
 
@@ -142,7 +142,7 @@ async fn serve(stream: UnixStream, inner: Arc<Mutex<Inner>>) -> std::io::Result<
             let (parts, body) = request.into_parts();
             let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
             let mut inner = lock(&inner);
-            inner.asked.push(format!("{} {}", parts.method, parts.uri));
+            inner.requests.push(format!("{} {}", parts.method, parts.uri));
             let lies = inner.manner == Manner::Lies && parts.uri.path().ends_with("/resize");
             let answer = match inner.dialect {
                 _ if lies => Some(reply(StatusCode::OK, "")),

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::kernel::Kernel;
-use super::words::MODULES;
+use super::protocol::MODULES;
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;

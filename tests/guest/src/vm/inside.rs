@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::load;
-use super::words::{Ask, Disk, MODULES, PORT, Said, Usage};
+use super::protocol::{Disk, GuestAnswer, GuestRequest, MODULES, PORT, Usage};
 
 /// How long the guest's kernel may take for its own part of something.
 const KERNEL: Duration = Duration::from_secs(20);
@@ -52,11 +52,11 @@ fn serve() -> anyhow::Result<()> {
         // A port reads as ended until the kernel has been told that there is somebody at the other
         // end.
         let line = wait("other end", || lines.next().context("nobody is at the port"))??;
-        let ask: Ask = serde_json::from_str(&line)?;
-        let end = matches!(ask, Ask::End);
+        let ask: GuestRequest = serde_json::from_str(&line)?;
+        let end = matches!(ask, GuestRequest::End);
         let said = match obey(ask) {
-            Ok(value) => Said::Done(value),
-            Err(error) => Said::Failed(format!("{error:#}")),
+            Ok(value) => GuestAnswer::Done(value),
+            Err(error) => GuestAnswer::Failed(format!("{error:#}")),
         };
         let mut text = serde_json::to_vec(&said)?;
         text.push(b'\n');
@@ -111,22 +111,26 @@ fn wait<T>(what: &str, mut ask: impl FnMut() -> anyhow::Result<T>) -> anyhow::Re
     }
 }
 
-fn obey(ask: Ask) -> anyhow::Result<Value> {
+fn obey(ask: GuestRequest) -> anyhow::Result<Value> {
     let nothing = |()| Value::Null;
     Ok(match ask {
-        Ask::Release => rustix::system::uname().release().to_string_lossy().into(),
-        Ask::Disk { serial } => serde_json::to_value(disk(Path::new("/sys/block"), &serial)?)?,
-        Ask::Mount { source, kind, options, at } => {
+        GuestRequest::Release => rustix::system::uname().release().to_string_lossy().into(),
+        GuestRequest::Disk { serial } => {
+            serde_json::to_value(disk(Path::new("/sys/block"), &serial)?)?
+        }
+        GuestRequest::Mount { source, kind, options, at } => {
             mounted(&source, &kind, &options, &at).map(nothing)?
         }
-        Ask::Unmount { at } => unmount(&at, UnmountFlags::empty()).map(nothing)?,
-        Ask::Write { path, text, times } => write(&path, text.as_bytes(), times).map(nothing)?,
-        Ask::Read { path } => fs::read_to_string(path)?.into(),
-        Ask::Usage { at } => serde_json::to_value(usage(&at)?)?,
-        Ask::Grow { device, kind, at } => grow(&device, &kind, &at).map(nothing)?,
-        Ask::Churn { below } => churn(below).map(nothing)?,
-        Ask::Load(load) => serde_json::to_value(load::run(&load)?)?,
-        Ask::End => Value::Null,
+        GuestRequest::Unmount { at } => unmount(&at, UnmountFlags::empty()).map(nothing)?,
+        GuestRequest::Write { path, text, times } => {
+            write(&path, text.as_bytes(), times).map(nothing)?
+        }
+        GuestRequest::Read { path } => fs::read_to_string(path)?.into(),
+        GuestRequest::Usage { at } => serde_json::to_value(usage(&at)?)?,
+        GuestRequest::Grow { device, kind, at } => grow(&device, &kind, &at).map(nothing)?,
+        GuestRequest::Churn { below } => churn(below).map(nothing)?,
+        GuestRequest::Load(load) => serde_json::to_value(load::run(&load)?)?,
+        GuestRequest::End => Value::Null,
     })
 }
 
@@ -261,9 +265,10 @@ mod tests {
     fn what_is_written_is_read() -> anyhow::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("file");
-        obey(Ask::Write { path: path.clone(), text: "ab".into(), times: 3 })?;
-        assert_eq!(obey(Ask::Read { path })?, "ababab");
-        let usage: Usage = serde_json::from_value(obey(Ask::Usage { at: dir.path().into() })?)?;
+        obey(GuestRequest::Write { path: path.clone(), text: "ab".into(), times: 3 })?;
+        assert_eq!(obey(GuestRequest::Read { path })?, "ababab");
+        let usage: Usage =
+            serde_json::from_value(obey(GuestRequest::Usage { at: dir.path().into() })?)?;
         assert!(usage.total > usage.free);
         Ok(())
     }

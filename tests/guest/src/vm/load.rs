@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use rustix::fs::OFlags;
 use tokio::time::Instant;
 
-use super::words::{Load, Loaded, What};
+use super::protocol::{Load, Loaded, What};
 
 /// The alignment that `O_DIRECT` requires of addresses and lengths.
 const ALIGNED: usize = 4096;

@@ -18,8 +18,8 @@ use tokio::time::{Instant, timeout};
 
 use super::initramfs;
 use super::kernel::Kernel;
+use super::protocol::{Disk, GuestAnswer, GuestRequest, PORT};
 use super::qmp::Qmp;
-use super::words::{Ask, Disk, PORT, Said};
 use harness::process::Process;
 use harness::programs::Programs;
 
@@ -110,7 +110,7 @@ impl Ground {
         let from = Instant::now();
         let mut machine = Machine::start(self, self.dir.path(), &[]).await?;
         let took = from.elapsed().as_secs_f64();
-        let release: String = machine.ask(&Ask::Release).await?;
+        let release: String = machine.ask(&GuestRequest::Release).await?;
         machine.stop().await?;
         let how = if self.accel == Accel::Kvm { "KVM" } else { "emulated" };
         Ok(format!("Linux {release}, {how}, up after {took:.1} s"))
@@ -216,7 +216,7 @@ impl Machine {
             Self { qemu, qmp, lines, port, console: dir.join(format!("{name}-console")) };
         let limit = UP[usize::from(ground.accel == Accel::Tcg)];
         machine
-            .asked::<String>(&Ask::Release, limit)
+            .asked::<String>(&GuestRequest::Release, limit)
             .await
             .context("the guest does not come up")?;
         Ok(machine)
@@ -226,13 +226,13 @@ impl Machine {
     ///
     /// # Errors
     /// It could not, or does not answer in time.
-    pub async fn ask<T: DeserializeOwned>(&mut self, ask: &Ask) -> anyhow::Result<T> {
+    pub async fn ask<T: DeserializeOwned>(&mut self, ask: &GuestRequest) -> anyhow::Result<T> {
         self.asked(ask, PATIENCE).await
     }
 
     async fn asked<T: DeserializeOwned>(
         &mut self,
-        ask: &Ask,
+        ask: &GuestRequest,
         limit: Duration,
     ) -> anyhow::Result<T> {
         let exchange = async {
@@ -246,8 +246,8 @@ impl Machine {
             .flatten()
             .with_context(|| format!("{ask:?}; its console ends:\n{}", self.console()))?
         {
-            Said::Done(value) => Ok(serde_json::from_value(value)?),
-            Said::Failed(why) => bail!("the guest says: {why}"),
+            GuestAnswer::Done(value) => Ok(serde_json::from_value(value)?),
+            GuestAnswer::Failed(why) => bail!("the guest says: {why}"),
         }
     }
 
@@ -305,7 +305,7 @@ impl Machine {
     ) -> anyhow::Result<Option<Disk>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let disk = self.ask(&Ask::Disk { serial: serial.to_owned() }).await?;
+            let disk = self.ask(&GuestRequest::Disk { serial: serial.to_owned() }).await?;
             if good(&disk) {
                 return Ok(disk);
             }
@@ -319,7 +319,7 @@ impl Machine {
     /// # Errors
     /// It does not.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        let _: Value = self.ask(&Ask::End).await?;
+        let _: Value = self.ask(&GuestRequest::End).await?;
         let status = self.qemu.ended(PATIENCE).await?;
         ensure!(status.success(), "QEMU ended with {status}: {}", self.qemu.log_tail());
         Ok(())

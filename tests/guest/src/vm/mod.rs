@@ -11,7 +11,7 @@ pub mod inside;
 pub mod kernel;
 pub mod load;
 pub mod machine;
+pub mod protocol;
 pub mod qmp;
 pub mod sandbox;
 pub mod turns;
-pub mod words;

@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
 use super::machine::{Ground, Machine};
-use super::words::{Ask, Disk, Usage};
+use super::protocol::{Disk, GuestRequest, Usage};
 use crate::contract::{Found, Info, OciMount, Runtime, detect};
 use crate::scene::Scene;
 use crate::shim;
@@ -106,7 +106,8 @@ impl Sandbox {
         let disk = machine.plug(Path::new(device), SERIAL).await?;
         let kind = info.fstype.clone().context("no file system")?;
         let source = disk.path.display().to_string();
-        let mounting = Ask::Mount { source, kind, options: info.options.clone(), at: AT.into() };
+        let mounting =
+            GuestRequest::Mount { source, kind, options: info.options.clone(), at: AT.into() };
         let _: Value = machine.ask(&mounting).await?;
         let id = uuid::Uuid::new_v4().simple().to_string();
         std::fs::File::create(scene.root().join(entry).join(&id))?;
@@ -123,7 +124,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// It could not.
-    pub async fn ask<T: DeserializeOwned>(&self, ask: &Ask) -> anyhow::Result<T> {
+    pub async fn ask<T: DeserializeOwned>(&self, ask: &GuestRequest) -> anyhow::Result<T> {
         self.inner.lock().await.machine.ask(ask).await
     }
 
@@ -132,7 +133,8 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn write(&self, name: &str, text: &str, times: usize) -> anyhow::Result<()> {
-        let ask = Ask::Write { path: Path::new(AT).join(name), text: text.to_owned(), times };
+        let ask =
+            GuestRequest::Write { path: Path::new(AT).join(name), text: text.to_owned(), times };
         self.ask::<Value>(&ask).await.map(drop)
     }
 
@@ -141,7 +143,7 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn read(&self, name: &str) -> anyhow::Result<String> {
-        self.ask(&Ask::Read { path: Path::new(AT).join(name) }).await
+        self.ask(&GuestRequest::Read { path: Path::new(AT).join(name) }).await
     }
 
     /// Has files of the volume come and go from now on.
@@ -149,7 +151,9 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn churn(&self) -> anyhow::Result<()> {
-        self.ask::<Value>(&Ask::Churn { below: Path::new(AT).join("churn") }).await.map(drop)
+        self.ask::<Value>(&GuestRequest::Churn { below: Path::new(AT).join("churn") })
+            .await
+            .map(drop)
     }
 
     /// How full the volume is.
@@ -157,7 +161,7 @@ impl Sandbox {
     /// # Errors
     /// The guest's.
     pub async fn usage(&self) -> anyhow::Result<Usage> {
-        self.ask(&Ask::Usage { at: AT.into() }).await
+        self.ask(&GuestRequest::Usage { at: AT.into() }).await
     }
 
     /// The guest's disk.
@@ -165,7 +169,7 @@ impl Sandbox {
     /// # Errors
     /// It has none.
     pub async fn disk(&self) -> anyhow::Result<Disk> {
-        let disk: Option<Disk> = self.ask(&Ask::Disk { serial: SERIAL.into() }).await?;
+        let disk: Option<Disk> = self.ask(&GuestRequest::Disk { serial: SERIAL.into() }).await?;
         disk.context("the guest has no such disk")
     }
 
@@ -176,7 +180,7 @@ impl Sandbox {
     /// The guest's, or QEMU's.
     pub async fn stop(self) -> anyhow::Result<()> {
         let mut inner = self.end().await?;
-        let _: Value = inner.machine.ask(&Ask::Unmount { at: AT.into() }).await?;
+        let _: Value = inner.machine.ask(&GuestRequest::Unmount { at: AT.into() }).await?;
         inner.machine.unplug(SERIAL).await?;
         inner.machine.stop().await
     }
@@ -230,7 +234,7 @@ async fn answer(
         (&Method::GET, "/v1/stats") => {
             ensure!(parameter(&parts.uri, "device") == inner.info.device, "it has another device");
             let Usage { total, free, inodes, inodes_free } =
-                inner.machine.ask(&Ask::Usage { at: AT.into() }).await?;
+                inner.machine.ask(&GuestRequest::Usage { at: AT.into() }).await?;
             let used = total - free;
             let inodes_used = inodes - inodes_free;
             let volume = shim::Volume { total, used, inodes, inodes_used, grows: true };
@@ -243,7 +247,7 @@ async fn answer(
             let device = inner.disk.path.clone();
             let at = AT.into();
             let kind = inner.info.fstype.clone().unwrap_or_default();
-            let _: Value = inner.machine.ask(&Ask::Grow { device, kind, at }).await?;
+            let _: Value = inner.machine.ask(&GuestRequest::Grow { device, kind, at }).await?;
             Ok(reply(StatusCode::NO_CONTENT, ""))
         }
         _ => Ok(reply(StatusCode::NOT_FOUND, "")),

@@ -11,8 +11,8 @@ use proto::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
 use super::machine::Ground;
+use super::protocol::GuestRequest;
 use super::sandbox::{AT, Sandbox};
-use super::words::Ask;
 use crate::contract::Runtime;
 use crate::scene::{Scene, Volume, mount};
 use harness::leftovers;
@@ -81,7 +81,8 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     let first = scene.target("pod-1")?;
     let guest = Sandbox::start(&scene, ground, Runtime::Go, &first).await?;
     ensure!(guest.disk().await?.bytes == SIZES[0] * MIB, "the guest has {:?}", guest.disk().await?);
-    let mounts: String = guest.ask(&Ask::Read { path: "/proc/self/mounts".into() }).await?;
+    let mounts: String =
+        guest.ask(&GuestRequest::Read { path: "/proc/self/mounts".into() }).await?;
     let mounted = format!(" {AT} {fs_type} rw,noatime");
     ensure!(
         mounts.contains(&mounted),

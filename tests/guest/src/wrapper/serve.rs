@@ -30,7 +30,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::bundle::Container;
 use super::host::{SANDBOXES, SERVE};
-use crate::shim::go::{Asked, asked};
+use crate::shim::go::{Query, parse};
 use crate::shim::{Volume as Usage, reply, statistics};
 
 /// The socket's name, in the directory of the sandbox.
@@ -164,25 +164,25 @@ async fn converse(stream: UnixStream, guest: Arc<Guest>) -> hyper::Result<()> {
             let (parts, body) = request.into_parts();
             let body =
                 body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-            Ok::<_, Infallible>(guest.answer(asked(&parts, &body)).await)
+            Ok::<_, Infallible>(guest.answer(parse(&parts, &body)).await)
         }
     });
     http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
 }
 
 impl Guest {
-    async fn answer(&self, asked: Asked) -> Response<Full<Bytes>> {
+    async fn answer(&self, asked: Query) -> Response<Full<Bytes>> {
         let failed = |what: &str, error: anyhow::Error| {
             let text = format!("failed to {what}: {error:#}\n");
             reply(StatusCode::INTERNAL_SERVER_ERROR, text)
         };
         match asked {
-            Asked::Refused(status, text) => reply(status, text),
-            Asked::Stats(device) => match self.usage(&device) {
+            Query::Refused(status, text) => reply(status, text),
+            Query::Stats(device) => match self.usage(&device) {
                 Ok(usage) => reply(StatusCode::OK, statistics(&usage).to_string()),
                 Err(error) => failed("get volume stats", error),
             },
-            Asked::Resize(device, _) => match self.grow(&device).await {
+            Query::Resize(device, _) => match self.grow(&device).await {
                 Ok(()) => reply(StatusCode::OK, ""),
                 Err(error) => failed("resize the volume", error),
             },
@@ -251,7 +251,7 @@ mod tests {
             Guest { process, volumes: vec![served("/dev/null")], dir: "/does/not/exist".into() };
         // The root of the machine is not on that device.
         assert!(guest.usage("/dev/null").unwrap_err().to_string().contains("something else"));
-        let unknown = guest.answer(Asked::Stats("/dev/zero".into())).await;
+        let unknown = guest.answer(Query::Stats("/dev/zero".into())).await;
         assert_eq!(unknown.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let text = unknown.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(text, "failed to get volume stats: failed to find device /dev/zero\n");

@@ -32,9 +32,9 @@ impl Router {
             Self { paths: paths.map(|path| Arc::new(Mutex::new(path))), tasks: Tasks::default() };
         let [there, back] = &router.paths;
         for (from, to, path) in [(&a, &b, there), (&b, &a, back)] {
-            let carrying = carry(from.clone(), to.clone(), path.clone());
+            let forwarding = forward(from.clone(), to.clone(), path.clone());
             router.tasks.spawn_until_stop("router", async move {
-                if let Err(error) = carrying.await {
+                if let Err(error) = forwarding.await {
                     warn!(%error, "the router cannot carry on");
                 }
             });
@@ -53,7 +53,7 @@ impl Drop for Router {
     }
 }
 
-async fn carry(from: Arc<Tun>, to: Arc<Tun>, path: Shared) -> io::Result<()> {
+async fn forward(from: Arc<Tun>, to: Arc<Tun>, path: Shared) -> io::Result<()> {
     let mut buffer = vec![0; MTU.into()];
     loop {
         let due = lock(&path).next_due();

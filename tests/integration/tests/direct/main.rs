@@ -4,9 +4,9 @@
 mod attached;
 mod contest;
 mod handover;
+mod lease;
 mod not_taken;
 mod nri;
-mod own;
 mod ownership;
 mod refusal;
 mod runtime;

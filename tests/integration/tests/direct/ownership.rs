@@ -10,7 +10,7 @@ use cloud::state::record::LeaseRecord;
 use edge_direct::lease::record as lease;
 use edge_direct::lease::record::{Lease, Wish};
 use proptest::prelude::*;
-use proto::control::lease::{Outcome, Step as Said};
+use proto::control::lease::{Outcome, Step as Request};
 use proto::names::NodeName;
 
 const NODES: usize = 3;
@@ -67,7 +67,7 @@ struct Node {
     recorded: bool,
     linked: bool,
     /// On the way to the cloud, and to the node.
-    up: VecDeque<(u64, Said)>,
+    up: VecDeque<(u64, Request)>,
     down: VecDeque<(u64, Outcome)>,
     /// The expected answer: its number, whether a pod wants the volume, and the lease at that time.
     waits: Option<(u64, bool, Lease)>,
@@ -79,7 +79,7 @@ struct Node {
 }
 
 impl Node {
-    fn say(&mut self, step: Said, for_pod: bool, lease: Lease) {
+    fn send(&mut self, step: Request, for_pod: bool, lease: Lease) {
         if !self.linked {
             return;
         }
@@ -106,14 +106,14 @@ impl Node {
                 match lease::statement(&lease, "p")
                     .filter(|_| self.linked && self.confirmed != self.lease)
                 {
-                    Some((lease, step)) => self.say(step, true, lease),
+                    Some((lease, step)) => self.send(step, true, lease),
                     None => self.recorded = true,
                 }
             }
             Wish::Fenced(_) => {}
             Wish::Ask => {
                 self.lease = Some(Lease::Unsettled);
-                self.say(Said::Ask { pod: "p".into() }, true, Lease::Unsettled);
+                self.send(Request::Ask { pod: "p".into() }, true, Lease::Unsettled);
             }
         }
     }
@@ -127,7 +127,7 @@ impl Node {
         };
         if self.linked {
             self.lease = Some(lease.clone());
-            self.say(step, false, lease);
+            self.send(step, false, lease);
         }
     }
 
@@ -182,9 +182,9 @@ impl World {
     fn hear(&mut self, at: usize) {
         let Some((number, said)) = self.nodes[at].up.pop_front() else { return };
         let verdict = match &said {
-            Said::Ask { pod } => self.step(at, Step::Ask(pod)),
-            Said::Hold { epoch, pod } => self.step(at, Step::Hold(*epoch, pod)),
-            Said::Release => self.step(at, Step::Release),
+            Request::Ask { pod } => self.step(at, Step::Ask(pod)),
+            Request::Hold { epoch, pod } => self.step(at, Step::Hold(*epoch, pod)),
+            Request::Release => self.step(at, Step::Release),
         };
         let why = String::new();
         let answer = match verdict {

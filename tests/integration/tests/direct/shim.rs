@@ -132,7 +132,7 @@ async fn the_go_runtime_is_asked_by_a_path_that_survives_two_decodings() {
         let host = Host::with(name, Duration::from_secs(60)).handed_over(&["sandbox-1"]);
         let shim = host.shim("sandbox-1", Dialect::Go, GUEST);
         let stats = host.runtimes.stats(&host.volume).await;
-        assert!(stats.is_ok(), "{name}: {} {:?}", told(&stats.unwrap_err()), shim.asked());
+        assert!(stats.is_ok(), "{name}: {} {:?}", told(&stats.unwrap_err()), shim.requests());
     }
 }
 
@@ -193,7 +193,7 @@ async fn a_shim_that_misbehaves_is_no_source_of_numbers() {
             assert!(told(&error).contains(text), "{manner:?}: {}", told(&error));
         }
     }
-    assert_eq!(shim.asked(), [""; 0], "it was asked again");
+    assert_eq!(shim.requests(), [""; 0], "it was asked again");
     shim.behave(Manner::Well);
     assert!(host.runtimes.stats(&host.volume).await.is_ok(), "it was well again");
 }
@@ -270,7 +270,7 @@ async fn a_guest_that_can_grow_its_file_system_does() {
             grown.map_err(|error| told(&error)),
             Ok(256 * MIB),
             "{dialect:?}: {:?}",
-            shim.asked()
+            shim.requests()
         );
         assert_eq!(host.runtimes.stats(&host.volume).await.unwrap().bytes.total, 240 * MIB);
     }
@@ -292,7 +292,7 @@ async fn a_device_that_the_driver_has_not_grown_is_asked_for_again() {
     let shim = host.shim("sandbox-1", Dialect::Go, GROWS);
     let error = host.runtimes.expand(&host.volume, 65 * MIB).await.unwrap_err();
     assert_eq!(code(&error), Code::Unavailable, "{}", told(&error));
-    assert_eq!(shim.asked(), [""; 0], "the guest was asked for what is not there");
+    assert_eq!(shim.requests(), [""; 0], "the guest was asked for what is not there");
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn a_file_system_that_fills_its_device_needs_nobody_to_grow() {
     // Also if it is one whose runtime cannot.
     let shim = host.shim("sandbox-1", Dialect::Rs, GUEST);
     assert_eq!(host.runtimes.expand(&host.volume, 64 * MIB).await.unwrap(), 64 * MIB);
-    assert_eq!(shim.asked(), [""; 0]);
+    assert_eq!(shim.requests(), [""; 0]);
 }
 
 #[tokio::test]
@@ -333,5 +333,5 @@ async fn another_device_of_the_same_name_is_not_the_volumes() {
         host.runtimes.expand(&host.volume, 60 * MIB).await.unwrap_err(),
     ];
     assert!(errors.iter().all(|error| matches!(error, Error::AnotherDevice { .. })));
-    assert_eq!(shim.asked(), [""; 0]);
+    assert_eq!(shim.requests(), [""; 0]);
 }

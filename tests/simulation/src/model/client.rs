@@ -45,9 +45,9 @@ pub struct Client {
 
 /// Whether deadlines are unusual, for all sidecars of a run.
 #[derive(Default)]
-pub struct Odd(AtomicBool);
+pub struct Unusual(AtomicBool);
 
-impl Odd {
+impl Unusual {
     /// Sets it.
     pub fn set(&self, on: bool) {
         self.0.store(on, Ordering::Relaxed);
@@ -122,13 +122,13 @@ impl Client {
         method: &'static str,
         key: &str,
         message: &impl Message,
-        odd: &Odd,
+        unusual: &Unusual,
     ) -> Reply {
         if self.is_broken() {
             self.lost.cancel();
             std::future::pending::<()>().await;
         }
-        let (timeout, patient) = self.times(odd.is());
+        let (timeout, patient) = self.times(unusual.is());
         let sent = Instant::now();
         let deadline = timeout.map(|timeout| sent + timeout);
         let message = Bytes::from(message.encode_to_vec());
@@ -192,14 +192,14 @@ impl Client {
     }
 
     /// The deadline of the next call, and whether the caller waits beyond it.
-    fn times(&self, odd: bool) -> (Option<Duration>, bool) {
+    fn times(&self, unusual: bool) -> (Option<Duration>, bool) {
         let mut dice = self.dice.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let short = dice.time(1, 400);
-        let odd_one =
+        let unusual_one =
             dice.pick(&[Some(Duration::ZERO), Some(short), Some(short), Some(self.longest), None]);
-        let is_odd = dice.chance(25);
+        let is_unusual = dice.chance(25);
         let patient = dice.chance(50);
-        (if odd && is_odd { odd_one } else { Some(self.timeout) }, patient)
+        (if unusual && is_unusual { unusual_one } else { Some(self.timeout) }, patient)
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::api::{Attachment, Claim, Objects};
-use super::client::{Client, Odd};
+use super::client::{Client, Unusual};
 use super::world::World;
 use crate::dice::Dice;
 use crate::keys::NODES;
@@ -90,7 +90,7 @@ impl Lister {
             self.connect().await;
         }
         let Some((client, _)) = &self.client else { return Err(Code::Unavailable) };
-        let reply = client.call("ListVolumes", "", request, &Odd::default()).await;
+        let reply = client.call("ListVolumes", "", request, &Unusual::default()).await;
         reply.decode().ok_or(reply.code)
     }
 

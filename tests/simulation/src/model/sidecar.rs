@@ -6,7 +6,7 @@ use std::time::Duration;
 use proto::csi;
 use tonic::Code;
 
-use super::client::{Client, Odd, Reply};
+use super::client::{Client, Reply, Unusual};
 use super::world::World;
 use crate::dice::Dice;
 
@@ -57,7 +57,8 @@ impl Sidecar {
 
     async fn probe(&self) -> Result<(), String> {
         loop {
-            let reply = self.client.call("Probe", "", &csi::ProbeRequest {}, &Odd::default()).await;
+            let reply =
+                self.client.call("Probe", "", &csi::ProbeRequest {}, &Unusual::default()).await;
             let ready = reply.decode::<csi::ProbeResponse>().and_then(|answer| answer.ready);
             match reply.code {
                 Code::Ok if ready != Some(false) => return Ok(()),
@@ -70,7 +71,7 @@ impl Sidecar {
     }
 
     async fn ask(&self, method: &'static str, request: &impl prost::Message) -> Result<(), String> {
-        let reply = self.client.call(method, "", request, &Odd::default()).await;
+        let reply = self.client.call(method, "", request, &Unusual::default()).await;
         if reply.code == Code::Ok { Ok(()) } else { Err(format!("{method} {:?}", reply.code)) }
     }
 
@@ -80,7 +81,7 @@ impl Sidecar {
         key: &str,
         request: &impl prost::Message,
     ) -> Reply {
-        self.client.call(method, key, request, &self.world.odd).await
+        self.client.call(method, key, request, &self.world.unusual).await
     }
 
     pub(super) fn dice<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::api::Api;
-use super::client::Odd;
+use super::client::Unusual;
 use crate::fleet::Fleet;
 use crate::record::Record;
 use crate::trace::Trace;
@@ -51,7 +51,7 @@ pub struct World {
     /// The events.
     pub trace: Trace,
     /// Whether deadlines are unusual now.
-    pub odd: Arc<Odd>,
+    pub unusual: Arc<Unusual>,
     /// The sidecars' `--timeout`.
     pub timeout: Duration,
     /// The sidecars' `--retry-interval-max`.

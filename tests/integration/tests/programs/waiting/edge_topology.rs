@@ -89,7 +89,7 @@ impl Site {
     }
 }
 
-fn ours() -> (Vec<(String, String)>, bool) {
+fn our_topology() -> (Vec<(String, String)>, bool) {
     (vec![(NODE_SEGMENT.to_owned(), NODE.to_owned())], true)
 }
 
@@ -105,7 +105,7 @@ async fn the_kubelet_sees_our_topology_after_a_restart_without_the_cloud() -> an
     }
     let cloud = site.cloud("node").await?;
     until("the edge is told the scope", || async {
-        ensure!(site.shown().await? == ours(), "not yet");
+        ensure!(site.shown().await? == our_topology(), "not yet");
         Ok(())
     })
     .await?;
@@ -113,7 +113,7 @@ async fn the_kubelet_sees_our_topology_after_a_restart_without_the_cloud() -> an
     cloud.process.kill().await?;
     edge.kill().await?;
     let edge = site.edge().await?;
-    assert_eq!(site.shown().await?, ours(), "it was forgotten");
+    assert_eq!(site.shown().await?, our_topology(), "it was forgotten");
 
     site.driver.forget_calls();
     let mut request = csi::CreateVolumeRequest::decode(create("v").as_slice())?;

@@ -4,7 +4,7 @@
 mod admin;
 mod colocate;
 mod edge_topology;
-mod holder;
+mod endpoints;
 mod kube;
 mod limits;
 mod links;
@@ -12,5 +12,5 @@ mod net;
 mod restart;
 mod routing;
 mod secrets;
+mod socket_relay;
 mod start;
-mod ways;

@@ -14,7 +14,7 @@ pub const MODULES: &str = "modules";
 /// A request to a guest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub enum GuestRequest {
     /// Its kernel's release, when it is up.
     Release,
     /// The disk with this serial number: a [`Disk`], or nothing.
@@ -80,7 +80,7 @@ pub enum Ask {
 /// A guest's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum GuestAnswer {
     /// Success, with the output.
     Done(Value),
     /// It was not, and why.

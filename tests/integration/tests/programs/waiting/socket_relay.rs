@@ -48,7 +48,7 @@ struct World {
     cloud: Option<Cloud>,
     urls: Vec<String>,
     place: String,
-    holder: Process,
+    relay: Process,
     edge: Process,
     driver: TestDriver,
     serving: Running,
@@ -62,11 +62,11 @@ impl World {
         let socket = stand.at("driver.sock");
         let serving = driver.serve(Path::new(&socket))?;
         let place = if unix { format!("unix:{}", stand.at("holders.sock")) } else { free_place()? };
-        let holder = hold(&stand, &place).await?;
+        let relay = hold(&stand, &place).await?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--holders", &place]).await?;
         let edge = stand.edge(NODE, &cloud.urls[0], &[(DRIVER, &socket)]).await?;
         let urls = cloud.urls.clone();
-        let world = Self { stand, cloud: Some(cloud), urls, place, holder, edge, driver, serving };
+        let world = Self { stand, cloud: Some(cloud), urls, place, relay, edge, driver, serving };
         let front = world.front().await?;
         until("the cloud learns of the driver", || ready(&front)).await?;
         world.driver.forget_calls();
@@ -97,7 +97,7 @@ impl World {
     async fn stop(mut self) -> anyhow::Result<()> {
         self.end(Signal::TERM).await?;
         self.edge.stop(START).await?;
-        self.holder.stop(START).await?;
+        self.relay.stop(START).await?;
         self.serving.stop().await;
         Ok(())
     }
@@ -119,9 +119,9 @@ async fn hold(stand: &Stand, place: &str) -> anyhow::Result<Process> {
         let files = stand.files("front-1");
         command.arg("--ca").arg(files.ca).arg("--cert").arg(files.cert).arg("--key").arg(files.key);
     }
-    let mut holder = Process::start("csi-front", command, stand.dir())?;
-    holder.line_starting("ready", START).await?;
-    Ok(holder)
+    let mut relay = Process::start("csi-front", command, stand.dir())?;
+    relay.line_starting("ready", START).await?;
+    Ok(relay)
 }
 
 /// Restarts csi-cloud several times under load; no caller notices.
@@ -150,7 +150,7 @@ async fn restarted(unix: bool, times: usize) -> anyhow::Result<()> {
     }
     ended.send_replace(true);
     while let Some(caller) = callers.join_next().await {
-        caller.context("a caller crashed")?.with_context(|| world.holder.log_tail())?;
+        caller.context("a caller crashed")?.with_context(|| world.relay.log_tail())?;
     }
     assert_eq!(done.connections.load(Ordering::Relaxed), CALLERS, "a connection was lost");
     assert!(world.driver.volumes().is_empty(), "leaked: {:?}", world.driver.volumes().len());
@@ -229,7 +229,7 @@ async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_d
     let call = front.call(&path, &request);
     let beginning = async {
         until("it is held", || async {
-            let log = String::from_utf8_lossy(&world.holder.log()).into_owned();
+            let log = String::from_utf8_lossy(&world.relay.log()).into_owned();
             ensure!(log.contains("takes no more calls"), "not noticed");
             Ok(())
         })
@@ -245,7 +245,7 @@ async fn without_csi_cloud_identity_is_answered_and_calls_are_held_until_their_d
 #[tokio::test]
 async fn a_holder_that_never_saw_csi_cloud_is_not_ready_and_no_error() -> anyhow::Result<()> {
     let stand = Stand::new().await?;
-    let holder = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
+    let relay = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
     let front = RawClient::connect(&stand.at(&format!("held/{DRIVER}.sock"))).await?;
     let probe = front.call("/csi.v1.Identity/Probe", &[]).await?;
     let probe = csi::ProbeResponse::decode(probe.message().context("Probe failed")?)?;
@@ -254,14 +254,14 @@ async fn a_holder_that_never_saw_csi_cloud_is_not_ready_and_no_error() -> anyhow
     let info =
         front.send("/csi.v1.Identity/GetPluginInfo", body, &[("grpc-timeout", "200m")]).await?;
     assert_eq!(info.code(), Code::DeadlineExceeded, "{}", info.status());
-    holder.stop(START).await
+    relay.stop(START).await
 }
 
 #[tokio::test]
 async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_makes_room()
 -> anyhow::Result<()> {
     let stand = Stand::new().await?;
-    let holder = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
+    let relay = hold(&stand, &format!("unix:{}", stand.at("nobody.sock"))).await?;
     let front = RawClient::connect(&stand.at(&format!("held/{DRIVER}.sock"))).await?;
     let path = controller("CreateVolume");
     let body = frame::frame(&create("v"));
@@ -294,7 +294,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
         Ok(())
     })
     .await?;
-    holder.stop(START).await
+    relay.stop(START).await
 }
 
 #[tokio::test]
@@ -425,11 +425,11 @@ async fn what_the_hop_costs() -> anyhow::Result<()> {
     }
     let status = std::fs::read_to_string(format!(
         "/proc/{}/status",
-        world.holder.pid().context("it ended")?
+        world.relay.pid().context("it ended")?
     ))?;
     let resident =
         status.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon"));
-    println!("p50 by csi-cloud's own socket, by the holder, and both again: {p50:?}");
-    println!("the holder: {:?}", resident.collect::<Vec<_>>());
+    println!("p50 by csi-cloud's own socket, by the relay, and both again: {p50:?}");
+    println!("the relay: {:?}", resident.collect::<Vec<_>>());
     world.stop().await
 }

@@ -43,8 +43,8 @@ impl Disk {
     }
 
     /// One process's view of the disk.
-    pub(super) fn of(&self, process: Process, crash: Option<Crash>) -> Kept {
-        Kept { disk: self.clone(), process, crash }
+    pub(super) fn of(&self, process: Process, crash: Option<Crash>) -> View {
+        View { disk: self.clone(), process, crash }
     }
 }
 
@@ -67,13 +67,13 @@ impl Crash {
 }
 
 /// One csi-cloud's view of the disk.
-pub(super) struct Kept {
+pub(super) struct View {
     disk: Disk,
     process: Process,
     crash: Option<Crash>,
 }
 
-impl Kept {
+impl View {
     /// The crash, if this commit is its turn.
     fn crash(&mut self) -> Option<Crash> {
         let crash = self.crash.as_mut().filter(|_| !self.disk.calm.load(Ordering::Relaxed))?;
@@ -85,7 +85,7 @@ impl Kept {
     }
 }
 
-impl Backend for Kept {
+impl Backend for View {
     fn load(&mut self, each: &mut dyn FnMut(Change)) -> Result<(), StoreError> {
         self.disk.memory.load(each)
     }

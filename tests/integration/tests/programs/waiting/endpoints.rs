@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use tonic::Code;
 
 /// A cloud with both transports, a driver, and an edge whose ways are these.
-struct Ways {
+struct Endpoints {
     stand: Stand,
     cloud: Cloud,
     driver: TestDriver,
     serving: Running,
 }
 
-impl Ways {
+impl Endpoints {
     async fn new() -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
         let driver = TestDriver::new(DRIVER, NODE);
@@ -59,7 +59,7 @@ impl Ways {
 #[tokio::test]
 async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_works()
 -> anyhow::Result<()> {
-    let mut world = Ways::new().await?;
+    let mut world = Endpoints::new().await?;
     let relay = Relay::to(&world.cloud.urls[1]).await?;
     relay.swallow();
     let quic = relay.url();
@@ -106,7 +106,7 @@ async fn a_way_that_swallows_all_is_left_for_the_next_and_taken_again_when_it_wo
 
 #[tokio::test]
 async fn a_way_on_which_nobody_listens_is_left_at_once() -> anyhow::Result<()> {
-    let mut world = Ways::new().await?;
+    let mut world = Endpoints::new().await?;
     let nobody = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
     let dead = format!("wss://{nobody}");
     let quic = world.cloud.urls[1].clone();
@@ -120,7 +120,7 @@ async fn a_way_on_which_nobody_listens_is_left_at_once() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
 -> anyhow::Result<()> {
-    let mut world = Ways::new().await?;
+    let mut world = Endpoints::new().await?;
     let relay = Relay::to(&world.cloud.urls[1]).await?;
     let mut edge = world.edge(&[relay.url()]).await?;
     edge.line_starting("linked ", START).await?;
@@ -153,7 +153,7 @@ async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
 
 #[tokio::test]
 async fn a_half_open_connection_is_noticed_on_both_sides() -> anyhow::Result<()> {
-    let mut world = Ways::new().await?;
+    let mut world = Endpoints::new().await?;
     let relay = Relay::to(&world.cloud.urls[0]).await?;
     let mut edge = world.edge(&[relay.url()]).await?;
     edge.line_starting("linked ", START).await?;
