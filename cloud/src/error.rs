@@ -55,6 +55,31 @@ pub enum Error {
         /// The node that the call is for.
         node: NodeName,
     },
+    /// The node is set apart: it gets no new volumes.
+    #[error(
+        "node {node} is set apart for driver {driver}, so nothing new is made there: {why}; \
+         `csi-cloud nodes` shows it, and docs/operations.md says what to do"
+    )]
+    SetApart {
+        /// The node that the call is for.
+        node: NodeName,
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// Why it is set apart.
+        why: String,
+    },
+    /// The node is set apart, and nothing was ever sent there: the scheduler may choose another
+    /// one.
+    #[error(
+        "node {node} is set apart ({why}), and nothing of this name was ever sent to it; another \
+         node may be chosen"
+    )]
+    RescheduleApart {
+        /// The node that the call is for.
+        node: NodeName,
+        /// Why it is set apart.
+        why: String,
+    },
     /// Nothing says which node the call is for.
     #[error("cannot tell to which node a call for driver {driver} goes: {why}")]
     NoRoute {
@@ -271,6 +296,8 @@ proto::codes! { Error:
     Missing(..) => InvalidArgument,
     NotLinked { .. } => Unavailable,
     Reschedule { .. } => ResourceExhausted,
+    SetApart { .. } => Unavailable,
+    RescheduleApart { .. } => ResourceExhausted,
     NoRoute { .. } => Unavailable,
     SeveralHomes { .. } => InvalidArgument,
     LinkLost { .. } => Unavailable,

@@ -44,6 +44,9 @@ pub struct DriverView {
     /// Capabilities that some nodes have and others do not.
     #[serde(rename = "odd")]
     pub mismatches: Vec<String>,
+    /// The nodes that are set apart for it, and why.
+    #[serde(default)]
+    pub set_apart: BTreeMap<NodeName, Vec<String>>,
     /// Its CSIDriver object: `ours`, `not yet`, or why it is left alone; none without Kubernetes.
     #[serde(default)]
     pub csidriver: Option<String>,
@@ -95,6 +98,7 @@ impl AdminState {
             calls: 0,
             capabilities: of.and_then(|of| reported(of, scope)),
             csidriver: None,
+            set_apart: set_apart(state, &name),
             mismatches: mismatches.map(ToString::to_string).collect(),
             name,
         }
@@ -107,6 +111,14 @@ fn placement(policy: Option<&Policy>, scope: Scope) -> String {
         Some(Placement::Pinned(node)) => format!("pinned {node}"),
         Some(Placement::Spread) | None => "spread".into(),
     }
+}
+
+/// The nodes that are set apart for a driver, each with all its reasons.
+fn set_apart(state: &State, driver: &DriverName) -> BTreeMap<NodeName, Vec<String>> {
+    let apart = state.apart();
+    let nodes = apart.for_driver(driver).map(|(node, _)| node);
+    let why = |node| apart.of(node, driver).map(|apart| apart.reason.to_string()).collect();
+    nodes.map(|node| (node.clone(), why(node))).collect()
 }
 
 /// The capabilities that the front reports. RPCs that it does not implement are left out.

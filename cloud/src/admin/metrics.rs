@@ -8,6 +8,7 @@ use proto::names::{DriverName, NodeName};
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
 use crate::csi::dispatch::MAX_CALLS;
 use crate::state::known::{DriverState, State};
+use crate::state::set_apart::Kind;
 use crate::telemetry::calls::Stage;
 use crate::telemetry::metrics::{DriverNow, Now};
 
@@ -54,9 +55,23 @@ impl AdminState {
                 intents: of.map_or(0, DriverState::open_intents),
                 in_flight: in_flight.into(),
                 limit: MAX_CALLS,
+                set_apart: set_apart(state, driver),
             }
         })
     }
+}
+
+/// The number of nodes that are set apart for a driver, by kind of reason.
+fn set_apart(state: &State, driver: &DriverName) -> Vec<(&'static str, usize)> {
+    let mut counts = Kind::ALL.map(|kind| (kind.name(), 0));
+    for (node, _) in state.apart().for_driver(driver) {
+        let kinds: HashSet<_> =
+            state.apart().of(node, driver).map(|apart| apart.reason.kind().name()).collect();
+        for (_, count) in counts.iter_mut().filter(|(kind, _)| kinds.contains(kind)) {
+            *count += 1;
+        }
+    }
+    counts.into()
 }
 
 fn count_removed(state: &State) -> usize {

@@ -9,6 +9,7 @@ use crate::admin::admin_state::AdminState;
 use crate::admin::page::{PAGE, Page};
 use crate::state::known::{DriverState, State};
 use crate::state::record::Node;
+use crate::state::set_apart::Apart;
 
 /// The path of the command.
 pub(crate) const PATH: &str = "/nodes";
@@ -46,6 +47,33 @@ pub struct NodeView {
     pub since_ms: u64,
     /// When it was removed, in ms since 1970.
     pub removed_ms: Option<u64>,
+    /// Why it is set apart, for each driver or for all.
+    #[serde(default)]
+    pub set_apart: Vec<SetApartView>,
+}
+
+/// A reason for which a node is set apart.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetApartView {
+    /// The driver for which it is set apart; none for all drivers.
+    pub driver: Option<DriverName>,
+    /// The kind of the reason, for programs.
+    pub reason: String,
+    /// The reason, for people.
+    pub why: String,
+    /// Since when, in ms since 1970.
+    pub since_ms: u64,
+}
+
+impl SetApartView {
+    fn of(driver: Option<&DriverName>, apart: &Apart) -> Self {
+        Self {
+            driver: driver.cloned(),
+            reason: apart.reason.kind().name().into(),
+            why: apart.reason.to_string(),
+            since_ms: apart.since,
+        }
+    }
 }
 
 impl AdminState {
@@ -82,6 +110,7 @@ impl AdminState {
 fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
     let drivers = state.drivers();
     let has = |of: &DriverState| of.at(name).is_some_and(|at| at.gone.is_none());
+    let apart = state.apart().at(name);
     let here = drivers.iter().filter(|(_, of)| has(of));
     NodeView {
         name: name.clone(),
@@ -95,5 +124,6 @@ fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
         volumes: drivers.values().map(|of| of.load(name)).sum(),
         since_ms: node.since,
         removed_ms: node.removed,
+        set_apart: apart.map(|(driver, apart)| SetApartView::of(driver, apart)).collect(),
     }
 }

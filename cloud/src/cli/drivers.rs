@@ -20,9 +20,12 @@ const HEADERS: &[&str] = &[
     "CALLS",
     "CSIDRIVER",
     "NODES DIFFER",
+    "SET APART",
 ];
 /// Capabilities on a line.
 const ON_A_LINE: usize = 4;
+/// Nodes of a driver that are shown as set apart; `csi-cloud nodes` and JSON have all.
+const SHOWN: usize = 20;
 
 /// Prints the drivers.
 pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
@@ -30,10 +33,26 @@ pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
     if show.output == Output::Table {
         let mut out = io::stdout().lock();
         for driver in drivers {
+            set_apart(&mut out, &driver)?;
             capabilities(&mut out, driver)?;
         }
     }
     Ok(())
+}
+
+fn set_apart(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
+    let DriverView { name, set_apart, .. } = driver;
+    if set_apart.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{name} gets no new volumes at:")?;
+    for (node, reasons) in set_apart.iter().take(SHOWN) {
+        writeln!(out, "  {node}: {}", reasons.join("; "))?;
+    }
+    match set_apart.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
+    }
 }
 
 fn capabilities(out: &mut impl Write, driver: DriverView) -> io::Result<()> {
@@ -65,5 +84,6 @@ fn row(driver: &DriverView) -> Vec<String> {
         driver.calls.to_string(),
         driver.csidriver.clone().unwrap_or_default(),
         driver.mismatches.join("; "),
+        driver.set_apart.len().to_string(),
     ]
 }

@@ -2,13 +2,23 @@
 
 use tokio::time::Duration;
 
-use crate::admin::nodes::{NodeView, NodesQuery, PATH};
+use crate::admin::nodes::{NodeView, NodesQuery, PATH, SetApartView};
 use crate::cli::cells::{age, joined, optional, since};
 use crate::cli::output::pages;
 use crate::config::admin_arguments::Show;
 
-const HEADERS: &[&str] =
-    &["NAME", "STATE", "FOR", "TRANSPORT", "ADDRESS", "VERSION", "VOLUMES", "DRIVERS", "AGE"];
+const HEADERS: &[&str] = &[
+    "NAME",
+    "STATE",
+    "FOR",
+    "TRANSPORT",
+    "ADDRESS",
+    "VERSION",
+    "VOLUMES",
+    "DRIVERS",
+    "AGE",
+    "SET APART",
+];
 
 /// Prints the nodes.
 pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
@@ -30,5 +40,13 @@ fn row(node: &NodeView) -> Vec<String> {
         node.volumes.to_string(),
         joined(&node.drivers),
         since(node.since_ms),
+        node.set_apart.iter().map(set_apart).collect::<Vec<_>>().join("; "),
     ]
+}
+
+fn set_apart(apart: &SetApartView) -> String {
+    match &apart.driver {
+        Some(driver) => format!("{driver}: {}", apart.why),
+        None => apart.why.clone(),
+    }
 }

@@ -101,7 +101,11 @@ impl Front {
 
     /// The nodes with the driver, without removed ones.
     pub(crate) fn nodes(&self) -> Vec<NodeName> {
-        self.dispatcher.lists.nodes()
+        let Dispatcher { planner, store, .. } = &self.dispatcher;
+        store.read(|state| {
+            let nodes = state.driver(&planner.driver).map(|driver| driver.nodes().keys());
+            nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
+        })
     }
 
     /// The merged lists of all nodes.

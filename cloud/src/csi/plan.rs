@@ -57,6 +57,7 @@ impl Planner {
                 driver: state.driver(&self.driver),
                 linked: &|node| links.now(node).is_some(),
                 removed: &|node| state.is_removed(node),
+                apart: &|node| why_apart(state, node, &self.driver),
                 only: self.only.as_ref(),
                 scope,
                 policy: &self.policy,
@@ -82,6 +83,12 @@ impl Planner {
                 Error::Reschedule { node }
             }
             Unclear::Away(node) => Error::NotLinked { node, driver },
+            Unclear::Apart { node, why, was_sent: false }
+                if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
+            {
+                Error::RescheduleApart { node, why }
+            }
+            Unclear::Apart { node, why, .. } => Error::SetApart { node, driver, why },
             Unclear::SeveralHomes(nodes) => {
                 Error::SeveralHomes { method: method.name(), nodes: names(&nodes) }
             }
@@ -100,12 +107,23 @@ impl Planner {
 
     fn candidate(&self, state: &State, links: &Links) -> Option<NodeName> {
         let driver = state.driver(&self.driver)?;
-        let away = |node: &NodeName| away(state, links, node);
-        elect(driver.elected(), driver.nodes().keys(), away, self.policy.grace).cloned()
+        let away = |node: &NodeName| self.away(state, links, node);
+        let members = driver.members().map(|(node, _)| node);
+        elect(driver.elected(), members, away, self.policy.grace).cloned()
+    }
+
+    /// How long a node has had no link or has been set apart; for ever if it does not count.
+    fn away(&self, state: &State, links: &Links, node: &NodeName) -> Option<Duration> {
+        let driver = state.driver(&self.driver)?;
+        if !driver.is_member(node) {
+            return Some(Duration::MAX);
+        }
+        let apart = state.apart().why(node, &self.driver);
+        let apart = apart.map(|apart| Duration::from_millis(now().saturating_sub(apart.since)));
+        links.away(node).max(apart)
     }
 }
 
-/// How long a node has had no link; for ever if it was removed.
-fn away(state: &State, links: &Links, node: &NodeName) -> Option<Duration> {
-    if state.is_removed(node) { Some(Duration::MAX) } else { links.away(node) }
+fn why_apart(state: &State, node: &NodeName, driver: &DriverName) -> Option<String> {
+    state.apart().why(node, driver).map(|apart| apart.reason.to_string())
 }

@@ -50,6 +50,15 @@ pub enum Unclear {
     Yet(String),
     /// The node is certain, has no link, and was sent nothing.
     Away(NodeName),
+    /// The node is certain, and it is set apart, so it creates nothing.
+    Apart {
+        /// The node.
+        node: NodeName,
+        /// Why it is set apart.
+        why: String,
+        /// True if the create was sent to it before, so that no other node may get it.
+        was_sent: bool,
+    },
     /// No node is at the topology. CSI: "Unable to provision in accessible_topology".
     Nowhere(String),
     /// The requested topology excludes the node of the source, and the policy refuses that.
@@ -75,6 +84,8 @@ pub struct Facts<'a> {
     pub linked: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
     pub removed: &'a dyn Fn(&NodeName) -> bool,
+    /// Why a node is set apart; none if it is not.
+    pub apart: &'a dyn Fn(&NodeName) -> Option<String>,
     /// The node of a node's own front.
     pub only: Option<&'a NodeName>,
     /// The driver's scope.
@@ -173,6 +184,11 @@ impl Facts<'_> {
     /// Where a create was sent before: it goes nowhere else until its outcome is known.
     fn sent(&self, name: &Id) -> Option<Result<Plan, Unclear>> {
         let intent = self.driver?.intent(name)?;
+        if intent.made.is_none()
+            && let Some(why) = (self.apart)(&intent.node)
+        {
+            return Some(Err(Unclear::Apart { node: intent.node.clone(), why, was_sent: true }));
+        }
         Some(self.admitted(&intent.node).map(|node| Plan::CreateAgain(name.clone(), node)))
     }
 
@@ -232,7 +248,7 @@ impl Facts<'_> {
             return self.place_by_policy(name);
         }
         self.any()?;
-        match requested.find_map(|segments| self.linked_at(segments)) {
+        match requested.find_map(|segments| self.free_at(segments)) {
             Some(nodes) => nodes.map(|nodes| Plan::Create(name, nodes)),
             None => Err(Unclear::Nowhere(self.no_such_topology(topology))),
         }
@@ -244,25 +260,41 @@ impl Facts<'_> {
             return self.create_at(name, node.clone());
         }
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
-        let linked = driver.by_load().filter(|node| (self.linked)(node) && !(self.removed)(node));
-        let linked: Vec<_> = linked.take(MAX_CANDIDATES).cloned().collect();
-        if !linked.is_empty() {
-            return Ok(Plan::Create(name, linked));
+        let free = driver.by_load().filter(|node| self.is_free(node) && !(self.removed)(node));
+        let free: Vec<_> = free.take(MAX_CANDIDATES).cloned().collect();
+        if !free.is_empty() {
+            return Ok(Plan::Create(name, free));
         }
         match self.only_node() {
             Some(node) => self.create_at(name, node),
-            None => Err(none_linked(driver)),
+            None => Err(self.linked_apart(driver.by_load()).unwrap_or_else(|| none_linked(driver))),
         }
     }
 
-    /// The linked nodes at a topology. None if no node is there.
-    fn linked_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        let nodes = self.driver?.located(segments).filter(|node| !(self.removed)(node));
-        let mut nodes = nodes.peekable();
-        let away = (*nodes.peek()?).clone();
-        let linked: Vec<_> =
-            nodes.filter(|node| (self.linked)(node)).take(MAX_CANDIDATES).cloned().collect();
-        Some(if linked.is_empty() { Err(Unclear::Away(away)) } else { Ok(linked) })
+    /// Whether a node has a link and is not set apart.
+    fn is_free(&self, node: &NodeName) -> bool {
+        (self.linked)(node) && (self.apart)(node).is_none()
+    }
+
+    /// The first of these nodes that has a link and is set apart, as a reason.
+    fn linked_apart<'a>(&self, mut nodes: impl Iterator<Item = &'a NodeName>) -> Option<Unclear> {
+        nodes.find_map(|node| {
+            let why = (self.apart)(node).filter(|_| (self.linked)(node))?;
+            Some(Unclear::Apart { node: node.clone(), why, was_sent: false })
+        })
+    }
+
+    /// The nodes at a topology that may get a create. None if no node is there.
+    fn free_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
+        let driver = self.driver?;
+        let there = || driver.located(segments).filter(|node| !(self.removed)(node));
+        let away = there().next()?;
+        let free = there().filter(|node| self.is_free(node));
+        let free: Vec<_> = free.take(MAX_CANDIDATES).cloned().collect();
+        if !free.is_empty() {
+            return Some(Ok(free));
+        }
+        Some(Err(self.linked_apart(there()).unwrap_or_else(|| Unclear::Away(away.clone()))))
     }
 
     /// Places a snapshot at the home of its volumes, which must be one node.
@@ -285,15 +317,28 @@ impl Facts<'_> {
         nodes.sort();
         nodes.dedup();
         match nodes.as_slice() {
-            [node] => self.create_at(name, node.clone()),
+            [node] => self.snapshot_at(name, node.clone()),
             _ => Err(Unclear::SeveralHomes(nodes)),
         }
     }
 
-    /// Creates at this node. A node without a link gets no intent.
+    /// Takes a snapshot at the home of its volumes. A node that is set apart still serves them.
+    fn snapshot_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
+        match self.create_at(name.clone(), node) {
+            Err(Unclear::Apart { node, .. }) if (self.linked)(&node) => {
+                Ok(Plan::Create(name, vec![node]))
+            }
+            Err(Unclear::Apart { node, .. }) => Err(Unclear::Away(node)),
+            plan => plan,
+        }
+    }
+
+    /// Creates at this node. A node that has no link or is set apart gets no intent.
     fn create_at(&self, name: Id, node: NodeName) -> Result<Plan, Unclear> {
         if (self.removed)(&node) {
             Err(Unclear::Removed(node))
+        } else if let Some(why) = (self.apart)(&node) {
+            Err(Unclear::Apart { node, why, was_sent: false })
         } else if (self.linked)(&node) {
             Ok(Plan::Create(name, vec![node]))
         } else {
@@ -323,7 +368,8 @@ impl Facts<'_> {
             Some(segments) => driver.located(segments).cloned().collect(),
             None => driver.nodes().keys().cloned().collect(),
         };
-        nodes.into_iter().filter(|node| !(self.removed)(node)).collect()
+        let counts = |node: &NodeName| !(self.removed)(node) && (self.apart)(node).is_none();
+        nodes.into_iter().filter(counts).collect()
     }
 
     fn elected(&self) -> Result<NodeName, Unclear> {

@@ -18,6 +18,7 @@ use crate::kubernetes::node::Collision;
 use crate::state::colocated::Colocated;
 use crate::state::known::State;
 use crate::state::record::Home;
+use crate::state::set_apart::ApartNodes;
 
 /// The time after which lasting trouble is told again.
 pub(super) const AGAIN: Duration = Duration::from_secs(3600);
@@ -134,6 +135,18 @@ pub(super) fn collision(node: &NodeName, uid: &str, collision: &Collision) -> No
     Notice { about, type_: EventType::Warning, reason: "LabelCollision", note }
 }
 
+/// A node is set apart: it gets no new volumes.
+pub(super) fn set_apart(node: &NodeName, uid: &str, apart: &ApartNodes) -> Notice {
+    let about = About::Node { name: node.to_string(), uid: uid.into() };
+    let reasons = apart.at(node).map(|(driver, apart)| match driver {
+        Some(driver) => format!("driver {driver}: {}", apart.reason),
+        None => apart.reason.to_string(),
+    });
+    let reasons: Vec<_> = reasons.collect();
+    let note = format!("this node gets no new volumes: {}", reasons.join("; "));
+    Notice { about, type_: EventType::Warning, reason: "NodeSetApart", note }
+}
+
 /// Trouble of one slice of a driver's volumes, after this id; and where the next slice begins.
 pub(super) fn trouble(
     state: &State,
@@ -236,6 +249,7 @@ impl Told {
 mod tests {
     use super::*;
     use crate::state::record::{Change, Claim, Node};
+    use crate::state::set_apart;
 
     fn node(name: &str) -> NodeName {
         name.parse().unwrap()
@@ -325,6 +339,20 @@ mod tests {
             (about, EventType::Normal, "PlacedAtSource")
         );
         for word in ["node n1", "snapshot s1", "{node=n2}"] {
+            assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
+        }
+    }
+
+    #[test]
+    fn a_node_is_told_why_it_is_set_apart() {
+        let n1 = node("n1");
+        let driver = "d.example".parse().unwrap();
+        let mut state = State::default();
+        state.set_apart(&n1, Some(&driver), set_apart::Reason::NotAllowed);
+        let notice = set_apart(&n1, "u1", state.apart());
+        let about = About::Node { name: "n1".into(), uid: "u1".into() };
+        assert_eq!((notice.about, notice.reason), (about, "NodeSetApart"));
+        for word in ["driver d.example", "not among the driver's `nodes`"] {
             assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::runtime::events::{Event, EventType};
+use proto::names::NodeName;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -30,6 +31,9 @@ impl Keeper {
     /// Reports as much as this round allows; the next round goes on.
     pub(super) async fn report(&mut self) -> Result<(), Away> {
         for notice in self.waiting_claims() {
+            self.publish_event(notice).await?;
+        }
+        for notice in self.nodes_set_apart() {
             self.publish_event(notice).await?;
         }
         if self.left.is_empty() {
@@ -61,6 +65,20 @@ impl Keeper {
         let pending = self.mirror.objects().claims.items().clone();
         let notices = pending.iter().map(|(key, claim)| self.waiting_claim(key, claim));
         notices.flatten().collect()
+    }
+
+    /// The nodes of the cluster that are set apart for a driver.
+    fn nodes_set_apart(&self) -> Vec<Notice> {
+        let objects = self.mirror.objects();
+        let known = objects.nodes.items();
+        self.facts.store.read(|state| {
+            let nodes = state.apart().nodes();
+            let notice = |node: &NodeName| {
+                let uid = &known.get(node.as_str())?.uid;
+                Some(events::set_apart(node, uid, state.apart()))
+            };
+            nodes.filter_map(notice).collect()
+        })
     }
 
     fn waiting_claim(&self, key: &str, claim: &claims::Pending) -> Option<Notice> {

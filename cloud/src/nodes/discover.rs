@@ -127,8 +127,8 @@ impl Discovery<'_> {
 
     fn nodes(&self) -> Vec<NodeName> {
         self.store.read(|state| {
-            let nodes = state.driver(&self.queries.driver).map(|driver| driver.nodes().keys());
-            nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
+            let members = state.driver(&self.queries.driver).map(|driver| driver.members());
+            members.into_iter().flatten().map(|(node, _)| node.clone()).collect()
         })
     }
 

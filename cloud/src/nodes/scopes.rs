@@ -9,7 +9,6 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::known::DriverState;
 use crate::state::policy::{Policy, Scope};
-use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 
 /// The scopes of all drivers.
@@ -56,7 +55,7 @@ impl Scopes {
     /// None if neither the operator nor any driver determines the scope.
     fn scope(&self, name: &DriverName, driver: &DriverState) -> Option<Scope> {
         let inferred =
-            || driver.nodes().values().any(NodeDriver::has_spoken).then(|| driver.info().scope());
+            || driver.members().any(|(_, at)| at.has_spoken()).then(|| driver.info().scope());
         self.words.get(name).copied().or_else(inferred)
     }
 }

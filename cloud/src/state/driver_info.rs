@@ -30,8 +30,9 @@ pub struct Unknown;
 
 impl DriverInfo {
     /// Computed from the nodes that have reported the driver's answers.
-    pub fn of(nodes: &BTreeMap<NodeName, NodeDriver>) -> Self {
-        let spoken = || nodes.iter().filter(|(_, at)| at.has_spoken());
+    pub fn of<'a>(nodes: impl IntoIterator<Item = (&'a NodeName, &'a NodeDriver)>) -> Self {
+        let nodes: Vec<_> = nodes.into_iter().filter(|(_, at)| at.has_spoken()).collect();
+        let spoken = || nodes.iter().copied();
         let mut answers: Option<BTreeMap<_, _>> =
             spoken().next().map(|(_, at)| (*at.answers).clone());
         let mut mismatches = Vec::new();

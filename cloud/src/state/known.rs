@@ -12,6 +12,7 @@ use crate::state::driver_info::DriverInfo;
 use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
 use crate::state::segment_index::SegmentIndex;
+use crate::state::set_apart::{ApartNodes, Kind, Reason};
 
 /// All records of the store.
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub struct State {
     nodes: BTreeMap<NodeName, Node>,
     /// The removed nodes; every routing decision asks for them, and there are few.
     removed: HashSet<NodeName>,
+    /// The nodes that are set apart; in memory only.
+    apart: ApartNodes,
     /// The last lease epoch.
     epoch: u64,
 }
@@ -31,6 +34,8 @@ pub struct DriverState {
     homes: BTreeMap<Id, Box<Home>>,
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, NodeDriver>,
+    /// Nodes that count for nothing: removed, or not allowed to have the driver.
+    excluded: HashSet<NodeName>,
     elected: Option<NodeName>,
     /// The leases of direct volumes.
     leases: BTreeMap<Id, LeaseRecord>,
@@ -83,6 +88,11 @@ impl State {
         self.removed.contains(node)
     }
 
+    /// The nodes that are set apart.
+    pub fn apart(&self) -> &ApartNodes {
+        &self.apart
+    }
+
     /// The last lease epoch; 0 before the first.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -103,7 +113,8 @@ impl State {
                 self.drivers.entry(driver).or_default().set_intent(name, intent);
             }
             Change::NodeDriver(driver, node, at) => {
-                self.drivers.entry(driver).or_default().set_at(node, at)
+                self.drivers.entry(driver.clone()).or_default().set_at(node.clone(), at);
+                self.recount(&driver, &node);
             }
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
             Change::Node(name, node) => self.set_node(name, node),
@@ -121,15 +132,66 @@ impl State {
         }
     }
 
+    /// Sets a node apart; returns whether that is news. See [`ApartNodes`].
+    pub fn set_apart(
+        &mut self,
+        node: &NodeName,
+        driver: Option<&DriverName>,
+        reason: Reason,
+    ) -> bool {
+        let is_news = self.apart.set(node, driver, reason);
+        if is_news {
+            self.recount_all(node);
+        }
+        is_news
+    }
+
+    /// Removes a reason; returns whether it was there.
+    pub fn clear_apart(
+        &mut self,
+        node: &NodeName,
+        driver: Option<&DriverName>,
+        kind: Kind,
+    ) -> bool {
+        let was_apart = self.apart.clear(node, driver, kind).is_some();
+        if was_apart {
+            self.recount_all(node);
+        }
+        was_apart
+    }
+
     fn set_node(&mut self, name: NodeName, node: Option<Node>) {
-        match node.as_ref().and_then(|node| node.removed) {
-            Some(_) => self.removed.insert(name.clone()),
-            None => self.removed.remove(&name),
+        let is_removed = node.as_ref().is_some_and(|node| node.removed.is_some());
+        let changed = if is_removed {
+            self.apart.forget(&name);
+            self.removed.insert(name.clone())
+        } else {
+            self.removed.remove(&name)
         };
         match node {
-            Some(node) => self.nodes.insert(name, node),
+            Some(node) => self.nodes.insert(name.clone(), node),
             None => self.nodes.remove(&name),
         };
+        if changed {
+            self.recount_all(&name);
+        }
+    }
+
+    fn recount_all(&mut self, node: &NodeName) {
+        let drivers: Vec<_> = self.drivers.keys().cloned().collect();
+        for driver in drivers {
+            self.recount(&driver, node);
+        }
+    }
+
+    /// Notes whether a node counts for a driver.
+    fn recount(&mut self, driver: &DriverName, node: &NodeName) {
+        let mut reasons = self.apart.of(node, driver);
+        let is_allowed = reasons.all(|apart| apart.reason.kind() != Kind::NotAllowed);
+        let is_member = is_allowed && !self.removed.contains(node);
+        if let Some(of) = self.drivers.get_mut(driver) {
+            of.set_member(node, is_member);
+        }
     }
 }
 
@@ -187,6 +249,16 @@ impl DriverState {
         self.at.get(node)
     }
 
+    /// The nodes that count: neither removed, nor excluded by the operator's `nodes`.
+    pub fn members(&self) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
+        self.at.iter().filter(|(node, _)| self.is_member(node))
+    }
+
+    /// Whether a node counts; see [`Self::members`].
+    pub fn is_member(&self, node: &NodeName) -> bool {
+        !self.excluded.contains(node)
+    }
+
     /// All nodes that ever held the driver.
     pub fn nodes(&self) -> &BTreeMap<NodeName, NodeDriver> {
         &self.at
@@ -234,7 +306,15 @@ impl DriverState {
 
     /// The front's answers about the driver.
     pub fn info(&self) -> &DriverInfo {
-        self.info.get_or_init(|| DriverInfo::of(&self.at))
+        self.info.get_or_init(|| DriverInfo::of(self.members()))
+    }
+
+    fn set_member(&mut self, node: &NodeName, is_member: bool) {
+        let changed =
+            if is_member { self.excluded.remove(node) } else { self.excluded.insert(node.clone()) };
+        if changed {
+            self.info = OnceLock::new();
+        }
     }
 
     fn set_home(&mut self, id: Id, home: Option<Home>) {

@@ -20,5 +20,6 @@ pub mod policy;
 pub mod recent;
 pub mod record;
 pub mod segment_index;
+pub mod set_apart;
 pub mod store;
 pub mod txn;

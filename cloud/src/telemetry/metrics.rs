@@ -63,6 +63,12 @@ struct InFlight {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SetApart {
+    driver: Named,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct AskedApi {
     request: &'static str,
     outcome: &'static str,
@@ -86,6 +92,7 @@ pub struct Metrics {
     nodes_removed: Gauge,
     driver_nodes: Family<DriverLabel, Gauge>,
     driver_nodes_linked: Family<DriverLabel, Gauge>,
+    driver_nodes_set_apart: Family<SetApart, Gauge>,
     homes: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
     slow: Family<DriverLabel, Counter>,
@@ -118,6 +125,8 @@ pub struct DriverNow {
     pub driver: DriverName,
     /// Nodes with the driver, and how many of them have a link.
     pub nodes: (usize, usize),
+    /// Nodes that are set apart for it, by reason.
+    pub set_apart: Vec<(&'static str, usize)>,
     /// Volumes, snapshots and groups with a known home node.
     pub homes: usize,
     /// Creates with an unknown outcome.
@@ -191,6 +200,10 @@ impl Metrics {
             ] {
                 gauge.get_or_create(&named()).set(whole(count));
             }
+            for (reason, nodes) in &driver.set_apart {
+                let labels = SetApart { driver: named().driver, reason };
+                self.driver_nodes_set_apart.get_or_create(&labels).set(whole(*nodes));
+            }
             for (stage, calls) in &driver.in_flight {
                 let labels = InFlight { driver: named().driver, stage };
                 self.in_flight.get_or_create(&labels).set(calls.cast_signed());
@@ -239,6 +252,11 @@ impl Metrics {
         registry.register("driver_nodes", "Nodes that have the driver", self.driver_nodes.clone());
         let linked = self.driver_nodes_linked.clone();
         registry.register("driver_nodes_linked", "Nodes that have the driver and a link", linked);
+        registry.register(
+            "driver_nodes_set_apart",
+            "Nodes that get no new volumes of the driver, by reason",
+            self.driver_nodes_set_apart.clone(),
+        );
         registry.register(
             "homes",
             "Volumes, snapshots and groups whose node is known",
@@ -310,6 +328,7 @@ impl Default for Metrics {
             nodes_removed: Gauge::default(),
             driver_nodes: Family::default(),
             driver_nodes_linked: Family::default(),
+            driver_nodes_set_apart: Family::default(),
             homes: Family::default(),
             intents: Family::default(),
             slow: Family::default(),
@@ -406,6 +425,7 @@ mod tests {
         let driver = DriverNow {
             driver: "d.example".parse().unwrap(),
             nodes: (3, 2),
+            set_apart: vec![("other_name", 1)],
             homes: 7,
             intents: 1,
             in_flight: vec![("sent", 4)],
@@ -440,6 +460,7 @@ mod tests {
             "edge_csi_nodes 5",
             "edge_csi_nodes_removed 1",
             r#"edge_csi_driver_nodes_linked{driver="d.example"} 2"#,
+            r#"edge_csi_driver_nodes_set_apart{driver="d.example",reason="other_name"} 1"#,
             r#"edge_csi_homes{driver="d.example"} 7"#,
             r#"edge_csi_intents_open{driver="d.example"} 1"#,
             r#"edge_csi_list_slow_nodes_total{driver="d.example"} 2"#,

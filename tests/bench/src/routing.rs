@@ -125,6 +125,7 @@ fn decided(
             driver: of,
             linked: &is_linked,
             removed: &|node| state.is_removed(node),
+            apart: &|_| None,
             scope: of.map_or(Scope::Node, |of| of.info().scope()),
             policy: &policy,
             only: None,

@@ -158,12 +158,12 @@ impl Lists {
         self.in_flight.run(query.clone(), move || refresher.refresh(query))
     }
 
-    /// The nodes with the driver that were not removed, by name.
+    /// The nodes that count for the driver, by name.
     pub(crate) fn nodes(&self) -> Vec<NodeName> {
         let Refresher { queries, store, .. } = &self.refresher;
         store.read(|state| {
-            let nodes = state.driver(&queries.driver).map(|driver| driver.nodes().keys());
-            nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
+            let members = state.driver(&queries.driver).map(|driver| driver.members());
+            members.into_iter().flatten().map(|(node, _)| node.clone()).collect()
         })
     }
 

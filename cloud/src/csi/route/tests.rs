@@ -11,6 +11,8 @@ use crate::csi::route::*;
 use crate::state::known::State;
 use crate::state::record::{Change, Home, NodeDriver};
 
+mod apart;
+
 fn node(name: &str) -> NodeName {
     name.parse().unwrap()
 }
@@ -52,6 +54,7 @@ fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) 
 struct World {
     changes: Vec<Change>,
     linked: Vec<&'static str>,
+    apart: Vec<&'static str>,
     scope: Scope,
     placement: Placement,
     beside_source: bool,
@@ -73,6 +76,7 @@ impl Default for World {
         Self {
             changes,
             linked,
+            apart: Vec::new(),
             scope: Scope::Node,
             placement: Placement::Spread,
             beside_source: true,
@@ -102,6 +106,7 @@ impl World {
             driver: state.driver(&driver()),
             linked: &|node| self.linked.contains(&node.as_str()),
             removed: &|node| node.as_str() == "out",
+            apart: &|node| self.apart.contains(&node.as_str()).then(|| "why".to_owned()),
             only: self.only.as_ref(),
             scope: self.scope,
             policy: &policy,

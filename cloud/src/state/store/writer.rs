@@ -6,12 +6,15 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use proto::host::tasks::Tasks;
+use proto::names::{DriverName, NodeName};
 use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
 
 use super::backend::{Backend, StoreError};
 use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
 use crate::state::record::Change;
+use crate::state::set_apart::{Kind, Reason};
 use crate::state::txn::Txn;
 
 /// The number of changes that may wait; more callers wait for room in the queue.
@@ -64,6 +67,43 @@ impl Store {
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         // A panic of a reader cannot leave the state half changed.
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets a node apart for a driver, or for all; it is logged once. Never called from within
+    /// [`Self::read`]. See [`crate::state::set_apart`].
+    pub fn set_apart(&self, node: &NodeName, driver: Option<&DriverName>, reason: Reason) {
+        let why = reason.to_string();
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let is_news = state.set_apart(node, driver, reason);
+        drop(state);
+        if is_news {
+            let driver = driver.map(ToString::to_string);
+            warn!(%node, driver, why, "set apart: it gets no new volumes");
+        }
+    }
+
+    /// Removes a reason for which a node is set apart. Never called from within [`Self::read`].
+    pub fn clear_apart(&self, node: &NodeName, driver: Option<&DriverName>, kind: Kind) {
+        // Asked for with each answer of a node, and nearly never there.
+        let has = self.read(|state| {
+            let mut reasons = state.apart().at(node);
+            reasons.any(|(of, apart)| of == driver && apart.reason.kind() == kind)
+        });
+        if !has {
+            return;
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let was_apart = state.clear_apart(node, driver, kind);
+        drop(state);
+        if was_apart {
+            let driver = driver.map(ToString::to_string);
+            info!(%node, driver, reason = kind.name(), "not set apart any more for this reason");
+        }
+    }
+
+    /// Why a node is set apart for a driver; none if it is not.
+    pub fn why_apart(&self, node: &NodeName, driver: &DriverName) -> Option<Reason> {
+        self.read(|state| state.apart().why(node, driver).map(|apart| apart.reason.clone()))
     }
 
     /// Makes a change and waits until it is durable. `change` sees all changes before it. It is

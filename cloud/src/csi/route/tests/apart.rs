@@ -1,0 +1,56 @@
+//! Nodes that are set apart.
+
+use super::*;
+
+#[test]
+fn a_node_that_is_set_apart_gets_nothing_new_and_serves_what_it_has() {
+    let world = World { apart: vec!["n3"], ..World::default() };
+    let create = |topology: &[Segments]| Key::Create {
+        name: "pvc".into(),
+        source: None,
+        topology: topology.to_vec(),
+        required: true,
+    };
+    let name = Id::Name(Method::CreateVolume, "pvc".into());
+    let at = |name: &str| topology(&[("node", name)]);
+    // It is passed over, where another node may do.
+    let spread = world.route(Method::CreateVolume, &create(&[]));
+    let Ok(Plan::Create(_, nodes)) = spread else { panic!("{spread:?}") };
+    assert!(!nodes.contains(&node("n3")), "{nodes:?}");
+    let other = world.route(Method::CreateVolume, &create(&[at("n3")]));
+    let apart = Unclear::Apart { node: node("n3"), why: "why".into(), was_sent: false };
+    assert_eq!(other, Err(apart));
+    // Its capacity counts 0.
+    let capacity = world.route(Method::GetCapacity, &Key::Capacity(Some(at("n3"))));
+    assert_eq!(capacity, Ok(Plan::Capacity(Vec::new())));
+    // Its volumes are served, also for a snapshot, but no volume is made from them.
+    let expand = world.route(Method::ControllerExpandVolume, &Key::Home(volume("v3")));
+    assert_eq!(expand, Ok(Plan::Node(node("n3"))));
+    let delete = world.route(Method::DeleteVolume, &Key::Delete(volume("v3")));
+    assert_eq!(delete, Ok(Plan::Node(node("n3"))));
+    let snapshot = Key::Snapshot { name: "s".into(), volumes: vec![volume("v3")] };
+    let taken = Id::Name(Method::CreateSnapshot, "s".into());
+    assert_eq!(
+        world.route(Method::CreateSnapshot, &snapshot),
+        Ok(Plan::Create(taken, vec![node("n3")]))
+    );
+    let clone = Key::Create {
+        name: "pvc".into(),
+        source: Some(volume("v3")),
+        topology: Vec::new(),
+        required: false,
+    };
+    assert!(matches!(
+        world.route(Method::CreateVolume, &clone),
+        Err(Unclear::Apart { was_sent: false, .. })
+    ));
+    // What was sent to it goes to no other node, and to it only if it made the volume.
+    let sent = |made| World {
+        apart: vec!["n3"],
+        ..World::with([intent(Method::CreateVolume, "pvc", "n3", 0, made)])
+    };
+    let unknown = sent(None).route(Method::CreateVolume, &create(&[]));
+    assert!(matches!(unknown, Err(Unclear::Apart { was_sent: true, .. })), "{unknown:?}");
+    let made = sent(Some("v9")).route(Method::CreateVolume, &create(&[]));
+    assert_eq!(made, Ok(Plan::CreateAgain(name, node("n3"))));
+}
