@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop size tools stand stand-down e2e
+.PHONY: figures help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop size tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -62,17 +62,21 @@ stand: $(GO_BIN)/kubernetes.done build ## A whole Kubernetes with three edges th
 stand-down: ## End it
 	target/debug/cluster down
 
-e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),release,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
+e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,build) ## A whole Kubernetes, and what must work in it; ROWS='name …' for some of it, LONG=1 with long outages, FIGURES=1 for times and memory (release build)
 	$(QUIET) LONG=$(LONG) target/$(if $(FIGURES),measure,debug)/cluster e2e $(foreach row,$(if $(FIGURES),figures,$(ROWS)),--row $(row))
 
 # The tests' programs for measurements. Without link-time optimisation: it would be most of the time.
 MEASURE = $(CARGO) build --locked --profile measure --workspace --exclude cloud --exclude edge
 # The products as users get them: by themselves, so that nothing is in them that tests switch on.
 PRODUCTS = $(CARGO) build --locked --release -p cloud -p edge
-MEASURING := bench cluster guestinit hostdir oci-wrapper sim testdriver
+# `make sim` and `make e2e FIGURES=1` build theirs.
+MEASURING := bench guestinit hostdir testdriver
 # Both at the same time, since one waits often where the other could work.
 RELEASE = $(MEASURE) $(addprefix --bin ,$(or $(1),$(MEASURING))) & measure=$$!; \
   $(PRODUCTS); products=$$?; wait $$measure && [ $$products = 0 ]
+
+figures:
+	$(call RELEASE,cluster hostdir oci-wrapper)
 
 release: ## The products, and the tests' programs that measure them
 	$(call RELEASE)
