@@ -19,7 +19,7 @@ const NODE: &str = "n1";
 const DRIVER: &str = "fast.test.edge-csi.io";
 /// Callers at the same time.
 const CALLERS: usize = 256;
-/// The least of calls/s in memory that is to be reached on a disk.
+/// The required share of the calls/s in memory that a disk must reach.
 const LEAST: f64 = 0.5;
 /// The type in `statfs` of a file system in memory.
 const TMPFS: u64 = 0x0102_1994;

@@ -1,4 +1,4 @@
-//! Figures that stand for themselves: a value, and the most or the least that it may be.
+//! Single figures: a value and its limit.
 
 use serde::Serialize;
 
@@ -34,13 +34,13 @@ impl Figure {
         Self { what: what.into(), value, unit, target: None }
     }
 
-    /// This figure, which is to be so much at most.
+    /// This figure with an upper limit.
     #[must_use]
     pub fn at_most(self, most: f64) -> Self {
         Self { target: Some(Target::Most(most)), ..self }
     }
 
-    /// This figure, which is to be so much at least.
+    /// This figure with a lower limit.
     #[must_use]
     pub fn at_least(self, least: f64) -> Self {
         Self { target: Some(Target::Least(least)), ..self }

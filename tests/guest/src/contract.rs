@@ -35,7 +35,7 @@ pub struct OciMount {
     pub options: Vec<String>,
 }
 
-/// The part of `config.json` that is looked at.
+/// The fields of `config.json` that decide.
 #[derive(Debug, Deserialize)]
 pub struct OciConfig {
     /// The container's mounts.

@@ -1,5 +1,5 @@
-//! csi-cloud, one hostdir that stands for shared storage, and two nodes with a csi-edge each, whose
-//! links can be cut.
+//! csi-cloud, one hostdir as shared storage, and two nodes with a csi-edge each, whose links can be
+//! cut.
 //!
 //! Both nodes have the same driver process, so one finds what the other writes, as with a SAN.
 //! hostdir makes volumes for several writers, so only our lease keeps the two apart.
@@ -87,7 +87,7 @@ impl Pair {
         self.restart_cloud_after(|stand| Ok(std::fs::remove_file(stand.at("cloud.redb"))?)).await
     }
 
-    /// The same, and its operator says another scope, `node` or `shared`.
+    /// The same with the operator's scope, `node` or `shared`.
     ///
     /// # Errors
     /// It does not start.
@@ -147,7 +147,7 @@ impl Pair {
         self.power_on(node).await
     }
 
-    /// The same, and it has what a csi-edge would have left that knows nothing of owners.
+    /// The same, with the state of a csi-edge from before leases.
     ///
     /// # Errors
     /// It does not start.

@@ -24,8 +24,8 @@ pub const DRIVER: &str = "hostdir.edge-csi.io";
 const NODE: &str = "n1";
 const MIB: i64 = 1024 * 1024;
 
-/// Everything, up and linked. When it fails its parts are dropped in this order: nobody writes any
-/// more into the directory that goes last.
+/// All programs, up and linked. After a failure they are dropped in this order, so that nobody
+/// writes into the directory, which is last.
 pub struct Scene {
     cloud: Cloud,
     driver: Option<Process>,
@@ -35,7 +35,7 @@ pub struct Scene {
     pub stand: Stand,
 }
 
-/// Takes back what a test that failed has left of mounts and loop devices.
+/// Removes the mounts and loop devices that a failed test has left.
 pub(crate) struct Clean(PathBuf);
 
 impl Clean {
@@ -174,8 +174,8 @@ impl Scene {
             proto::host::publish::Existing::Keep,
         )?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &["--config", &config]).await?;
-        // Many a kubelet's directory is a symlink, and what the runtime sees is not what the
-        // kubelet says.
+        // The kubelet's directory is often a symlink, and the runtime sees another path than the
+        // kubelet names.
         std::fs::create_dir_all(stand.dir().join("disk/pods"))?;
         std::os::unix::fs::symlink(stand.dir().join("disk/pods"), stand.dir().join("pods"))?;
         let clean = Clean::of(stand.dir())?;
@@ -374,7 +374,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Grows a volume at its node, by the path that the kubelet names; what it has then, in MiB.
+    /// Grows a volume at its node, by the kubelet's path, and returns its size in MiB.
     ///
     /// # Errors
     /// The call's.

@@ -35,7 +35,8 @@ pub struct Args {
     at: PathBuf,
 }
 
-/// The guest's own side: mounts, says how that ended, obeys until its stdin ends, unmounts.
+/// The guest's own side: mounts, reports the result, executes commands until its stdin ends,
+/// unmounts.
 ///
 /// # Errors
 /// The system's, or a line that it does not understand.
@@ -161,7 +162,7 @@ impl Guest {
         Ok(Self { child, stdin, lines, found })
     }
 
-    /// Tells it to do something, and gives what it said.
+    /// Sends it a command, and returns its answer.
     ///
     /// # Errors
     /// It could not.

@@ -108,10 +108,10 @@ fn processes(needle: &str) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Fails if something of a stand is still there.
+/// Fails if a stand has left anything.
 ///
 /// # Errors
-/// Something is; the error says what.
+/// It has; the error lists what.
 pub fn check(dir: &Path) -> anyhow::Result<()> {
     let left = left(dir)?;
     ensure!(left.is_empty(), "the stand left behind:\n{}", left.join("\n"));

@@ -36,7 +36,7 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, stdout: BufReader::new(stdout).lines(), log })
     }
 
-    /// Waits for a line on stdout that begins so, and gives back the rest of it.
+    /// Waits for a line on stdout with this beginning, and returns the rest of it.
     ///
     /// # Errors
     /// The program ended, or the time is over; the error holds the end of its log.
@@ -87,10 +87,10 @@ impl Process {
         String::from_utf8_lossy(tail).into_owned()
     }
 
-    /// Waits until the end of its log says this.
+    /// Waits until the end of its log has this text.
     ///
     /// # Errors
-    /// It does not in time; the error holds what it says.
+    /// It has not in time; the error has the end of the log.
     pub async fn logged(&self, what: &str) -> anyhow::Result<()> {
         until(what, || async {
             let log = self.log_tail();

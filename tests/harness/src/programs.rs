@@ -1,8 +1,8 @@
 //! The paths of the programs that a test starts. They stand in the directory of the running one, so
 //! build the workspace first.
 //!
-//! The tests' own programs may be built with the profile `measure`. The products never are: what is
-//! measured is what users get.
+//! The tests' own programs may be built with the profile `measure`. The products are always the
+//! users' build, so that measurements hold for users.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The programs that were built with the one that runs.
+    /// The programs of the running one's build.
     ///
     /// # Errors
     /// The system does not say which one runs.

@@ -1,5 +1,5 @@
-//! A client that sees bytes: what goes out and comes in is not decoded, so that a test can compare
-//! it.
+//! A client that sees bytes: it decodes neither request nor answer, so that a test can compare
+//! them.
 
 use std::io::ErrorKind;
 
@@ -72,12 +72,12 @@ impl RawClient {
     /// Calls with a message, framed here, and gRPC's usual headers.
     ///
     /// # Errors
-    /// The connection broke, or the answer did in a way that gRPC does not tell.
+    /// The connection broke, or the answer ended without a gRPC status.
     pub async fn call(&self, path: &str, message: &[u8]) -> anyhow::Result<RawAnswer> {
         self.send(path, frame::frame(message), &[]).await
     }
 
-    /// Calls with a body as it is and further headers.
+    /// Calls with an unchanged body and further headers.
     ///
     /// # Errors
     /// As for [`RawClient::call`].
@@ -93,7 +93,7 @@ impl RawClient {
         Ok(RawAnswer { headers: parts.headers, body: body.to_bytes(), trailers })
     }
 
-    /// The same, and gives back the answer while its body is still on the way.
+    /// The same, and returns the answer before its body has ended.
     ///
     /// # Errors
     /// As for [`RawClient::call`].

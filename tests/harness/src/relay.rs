@@ -74,7 +74,7 @@ impl Relay {
         self.state.send_modify(|state| state.mode = Mode::Pass);
     }
 
-    /// Lets datagrams come from another port from now on; what is sent to the one before is lost.
+    /// Sends datagrams from another port from now on; datagrams to the old one are lost.
     pub fn move_port(&self) {
         self.state.send_modify(|state| state.port += 1);
     }
@@ -142,7 +142,7 @@ async fn datagrams(
         let mut peers = HashMap::new();
         let mut buffer = vec![0; 65_536];
         loop {
-            // An ICMP error of an earlier datagram says nothing about this one.
+            // An ICMP error of an earlier datagram does not concern this one.
             let Ok((length, from)) = near.recv_from(&mut buffer).await else { continue };
             let State { mode, port } = *states.borrow();
             if mode != Mode::Pass {
@@ -170,7 +170,7 @@ async fn outward(target: SocketAddr) -> std::io::Result<Arc<UdpSocket>> {
     Ok(Arc::new(far))
 }
 
-/// Copies what comes back, until the port is another one.
+/// Copies answers until the port changes.
 async fn answers(
     near: Arc<UdpSocket>,
     far: Arc<UdpSocket>,

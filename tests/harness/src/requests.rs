@@ -33,8 +33,8 @@ pub fn created(answer: &RawAnswer) -> anyhow::Result<csi::Volume> {
     csi::CreateVolumeResponse::decode(message)?.volume.context("no volume")
 }
 
-/// Makes a volume and two snapshots, and gives requests for both streams that are answered in
-/// several messages.
+/// Makes a volume and two snapshots, and returns requests for both streams with answers of several
+/// messages.
 ///
 /// # Errors
 /// The driver does not make them.

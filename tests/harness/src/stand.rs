@@ -35,7 +35,7 @@ pub struct Cloud {
     pub process: Process,
     /// For example `wss://127.0.0.1:40123`.
     pub urls: Vec<String>,
-    /// Where it serves HTTP, if it was told to with `--http`.
+    /// Where it serves HTTP, if it has `--http`.
     pub http: Option<String>,
 }
 
@@ -73,8 +73,7 @@ impl Stand {
         self.net.as_ref().map_or_else(|| "127.0.0.1".to_owned(), |net| net.host().to_string())
     }
 
-    /// Has the programs that are started from now on log what this filter, as in `RUST_LOG`, lets
-    /// through.
+    /// Sets the log filter of later programs, as in `RUST_LOG`.
     pub fn log(&mut self, filter: &str) {
         self.log = Some(filter.to_owned());
     }
@@ -128,7 +127,7 @@ impl Stand {
         Ok(command)
     }
 
-    /// Runs one of our programs to its end and gives back what it printed.
+    /// Runs one of our programs to its end and returns its output.
     ///
     /// # Errors
     /// It failed; the error holds what it wrote to stderr.
@@ -168,8 +167,8 @@ impl Stand {
         let mut command = self.program_in(self.net.as_ref().map(|net| &net.cloud), "csi-cloud")?;
         command.arg("serve").args(["--fronts", &self.at(name)]).args(more);
         if !more.iter().any(|flag| flag.starts_with("--store")) {
-            // Beside the fronts' directory, so that a csi-cloud of the same name that follows finds
-            // it again.
+            // It stands in the directory of the fronts, so that a later csi-cloud of the same name
+            // finds it.
             command.arg(format!("--store=file:{}", self.at(&format!("{name}.redb"))));
         }
         self.tls(&mut command, "cloud");

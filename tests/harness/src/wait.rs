@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-/// How long a program may take until it says that it is ready.
+/// How long a program may take until it is ready.
 pub const START: Duration = Duration::from_secs(30);
-/// How long it may take to end when told to.
+/// How long a program may take to end.
 pub const STOP: Duration = Duration::from_secs(15);
 
-/// Asks again and again until an answer comes, at most for [`START`].
+/// Repeats a request until it succeeds, at most for [`START`].
 ///
 /// # Errors
 /// The last answer, if none was good in time.

@@ -197,6 +197,5 @@ pub async fn ready(front: &RawClient) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a test waits for something that must not happen. Long enough that it would have
-/// happened.
+/// How long a test waits for an event that must not happen. The event would happen sooner.
 pub const QUIET: Duration = Duration::from_millis(300);

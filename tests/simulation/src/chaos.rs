@@ -1,6 +1,6 @@
 //! The faults of a run: the seed decides kind, time and place before the run begins.
 //!
-//! Each run leaves out some kinds altogether, so that others get to states that the first would cut
+//! Each run leaves out some kinds of faults, so that others reach states that those would cut
 //! short.
 
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ enum Event {
     CloudStops(Duration),
     EdgeStops(usize, Duration),
     Driver(usize, Duration),
-    /// A driver goes and comes back again and again, so that calls wait for it.
+    /// A driver stops and starts repeatedly, so that calls wait for it.
     Flaps(usize, u64),
     Sidecar(usize),
-    /// A fault of a driver: node, and the number that decides which.
+    /// A fault of a driver: its node, and the number that decides its kind.
     Fault(usize, u64),
     Hang(usize, usize, Duration),
     /// The next creations, this many, are refused with this code.
@@ -52,7 +52,7 @@ pub const METHODS: [&str; 7] = [
 ];
 /// Codes that leave the outcome open for every sidecar.
 const OPEN: [Code; 4] = [Code::Unavailable, Code::Aborted, Code::DeadlineExceeded, Code::Cancelled];
-/// Codes with which a driver says that nothing was made.
+/// Codes with which a driver denies that anything was made.
 const FINAL: [Code; 6] = [
     Code::ResourceExhausted,
     Code::Internal,
@@ -104,7 +104,7 @@ impl Chaos {
         }
     }
 
-    /// How often what went wrong, but for what the network counts.
+    /// The number of faults of each kind, without those that the network counts.
     pub fn counted(&self) -> &BTreeMap<&'static str, u64> {
         &self.counted
     }

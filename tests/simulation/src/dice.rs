@@ -1,5 +1,5 @@
-//! Chance, out of the seed alone. Each part of a run has dice of its own, so that what one part
-//! draws does not change what another one meets.
+//! Chance from the seed alone. Each part of a run has dice of its own, so that the draws of one do
+//! not change another.
 
 use std::time::Duration;
 

@@ -32,12 +32,12 @@ impl Disk {
         self.calm.store(true, Ordering::Relaxed);
     }
 
-    /// Loses everything. The process that has it is to be killed before.
+    /// Loses everything. Its process must be killed before.
     pub(super) fn lose(&mut self) {
         self.memory = Memory::default();
     }
 
-    /// All that became durable, also what was lost since.
+    /// All durable changes, including those that were lost since.
     pub(super) fn noted(&self) -> MutexGuard<'_, Vec<Noted>> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ use super::model::World;
 use super::record::{Called, Ending, is_open};
 use drivers::testdriver::Received;
 
-/// The RPCs that make something.
+/// The creating RPCs.
 const CREATES: [&str; 2] = ["CreateVolume", "CreateSnapshot"];
 /// How long nodes may take to link again.
 const LINK: u64 = 900;
@@ -151,7 +151,7 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
     wrong
 }
 
-/// An open intent is of something whose outcome nobody was told.
+/// An open intent has an outcome that no caller knows.
 fn intents(world: &World, state: &State) -> Vec<String> {
     let driver = driver_name().ok().and_then(|name| state.driver(&name));
     let mut wrong = Vec::new();
@@ -170,7 +170,7 @@ fn intents(world: &World, state: &State) -> Vec<String> {
         let mut calls =
             calls.iter().filter(|call| call.method == method.name() && call.key == *called);
         let not_told = |call: &Called| match &call.ended {
-            // Codes that do not say that nothing was made.
+            // Codes after which an object may exist.
             Some((_, Ending::Answer(code, _))) => {
                 is_open(*code) || matches!(code, Code::Unknown | Code::Internal)
             }
@@ -186,7 +186,7 @@ fn intents(world: &World, state: &State) -> Vec<String> {
     wrong
 }
 
-/// Asks all nodes for what they have, loses the store, and asks again: what was known is found.
+/// Lists all nodes, loses the store, and lists again: all objects are found.
 pub async fn rebuilt(world: &World) -> Vec<String> {
     let fleet = &world.fleet;
     if fleet.shape().scope == Scope::Shared {

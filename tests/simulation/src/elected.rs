@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::fleet::Election;
 use super::model::World;
 
-/// How often it looks. A link that comes and goes in between is missed, to the better of the
-/// product.
+/// How often it reads the state. It misses a link that is replaced in between, which hides faults
+/// but never invents one.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches for ever.

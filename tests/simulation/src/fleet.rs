@@ -37,9 +37,9 @@ use drivers::testdriver::{Running, TestDriver};
 pub const DRIVER: &str = "test.edge-csi.io";
 /// How soon an edge tries a preferred way again.
 const RETURN: Duration = Duration::from_secs(20);
-/// How long a process that is told to stop may take to finish its calls.
+/// How long a stopping process may take to finish its calls.
 const STOP: Duration = Duration::from_secs(10);
-/// How long the cloud then says goodbye to its links.
+/// How long the cloud then waits for its links to leave.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A running csi-cloud.
@@ -232,7 +232,7 @@ impl Fleet {
         Policy { scope: Some(self.shape.scope), ..Policy::new(None) }
     }
 
-    /// Draws that the next cloud dies of a commit, and starts it again some time after that.
+    /// Draws a death at a commit for the next cloud, and starts the cloud again after a while.
     fn crash(self: &Arc<Self>, dice: &mut Dice) -> Crash {
         let (told, happens) = tokio::sync::oneshot::channel();
         let fleet = self.clone();

@@ -28,7 +28,7 @@ pub(super) fn name(node: usize) -> &'static str {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A directory with the certificates; gone when dropped.
+/// A directory with the certificates, deleted when dropped.
 pub struct Keys(TempDir);
 
 impl Keys {

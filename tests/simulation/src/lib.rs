@@ -181,7 +181,7 @@ fn shape(dice: &mut Dice) -> Shape {
     }
 }
 
-/// Some drivers are slow, so that what goes wrong meets calls on their way.
+/// Some drivers are slow, so that faults meet calls in flight.
 fn prepare(fleet: &Fleet, dice: &mut Dice) {
     let late = dice.chance(30);
     for driver in &fleet.drivers {
@@ -189,7 +189,8 @@ fn prepare(fleet: &Fleet, dice: &mut Dice) {
         let slow = (dice.time(0, 3_000), dice.time(0, 3_000));
         let (before, after) = if dice.chance(60) { slow } else { Default::default() };
         driver.slow(before, after);
-        // Lists that are old when they come meet what was made and deleted meanwhile.
+        // Slow lists are old when they arrive, so they meet objects that were made and deleted
+        // meanwhile.
         let longest = dice.pick(&[0, 0, 900, 5_000, 20_000, 100_000]);
         for method in ["ListVolumes", "ListSnapshots"] {
             driver.inject(method, Fault::Late(dice.time(0, longest)), Times::All);
@@ -208,8 +209,7 @@ async fn calm(world: &World, lives: &Tasks) -> anyhow::Result<()> {
         driver.release();
         driver.slow(Duration::ZERO, Duration::ZERO);
     }
-    // A process that was killed at the very end comes back by itself; until then it may still be
-    // down.
+    // A process that was killed at the very end restarts by itself, and may still be down.
     tokio::time::sleep(Duration::from_secs(60)).await;
     world.trace.say("calm: nothing goes wrong any more");
     fleet.start_all()

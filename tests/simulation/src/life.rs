@@ -40,8 +40,8 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
         let mut dice = Dice::new(world.seed, &format!("before {n}"));
         let world = world.clone();
         tasks.spawn_until_stop("life", async move {
-            // A delete of what nobody knows is OK when all nodes that were ever there say so; so
-            // they must have been.
+            // A delete of an unknown id is OK only after the answers of all nodes ever seen, so
+            // they must link.
             while world.fleet.known() < nodes {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }

@@ -1,5 +1,4 @@
-//! The simulated network between edges and cloud: who can reach whom, how long it takes, and what
-//! goes wrong.
+//! The simulated network between edges and cloud: connections, delays and faults.
 //!
 //! WebSocket only. QUIC opens its own sockets below this seam, and real sockets do not work with a
 //! paused clock. Above the seam no code knows the transport.
@@ -26,7 +25,7 @@ pub type Door = Arc<dyn Fn(Io) + Send + Sync>;
 pub enum Away {
     /// Whoever dials is refused at once.
     Refused,
-    /// Nothing comes back, as with packets that are dropped.
+    /// No answer arrives, as with dropped packets.
     Silent,
 }
 
@@ -116,7 +115,7 @@ impl Net {
         Ok(boxed(near))
     }
 
-    /// Lets something happen to all connections of a node.
+    /// Applies a mishap to all connections of a node.
     pub fn suffer(&self, node: usize, way: Way, mishap: Mishap) {
         let mut inner = self.lock();
         let wires: Vec<_> =

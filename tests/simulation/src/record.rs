@@ -41,7 +41,7 @@ pub enum Ending {
     Cancelled,
     /// The connection to the cloud broke.
     Broken,
-    /// No answer had come long after the deadline.
+    /// No answer arrived until long after the deadline.
     Late,
 }
 

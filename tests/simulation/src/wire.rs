@@ -122,7 +122,7 @@ impl Wire {
         self.cut.is_cancelled()
     }
 
-    /// Lets something go wrong now.
+    /// Applies a mishap now.
     pub fn suffer(&self, way: Way, mishap: Mishap) {
         match mishap {
             Mishap::Cut => self.cut.cancel(),
@@ -134,7 +134,7 @@ impl Wire {
         }
     }
 
-    /// Nothing more goes wrong with it; what has gone wrong stays so.
+    /// Ends further mishaps; earlier ones stay.
     pub fn calm(&self) {
         [Way::Up, Way::Down].into_iter().for_each(|way| self.lane(way).mishap = None);
     }
@@ -211,7 +211,7 @@ impl Wire {
         let _ = to.shutdown().await;
     }
 
-    /// Whether the lane goes on.
+    /// Whether the lane continues.
     async fn deliver(&self, way: Way, bytes: &Bytes, to: &mut WriteHalf<DuplexStream>) -> bool {
         match self.pass(way, bytes.len()) {
             Fate::Whole => to.write_all(bytes).await.is_ok(),

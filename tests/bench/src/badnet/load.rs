@@ -27,7 +27,7 @@ pub const FILL: (usize, usize) = (64, 65_300);
 pub struct Lists {
     /// The whole ones, and how long each took.
     pub seen: Seen,
-    /// Bytes that arrived, also those of a list that was cut short by the end.
+    /// Bytes that arrived, including those of a list that the end cut short.
     pub bytes: u64,
 }
 

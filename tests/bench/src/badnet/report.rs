@@ -29,8 +29,8 @@ pub struct Row {
     pub errors: u64,
     /// Those that did not.
     pub calls: usize,
-    /// Packets that the queue towards the cloud dropped, of those that the edge sent. None where
-    /// another row has them.
+    /// Packets that the queue towards the cloud dropped, of those that the edge sent. None if
+    /// another row counts them.
     pub dropped: f64,
 }
 
@@ -58,7 +58,7 @@ impl Row {
         Self { call: "list", goodput_mbit: lists.mbit(), ..row }
     }
 
-    /// The target for this row: what is meant, what was reached and what it may be, in ms.
+    /// The target for this row: its name, the measured value and the limit, in ms.
     fn target(&self) -> Option<(&'static str, f64, f64)> {
         let p50 = self.p50_us / 1e3;
         let p99 = self.p99_us / 1e3;

@@ -71,7 +71,7 @@ async fn start_drivers(stand: &Stand) -> anyhow::Result<Vec<Process>> {
         let mut command = stand.program("testdriver")?;
         let endpoint = format!("unix://{}", stand.at(&format!("{name}.sock")));
         command.args(["--endpoint", &endpoint, "--node-id", NODE, "--name", name]);
-        // It answers a call that comes twice at once with an error: the load then counts it.
+        // It answers a call that arrives twice at once with an error, which the load counts.
         command.args(["--delay-ms", &ms.to_string(), "--refuse-overlaps"]);
         let mut driver = Process::start(name, command, stand.dir())?;
         driver.line_starting("ready", START).await?;

@@ -180,8 +180,8 @@ impl Measured {
         Ok(row)
     }
 
-    /// Waits until each edge has linked since `back`; gives back when, in s after that, sorted, and
-    /// how often edges dialed.
+    /// Waits until each edge has linked since `back`. Returns the sorted times in s after that, and
+    /// the number of attempts.
     async fn all_back(&self, fleet: &Fleet, back: Instant) -> anyhow::Result<(Vec<f64>, u64)> {
         let log = Log::of_cloud(self.stand.dir());
         log.until(" linked", 2 * self.links, LINKING).await.context("edges do not come back")?;

@@ -1,4 +1,4 @@
-//! `make scale`: what idle edges cost csi-cloud, and how fast they come back.
+//! `make scale`: the cost of idle edges for csi-cloud, and the time until they link again.
 
 use std::time::Duration;
 

@@ -202,7 +202,7 @@ impl Edge {
         Ok(ws::dial(Arc::new(dialer)).await?.into())
     }
 
-    /// Says hello; gives back the backoff that the cloud asks for, in ms.
+    /// Sends the hello; returns the backoff from the cloud's welcome, in ms.
     async fn greet(&self, link: &mut Link) -> Result<Option<u32>, LinkError> {
         let drivers = vec![driver(&self.node, self.driver.clone())];
         let version = env!("CARGO_PKG_VERSION").into();

@@ -41,7 +41,7 @@ fn disk(size: &str) -> String {
     claim_of("disk", "direct", size, "").replace("ReadWriteOnce", "ReadWriteOncePod")
 }
 
-/// A pod at a node that has the claim, and is run as if in a VM.
+/// A pod at a node that uses the claim and runs as in a VM.
 fn guest(name: &str, node: &str, script: &str, ready: &str) -> String {
     let class = format!("runtimeClassName: {HANDLER}");
     with(
@@ -123,7 +123,7 @@ async fn counted(scene: &Scene<'_>, node: &Node, traces: &Traces, mib: u64) -> a
     within("statistics of the direct volume", SOON, counted).await
 }
 
-/// An operator at the node sees which runtime has the volume, and what its guest says.
+/// An operator at the node sees the runtime of the volume, and the numbers of its guest.
 async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
     let ground = &scene.cluster.ground;
     let program = ground.program("csi-edge").display().to_string();
@@ -216,7 +216,7 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
         .await
 }
 
-/// Stays only where nothing can be written, and a notice says so.
+/// The container goes on only if its directory is read-only.
 const UNWRITABLE: &str = "! touch /data/file && test ! -e /data/file && exec sleep 2147483647";
 /// The notice is there.
 const NOTICE: &str = "grep -q not.your.volume /data/EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";

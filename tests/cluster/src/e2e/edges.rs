@@ -47,8 +47,8 @@ pub(super) async fn killed(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["reader"]).await.map(drop)
 }
 
-/// A node is cut off while a pod with a claim waits for it; when it is back, the pod comes up
-/// within a minute.
+/// A node is cut off while a pod with a claim waits for it. When it is back, the pod starts within
+/// a minute.
 pub(super) async fn cut_off(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n3")?;
     node.relay.cut();

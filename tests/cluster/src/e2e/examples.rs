@@ -44,7 +44,7 @@ async fn applied(scene: &Scene<'_>, texts: &[String]) -> anyhow::Result<()> {
         anyhow::bail!("not four examples")
     };
     shares::share(scene.cluster, "srv/archive").await?;
-    // The site of the server is one node; its selector is all that the example says of it.
+    // The server's site is one node, and the example names it only by its selector.
     labelled(scene, shares::NODE).await?;
     scene.apply(archive).await?;
     scene.ready(&["reader"]).await?;
@@ -67,7 +67,7 @@ async fn applied(scene: &Scene<'_>, texts: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nodes with csi-edge have a label, which an operator gives them.
+/// Nodes with csi-edge have a label from the operator.
 async fn labelled(scene: &Scene<'_>, node: &str) -> anyhow::Result<()> {
     let labels = json!({"metadata": {"labels": {"edge-csi.io/edge": "true"}}});
     let nodes = Api::<Node>::all(scene.cluster.client.clone());

@@ -20,8 +20,7 @@ use crate::stand::objects::within;
 
 /// The longest time for an action of our programs.
 const SOON: Duration = Duration::from_secs(60);
-/// For how long a call has been with its node once it has certainly come to the driver, in
-/// milliseconds.
+/// The age of a call at its node after which the driver certainly has it, in milliseconds.
 const ARRIVED: u64 = 1000;
 
 /// A claim is deleted while the outcome of its create is unknown, because its node was cut off
@@ -136,8 +135,8 @@ pub(super) fn at_node(name: &str, node: &Node) -> String {
     claim(name, "late") + &pod(name, name, WRITE, READ) + &selector
 }
 
-/// Makes a create of whose outcome nobody knows: the node was cut off when its driver had it, and
-/// it made the volume.
+/// Makes a create with an unknown outcome: the node was cut off while its driver ran it, and the
+/// volume was made.
 async fn unknown<'a>(scene: &'a Scene<'_>, name: &str) -> anyhow::Result<&'a Node> {
     let node = scene.cluster.node(name)?;
     let driver = hostdir(node)?;
@@ -157,7 +156,7 @@ async fn unknown<'a>(scene: &'a Scene<'_>, name: &str) -> anyhow::Result<&'a Nod
     Ok(node)
 }
 
-/// Waits until a create has come to the node's driver, which stands still.
+/// Waits until a create has reached the node's driver, which is stopped.
 async fn arrived(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     let is_there = |call: &Value| {
@@ -176,7 +175,7 @@ async fn arrived(scene: &Scene<'_>, node: &Node) -> anyhow::Result<()> {
     within("a create at the driver", SOON, there).await
 }
 
-/// The pod and the claim are deleted, and gone.
+/// Deletes the pod and the claim, and waits for that.
 async fn gone(scene: &Scene<'_>) -> anyhow::Result<()> {
     // It never ran, so there is nothing to wait for.
     let params = DeleteParams::default().grace_period(0);

@@ -94,8 +94,7 @@ async fn turns(scene: &Scene<'_>) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     Ok((ours, straight))
 }
 
-/// Makes claims of a class at once, and gives back after how many seconds all were bound. They are
-/// deleted.
+/// Makes claims of a class at once, and returns the seconds until all were bound. They are deleted.
 async fn turn(scene: &Scene<'_>, class: &str, count: usize) -> anyhow::Result<f64> {
     let claims = scene.api::<PersistentVolumeClaim>();
     let mut wanted = Vec::new();
@@ -129,7 +128,7 @@ async fn turn(scene: &Scene<'_>, class: &str, count: usize) -> anyhow::Result<f6
     Ok(took)
 }
 
-/// Deletes all claims, and waits until their volumes are gone.
+/// Deletes all claims, and waits until their volumes are deleted.
 async fn cleared(scene: &Scene<'_>) -> anyhow::Result<()> {
     let claims = scene.api::<PersistentVolumeClaim>();
     claims.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;

@@ -11,7 +11,7 @@ use super::scene::Scene;
 use crate::stand::objects;
 use crate::stand::objects::within;
 
-/// How long something may take until it is so.
+/// How long a condition may take.
 pub(super) const SOON: Duration = Duration::from_secs(90);
 
 /// An object: its apiVersion, kind and name.
@@ -28,7 +28,7 @@ pub(super) fn volume(name: &str) -> Thing<'_> {
     Thing("v1", "PersistentVolume", name)
 }
 
-/// Waits until a field of an object is as it should be, and gives back the object.
+/// Waits until a field of an object has a value, and returns the object.
 ///
 /// # Errors
 /// It is not in time; the error holds the field.
@@ -71,7 +71,7 @@ pub(super) fn text<'a>(object: &'a Value, field: &str) -> anyhow::Result<&'a str
     object.pointer(field).and_then(Value::as_str).with_context(|| format!("no {field} in {object}"))
 }
 
-/// Waits until a pod's containers run, whether they are ready or not, and gives back at which node.
+/// Waits until a pod's containers run, whether they are ready or not, and returns the node.
 ///
 /// # Errors
 /// They do not in time.
@@ -80,8 +80,7 @@ pub(super) async fn running(scene: &Scene<'_>, pod: &str) -> anyhow::Result<Stri
     Ok(text(&found, "/spec/nodeName")?.to_owned())
 }
 
-/// Waits until the scheduler says that there is no node for a pod, for a reason that has this text
-/// in it.
+/// Waits until the scheduler finds no node for a pod, for a reason with this text.
 ///
 /// # Errors
 /// It does not in time, or the pod was scheduled.

@@ -55,7 +55,7 @@ pub struct Outcome {
 
 /// How long a row may take.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The same when outages last as long as they do in life ([`outages::is_long`]).
+/// The same with realistic outages ([`outages::is_long`]).
 const LONG: Duration = Duration::from_secs(1800);
 /// How many rows run at once that do not disturb each other.
 const AT_ONCE: usize = 6;
@@ -128,8 +128,8 @@ pub fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Row>> {
     Ok(if names.is_empty() { ROWS.iter().collect() } else { all().filter(asked).collect() })
 }
 
-/// Runs rows and says of each how it ended, as soon as it has: those that disturb nobody some at
-/// once, then the others.
+/// Runs rows and reports each as soon as it has ended: first the compatible ones, several at once,
+/// then the others.
 pub async fn run(
     cluster: &Cluster,
     rows: Vec<&'static Row>,
@@ -166,14 +166,14 @@ async fn outcome(cluster: &Cluster, row: &'static Row) -> Outcome {
     Outcome { name: row.name, took: begun.elapsed(), error }
 }
 
-/// A row in a namespace of its own, which is gone after it with all that was in it.
+/// Runs a row in a namespace of its own, which is deleted after it.
 async fn one(cluster: &Cluster, row: &Row) -> anyhow::Result<()> {
     let scene = Scene::begin(cluster, row.name).await?;
     let limit = if is_long() || row.name == FIGURES.name { LONG } else { LIMIT };
     let done = tokio::time::timeout(limit, (row.run)(&scene)).await;
     let done = done.unwrap_or_else(|_| bail!("not within {limit:?}"));
     if row.alone {
-        // A row that failed may have left something stopped; the API server, even.
+        // A failed row may have left a program stopped, even the API server.
         cluster.mend().await?;
     }
     let told = match &done {

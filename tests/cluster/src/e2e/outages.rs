@@ -19,7 +19,7 @@ use crate::stand::Cluster;
 use crate::stand::objects::{list, within};
 use crate::stand::program::Program;
 
-/// How long something may take.
+/// How long a condition may take.
 const SOON: Duration = Duration::from_secs(60);
 /// How long external-provisioner may wait until it asks again (`--retry-interval-max`).
 const RETRY: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ const LOST: [&str; 4] =
 /// The node's power is off: Kubernetes may take its volumes away without asking its kubelet.
 const FENCED: &str = "node.kubernetes.io/out-of-service";
 
-/// Whether outages last as long as they do in life: with `LONG=1` in the environment.
+/// Whether outages have a realistic length: with `LONG=1` in the environment.
 pub(super) fn is_long() -> bool {
     std::env::var_os("LONG").is_some_and(|value| value == "1")
 }
@@ -81,7 +81,7 @@ async fn sidecars(cluster: &Cluster) -> anyhow::Result<Vec<(Pid, u32)>> {
     Ok(found)
 }
 
-/// A node is away while pods with claims wait for it; people are told so at the claims. When it is
+/// A node is away while pods with claims wait for it, and Events on the claims say so. When it is
 /// back, all are bound within a minute of external-provisioner's next try.
 pub(super) async fn edge_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let node = scene.cluster.node("n3")?;
@@ -180,8 +180,8 @@ async fn taint(cluster: &Cluster, node: &str, taints: &serde_json::Value) -> any
     Ok(())
 }
 
-/// The API server is away. csi-cloud, the links and the sidecars stay, and when it is back all goes
-/// on.
+/// The API server is away. csi-cloud, the links and the sidecars stay, and work goes on when it is
+/// back.
 pub(super) async fn api_away(scene: &Scene<'_>) -> anyhow::Result<()> {
     let cluster = scene.cluster;
     scene.apply(&at_node("first", cluster.node("n1")?)).await?;

@@ -1,5 +1,5 @@
-//! Where volumes come to be: sets over all nodes, classes that bind at once or late, classes of
-//! some nodes only.
+//! Placement: sets over all nodes, classes with immediate and late binding, classes of some nodes
+//! only.
 
 use std::collections::BTreeSet;
 

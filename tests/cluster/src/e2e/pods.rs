@@ -61,7 +61,7 @@ pub(super) async fn made_again(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&claim("data", "late")).await?;
     scene.apply(&pod("first", "data", WRITE, READ)).await?;
     let first = scene.ready(&["first"]).await?;
-    // As `kubectl delete --force` does: the next one comes while the kubelet still ends this one.
+    // As with `kubectl delete --force`, the next pod starts while the kubelet still ends this one.
     scene.api::<Pod>().delete("first", &DeleteParams::default().grace_period(0)).await?;
     scene.apply(&pod("second", "data", STAY, READ)).await?;
     let second = scene.ready(&["second"]).await?;

@@ -1,5 +1,4 @@
-//! Volumes that grow while a pod uses them, and while none does; and volumes whose class of
-//! attributes changes.
+//! Growth of volumes with and without a pod, and changes of a volume's attributes class.
 
 use anyhow::ensure;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -23,7 +22,7 @@ const LARGE: &str =
 pub(super) async fn online(scene: &Scene<'_>) -> anyhow::Result<()> {
     let claims = [raw_claim("disk", "late"), claim("data", "late")];
     scene.apply(&claims.join("---\n")).await?;
-    // Ready means that it is large, which it is not until it has grown.
+    // The pod becomes ready only after the growth.
     scene.apply(&raw_pod("raw", "disk", WRITE_RAW, LARGE)).await?;
     scene.apply(&pod("mounted", "data", WRITE, READ)).await?;
     running(scene, "raw").await?;
@@ -43,8 +42,7 @@ pub(super) async fn online(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Volumes that nobody uses grow, and the pod that comes then finds all of the room and what was
-/// there before.
+/// Unused volumes grow, and the next pod finds the whole capacity and the old data.
 pub(super) async fn offline(scene: &Scene<'_>) -> anyhow::Result<()> {
     let claims = [raw_claim("disk", "now"), claim("data", "late")];
     scene.apply(&claims.join("---\n")).await?;

@@ -79,7 +79,7 @@ pub(super) async fn room(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.apply(&large("three")).await?;
     scene.apply(&pod("three", "three", WRITE, READ)).await?;
     without_node(scene, "three", NO_ROOM).await?;
-    // The room of one that goes is there for the one that waits.
+    // The capacity of a deleted volume serves a waiting pod.
     scene.delete::<Pod>("one").await?;
     scene.delete::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("one").await?;
     let nodes = scene.ready(&["three"]).await?;
@@ -105,8 +105,8 @@ async fn room_is(scene: &Scene<'_>, node: &str, wanted: &str) -> anyhow::Result<
     within(&format!("room of {wanted} at {node}"), SOON, asked).await
 }
 
-/// The most volumes that the driver takes are what CSINode says; a pod with one more waits until
-/// another one goes.
+/// CSINode has the driver's limit of volumes. A pod with one more waits until another one is
+/// deleted.
 pub(super) async fn limits(scene: &Scene<'_>) -> anyhow::Result<()> {
     let _turn = TURN.lock().await;
     let node = Api::<CSINode>::all(scene.cluster.client.clone()).get("n2").await?;

@@ -13,7 +13,7 @@ use crate::stand::Cluster;
 use crate::stand::objects;
 use crate::stand::objects::within;
 
-/// How long something of Kubernetes may take: a pod until it is ready, an object until it is gone.
+/// How long Kubernetes may take to make a pod ready or to delete an object.
 const SOON: Duration = Duration::from_secs(90);
 
 /// See the module.
@@ -36,7 +36,7 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    /// Deletes the namespace and waits until it is gone.
+    /// Deletes the namespace and waits for its deletion.
     ///
     /// # Errors
     /// It does not go.
@@ -74,7 +74,7 @@ impl<'a> Scene<'a> {
         objects::apply(&self.cluster.client, &self.namespace, text).await
     }
 
-    /// Waits until pods are ready and gives back at which nodes they are.
+    /// Waits until pods are ready and returns their nodes.
     ///
     /// # Errors
     /// One is not in time; the error holds its status.
@@ -105,7 +105,7 @@ impl<'a> Scene<'a> {
         Ok(status.container_statuses.iter().flatten().map(|one| one.restart_count).sum())
     }
 
-    /// Waits until a claim is bound and gives back its persistent volume's name.
+    /// Waits until a claim is bound and returns its persistent volume's name.
     ///
     /// # Errors
     /// It is not in time; the error holds its phase.
@@ -142,7 +142,7 @@ impl<'a> Scene<'a> {
         within(&format!("{kind} {name}: {value} at {at}"), SOON, becomes).await
     }
 
-    /// Deletes an object and waits until it is gone.
+    /// Deletes an object and waits for its deletion.
     ///
     /// # Errors
     /// It does not go in time.
@@ -157,7 +157,7 @@ impl<'a> Scene<'a> {
         self.gone::<K>(name).await
     }
 
-    /// Waits until an object is gone.
+    /// Waits for an object's deletion.
     ///
     /// # Errors
     /// It does not go in time.

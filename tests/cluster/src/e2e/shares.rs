@@ -1,5 +1,5 @@
-//! A PersistentVolume written by hand, of a driver without a controller and with attachRequired
-//! false: Kubernetes asks nobody in the cloud, and makes no VolumeAttachment.
+//! A PersistentVolume that a user writes, for a driver without a controller and with attachRequired
+//! false. Kubernetes calls nothing in the cloud, and makes no VolumeAttachment.
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -17,8 +17,7 @@ use crate::stand::{Cluster, SHARES};
 /// The node with the driver.
 pub(super) const NODE: &str = "n3";
 
-/// A pod has what is on a share, and what it writes stays there when the claim and the volume are
-/// gone.
+/// A pod has the data of a share, and its writes stay there after claim and volume are deleted.
 pub(super) async fn by_hand(scene: &Scene<'_>) -> anyhow::Result<()> {
     let share = share(scene.cluster, "srv/by-hand").await?;
     let volume = volume();
@@ -59,7 +58,7 @@ pub(super) async fn unattached(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until a persistent volume is gone that was deleted.
+/// Waits for the deletion of a persistent volume.
 pub(super) async fn volume_gone(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let volumes = Api::<PersistentVolume>::all(cluster.client.clone());
     let gone = || async {

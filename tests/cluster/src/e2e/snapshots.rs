@@ -150,7 +150,7 @@ async fn kinds(scene: &Scene<'_>, version: &str, kind: &str) -> anyhow::Result<A
     objects::api(&scene.cluster.client, &object, scene.namespace()).await
 }
 
-/// Deletes an object of a kind without a type, and waits until it is gone.
+/// Deletes an object of a kind without a type, and waits for its deletion.
 async fn forget(scene: &Scene<'_>, version: &str, kind: &str, name: &str) -> anyhow::Result<()> {
     let api = kinds(scene, version, kind).await?;
     api.delete(name, &DeleteParams::default()).await?;

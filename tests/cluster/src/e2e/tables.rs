@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use crate::stand::Cluster;
 
-/// How often the tables are looked at in which it may never be.
+/// The number of reads of tables in which it must never be.
 const LOOKED: Duration = Duration::from_millis(20);
 
 /// A mount namespace in which a volume's file system is mounted.
@@ -29,7 +29,7 @@ pub(super) fn devices(handle: &str) -> anyhow::Result<Vec<String>> {
     let needle = format!("/volumes/{handle}/");
     let mut found = Vec::new();
     for device in std::fs::read_dir("/sys/block")?.filter_map(Result::ok) {
-        // Devices come and go.
+        // Devices appear and disappear meanwhile.
         let read =
             |name: &str| std::fs::read_to_string(device.path().join(name)).unwrap_or_default();
         if read("loop/backing_file").contains(&needle) {

@@ -20,7 +20,7 @@ pub(super) fn at(pod: &str, node: &str) -> String {
     with(pod, &[&format!("nodeSelector: {{kubernetes.io/hostname: {node}}}")])
 }
 
-/// A pod that would rather run at a node, which the scheduler grants if it can.
+/// A pod that prefers a node, which the scheduler grants if it can.
 pub(super) fn rather(pod: &str, node: &str) -> String {
     let preferred = format!("{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}");
     let affinity = format!(

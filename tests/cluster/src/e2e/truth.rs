@@ -72,7 +72,7 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
     Ok(held)
 }
 
-/// The ids of the volumes that a driver holds at a node, as it says itself.
+/// The ids of a driver's volumes at a node, from the driver itself.
 ///
 /// # Errors
 /// The node has no such driver, or it does not answer.

@@ -133,7 +133,7 @@ impl Cloud {
     }
 }
 
-/// Runs a command of csi-cloud to its end and gives back what it printed.
+/// Runs a command of csi-cloud to its end and returns its output.
 ///
 /// # Errors
 /// It failed; the error holds what it wrote to stderr.
@@ -220,8 +220,8 @@ fn sidecars_of(ground: &Ground, kubeconfig: &Path, socket: &Path) -> [(&'static 
         // There is no pod of the stand's csi-cloud that could own them.
         "--capacity-ownerref-level=-1",
         "--capacity-poll-interval=15s",
-        // Those of all classes at all nodes change at once, as they are all on one disk; by default
-        // one a second is told.
+        // The capacities of all classes at all nodes change at once, because they share one disk.
+        // By default external-provisioner updates one a second.
         "--kube-api-capacity-qps=50",
         "--kube-api-capacity-burst=100",
     ];

@@ -118,8 +118,8 @@ impl Ground {
     }
 }
 
-/// Ports of loopback that nobody has just now, each another one. Somebody may take one before it is
-/// used; then its program says so and ends.
+/// Ports of loopback that are free now, all different. If one is taken before its use, its program
+/// fails with an error.
 ///
 /// # Errors
 /// There are none.

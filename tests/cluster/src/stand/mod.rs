@@ -192,7 +192,7 @@ impl Cluster {
         self.programs().iter().map(tail).collect::<Vec<_>>().join("\n")
     }
 
-    /// Stops everything in order, removes it, and looks whether something is left.
+    /// Stops everything in order, removes it, and checks for leftovers.
     ///
     /// # Errors
     /// Something is left behind, or could not be removed.

@@ -198,7 +198,7 @@ async fn containerd(
     Ok(program)
 }
 
-/// A driver, and its registrar, which tells the kubelet of the socket in this directory.
+/// A driver and its registrar, which registers the socket with the kubelet of this directory.
 async fn driver(
     at: &Place<'_>,
     space: &Arc<Space>,

@@ -116,7 +116,7 @@ where
     Ok(api.list(&ListParams::default()).await?.items)
 }
 
-/// Asks again and again until an answer comes.
+/// Repeats a request until it succeeds.
 ///
 /// # Errors
 /// The last answer, if none was good in time.

@@ -176,7 +176,7 @@ impl Program {
         change(&mut self.state.lock().await.launch.args);
     }
 
-    /// Starts it again if it is to be kept and has ended by itself a second ago.
+    /// Starts it again if it must run and ended by itself at least a second ago.
     ///
     /// # Errors
     /// It cannot be started.
@@ -237,7 +237,7 @@ impl Program {
         self.end(Signal::KILL).await
     }
 
-    /// Asks it to end with SIGTERM and waits for that; kills it if that takes too long.
+    /// Ends it with SIGTERM and waits; kills it after a limit.
     ///
     /// # Errors
     /// It had ended, or had to be killed.
@@ -312,7 +312,7 @@ impl Program {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until something is so, as long as it runs.
+    /// Waits for a condition as long as it runs.
     ///
     /// # Errors
     /// The program ended, or it is not so in time; the error holds the end of its log.

@@ -51,7 +51,8 @@ impl Space {
         self.pid
     }
 
-    /// Goes inside and then runs what is given as arguments, of which the first are for `setpriv`.
+    /// The command that enters the namespaces and runs its arguments, of which the first are for
+    /// `setpriv`.
     pub(super) fn command(&self) -> Command {
         let of = |kind: &str| format!("/proc/{}/ns/{kind}", self.pid);
         let mut command = Command::new("nsenter");
@@ -60,7 +61,7 @@ impl Space {
         command
     }
 
-    /// Runs something inside to its end and gives back what it printed.
+    /// Runs a command inside to its end and returns its output.
     ///
     /// # Errors
     /// It failed; the error holds what it wrote to stderr.

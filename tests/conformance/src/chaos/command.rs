@@ -25,7 +25,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Breaks things for so long, and says what was found.
+/// Injects faults for the given time, and prints the findings.
 ///
 /// # Errors
 /// Something is there that must not be, or a program does not start.

@@ -91,7 +91,7 @@ impl Faults {
                 kind => {
                     self.note("link cut", node, say);
                     site.relay.cut();
-                    // Now and then for so long that both sides give the link up.
+                    // Some outages are long enough for both sides to give the link up.
                     tokio::time::sleep(if kind == 7 { down * 10 } else { down }).await;
                     site.relay.mend();
                 }

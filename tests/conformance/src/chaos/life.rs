@@ -89,7 +89,8 @@ impl Caller {
         else {
             return;
         };
-        // hostdir publishes a volume only where it is, and says so; the test driver does neither.
+        // hostdir publishes a volume only at its home, and answers with its topology; the test
+        // driver does neither.
         let mut segments = accessible_topology.into_iter().flat_map(|topology| topology.segments);
         let node_id = segments.next().map_or_else(|| "any".to_owned(), |(_, node_id)| node_id);
         for _ in 0..self.random.random_range(0..3) {

@@ -28,8 +28,8 @@ pub struct Plan {
     pub id: usize,
     /// Its name.
     pub node: &'static str,
-    /// Its driver's name; two nodes have each, so that only what csi-cloud remembers says where a
-    /// volume is.
+    /// Its driver's name. Two nodes have each driver, so only csi-cloud's records tell a volume's
+    /// home.
     pub driver: &'static str,
     quic: bool,
     hostdir: bool,
@@ -87,7 +87,7 @@ impl CloudSite {
         Ok(())
     }
 
-    /// Stops it as an operator does, and says what is wrong with the store that it leaves.
+    /// Stops it as an operator does, and returns the faults of its store.
     ///
     /// # Errors
     /// It does not end well.
@@ -205,7 +205,7 @@ impl Site {
         self.start_driver().await
     }
 
-    /// The volumes that the node's driver holds, and what is wrong with what it did.
+    /// The volumes of the node's driver, and the driver's violations.
     ///
     /// # Errors
     /// The driver does not say what it holds.

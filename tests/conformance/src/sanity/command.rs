@@ -96,8 +96,8 @@ async fn all(args: Args, cancel: &CancellationToken) -> anyhow::Result<()> {
     bail!("not as it should be:\n  {}", problems.join("\n  "))
 }
 
-/// Tries a driver in every way and gives back what is not as it should be. The specs are named
-/// once, with the direct run: through a link they end as they do there, or are among the problems.
+/// Runs a driver over every path and returns the faults. Specs through a link must end as in the
+/// direct run.
 async fn one(
     driver: &Driver,
     expected: Option<Counts>,
@@ -137,7 +137,7 @@ fn linked(args: &Args) -> impl Iterator<Item = Way> {
     [Way::Ws, Way::Quic].into_iter().filter(|way| args.ways.contains(way))
 }
 
-/// Tries a driver at several nodes in every way and gives back what is not as it should be.
+/// Runs a driver at several nodes over every path and returns the faults.
 async fn several(
     driver: &Driver,
     direct: &Report,
@@ -208,7 +208,7 @@ fn title(driver: &Driver, way: Way, args: &Args) -> String {
     format!("sanity {} {way}", driver.label)
 }
 
-/// Our own driver, which does everything, and one that is not ours.
+/// Our own driver, which implements everything, and a foreign one.
 fn own_drivers(go_bin: &Path) -> anyhow::Result<Vec<(Driver, Option<Counts>)>> {
     let hostdir = Programs::beside_this()?.built("hostdir")?;
     let mock = std::path::absolute(go_bin.join("mockdriver"))?;

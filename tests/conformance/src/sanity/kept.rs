@@ -44,7 +44,7 @@ impl Kept {
     /// Uses all of them as their callers would, and deletes them.
     ///
     /// # Errors
-    /// One is not listed as it was, is not the same, or cannot be used; or something stays.
+    /// A volume is listed differently, has changed, or cannot be used; or something is left behind.
     pub(super) async fn is_usable(&self, front: &str) -> anyhow::Result<()> {
         let mut controller = ControllerClient::new(channel(front).await?);
         let expected = self

@@ -48,8 +48,8 @@ struct Fleet<'a> {
     config: String,
 }
 
-/// Runs the suite in one of the cases. Everything that it starts has ended when it comes back, also
-/// when it is cancelled.
+/// Runs the suite in one of the cases. All its programs have ended when it returns, even after a
+/// cancellation.
 ///
 /// # Errors
 /// Something cannot be started, ends badly, or takes too long; there is no report; it was

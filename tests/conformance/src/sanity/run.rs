@@ -53,8 +53,7 @@ impl Way {
     }
 }
 
-/// Runs the suite. Everything that it starts has ended when it comes back, also when it is
-/// cancelled.
+/// Runs the suite. All its programs have ended when it returns, even after a cancellation.
 ///
 /// # Errors
 /// Something cannot be started, ends badly, or takes too long; there is no report; or it was

@@ -35,11 +35,12 @@ pub(super) struct Started {
     drivers: Vec<(Process, Option<Group>)>,
 }
 
-/// The driver's process group, for what a driver that is a script has started. Dropping it kills
-/// it.
+/// The driver's process group, because a driver may be a script with children. Dropping it kills
+/// the group.
 struct Group(Pid);
 
-/// Works with what it starts. Everything has ended when it comes back, also when it is cancelled.
+/// Runs work with the programs that it starts. All have ended when it returns, even after a
+/// cancellation.
 ///
 /// # Errors
 /// The work's; or it takes too long, is cancelled, or something that it started does not end well.
@@ -63,8 +64,8 @@ pub(super) async fn guarded<T>(
 }
 
 impl Started {
-    /// Starts the driver of a node at a socket and waits until it tells its name. Its stdout goes
-    /// to its log, as its stderr does: it may print what it likes.
+    /// Starts the driver of a node at a socket and waits until it answers GetPluginInfo. Its stdout
+    /// and stderr go to its log.
     ///
     /// # Errors
     /// It does not answer; the error holds its log.
@@ -87,7 +88,7 @@ impl Started {
         plugin_name(process, socket).await
     }
 
-    /// Stops everything, and only then tells what did not end well.
+    /// Stops all programs, and then returns the first error.
     async fn stop(self) -> anyhow::Result<()> {
         let mut result = Ok(());
         for process in self.edges.into_iter().chain(self.cloud) {
@@ -104,12 +105,12 @@ impl Started {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Most often nobody is left in it.
+        // Most often the group is empty.
         let _ = kill_process_group(self.0, Signal::KILL);
     }
 }
 
-/// Waits until the driver tells its name.
+/// Waits until the driver answers GetPluginInfo.
 async fn plugin_name(driver: &mut Process, socket: &str) -> anyhow::Result<String> {
     let asking = until("GetPluginInfo", || async {
         let mut identity = IdentityClient::new(channel(socket).await?);

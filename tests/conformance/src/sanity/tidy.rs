@@ -1,6 +1,6 @@
 //! Takes away what a driver may leave on the machine below a directory: mounts and loop devices.
 //!
-//! A directory must not be removed recursively while something is mounted in it.
+//! A directory with mounts in it must not be removed recursively.
 
 use std::path::{Path, PathBuf};
 

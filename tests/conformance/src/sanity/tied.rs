@@ -1,11 +1,10 @@
-//! The controller's specs that cannot pass where volumes are spread over nodes, because csi-sanity
-//! has the socket of one node only. Each has its reason; one that passes all the same is as wrong
-//! as another that fails.
+//! The controller's specs that cannot pass with volumes spread over nodes, because csi-sanity has
+//! the socket of one node only. Each has its reason, and one that passes is a fault too.
 
 use super::report::{Report, State};
 use super::suite::Part;
 
-/// A volume that is made without a topology is not at the suite's node, to which these publish it.
+/// A volume without a topology is not at the suite's node, where these specs publish it.
 pub const TIED: [(&str, &str); 2] = [
     (
         "Controller Service [Controller Server] ControllerPublishVolume should fail when \

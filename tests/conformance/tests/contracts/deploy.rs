@@ -51,8 +51,7 @@ fn registered(source: &str, names: &mut BTreeSet<String>) {
     }
 }
 
-/// The metric that a name in a query is of: what counters and histograms have behind it is left
-/// out.
+/// The metric of a name in a query, without the suffixes of counters and histograms.
 fn metric(name: &str) -> String {
     let parts = ["_total", "_bucket", "_sum", "_count"];
     parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name).to_owned()

@@ -33,7 +33,7 @@ struct Args {
     /// The most volumes that may be published to the node; any number if it is 0.
     #[arg(long, default_value_t = 0)]
     attach_limit: u32,
-    /// The most bytes that its volumes may have altogether; what the file system has if it is 0.
+    /// The most bytes of all volumes together; the size of the file system if it is 0.
     #[arg(long, default_value_t = 0)]
     capacity: i64,
     /// Has no controller and only mounts directories below the state, as volumes' attributes

@@ -173,8 +173,8 @@ pub(super) fn size(wanted: CapacityRange, block: bool, least: i64) -> Result<i64
     )))
 }
 
-/// One page of a list, and the token for the next. The token names the last entry given, which may
-/// be deleted by then: what was added since comes after it.
+/// One page of a list, and the token for the next. The token names the last entry of the page,
+/// which may be deleted meanwhile: later entries come after it.
 pub(super) fn page<R: Record>(
     all: Vec<R>,
     max: i32,

@@ -22,7 +22,7 @@ pub struct Settings {
     pub node_id: String,
     /// The most volumes that may be published to the node; 0 for any number.
     pub attach_limit: u32,
-    /// The most bytes that its volumes may have altogether; 0 for what the file system has.
+    /// The most bytes of all volumes together; 0 for the size of the file system.
     pub capacity: i64,
 }
 

@@ -70,7 +70,7 @@ pub(super) fn changed(
             at += length as u64;
         }
     }
-    // Whether the receiver wants more is of no interest after the last.
+    // The receiver's answer to the last extent does not matter.
     let _ = open.map(each);
     Ok(())
 }

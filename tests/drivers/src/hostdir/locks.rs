@@ -26,7 +26,7 @@ impl Locks {
         self.hold(format!("{kind} {id}"), true)
     }
 
-    /// Takes an object to read it: others may read it too, and nobody changes or deletes it.
+    /// Locks an object for reading: others may read it too, and nobody changes or deletes it.
     pub(super) fn share(&self, kind: &str, id: &str) -> Result<Held, Status> {
         self.hold(format!("{kind} {id}"), false)
     }

@@ -54,7 +54,7 @@ pub(super) fn attach_readonly(image: &Path) -> Result<String, Status> {
     losetup("attach", &["-r", "-f", "--show", text(image)?], image)
 }
 
-/// Detaches one device of an image, or all. A device that serves something else by now stays.
+/// Detaches one device of an image, or all. A device that serves another file by now stays.
 pub(super) fn detach(image: &Path, only: Option<&str>) -> Result<(), Status> {
     for device in devices(image)? {
         if only.is_none_or(|only| only == device.path) {
@@ -77,7 +77,7 @@ pub(super) fn grow(image: &Path) -> Result<(), Status> {
     Ok(())
 }
 
-/// Brings to the image what its devices still hold back, so that a copy has it.
+/// Flushes the devices of an image to the image, so that a copy has all data.
 pub(super) fn flush(image: &Path, block: bool) -> Result<(), Status> {
     if !block {
         return Ok(());

@@ -28,7 +28,7 @@ struct Wanted {
     batch: usize,
 }
 
-/// Sends blocks in batches. The last one is sent on `finish`, also if it is empty, as it tells the
+/// Sends blocks in batches. `finish` sends the last one, even if it is empty, because it has the
 /// capacity.
 struct Batches<R> {
     to: mpsc::Sender<Result<R, Status>>,

@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::fail::Doing as _;
 
-/// Whether something is mounted at a path. If the kernel does not say, nothing is.
+/// Whether a path is a mount point; false if the kernel does not answer.
 pub(super) fn is_mount(path: impl AsRef<Path>) -> bool {
     count(path.as_ref()).is_ok_and(|count| count > 0)
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-/// The option that asks for it, which the second start does not have.
+/// The option for private mounts, which the second start does not have.
 pub const OPTION: &str = "--private-mounts";
 
 /// Starts this program again in a mount namespace, as root inside of it; returns only if that is

@@ -11,7 +11,7 @@ use super::keys::TOPOLOGY_KEY;
 
 /// An object that has a directory of its own.
 pub(super) trait Record: Serialize + DeserializeOwned + Clone + Send + 'static {
-    /// The directory under the state, which says what kind of objects these are.
+    /// The directory of this kind of object, below the state.
     const KIND: &'static str;
     /// Names its directory.
     fn id(&self) -> &str;

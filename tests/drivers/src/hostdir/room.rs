@@ -1,4 +1,4 @@
-//! How much room there is for volumes: what the file system has, or less if the operator says so.
+//! The capacity for volumes: the size of the file system, or the operator's lower limit.
 //!
 //! Two creates at the same moment may both get the last of the operator's room; the file system's
 //! own is enforced by it.
@@ -23,7 +23,7 @@ impl Core {
         })
     }
 
-    /// Refuses a volume of `size` bytes, `more` of them new, for which there is no room.
+    /// Refuses a volume of `size` bytes, `more` of them new, that exceeds the capacity.
     pub(super) fn check_room(&self, size: i64, more: i64) -> Result<(), Status> {
         let room = data::room(&self.state)?.total;
         let total = Some(self.settings.capacity)

@@ -2,7 +2,7 @@
 //! mounts the share that the volume's attributes name, without staging. Its server is a directory,
 //! because not every kernel has an NFS client.
 //!
-//! It keeps no records: what is mounted is all that it knows.
+//! It keeps no records, because the mounts are its whole state.
 
 use std::path::{Component, Path, PathBuf};
 

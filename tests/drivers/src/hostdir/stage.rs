@@ -206,7 +206,7 @@ fn set_group(data: &Path, group: Option<u32>) -> Result<(), Status> {
         .doing(|| format!("give {} to volume_mount_group {group}", data.display()))
 }
 
-/// The path where a volume is staged, which must be the one that the CO says.
+/// The path where a volume is staged, which must be the path of the request.
 fn staged(volume: &Volume, path: &str) -> Result<String, Status> {
     match &volume.staged {
         Some(staged) if staged.path == path && (volume.block || mounts::is_mount(path)) => {

@@ -42,7 +42,7 @@ impl<R: Record> Shelf<R> {
     /// Reads all records below `state` and removes what is half-made or half-deleted.
     pub(super) fn open(state: &Path) -> anyhow::Result<Self> {
         let dir = state.join(R::KIND);
-        // Only for us: what is in the volumes is for those who mount them.
+        // Only this process may read it, because volumes have the data of their users.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
         made.with_context(|| format!("cannot make {}", dir.display()))?;
         let mut records = BTreeMap::new();
@@ -109,7 +109,7 @@ impl<R: Record> Shelf<R> {
         Ok(())
     }
 
-    /// Deletes an object: hidden first, so that a half-deleted one does not come back.
+    /// Deletes an object. It is hidden first, so that a half-deleted one does not appear again.
     pub(super) fn remove(&self, id: &str) -> Result<(), Status> {
         let dir = self.dir(id);
         let hidden = self.dir.join(format!(".old-{id}"));

@@ -171,7 +171,7 @@ impl Core {
             volume.capacity = capacity;
             self.volumes.update(volume.clone())?;
         }
-        // A loop device shows the new size only when its node is told to.
+        // A loop device shows the new size only after NodeExpandVolume.
         Ok(ControllerExpandVolumeResponse {
             capacity_bytes: capacity,
             node_expansion_required: volume.block,

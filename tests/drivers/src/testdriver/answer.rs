@@ -52,7 +52,7 @@ pub(super) fn raw(message: &Bytes, headers: HeaderMap, trailers: HeaderMap) -> R
     response
 }
 
-/// Marks what is sent as an answer and has no status, so that nobody can tell how the call ended.
+/// Marks an answer without a status, whose outcome the caller cannot know.
 #[derive(Clone)]
 struct Open;
 
@@ -122,7 +122,7 @@ impl HttpBody for Half {
     }
 }
 
-/// A body that tells the record when it was sent to its end.
+/// A body that finishes its record when it was sent to its end.
 pub(super) fn watched(response: Response<Body>, ticket: Ticket) -> Response<Body> {
     // An error is headers only. Wrapped, it would get an empty body, and some clients then miss its
     // status.

@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Does something with the memory and makes an answer of it.
+    /// Runs `f` on the store and wraps its result as an answer.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Store) -> Result<T, Status>) -> Answer<T> {
         f(&mut lock(&self.store)).map(tonic::Response::new)
     }

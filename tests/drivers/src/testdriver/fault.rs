@@ -148,12 +148,12 @@ impl Gate {
         self.inner.open.send_replace(false);
     }
 
-    /// How many calls have come to the gate so far.
+    /// The number of calls that have reached the gate.
     pub fn arrived(&self) -> usize {
         *self.inner.arrived.borrow()
     }
 
-    /// Waits, at most 10 s, until `n` calls in all have come to the gate.
+    /// Waits, at most 10 s, until `n` calls in all have reached the gate.
     pub async fn wait_for(&self, n: usize) -> Result<(), WaitError> {
         let mut arrived = self.inner.arrived.subscribe();
         let came = tokio::time::timeout(WAIT, arrived.wait_for(|now| *now >= n)).await.is_ok();
@@ -180,7 +180,7 @@ struct Rule {
     times: Times,
 }
 
-/// The faults still to come, and the calls that hang.
+/// The remaining faults, and the calls that hang.
 pub(super) struct Script {
     rules: Mutex<HashMap<String, VecDeque<Rule>>>,
     /// Whether there is any rule: read on every call, so not behind the lock.

@@ -1,4 +1,4 @@
-//! The Identity service: who the plugin says it is and what it offers.
+//! The Identity service: the plugin's name and its capabilities.
 
 use proto::csi::identity_server::Identity;
 use proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};

@@ -1,4 +1,4 @@
-//! An in-memory CSI driver that does what a test tells it to do wrong.
+//! An in-memory CSI driver that misbehaves as a test tells it to.
 //!
 //! It serves all of CSI on a unix socket, records every call as raw bytes, and takes faults for any
 //! RPC. It runs inside a test or, as the program `testdriver`, as a process of its own.
@@ -92,8 +92,8 @@ impl TestDriver {
         lock(&self.core.store).slow_snapshots = on;
     }
 
-    /// Lets every call that changes something take so long before its work and so long after it. At
-    /// first none does.
+    /// Delays every call with an effect, before its work and before its answer. The default is no
+    /// delay.
     pub fn slow(&self, before: Duration, after: Duration) {
         *lock(&self.core.slow) = (before, after);
     }
@@ -135,12 +135,13 @@ impl TestDriver {
         self.core.log.forget();
     }
 
-    /// Waits, at most 10 s, until `n` calls of this RPC (`*`: of all) have come, and gives them.
+    /// Waits, at most 10 s, until `n` calls of this RPC (`*`: of all) have arrived, and returns
+    /// them.
     pub async fn wait_for(&self, method: &str, n: usize) -> Result<Vec<Received>, WaitError> {
         self.wait_until(method, n, |_| true).await
     }
 
-    /// Waits, at most 10 s, until `n` calls of this RPC have ended in this way, and gives those.
+    /// Waits, at most 10 s, until `n` calls of this RPC have this outcome, and returns those.
     pub async fn wait_for_outcome(
         &self,
         method: &str,
@@ -160,7 +161,7 @@ impl TestDriver {
         let search = async {
             loop {
                 let calls: Vec<_> = self.calls_of(method).into_iter().filter(&which).collect();
-                // The sender lives in `self`: when it were gone, nothing more could come.
+                // The sender lives in `self`, so it closes only with the driver.
                 if calls.len() >= n || changes.changed().await.is_err() {
                     return calls;
                 }

@@ -20,7 +20,7 @@ use super::core::{Answer, Core};
 use super::keys::TOPOLOGY_KEY;
 use super::store::{Store, require};
 
-/// Refuses a volume that is not on this node, or not at this path unless that is empty.
+/// Refuses a volume that is not on this node, or is at another path if `path` is not empty.
 fn here(store: &Store, id: &str, path: &str) -> Result<(), Status> {
     require(id, "volume_id")?;
     let mut places = store.staged.iter().chain(&store.node_published);

@@ -1,7 +1,7 @@
 //! Refusal of two calls at once for one volume.
 //!
-//! CSI leaves it to the orchestrator to keep to one call in flight per volume. A forwarder that
-//! retries a call whose first attempt still runs breaks that, so the driver counts it.
+//! CSI makes the orchestrator responsible for one call in flight per volume. A forwarder breaks
+//! that if it retries a call whose first attempt still runs, so the driver counts overlaps.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

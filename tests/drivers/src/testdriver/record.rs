@@ -34,7 +34,7 @@ pub struct Received {
     pub message: Bytes,
     /// All request headers.
     pub headers: HeaderMap,
-    /// When the whole request had come.
+    /// When the whole request had arrived.
     pub at: Instant,
     /// Its outcome so far.
     pub outcome: Outcome,
@@ -84,7 +84,7 @@ impl Entry {
 /// All calls in the order of their arrival.
 pub(super) struct Log {
     entries: Mutex<Vec<Arc<Entry>>>,
-    /// Goes up whenever a call comes or ends.
+    /// Increases whenever a call arrives or ends.
     changes: watch::Sender<u64>,
 }
 

@@ -68,7 +68,7 @@ pub(super) fn serve(core: &Arc<Core>, path: &Path) -> io::Result<Running> {
     Ok(running)
 }
 
-/// A driver that has no socket and serves the connections that it is handed.
+/// A driver without a socket, which serves connections from [`Running::take`].
 pub(super) fn start(core: &Arc<Core>) -> Running {
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -89,7 +89,7 @@ async fn accept(
                     connection(stream, Arc::clone(&routes), stop.child_token(), tasks.clone());
                 tasks.spawn(connection);
             }
-            // Out of file descriptors, most likely: give the others time to end.
+            // The process is most likely out of file descriptors, so others need time to end.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
@@ -112,8 +112,8 @@ async fn connection<I>(
         let answer = Arc::clone(&routes).answer(request, cut.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    // Also when this task is dropped, and when the caller left: nobody waits for these calls any
-    // more.
+    // This runs even if the task is dropped or the caller has left, because nobody waits for these
+    // calls any more.
     let _calls = alive.clone().drop_guard();
     let served = http2::Builder::new(Streams { tasks, alive })
         // The tests decide how many calls there are at once and how many are cancelled in a row.
@@ -121,7 +121,7 @@ async fn connection<I>(
         .max_pending_accept_reset_streams(4096)
         .serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // First, so that what was handed over before a break is still written: see
+        // This branch is first, so that bytes from before a break are still written: see
         // `answer::half_of`.
         biased;
         _ = served => {}

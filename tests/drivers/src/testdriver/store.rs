@@ -1,7 +1,6 @@
 //! The driver's memory: volumes, snapshots, group snapshots and what is staged and published where.
 //!
-//! There are no mounts and no data; that is enough for tests of what travels between a caller and a
-//! driver.
+//! It has no mounts and no data, because tests of a forwarder need none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::SystemTime;
@@ -33,7 +32,7 @@ pub(super) struct Published {
     pub(super) capability: VolumeCapability,
 }
 
-/// All that the driver remembers. Keyed by number, so that lists come in the order of creation.
+/// The state of the driver. Keyed by number, so that lists are in the order of creation.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) last: u64,
@@ -249,8 +248,8 @@ pub(super) fn page<T>(
     max_entries: i32,
     token: &str,
 ) -> Result<(Vec<T>, String), Status> {
-    // A token is the number of the last entry given, so it holds when entries come or go in
-    // between.
+    // A token is the number of the last entry of a page, so it stays valid when entries are added
+    // or deleted.
     let after = match token {
         "" => 0,
         token => token.parse().map_err(|_| Status::aborted("starting_token is not one of ours"))?,

@@ -42,9 +42,9 @@ pub enum Dialect {
 pub enum Manner {
     /// Answers as its runtime does.
     Well,
-    /// Answers so, but says of a resize that it is done, and does nothing.
+    /// Answers so, but confirms a resize without doing it.
     Lies,
-    /// Takes the request and says nothing.
+    /// Reads the request and never answers.
     Hangs,
     /// Dies in the middle of its answer.
     Half,
@@ -52,7 +52,7 @@ pub enum Manner {
     Closes,
     /// Answers without end.
     Floods,
-    /// Speaks something else.
+    /// Answers in another protocol.
     Babbles,
 }
 
@@ -158,7 +158,7 @@ async fn serve(stream: UnixStream, inner: Arc<Mutex<Inner>>) -> std::io::Result<
     served.map_err(std::io::Error::other)
 }
 
-/// Reads a request as far as it comes at once, and does something else than answer it.
+/// Reads the first bytes of a request, and misbehaves instead of an answer.
 async fn misbehave(mut stream: UnixStream, manner: Manner) -> std::io::Result<()> {
     let mut request = [0; 4096];
     if stream.read(&mut request).await? == 0 {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::load;
 use super::protocol::{Disk, GuestAnswer, GuestRequest, MODULES, PORT, Usage};
 
-/// How long the guest's kernel may take for its own part of something.
+/// How long the guest's kernel may take for one step.
 const KERNEL: Duration = Duration::from_secs(20);
 /// The kernel counts a disk's size in these units, whatever the disk's own sectors are.
 const SECTOR: u64 = 512;
@@ -49,8 +49,7 @@ fn serve() -> anyhow::Result<()> {
     let port = File::options().read(true).write(true).open(port)?;
     let mut lines = BufReader::new(&port).lines();
     loop {
-        // A port reads as ended until the kernel has been told that there is somebody at the other
-        // end.
+        // A port reads as ended until the kernel knows that the other end is open.
         let line = wait("other end", || lines.next().context("nobody is at the port"))??;
         let ask: GuestRequest = serde_json::from_str(&line)?;
         let end = matches!(ask, GuestRequest::End);
@@ -202,7 +201,7 @@ fn grow(device: &Path, kind: &str, at: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// So that there is always something in the journal that is not in its place.
+/// Makes and renames files all the time, so that the journal always has blocks to replay.
 fn churn(below: PathBuf) -> anyhow::Result<()> {
     fs::create_dir_all(&below)?;
     let round = move |n: u64| {

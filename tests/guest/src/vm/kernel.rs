@@ -1,7 +1,7 @@
 //! Debian's kernel, as its package was unpacked: the image, and its modules with those that they
 //! need.
 //!
-//! Which modules a module needs is in the module itself; nobody has run `depmod`.
+//! A module's dependencies are read from the module itself, because `depmod` has not run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

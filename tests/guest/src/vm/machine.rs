@@ -61,7 +61,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes what guests start with, and tries one. Without a wish it is KVM, if a guest comes up
+    /// Makes the files that guests start with, and tries one. The default is KVM, if a guest starts
     /// with it.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Ground {
     }
 }
 
-/// A program without what debuggers need, which is nineteen parts of it in twenty.
+/// A program without debug information, which is nineteen twentieths of it.
 fn stripped(program: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
     let to = dir.join("init");
     let done = std::process::Command::new("strip").arg("-o").arg(&to).arg(program).output();

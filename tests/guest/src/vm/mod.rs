@@ -2,8 +2,7 @@
 //! direct volume meets a second kernel. It is plugged in while the guest runs, as a VM runtime
 //! does, and never mounted on the host.
 //!
-//! `machine` and `sandbox` stand for the runtime; what they know of a volume is what csi-edge has
-//! published.
+//! `machine` and `sandbox` stand for the runtime, and read only csi-edge's published entry.
 
 pub mod command;
 pub mod initramfs;

@@ -33,7 +33,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Has a command done, and gives what it returned.
+    /// Executes a command, and returns its result.
     ///
     /// # Errors
     /// QEMU's, or it does not answer in time.

@@ -120,7 +120,7 @@ impl Sandbox {
         Ok(Self { inner, socket: Socket(tasks) })
     }
 
-    /// Asks the guest for something else.
+    /// Sends the guest another request.
     ///
     /// # Errors
     /// It could not.
@@ -146,7 +146,7 @@ impl Sandbox {
         self.ask(&GuestRequest::Read { path: Path::new(AT).join(name) }).await
     }
 
-    /// Has files of the volume come and go from now on.
+    /// From now on makes and deletes files of the volume all the time.
     ///
     /// # Errors
     /// The guest's.

@@ -96,8 +96,8 @@ async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()>
     let before = shown(&scene, &volume, &first, &guest).await?;
     ensure!(before.1 > 60 * MIB, "{} bytes of some 64 MiB are taken", before.1);
 
-    // On line: the driver grows the device, the machine tells the guest, and the guest grows its
-    // file system.
+    // Growth in use: the driver grows the device, the machine tells the guest, and the guest grows
+    // its file system.
     scene.grow(&volume, 640).await?;
     let grown = scene.grow_at_node(&volume, Some(&first), 640).await?;
     ensure!(grown == 640, "the node says {grown} MiB");
@@ -133,7 +133,8 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
     guest.write("kept", TEXT, 1).await?;
     guest.churn().await?;
     guest.kill().await?;
-    // The pod's sandbox is made anew, and nobody is told: the guest's own kernel mends it.
+    // The pod's sandbox is made again without any message: the guest's own kernel repairs the file
+    // system.
     let guest = Sandbox::start(&scene, ground, Runtime::Rs, &first).await?;
     ensure!(guest.read("kept").await? == TEXT, "what the first guest wrote");
     guest.write("more", TEXT, 1).await?;
@@ -210,7 +211,7 @@ fn mounted_nowhere(scene: &Scene) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether ext4's journal has something that is not in its place.
+/// Whether ext4's journal has blocks to replay.
 fn recovers(device: &str) -> anyhow::Result<bool> {
     Ok(run("dumpe2fs", &["-h", device])?.contains("needs_recovery"))
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::contract::{Found, Info, OciMount, Runtime, detect, entry};
 
-/// Where containerd says to which sandbox a container belongs.
+/// The annotation in which containerd names a container's sandbox.
 const SANDBOX: &str = "io.kubernetes.cri.sandbox-id";
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! runc's command line, as far as one must know it to tell what is created from where.
+//! The part of runc's command line that tells which container is created from which bundle.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ pub(super) struct Create {
     pub(super) bundle: PathBuf,
     /// Where runc writes its first process' id.
     pub(super) pid_file: PathBuf,
-    /// Where runc says what went wrong.
+    /// The file for runc's error messages.
     pub(super) log: Option<PathBuf>,
 }
 

@@ -8,8 +8,7 @@ use anyhow::Context;
 
 /// The OCI runtime that makes the containers.
 const RUNC: &str = "/usr/sbin/runc";
-/// Where it looks for direct volumes. As in the runtimes that it stands for, nobody can tell it
-/// otherwise.
+/// Where it looks for direct volumes. The path is fixed, as in the runtimes that it stands for.
 pub const ENTRIES: &str = "/run/kata-containers/shared/direct-volumes";
 /// Where it has a directory for each sandbox, with the socket of its shim: those of Kata's Go
 /// runtime.

@@ -53,7 +53,7 @@ fn mount(volume: &Volume) -> anyhow::Result<()> {
     give(source, group).with_context(|| format!("fsGroup {group}"))
 }
 
-/// The mode that something has when its group may use it.
+/// The mode of a file that its group may use.
 fn given(meta: &Metadata) -> u32 {
     meta.permissions().mode() | if meta.is_dir() { DIRECTORIES } else { FILES }
 }

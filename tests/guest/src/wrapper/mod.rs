@@ -29,7 +29,7 @@ pub const HANDLER: &str = "wrapped";
 /// The first argument when it has started itself in a mount namespace of its own; the others are
 /// runc's.
 const INSIDE: &str = "inside";
-/// Does what a command line says, which is one of runc's unless it has started itself.
+/// Executes a command line. It is one of runc's unless the wrapper started itself.
 ///
 /// # Errors
 /// The command failed. If a container was not made, the error is in runc's log too, because
@@ -42,7 +42,7 @@ pub fn run(args: &[OsString]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes down for containerd why something could not be done.
+/// Writes an error to containerd's log file.
 fn told(
     args: &[OsString],
     work: impl Fn(&[OsString], Option<&Create>) -> anyhow::Result<ExitCode>,

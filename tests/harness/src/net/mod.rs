@@ -1,8 +1,8 @@
 //! A bad network between two network namespaces, one for the cloud and one for the edge. A router
 //! between them limits the rate and delays, loses and reorders packets, for TCP and UDP alike.
 //!
-//! The kernels' real stacks run on both sides, so what is measured here is what a link over such a
-//! network does.
+//! Both sides use the kernel's real network stack, so measurements hold for a real network of this
+//! kind.
 
 mod path;
 mod router;
@@ -40,11 +40,11 @@ impl Net {
         Self::uneven(shape, shape, seed).await
     }
 
-    /// A network for a test; none, and a line that says so, where this user or machine cannot have
+    /// A network for a test. It is none, with a message, where this user or machine cannot have
     /// one.
     ///
     /// # Errors
-    /// The same, where `CI` is `true`: there no tier is to be skipped.
+    /// The same, if `CI` is `true`, because no tier may be skipped there.
     pub async fn for_test(shape: Shape, seed: u64) -> anyhow::Result<Option<Self>> {
         let made = Self::new(shape, seed).await;
         match made {

@@ -21,7 +21,7 @@ pub struct Shape {
     pub loss: f64,
     /// Bits in a second; without one, a packet takes no time to pass and none waits.
     pub rate: Option<u32>,
-    /// The most bytes that wait for the line; what does not fit is dropped. No meaning without a
+    /// The most bytes that wait for the line; further packets are dropped. No effect without a
     /// rate.
     pub queue: u32,
     /// How many of all packets arrive late, 0 to 1.
@@ -82,7 +82,7 @@ impl Path {
         }
     }
 
-    /// A packet comes.
+    /// Takes a packet.
     pub fn offer(&mut self, now: Instant, packet: &[u8]) {
         self.counts.offered += 1;
         // Drawn for every packet, so that the fate of one does not depend on the queue.
@@ -104,7 +104,7 @@ impl Path {
         self.on_the_way.insert((due, self.counts.offered), packet.to_vec());
     }
 
-    /// When the line has sent a packet of this size; none if there is no room for it.
+    /// When the line will have sent a packet of this size; none if the queue is full.
     fn queue(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let Some(rate) = self.shape.rate else { return Some(now) };
         let begins = self.free_at.map_or(now, |free_at| free_at.max(now));
@@ -141,8 +141,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Sends packets of 1,250 bytes, numbered, this far apart, and gives back what arrives and
-    /// when.
+    /// Sends numbered packets of 1,250 bytes, this far apart, and returns those that arrive with
+    /// their times.
     fn sent(
         shape: Shape,
         seed: u64,

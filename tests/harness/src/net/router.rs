@@ -1,4 +1,4 @@
-//! Carries packets between two devices, each direction as its [`Path`] says.
+//! Forwards packets between two devices, each direction by its [`Path`].
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,5 @@
-//! A network namespace of our own. It has no name: it lives while the process that holds it does,
-//! and that one ends with us, however we end. So nothing is left behind, and nothing outside is
-//! touched.
+//! A network namespace without a name. It lives as long as its process, which ends with this one,
+//! even after a SIGKILL. So nothing is left behind, and nothing outside is touched.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -49,10 +48,10 @@ impl Space {
         Ok(Self { _holder: holder, pid })
     }
 
-    /// Does something inside, on a thread of its own; sockets and devices made there stay inside.
+    /// Runs work inside, on a thread of its own; sockets and devices made there stay inside.
     ///
     /// # Errors
-    /// That of the work, or the namespace is gone.
+    /// The work's, or the namespace has ended.
     pub fn within<T: Send>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send,
@@ -75,7 +74,7 @@ impl Space {
         command
     }
 
-    /// A device with this address; all packets to `peer` come to us, and what we send arrives
+    /// A device with this address. It receives all packets for `peer`, and its packets arrive
     /// inside.
     pub(super) fn tun(&self, address: Ipv4Addr, peer: Ipv4Addr) -> anyhow::Result<Tun> {
         let runtime = tokio::runtime::Handle::current();

@@ -20,8 +20,8 @@ fn socket(space: &Space, address: Ipv4Addr) -> UdpSocket {
     UdpSocket::from_std(bound).unwrap()
 }
 
-/// Sends numbered packets from the cloud to the edge, 1 ms apart, and gives back which arrived, in
-/// order, and how long each took.
+/// Sends numbered packets from the cloud to the edge, 1 ms apart. Returns those that arrived, in
+/// order, with their delays.
 async fn sent(net: &Net, packets: u32) -> Vec<(u32, Duration)> {
     let from = socket(&net.cloud, CLOUD);
     let to = socket(&net.edge, EDGE);
@@ -69,8 +69,8 @@ async fn packets_are_delayed_lost_and_overtaken() {
 
 #[tokio::test]
 async fn a_line_has_a_rate() {
-    // 32 bytes a packet with its headers: 1 ms each at 256 kbit/s is what comes; the line passes
-    // half of it.
+    // A packet has 32 bytes with its headers, 1 ms each at 256 kbit/s. The line passes half of
+    // that.
     let shape = Shape { rate: Some(128_000), queue: 320, ..Shape::default() };
     let Some(net) = Net::for_test(shape, 1).await.unwrap() else { return };
     let got = sent(&net, 400).await;

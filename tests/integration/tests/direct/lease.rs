@@ -60,7 +60,7 @@ async fn a_node_that_is_cut_off_keeps_its_volume_and_lets_it_go_when_it_is_back(
     contest.pair.restart_edge(0).await?;
     until("it is served", || contest.pair.publish(0, &contest.volume, "uid-3")).await?;
     contest.pair.unpublish(0, &contest.volume, "uid-3").await?;
-    // It is free there, and nobody knows.
+    // It is free there, and the cloud does not know.
     assert_refused(contest.publish(1).await, HELD, &["node n1", "has no link"]);
     contest.pair.mend(0);
     contest.until_published(1).await?;
@@ -83,13 +83,13 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     assert_refused(contest.publish(1).await, HELD, &["node n1"]);
     contest.take_from_first().await?;
     contest.publish(1).await?;
-    // The old one does not know yet; nothing can tell it.
+    // The old node does not know yet, because it has no link.
     contest.publish(0).await?;
     contest.pair.mend(0);
     contest.until_fenced().await?;
     inspected(&contest, &["taken from this node", "node n2 has it for pod uid-2"]).await?;
     contest.until_withdrawn().await?;
-    // Not final: its kubelet would not unpublish what it was told had failed.
+    // The code is not final, because a kubelet does not unpublish after a final error.
     let words = ["it was taken from this node", "node n2 has it for pod uid-2"];
     contest.until_refused(0, Code::Unavailable, &words).await?;
     contest.pair.restart_edge(0).await?;
@@ -113,7 +113,7 @@ async fn what_an_operator_took_from_a_node_is_not_handed_over_there_when_it_is_b
     pair.stop().await
 }
 
-/// Fails unless the first node says all of this of the volume.
+/// Fails unless the first node shows all these words for the volume.
 async fn inspected(contest: &Contest, words: &[&str]) -> anyhow::Result<()> {
     let shown = contest.pair.direct(0, &["inspect", &contest.volume.id]).await?;
     ensure!(words.iter().all(|word| shown.contains(word)), "{shown}");
@@ -237,8 +237,7 @@ async fn a_cloud_that_is_killed_while_it_gives_a_volume_gives_it_to_one() -> any
     contest.end_at(1).await
 }
 
-/// Kills csi-cloud as soon as it says that it gives the volume to the first node, and starts it
-/// again.
+/// Kills csi-cloud as soon as its log gives the volume to the first node, and starts it again.
 async fn killed_while_it_gives(contest: &mut Contest) -> anyhow::Result<()> {
     {
         let publishing = contest.publish(0);

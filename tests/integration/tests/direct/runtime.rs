@@ -121,7 +121,7 @@ async fn what_grew_while_nobody_had_it_is_large_for_the_next_guest() -> anyhow::
     let Handover { scene, volume } = &at;
     let mut guest = at.guest(Runtime::Go, &first).await?;
     guest.tell("write hello before it grew").await?;
-    // A runtime that cannot grow it says so, and nothing is done to the guest's file system.
+    // A runtime that cannot grow it refuses, and the guest's file system is not touched.
     let shim = shim(scene, &first, false)?;
     scene.grow(volume, 640).await?;
     let cannot = scene.grow_at_node(volume, Some(&first), 640).await.unwrap_err();
@@ -189,7 +189,7 @@ async fn a_damaged_entry_is_seen_repaired_and_in_nobodys_way() -> anyhow::Result
         assert_eq!(did[0]["did"], "its entry was damaged, and is written again", "{did}");
         assert_eq!(std::fs::read(&file)?, whole);
     }
-    // Somebody else's is left alone, and nobody waits for a FIFO.
+    // Foreign files are left alone, and csi-edge does not block on a FIFO.
     std::fs::remove_file(&file)?;
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -204,7 +204,7 @@ async fn a_damaged_entry_is_seen_repaired_and_in_nobodys_way() -> anyhow::Result
     assert!(failed.contains("1 of 1 direct volumes are not as they should be"), "{failed}");
     std::fs::remove_file(&file)?;
     overwrite(&file, &whole[..9])?;
-    // csi-edge repairs it when it starts; a file that is cut later is in nobody's way.
+    // csi-edge repairs it at its start; a file that is cut later does no harm.
     at.scene.start_edge().await?;
     assert_eq!(std::fs::read(&file)?, whole);
     overwrite(&file, &whole[..9])?;

@@ -77,7 +77,7 @@ fn has_its_entry(at: &Handover, target: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nobody finds anything in the target but a notice, and nobody can write there.
+/// The target has nothing but a notice, and is read-only.
 pub(super) fn has_the_notice_alone(target: &Path) -> anyhow::Result<()> {
     let names = std::fs::read_dir(target)?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<std::io::Result<Vec<_>>>()?;
@@ -190,7 +190,7 @@ async fn what_cannot_be_had_directly_is_refused_with_the_reason() -> anyhow::Res
     let btrfs = mount(Mode::SingleNodeSingleWriter, "btrfs", "");
     let btrfs = create_refused(&scene, &CLASS, btrfs).await?;
     assert!(btrfs.message().contains("ext4 and xfs"), "{btrfs}");
-    // The class may say that ReadWriteOnce is to be had; a second pod is refused when it comes.
+    // A class may offer ReadWriteOnce; a second pod is refused at its publish.
     let class = [CLASS[0], ("edge-csi.io/direct-access", "ReadWriteOnce")];
     let volume = scene.create("once", &class, once).await?;
     scene.stage(&volume).await?;
@@ -289,7 +289,7 @@ async fn killed_while_it_is_taken_back_it_goes_to_the_next_pod_whole() -> anyhow
     Ok(())
 }
 
-/// Whether a file of csi-edge's state says this.
+/// Whether a file of csi-edge's state has this text.
 fn says(scene: &Scene, directory: &str, what: &str) -> bool {
     let files = std::fs::read_dir(scene.state().join(directory)).into_iter().flatten().flatten();
     files
@@ -358,7 +358,7 @@ async fn a_device_that_somebody_uses_is_not_handed_over() -> anyhow::Result<()> 
     let held = File::open(&device)?;
     assert_refused(at.publish(&target).await, Code::Unavailable, &["is open in process"]);
     drop(held);
-    // Somebody mounted it, though nobody should.
+    // A mount that should not exist.
     let mounted = at.scene.stand.at("mounted");
     std::fs::create_dir(&mounted)?;
     run("mount", &[&device, &mounted])?;

@@ -1,4 +1,4 @@
-//! Stopping either end: calls in flight are finished, no new ones are begun, nobody gets a final
+//! Stopping either end: calls in flight are finished, no new ones begin, and no caller gets a final
 //! code.
 
 use std::path::Path;
@@ -165,8 +165,8 @@ async fn who_is_told_twice_or_waits_too_long_goes_and_says_that_the_outcome_is_o
     Ok(())
 }
 
-/// Leads volumes through their lives, again and again, as a sidecar that tries again only what may
-/// be tried again.
+/// Runs volumes through their lives, again and again, as a sidecar that retries only retryable
+/// codes.
 struct Caller {
     front: String,
     stop: Arc<AtomicBool>,

@@ -148,7 +148,7 @@ async fn a_call_runs_to_its_end_though_the_link_is_gone_and_its_caller_is_told_a
         };
         let (answer, killed) = tokio::join!(call, kill);
         killed?;
-        // csi-cloud is gone, and can tell nothing: what is due is a connection that broke.
+        // csi-cloud is gone and cannot answer, so the connection must break.
         let error = answer.err().context("a csi-cloud that was killed answered")?;
         assert!(connection_broke(&error), "{error:#}");
         tokio::time::sleep(QUIET).await;
@@ -184,8 +184,8 @@ async fn an_edge_that_dies_is_unavailable_at_once_naming_it() -> anyhow::Result<
         let (answer, stopped) = tokio::join!(call, stop);
         stopped?;
         let status = answer?.status();
-        // The outcome is not known: held until the deadline in case the node comes back, and then
-        // nothing final.
+        // The outcome is unknown. The caller is held until its deadline in case the node comes
+        // back, and gets no final code.
         assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Unavailable), "{status}");
         assert!(begun.elapsed() < timeout + Duration::from_secs(1), "after {:?}", begun.elapsed());
 

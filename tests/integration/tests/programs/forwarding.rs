@@ -199,8 +199,7 @@ async fn what_is_no_grpc_message_is_refused_and_reaches_no_driver() -> anyhow::R
             .status();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     }
-    // Only the cloud looks into the message; what the driver makes of it is the driver's at the
-    // node.
+    // Only the cloud parses the message; the driver decides at the node.
     let status =
         world.front().await?.call(&controller("CreateVolume"), b"\x0a\xff").await?.status();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");

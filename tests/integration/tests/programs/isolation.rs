@@ -1,4 +1,4 @@
-//! One slow thing slows nothing else, and what is full says so at once.
+//! A slow call slows no other call, and a full front refuses at once.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -92,7 +92,7 @@ async fn hung_calls_leave_others_alone() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Streams whose readers stand still fill their own windows and nobody else's.
+/// Streams with readers that stand still fill their own windows only.
 #[tokio::test]
 async fn readers_who_stand_still_leave_others_alone() -> anyhow::Result<()> {
     for transport in TRANSPORTS {

@@ -72,7 +72,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Waits until each node has said where it is.
+    /// Waits until the topology of each node is known.
     async fn all_known(&self) -> anyhow::Result<()> {
         for node in NODES {
             let key = drivers::testdriver::TOPOLOGY_KEY.to_owned();
@@ -194,7 +194,8 @@ async fn a_list_is_of_all_nodes_and_each_entry_is_its_drivers() -> anyhow::Resul
     nodes.stop().await
 }
 
-/// Volumes come, also behind our back, and go, and csi-cloud is killed, between two pages.
+/// Between two pages volumes are made and deleted, also directly at the driver, and csi-cloud is
+/// killed.
 #[tokio::test]
 async fn pages_are_stable_whatever_happens_between_them() -> anyhow::Result<()> {
     let mut nodes = Nodes::with(&[]).await?;

@@ -1,5 +1,6 @@
-//! csi-cloud and csi-edge as programs, over both transports, against drivers that break as they are
-//! told. One binary, as each takes seconds to link: no test may touch what belongs to the process.
+//! csi-cloud and csi-edge as programs, over both transports, against drivers that break on demand.
+//! It is one binary, because each takes seconds to link. So no test may change the state of the
+//! process.
 
 mod drain;
 mod faults;

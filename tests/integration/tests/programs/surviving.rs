@@ -21,7 +21,7 @@ use proto::link::Event;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// The deadline of most calls here; an answer that comes only then is a failure.
+/// The deadline of most calls here; an answer that waits for it is a failure.
 const DEADLINE: (&str, &str) = ("grpc-timeout", "20S");
 
 fn publish(volume_id: &str) -> Vec<u8> {
@@ -231,7 +231,7 @@ async fn identical_requests_share_a_run_and_another_for_the_same_is_aborted() ->
                     parameters.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
                 request
             };
-            // A map has no order: callers write its entries as they come.
+            // A map has no order: callers write its entries in any order.
             let request = with(&[("a", "1")]).encode_to_vec();
             let a = with(&[("a", "1")]);
             let b = with(&[("b", "2")]);

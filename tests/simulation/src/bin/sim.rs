@@ -1,4 +1,4 @@
-//! `make sim`: runs many seeds of the simulation, and shows those in which something is wrong.
+//! `make sim`: runs many seeds of the simulation, and shows the failed ones.
 
 use std::collections::BTreeMap;
 use std::fs::File;

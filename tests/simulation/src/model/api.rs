@@ -16,7 +16,7 @@ pub struct Claim {
     pub size: i64,
     /// The user deleted it.
     pub deleted: bool,
-    /// An attempt was made whose outcome nobody has been told.
+    /// An attempt was made, and its outcome is unknown.
     pub open: bool,
     /// It was deleted while `open`, and the provisioner that knew of it is gone: Kubernetes itself
     /// has forgotten it. No other volume without an owner may exist.
@@ -114,7 +114,7 @@ impl Api {
         look(&self.lock())
     }
 
-    /// Changes something, and tells everybody who watches.
+    /// Applies a change, and notifies all watchers.
     pub fn change<T>(&self, change: impl FnOnce(&mut Objects) -> T) -> T {
         let result = change(&mut self.lock());
         self.changes.send_modify(|changes| *changes += 1);

@@ -1,5 +1,5 @@
-//! external-attacher: publishes until it is told OK, unpublishes until it is told OK. No code is
-//! final for it.
+//! external-attacher: publishes until the answer is OK, unpublishes until the answer is OK. It has
+//! no final codes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::sidecar::Sidecar;
 use crate::keys::NODES;
 use harness::requests::capability;
 
-/// How long a change takes to come back as an event.
+/// How long a change takes until its event arrives.
 const EVENT: Duration = Duration::from_millis(5);
 
 /// Keeps an attachment as it should be.
@@ -31,7 +31,7 @@ impl Sidecar {
         let node_id = NODES.get(volume.node).copied().unwrap_or_default().to_owned();
         let volume_id = volume.id.clone();
         if attachment.deleting {
-            // Whatever the attempts to attach were told.
+            // The volume is detached whatever the attach attempts returned.
             let request =
                 csi::ControllerUnpublishVolumeRequest { volume_id, node_id, ..Default::default() };
             let reply = self.call("ControllerUnpublishVolume", &volume.id, &request).await;

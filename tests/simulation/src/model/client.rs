@@ -31,7 +31,7 @@ pub const GRACE: Duration = Duration::from_millis(100);
 pub struct Client {
     who: &'static str,
     upstream: Upstream,
-    /// A call broke off, or the cloud said that it goes away: grpc-go dials for the next one.
+    /// A call broke off, or the cloud sent GOAWAY: grpc-go dials for the next call.
     broken: AtomicBool,
     /// Cancelled when a call finds the connection lost: the sidecar exits.
     pub lost: CancellationToken,
@@ -61,7 +61,7 @@ impl Unusual {
 
 /// An answer to a sidecar.
 pub struct Reply {
-    /// The code that the sidecar's library gives it.
+    /// The code from the sidecar's gRPC library.
     pub code: Code,
     /// The status message.
     pub text: String,
@@ -116,7 +116,7 @@ impl Client {
         self.upstream.is_closed() || self.broken.load(Ordering::Relaxed)
     }
 
-    /// Calls an RPC. Never comes back if the connection was found lost: the process exits.
+    /// Calls an RPC. It never returns if the connection is lost, because the process exits.
     pub async fn call(
         &self,
         method: &'static str,

@@ -1,8 +1,8 @@
 //! Lists all volumes page by page while they come and go, as external-attacher's reconciler and
 //! external-health-monitor do. Each whole list is compared with Kubernetes' objects.
 //!
-//! It goes on with the next page over failures, changes of links and restarts of the cloud: the
-//! token must hold.
+//! It continues with the next page after failures, link changes and restarts of the cloud, because
+//! the token must stay valid.
 
 use std::collections::BTreeSet;
 

@@ -45,7 +45,7 @@ pub async fn keep(kind: Kind, world: World, kill: Arc<Notify>) {
     }
 }
 
-/// One life of a sidecar; gives back why it ended.
+/// One life of a sidecar; returns the reason of its end.
 async fn live(kind: Kind, world: &World, process: &Process, life: u64, kill: &Notify) -> String {
     let dice = Dice::new(world.seed, &format!("{} {life}", kind.name()));
     let connecting = connect(kind, world, process, life);
@@ -80,7 +80,7 @@ async fn connect(kind: Kind, world: &World, process: &Process, life: u64) -> Cli
     }
 }
 
-/// Starts a worker for each object, also for those that come later.
+/// Starts a worker for each object, including later ones.
 async fn work(sidecar: Arc<Sidecar>, kind: Kind, process: Process) {
     let api = sidecar.world.api.clone();
     let mut changes = api.watch();

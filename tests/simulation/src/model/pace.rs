@@ -9,14 +9,14 @@ use super::world::World;
 
 /// `--retry-interval-start`.
 const FIRST: Duration = Duration::from_secs(1);
-/// Where external-provisioner and -resizer put what cannot succeed as it is.
+/// The delay of external-provisioner and -resizer for an object that cannot succeed now.
 const SLOW: Duration = Duration::from_secs(300);
 
 /// The result of a worker's step.
 pub(super) enum Next {
     /// There will be nothing to do any more.
     Done,
-    /// Nothing to do until something changes.
+    /// Nothing to do until the next change.
     Idle,
     /// It worked; there may be more to do.
     Now,
@@ -26,8 +26,7 @@ pub(super) enum Next {
     Slow,
 }
 
-/// Takes steps until there will be nothing to do any more, each when it is its turn. `version`
-/// tells of which object that is.
+/// Takes steps until the object is done. `version` returns the version of that object.
 pub(super) async fn keep<F: Future<Output = Next>>(
     world: &World,
     step: impl Fn() -> F,
@@ -56,12 +55,12 @@ impl Pace {
         Self { changes: api.watch(), delay: FIRST, most }
     }
 
-    /// To be called before the object is looked at.
+    /// Must be called before the object is read.
     fn look(&mut self) {
         self.changes.mark_unchanged();
     }
 
-    /// Waits. `version` tells whether the object itself has changed: then it is its turn at once.
+    /// Waits for the next step. A new `version` of the object itself ends the wait at once.
     async fn rest(&mut self, next: &Next, version: impl Fn() -> u64) {
         let wait = match next {
             Next::Done | Next::Now => {

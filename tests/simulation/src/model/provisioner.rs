@@ -44,7 +44,7 @@ pub(super) async fn provision(sidecar: Arc<Sidecar>, memory: Arc<Memory>, at: us
         .await;
 }
 
-/// Deletes the volume of a claim that is gone.
+/// Deletes the volume of a deleted claim.
 pub(super) async fn reclaim(sidecar: Arc<Sidecar>, at: usize) {
     pace::keep(&sidecar.world, || sidecar.reclaim(at), |api| api.claim(at).version).await;
 }
@@ -68,7 +68,8 @@ impl Sidecar {
             return self.schedule(at).await;
         };
         memory.lock().entry(at).or_insert(InProgress { node, open: false });
-        // From here on nobody knows until the answer comes, also if this process ends before.
+        // From here on the outcome is open until the answer arrives, even if this process ends
+        // before.
         api.change(|objects| objects.claims.get_mut(at).map(|claim| claim.open = true));
         let request = self.create(&claim.name, claim.size, node);
         let reply = self.call("CreateVolume", &claim.name, &request).await;

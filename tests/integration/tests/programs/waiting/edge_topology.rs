@@ -36,13 +36,13 @@ impl Site {
         let serving = driver.serve(Path::new(&stand.at("driver.sock")))?;
         let cloud = stand.cloud(&["wss://127.0.0.1:0"], &[DRIVER], &[]).await?;
         let url = cloud.urls.first().context("no listener")?.clone();
-        // Its address is known now; it comes back when the test wishes, and knows nothing.
+        // Its address is fixed now. The test starts it again later, with an empty store.
         cloud.process.kill().await?;
         std::fs::remove_file(stand.at("cloud.redb"))?;
         Ok(Self { stand, driver, _serving: serving, url })
     }
 
-    /// The driver says nothing of where its volumes are accessible from.
+    /// The driver reports no accessible topology.
     fn without_topology(&self) {
         let info = csi::NodeGetInfoResponse { node_id: "its-own-id".into(), ..Default::default() };
         self.driver.inject("NodeGetInfo", Fault::raw(info.encode_to_vec()), Times::All);
@@ -62,7 +62,7 @@ impl Site {
         let url = self.url.clone();
         let more = ["--cloud", &url, "--state", &state];
         let edge = self.stand.edge_with(NODE, &[(DRIVER, &socket)], &more).await?;
-        // Its log still has what the one before it said, so that is no state to wait for.
+        // Its log still has the lines of the process before it, so they are no state to wait for.
         until("the node's front reaches the driver", || async {
             let info = self.ask("/csi.v1.Identity/GetPluginInfo", &[]).await?;
             ensure!(info.code() == Code::Ok, "{}", info.status());
@@ -76,8 +76,7 @@ impl Site {
         RawClient::connect(&self.stand.edge_front(NODE, DRIVER)).await?.call(path, request).await
     }
 
-    /// The segments that the node's front tells of, and whether it says that volumes are not
-    /// accessible everywhere.
+    /// The segments at the node's front, and whether it has VOLUME_ACCESSIBILITY_CONSTRAINTS.
     async fn shown(&self) -> anyhow::Result<(Vec<(String, String)>, bool)> {
         let info = self.ask(INFO, &[]).await?;
         let info =

@@ -132,7 +132,7 @@ async fn a_quic_link_and_the_call_on_it_live_on_when_the_edges_address_changes()
     let moved = async {
         gate.wait_for(1).await?;
         for _ in 0..3 {
-            // As a NAT that forgets does it, or an edge that takes another network.
+            // As a NAT that forgets a mapping, or an edge that changes its network.
             relay.move_port();
             let answer = front.call(&controller("GetCapacity"), &[]).await?;
             anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());

@@ -145,7 +145,7 @@ impl Plane {
         self.apiserver.take().context("it does not run")?.kill().await
     }
 
-    /// Gives csi-cloud what the table says, and nothing else.
+    /// Gives csi-cloud the rights of the table, and no others.
     async fn allow(&self) -> anyhow::Result<()> {
         let table = include_str!("../../../../../cloud/src/kubernetes/api.rs")
             .lines()
@@ -257,7 +257,7 @@ impl Site {
         .await
     }
 
-    /// How csi-cloud says that the CSIDriver object stands.
+    /// The state of the CSIDriver object in csi-cloud's output.
     async fn stands(&self, expected: &str) -> anyhow::Result<()> {
         until(expected, || async {
             let drivers: Value =
@@ -374,8 +374,7 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     let csinode = site.plane.all::<CSINode>().get(NODE).await?;
     let owner = csinode.metadata.owner_references.unwrap_or_default();
     assert_eq!(owner.iter().map(|owner| owner.kind.as_str()).collect::<Vec<_>>(), ["Node"]);
-    // A segment that says something else than the node's label: nothing is published, and somebody
-    // is told.
+    // A segment differs from the node's label: nothing is published, and an Event says so.
     let event = site.plane.event("LabelCollision", "n3").await?;
     assert!(event.note.is_some_and(|note| note.contains("elsewhere")));
     assert!(site.plane.all::<CSINode>().get_opt("n3").await?.is_none());
@@ -402,7 +401,7 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     let edge = site.world.stand.edge(NODE, &url, &[("other.edge-csi.io", &socket)]).await?;
     std::mem::replace(&mut site.world.edge, edge).stop(START).await?;
     site.published(NODE, false).await?;
-    // All that while nobody touched what the kubelet of n2 said.
+    // The entries of n2's kubelet did not change in all that time.
     let entry = &site.plane.all::<CSINode>().get("n2").await?.spec.drivers[0];
     assert_eq!((entry.node_id.as_str(), &entry.topology_keys), ("its-own", &None));
     assert!(site.plane.all::<Node>().get("n2").await?.labels().is_empty());

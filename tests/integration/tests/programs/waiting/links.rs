@@ -1,4 +1,4 @@
-//! The link itself: who may have one, what may be said on it, and how its end is noticed.
+//! The link itself: who may have one, its messages, and how its end is noticed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ async fn a_hello_from_the_future_is_refused_with_what_to_do() -> anyhow::Result<
     Ok(())
 }
 
-/// A cloud of the future refuses our edge; the edge says so and goes on trying.
+/// A cloud of a later version refuses our edge; the edge reports it and goes on trying.
 #[tokio::test]
 async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
     let mut stand = Stand::new().await?;
@@ -199,7 +199,7 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
         proto::host::publish::publish(&both, &ca, 0o600, proto::host::publish::Existing::Keep)?;
         let half = Credentials::load(&Files { ca: both, ..files }, Role::Node)?;
         let refused = match link::dial(&endpoint, &half, KeepAlive::default(), &ws::tcp()).await {
-            // TLS 1.3: the dialer has finished before the other side has looked at its certificate.
+            // With TLS 1.3 the dialer finishes before the other side has checked its certificate.
             Ok(mut link) => match link.next().await {
                 Event::Closed(error) => error.to_string(),
                 _ => panic!("a foreign node got a link"),
@@ -217,7 +217,7 @@ async fn who_has_no_certificate_of_our_ca_gets_no_link() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A world in which who says nothing for 2 s is dead.
+/// A world whose links end after 2 s of silence.
 async fn impatient(transport: &str) -> anyhow::Result<World> {
     World::with(transport, &["--dead-after", "2"], &["--dead-after", "2"]).await
 }

@@ -51,7 +51,7 @@ impl Nodes {
             let socket = stand.at(&format!("{node}.sock"));
             let serving = driver.serve(Path::new(&socket))?;
             let url = cloud.urls[usize::from(at == 2)].clone();
-            // No two nodes give the same ids.
+            // The ids of all nodes are different.
             driver.count_from(at as u64 * 100);
             nodes.push((driver, serving, stand.edge(node, &url, &[(DRIVER, &socket)]).await?));
         }
@@ -176,8 +176,8 @@ async fn a_volume_lives_where_its_topology_says_and_all_its_calls_go_there() -> 
         });
         assert_eq!(nodes.call("CreateVolume", &restore).await?.code(), Code::Ok);
         assert_eq!(nodes.who_got("CreateVolume"), [home]);
-        // Even if the scheduler, which knows nothing of snapshots, wants it elsewhere: a driver
-        // would refuse that.
+        // This holds even if the scheduler prefers another node, because it knows nothing of
+        // snapshots and a driver would refuse.
         let elsewhere = NODES.into_iter().find(|node| *node != home).context("one node only")?;
         let mut late = create_at(&format!("l-{name}"), &[elsewhere])?;
         late.volume_content_source = restore.volume_content_source;
@@ -264,8 +264,8 @@ async fn what_nobody_knows_is_asked_for_once() -> anyhow::Result<()> {
     nodes.stop().await
 }
 
-/// A driver answers OK when it is told to delete what it does not have, so one node's word is not
-/// enough. The suite asks so, and a single node's driver would say so.
+/// A driver answers OK for the delete of an unknown volume, so one node's answer is not enough.
+/// csi-sanity requires that answer.
 #[tokio::test]
 async fn a_request_that_is_incomplete_is_so_whether_or_not_its_volume_is_known()
 -> anyhow::Result<()> {
@@ -337,8 +337,8 @@ async fn what_nobody_knows_is_deleted_everywhere_or_not_at_all() -> anyhow::Resu
     nodes.stop().await
 }
 
-/// external-provisioner gives the claim back to the scheduler, which may choose another node; so it
-/// must be certain that nothing was ever sent.
+/// external-provisioner returns the claim to the scheduler, which may choose another node. So
+/// nothing may have been sent.
 #[tokio::test]
 async fn a_claim_is_given_back_only_if_nothing_was_sent() -> anyhow::Result<()> {
     let mut nodes = Nodes::with("reschedule = true", &[]).await?;
@@ -432,7 +432,7 @@ async fn an_answer_that_breaks_csi_makes_no_wrong_home() -> anyhow::Result<()> {
     at(1, made("other", 1));
     created(&nodes.call("CreateVolume", &create_at("s", &["n2"])?).await?)?;
     nodes.cloud.process.logged("the driver made another one under a name").await?;
-    // The id of what another node has: that one keeps it.
+    // The id of another node's volume: that node keeps it.
     at(2, made("small", 1));
     let status = nodes.call("CreateVolume", &create_at("claim", &["n3"])?).await?.status();
     assert_eq!(status.code(), Code::Unavailable, "{status}");

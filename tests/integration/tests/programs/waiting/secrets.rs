@@ -64,7 +64,7 @@ impl Spec {
             .collect()
     }
 
-    /// The path and the request of every RPC; what ends something comes last.
+    /// The path and the request of every RPC; deletes come last.
     fn methods(&self) -> Vec<(String, MessageDescriptor)> {
         let mut methods: Vec<_> = self
             .pool
@@ -121,8 +121,8 @@ impl Filling<'_> {
     }
 }
 
-/// Sends a request to a front: as it is, broken off, and while the driver does wrong. All of that
-/// may be logged.
+/// Sends a request to a front: whole, truncated, and while the driver misbehaves. All of that may
+/// be logged.
 async fn send(world: &World, front: &RawClient, path: &str, request: &[u8]) -> anyhow::Result<()> {
     let method = path.rsplit('/').next().unwrap_or_default();
     front.call(path, request).await?;
@@ -221,7 +221,7 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
             .filter(|message| !search(&[(String::new(), message.to_vec())], &marker).is_empty());
         ensure!(with_secrets.count() > SECRET_FIELDS * 2, "the secrets do not reach the driver");
 
-        // So that there is something to find in the store: what was made before has been deleted.
+        // A new volume gives the store an entry, because the earlier ones were deleted.
         let made = cloud.call(&controller("CreateVolume"), &create("of-after")).await?;
         created(&made)?;
         let mut places = shown(&world).await?;

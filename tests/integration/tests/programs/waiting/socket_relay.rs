@@ -282,7 +282,7 @@ async fn more_calls_than_there_is_room_for_are_refused_and_a_caller_that_leaves_
             Ok(())
         };
         tokio::select! {
-            // First, so that all of them are sent before the one that has no room.
+            // These calls are sent first, because the last one must find no place.
             biased;
             _ = held.next() => panic!("a held call was answered"),
             full = full => full?,

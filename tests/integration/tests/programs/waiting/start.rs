@@ -10,7 +10,7 @@ use harness::wait::START;
 use harness::world::{DRIVER, TRANSPORTS};
 use proto::host::publish::{Existing, publish};
 
-/// Runs a program that must fail, and gives what it wrote to stderr.
+/// Runs a program that must fail, and returns its stderr.
 async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {
     match stand.run(name, args).await {
         Ok(output) => panic!("{name} {args:?} did not fail: {output}"),
@@ -18,7 +18,7 @@ async fn refused(stand: &Stand, name: &str, args: &[&str]) -> String {
     }
 }
 
-/// Starts a cloud that must not come up, and gives why it did not; nothing if it did.
+/// Starts a cloud that must fail to start, and returns its error; none if it started.
 async fn no_cloud(stand: &Stand, listen: &[&str], drivers: &[&str], more: &[&str]) -> String {
     stand
         .cloud(listen, drivers, more)

@@ -29,7 +29,7 @@ pub(super) struct Done {
     pub(super) slowest_ms: AtomicUsize,
 }
 
-/// A caller as a sidecar is one: a connection that is lost, or a call that fails, is its end.
+/// A caller that behaves as a sidecar: it ends when a connection is lost or a call fails.
 async fn channel(socket: String, done: Arc<Done>) -> anyhow::Result<Channel> {
     let connect = move |_: Uri| {
         let socket = socket.clone();
