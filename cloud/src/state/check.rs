@@ -1,7 +1,7 @@
 //! Finds records that contradict each other.
 //!
-//! Each contradiction comes from a fault: in csi-cloud, in a driver, or in an export edited by hand.
-//! Routing goes on; an operator has to look.
+//! Each contradiction comes from a fault: in csi-cloud, in a driver, or in an export edited by
+//! hand. Routing goes on; an operator has to look.
 
 use prost::Message;
 use proto::csi;
