@@ -77,6 +77,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         executor,
         scopes,
         leases,
+        not_taken: direct.not_taken(),
         keep_alive,
         connect: ws::tcp(),
     };

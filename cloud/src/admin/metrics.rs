@@ -32,9 +32,17 @@ impl AdminState {
             nodes: self.store.read(|state| (state.nodes().len(), count_removed(state))),
             links: Transport::ALL.map(count).into(),
             link_ups: self.links.made(),
+            not_taken: self.not_taken(),
             queue: self.store.queued(),
             drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),
         }
+    }
+
+    /// Direct volumes that no runtime took, and the nodes with some, without removed nodes.
+    fn not_taken(&self) -> (u64, usize) {
+        let mut totals = self.store.not_taken().totals();
+        self.store.read(|state| totals.retain(|node, _| !state.is_removed(node)));
+        (totals.values().fold(0, |sum, total| sum.saturating_add(*total)), totals.len())
     }
 
     fn driver_now(

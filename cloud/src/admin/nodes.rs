@@ -43,6 +43,8 @@ pub struct NodeView {
     pub drivers: Vec<DriverName>,
     /// Volumes that live or are being created there, without lost ones.
     pub volumes: u64,
+    /// Direct volumes there that no runtime took, by the edge's last report.
+    pub not_taken: u64,
     /// When it first linked, in ms since 1970.
     pub since_ms: u64,
     /// When it was removed, in ms since 1970.
@@ -85,6 +87,7 @@ impl AdminState {
             nodes.map(|(name, node)| unlinked(state, name, node)).collect()
         });
         for node in &mut items {
+            node.not_taken = self.store.not_taken().total(&node.name);
             self.add_link(node);
         }
         let next = items.last().filter(|_| items.len() == PAGE).map(|node| node.name.to_string());
@@ -122,6 +125,7 @@ fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
         version: None,
         drivers: here.map(|(driver, _)| (*driver).clone()).collect(),
         volumes: drivers.values().map(|of| of.load(name)).sum(),
+        not_taken: 0,
         since_ms: node.since,
         removed_ms: node.removed,
         set_apart: apart.map(|(driver, apart)| SetApartView::of(driver, apart)).collect(),

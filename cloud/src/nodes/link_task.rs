@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Refused};
+use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
@@ -79,6 +80,10 @@ async fn establish(
     if let Err(error) = ingest::drivers(links.store(), node, hello.drivers).await {
         refuse(node, link, &chain(&error)).await;
         return None;
+    }
+    if !hello.not_taken {
+        // An older edge would never take its report back.
+        links.store().not_taken().forget(node);
     }
     links.refresh_scopes();
     let told = links.told();
@@ -217,6 +222,10 @@ impl LinkTask<'_> {
                 self.leases.push(request).map_err(|reason| End::Close(reason.into()))?;
                 Ok(None)
             }
+            Event::Message(Message::NotTaken(report)) => {
+                self.not_taken(report);
+                Ok(None)
+            }
             Event::Message(Message::Leaving) => {
                 info!(
                     node = %self.node,
@@ -249,6 +258,16 @@ impl LinkTask<'_> {
         recorded.map_err(|error| self.broken(chain(&error)))?;
         self.links.refresh_scopes();
         Ok(self.welcome())
+    }
+
+    /// Keeps the edge's report of direct volumes that no runtime took.
+    fn not_taken(&self, report: NotTaken) {
+        let total = report.total;
+        // The newer link has a newer report.
+        if self.handle.is_in_use() && self.links.store().not_taken().set(self.node, report) {
+            let node = self.node;
+            warn!(%node, total, "direct volumes were not taken by their runtimes");
+        }
     }
 
     fn broken(&self, reason: String) -> End {

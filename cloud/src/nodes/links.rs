@@ -234,6 +234,7 @@ impl Links {
             backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
             scopes: self.scopes.at(node, &self.store),
             leases: true,
+            not_taken: true,
         }
     }
 

@@ -16,6 +16,7 @@ pub mod known;
 pub mod line;
 pub mod list_entry;
 pub mod node_names;
+pub mod not_taken;
 pub mod policy;
 pub mod recent;
 pub mod record;

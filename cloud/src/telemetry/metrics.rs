@@ -90,6 +90,8 @@ pub struct Metrics {
     link_ups: Counter,
     nodes: Gauge,
     nodes_removed: Gauge,
+    direct_not_taken: Gauge,
+    direct_not_taken_nodes: Gauge,
     driver_nodes: Family<DriverLabel, Gauge>,
     driver_nodes_linked: Family<DriverLabel, Gauge>,
     driver_nodes_set_apart: Family<SetApart, Gauge>,
@@ -113,6 +115,8 @@ pub struct Now {
     pub links: Vec<(&'static str, u64)>,
     /// Links established so far.
     pub link_ups: u64,
+    /// Direct volumes that no runtime took, and the nodes that report some.
+    pub not_taken: (u64, usize),
     /// Changes that wait for a commit.
     pub queue: usize,
     /// The drivers that have a front.
@@ -185,6 +189,8 @@ impl Metrics {
         self.nodes.set(whole(now.nodes.0));
         self.nodes_removed.set(whole(now.nodes.1));
         self.queue.set(whole(now.queue));
+        self.direct_not_taken.set(i64::try_from(now.not_taken.0).unwrap_or(i64::MAX));
+        self.direct_not_taken_nodes.set(whole(now.not_taken.1));
         self.link_ups.inner().store(now.link_ups, std::sync::atomic::Ordering::Relaxed);
         for (transport, links) in &now.links {
             self.links.get_or_create(&Over { transport }).set(links.cast_signed());
@@ -249,6 +255,10 @@ impl Metrics {
             "Nodes that an operator removed",
             self.nodes_removed.clone(),
         );
+        let not_taken = self.direct_not_taken.clone();
+        registry.register("direct_not_taken", "Direct volumes that no runtime took", not_taken);
+        let not_taken = self.direct_not_taken_nodes.clone();
+        registry.register("direct_not_taken_nodes", "Nodes that have such volumes", not_taken);
         registry.register("driver_nodes", "Nodes that have the driver", self.driver_nodes.clone());
         let linked = self.driver_nodes_linked.clone();
         registry.register("driver_nodes_linked", "Nodes that have the driver and a link", linked);
@@ -326,6 +336,8 @@ impl Default for Metrics {
             link_ups: Counter::default(),
             nodes: Gauge::default(),
             nodes_removed: Gauge::default(),
+            direct_not_taken: Gauge::default(),
+            direct_not_taken_nodes: Gauge::default(),
             driver_nodes: Family::default(),
             driver_nodes_linked: Family::default(),
             driver_nodes_set_apart: Family::default(),
@@ -432,7 +444,14 @@ mod tests {
             limit: 1024,
         };
         let links = vec![("wss", 2), ("quic", 0)];
-        Now { nodes: (5, 1), links, link_ups: 9, queue: 6, drivers: vec![driver] }
+        Now {
+            nodes: (5, 1),
+            links,
+            link_ups: 9,
+            not_taken: (65, 2),
+            queue: 6,
+            drivers: vec![driver],
+        }
     }
 
     #[test]
@@ -459,6 +478,8 @@ mod tests {
             "edge_csi_link_ups_total 9",
             "edge_csi_nodes 5",
             "edge_csi_nodes_removed 1",
+            "edge_csi_direct_not_taken 65",
+            "edge_csi_direct_not_taken_nodes 2",
             r#"edge_csi_driver_nodes_linked{driver="d.example"} 2"#,
             r#"edge_csi_driver_nodes_set_apart{driver="d.example",reason="other_name"} 1"#,
             r#"edge_csi_homes{driver="d.example"} 7"#,

@@ -7,10 +7,12 @@ use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
+use proto::control::not_taken::NotTaken;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Credentials;
 use proto::link::{Connect, KeepAlive};
 use proto::names::NodeName;
+use tokio::sync::watch;
 
 /// All that dialing needs.
 pub struct Dial {
@@ -30,6 +32,8 @@ pub struct Dial {
     pub scopes: Arc<Scopes>,
     /// Sends its requests on the link in use.
     pub leases: Arc<LeaseClient>,
+    /// The direct volumes that no runtime took, for the cloud; none until they were looked at.
+    pub not_taken: watch::Receiver<Option<NotTaken>>,
     /// How liveness is watched.
     pub keep_alive: KeepAlive,
     /// How the network is reached.

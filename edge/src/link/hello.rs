@@ -17,6 +17,8 @@ pub(super) struct Greeted {
     pub(super) changed: watch::Receiver<u64>,
     /// Whether the cloud grants leases.
     pub(super) leases: bool,
+    /// Whether the cloud is told of direct volumes that were not taken.
+    pub(super) not_taken: bool,
     pub(super) backoff_cap: Option<Duration>,
 }
 
@@ -33,6 +35,7 @@ pub(super) async fn greet(
         version: env!("CARGO_PKG_VERSION").into(),
         drivers: dial.drivers.hello(),
         leases: true,
+        not_taken: true,
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
@@ -40,9 +43,10 @@ pub(super) async fn greet(
         Event::Message(Message::Welcome(welcome)) if welcome.protocol == PROTOCOL => {
             let backoff_cap = cap(&welcome);
             let leases = welcome.leases;
+            let not_taken = welcome.not_taken;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.hear(welcome.scopes);
-            Ok(Greeted { link, changed, leases, backoff_cap })
+            Ok(Greeted { link, changed, leases, not_taken, backoff_cap })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
             Err(LinkError::Transport(format!(

@@ -11,6 +11,7 @@ use edge_calls::executor::Replaced;
 use edge_calls::lease_client::LeaseRequest;
 use proto::control::hello::Message;
 use proto::control::lease::{Outcome, Reply};
+use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
@@ -51,13 +52,19 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { tell, tasks, replaced } = link;
-    let Greeted { link, changed, leases, .. } = greeted;
+    let Greeted { link, changed, leases, not_taken, .. } = greeted;
     let requests = if leases {
         Some(dial.leases.linked())
     } else {
         dial.leases.linked_without_leases();
         None
     };
+    let reports = not_taken.then(|| {
+        let mut reports = dial.not_taken.clone();
+        // The cloud may have another report, of an earlier link.
+        reports.mark_changed();
+        reports
+    });
     let mut serving = Serving {
         dial,
         link: Some(link),
@@ -67,6 +74,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         tell,
         replaced,
         requests,
+        reports,
         waiting: HashMap::new(),
         leaving: false,
         end: None,
@@ -91,6 +99,8 @@ struct Serving {
     replaced: Replaced,
     /// Lease requests for the cloud; none if it grants no leases.
     requests: Option<mpsc::Receiver<LeaseRequest>>,
+    /// The direct volumes that were not taken; none if the cloud does not hear of them.
+    reports: Option<watch::Receiver<Option<NotTaken>>>,
     /// Who waits for the cloud's answers.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     /// Goodbye has been sent.
@@ -127,6 +137,9 @@ impl Serving {
                     self.waiting.retain(|_, waiting| !waiting.is_closed());
                     self.waiting.insert(request.request.id, request.answer);
                     link.send(&Message::Lease(request.request)).await
+                }
+                report = report(&mut self.reports) => {
+                    link.send(&Message::NotTaken(report)).await
                 }
                 event = link.next() => self.take(event).await,
             };
@@ -213,6 +226,19 @@ async fn next(requests: &mut Option<mpsc::Receiver<LeaseRequest>>) -> Option<Lea
     match requests {
         Some(requests) => requests.recv().await,
         None => std::future::pending().await,
+    }
+}
+
+/// The next report; never one if the cloud does not hear of it.
+async fn report(reports: &mut Option<watch::Receiver<Option<NotTaken>>>) -> NotTaken {
+    let Some(reports) = reports else { return std::future::pending().await };
+    loop {
+        if reports.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        if let Some(report) = reports.borrow_and_update().clone() {
+            return report;
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::lease::{Reply, Request};
+use super::not_taken::NotTaken;
 use crate::csi::topology::Scope;
 use crate::names::{DriverName, NodeName};
 
@@ -47,6 +48,9 @@ pub enum Message {
     /// Cloud to edge: the reply to that.
     #[serde(rename = "owner")]
     LeaseReply(Reply),
+    /// Edge to cloud, if the welcome says `not_taken`: the direct volumes that no runtime took. The
+    /// first follows the welcome, a further one each change.
+    NotTaken(NotTaken),
 }
 
 /// An edge introduces itself.
@@ -63,6 +67,9 @@ pub struct Hello {
     /// Whether it takes leases of direct volumes, with [`Message::Lease`].
     #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
     pub leases: bool,
+    /// Whether it reports direct volumes that were not taken, with [`Message::NotTaken`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_taken: bool,
 }
 
 /// The cloud accepts the link.
@@ -85,6 +92,9 @@ pub struct Welcome {
     /// Whether the cloud grants leases of direct volumes, and reads [`Message::Lease`].
     #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
     pub leases: bool,
+    /// Whether the cloud reads [`Message::NotTaken`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_taken: bool,
 }
 
 /// The cloud refuses the link.
@@ -200,6 +210,7 @@ mod tests {
             version: "0.1.0".into(),
             drivers: vec![Driver { name: "hostdir.edge-csi.io".parse().unwrap(), answers }],
             leases: false,
+            not_taken: false,
         })
     }
 
@@ -210,6 +221,7 @@ mod tests {
             backoff_cap_ms: None,
             scopes,
             leases: false,
+            not_taken: false,
         }
     }
 
@@ -220,6 +232,16 @@ mod tests {
         let text = newer.encode().unwrap();
         assert!(text.ends_with(r#""owners":true}}"#), "{text}");
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), newer);
+    }
+
+    #[test]
+    fn a_welcome_says_whether_the_cloud_hears_of_volumes_that_were_not_taken() {
+        let older = Message::Welcome(welcome(BTreeMap::new()));
+        assert!(!older.encode().unwrap().contains("not_taken"));
+        let newer = Welcome { not_taken: true, ..welcome(BTreeMap::new()) };
+        let text = Message::Welcome(newer.clone()).encode().unwrap();
+        assert!(text.ends_with(r#""not_taken":true}}"#), "{text}");
+        assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(newer));
     }
 
     #[test]

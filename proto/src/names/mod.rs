@@ -105,7 +105,8 @@ impl TryFrom<String> for DriverName {
     }
 }
 
-fn is_subdomain(name: &str) -> bool {
+/// Whether this is a DNS-1123 subdomain of at most 253 bytes.
+pub(crate) fn is_subdomain(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let good = |part: &str| {
         begins_and_ends(part, allowed) && part.bytes().all(|b| allowed(b) || b == b'-')

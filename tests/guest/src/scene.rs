@@ -358,6 +358,17 @@ impl Scene {
         Ok(())
     }
 
+    /// What csi-cloud says of the node.
+    ///
+    /// # Errors
+    /// It cannot be asked.
+    pub async fn node_view(&self) -> anyhow::Result<serde_json::Value> {
+        let admin = self.stand.at("cloud/_admin.sock");
+        let said = self.stand.run("csi-cloud", &["nodes", "-o", "json", "--admin", &admin]).await?;
+        let nodes: serde_json::Value = serde_json::from_str(&said)?;
+        nodes.get(0).cloned().with_context(|| format!("no node in {said}"))
+    }
+
     /// Grows a volume in the cloud.
     ///
     /// # Errors

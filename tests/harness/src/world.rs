@@ -183,6 +183,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         version: "test".into(),
         drivers: Vec::new(),
         leases: false,
+        not_taken: false,
     })
 }
 

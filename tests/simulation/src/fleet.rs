@@ -373,13 +373,9 @@ impl Fleet {
         let drivers = Arc::new(Drivers::new(sockets, self.to_driver(node, process.end.clone())));
         let executor = Arc::new(Executor::new(drivers.all(), process.tasks.clone()));
         drivers.keep(&process.tasks);
+        let cloud = self.shape.ways.iter().map(|way| format!("wss://{way}").parse());
         let dial = Dial {
-            cloud: self
-                .shape
-                .ways
-                .iter()
-                .map(|way| format!("wss://{way}").parse())
-                .collect::<Result<_, _>>()?,
+            cloud: cloud.collect::<Result<_, _>>()?,
             return_after: RETURN,
             credentials: self.keys.of(name.as_str(), Role::Node)?,
             node: name.clone(),
@@ -387,6 +383,7 @@ impl Fleet {
             executor,
             scopes: Arc::default(),
             leases: Arc::default(),
+            not_taken: tokio::sync::watch::channel(None).1,
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
         };

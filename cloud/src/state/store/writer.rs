@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::backend::{Backend, StoreError};
 use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
+use crate::state::not_taken::NotTakenReports;
 use crate::state::record::Change;
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::txn::Txn;
@@ -31,6 +32,7 @@ pub struct Store {
     state: Arc<RwLock<State>>,
     jobs: mpsc::Sender<Job>,
     colocated: Arc<ColocatedQueue>,
+    not_taken: Arc<NotTakenReports>,
 }
 
 impl Store {
@@ -45,7 +47,7 @@ impl Store {
         let state = Arc::new(RwLock::new(state));
         let (jobs, queue) = mpsc::channel(QUEUE);
         tasks.spawn("store", run(state.clone(), queue, backend, tasks.clone()));
-        Ok(Self { state, jobs, colocated: Arc::default() })
+        Ok(Self { state, jobs, colocated: Arc::default(), not_taken: Arc::default() })
     }
 
     /// True while it accepts changes.
@@ -56,6 +58,11 @@ impl Store {
     /// The number of changes that wait.
     pub fn queued(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
+    /// What edges report of direct volumes that no runtime took. It is not durable.
+    pub fn not_taken(&self) -> &NotTakenReports {
+        &self.not_taken
     }
 
     /// The volumes that were created beside their source. They are not durable.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use proto::control::not_taken::Pod;
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,9 @@ pub struct Published {
     pub kind: Kind,
     /// How far its publication has come.
     pub state: State,
+    /// The pod that it was published for, if the kubelet told. No runtime is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
 }
 
 /// The directory of the records below a state directory.
@@ -224,6 +228,7 @@ pub(crate) mod tests {
             metadata: BTreeMap::new(),
             kind: Kind::Block,
             state: State::Published,
+            pod: None,
         }
     }
 

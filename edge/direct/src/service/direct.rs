@@ -10,10 +10,12 @@ use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
 use http::Response;
 use hyper::body::Incoming;
+use proto::control::not_taken::NotTaken;
 use proto::csi::Method;
 use proto::host::tasks::Tasks;
 use proto::http2::forward::Body;
 use proto::names::DriverName;
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::front;
@@ -100,6 +102,11 @@ impl Direct {
         service.tasks.spawn_until_stop("leases", rounds::keep(service.clone()));
     }
 
+    /// The direct volumes that no runtime took, for the cloud; none until they were looked at.
+    pub fn not_taken(&self) -> watch::Receiver<Option<NotTaken>> {
+        self.service.not_taken.subscribe()
+    }
+
     /// Answers a request that came by this node's front of a driver.
     pub async fn answer(
         self: Arc<Self>,
@@ -118,7 +125,9 @@ fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tas
     let node = Arc::new(node);
     let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
     let runtimes = Runtimes::new(roots, PATIENCE);
-    Service { executor, node, leases, runtimes, locks: VolumeLocks::default(), tasks }
+    let locks = VolumeLocks::default();
+    let not_taken = watch::Sender::default();
+    Service { executor, node, leases, runtimes, locks, not_taken, tasks }
 }
 
 #[cfg(test)]

@@ -142,6 +142,7 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
         metadata: publish.metadata.clone(),
         kind,
         state: State::Begun,
+        pod: publish.pod.clone(),
     })
 }
 
@@ -231,6 +232,7 @@ mod tests {
             volume_id: "v".into(),
             target: target.into(),
             staging: PathBuf::new(),
+            pod: None,
             direct: direct.clone(),
             mount: direct::Mount { file_system: None, flags: Vec::new(), group: String::new() },
             options: Vec::new(),

@@ -3,12 +3,13 @@
 //! The volume's context decides when it is staged and published; later calls have no context, so
 //! the records decide. Every fault of a request is reported here, before anything is done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
+use proto::control::not_taken::Pod;
 use proto::csi;
 use proto::csi::direct;
 use proto::csi::direct::options;
@@ -56,6 +57,8 @@ pub(super) struct Publish {
     pub(super) mount: Mount,
     pub(super) options: Vec<String>,
     pub(super) metadata: BTreeMap<String, String>,
+    /// The pod, if the kubelet told.
+    pub(super) pod: Option<Pod>,
     /// The request for the driver, without a target.
     pub(super) message: Vec<u8>,
 }
@@ -140,6 +143,7 @@ impl Request<'_> {
             None => (found.options, metadata),
         };
         let publish = Publish {
+            pod: pod(&request.volume_context),
             volume_id,
             target,
             staging: request.staging_target_path.into(),
@@ -283,6 +287,19 @@ fn refused(volume: &str, why: impl Into<String>) -> Error {
 
 fn is_at(record: &Published, path: &Path) -> bool {
     record.target == path || record.target_as_given == path
+}
+
+// What a kubelet adds to the context for a CSIDriver with podInfoOnMount.
+const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
+const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
+const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
+
+/// The pod that a volume's context names.
+fn pod(context: &HashMap<String, String>) -> Option<Pod> {
+    let named = |key: &str| context.get(key).cloned();
+    let pod =
+        Pod { namespace: named(POD_NAMESPACE)?, name: named(POD_NAME)?, uid: named(POD_UID)? };
+    Some(pod).filter(Pod::is_valid)
 }
 
 const GROUP: &str = "fsGroup";

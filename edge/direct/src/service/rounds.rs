@@ -1,5 +1,6 @@
-//! Looks after all direct volumes again and again, whether or not anybody calls: reports leases to
-//! the cloud, hides what was fenced, and takes back what pods that are gone have left.
+//! Looks after all direct volumes again and again, whether or not anybody calls: reports leases and
+//! what was not taken to the cloud, hides what was fenced, and takes back what pods that are gone
+//! have left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use proto::control::lease::MAX_ID;
+use proto::control::not_taken::{NotTaken, Volume};
 use proto::csi::Method;
 use proto::csi::status::ToStatus;
 use proto::host::chain;
@@ -56,10 +58,10 @@ pub(super) async fn keep(service: Arc<Service>) {
     let mut not_taken = BTreeSet::new();
     loop {
         restatements.borrow_and_update();
+        report_not_taken(&service, &mut not_taken);
         let all = report_all(&service).await;
         // Later, so that a node that has just linked reports first.
         take_back_all_orphans(&service, &mut orphans);
-        report_not_taken(&service, &mut not_taken);
         if all {
             wait = RETRY_FIRST;
         }
@@ -121,11 +123,13 @@ fn leased(service: &Service) -> (BTreeSet<(DriverName, String)>, bool) {
     (parsed.collect(), all)
 }
 
-/// Logs each volume that a runtime shares as a directory instead of taking it, once.
+/// Logs each volume that a runtime shares as a directory instead of taking it, once, and has the
+/// cloud told when these volumes change.
 fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
     let state = service.node.state.as_ref();
     let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();
     let mut seen = BTreeSet::new();
+    let mut volumes = Vec::new();
     for record in records.into_iter().flatten() {
         let shared = cover::shared_at(&service.node.host.proc, &record.target);
         let Ok(Some(at)) = shared else { continue };
@@ -139,9 +143,22 @@ fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
                  volume; nobody can write there: csi-edge direct check"
             );
         }
+        volumes.extend(reported(&record));
         seen.insert(record.target);
     }
     *told = seen;
+    let report = Some(NotTaken::of(volumes));
+    service.not_taken.send_if_modified(|last| {
+        let is_news = *last != report;
+        *last = report;
+        is_news
+    });
+}
+
+/// A volume as the cloud is told of it.
+fn reported(record: &Published) -> Option<Volume> {
+    let driver = record.driver.parse().ok()?;
+    Some(Volume { driver, volume: record.volume_id.clone(), pod: record.pod.clone() })
 }
 
 /// Takes back what was handed over to pods that are gone, each in a task of its own: a driver takes

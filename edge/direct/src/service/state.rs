@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use edge_calls::executor::Executor;
+use proto::control::not_taken::NotTaken;
 use proto::host::tasks::Tasks;
+use tokio::sync::watch;
 
 use super::locks::VolumeLocks;
 use crate::lease::exclusive::Leases;
@@ -16,6 +18,8 @@ pub(super) struct Service {
     pub(super) leases: Leases,
     pub(super) runtimes: Runtimes,
     pub(super) locks: VolumeLocks,
+    /// The volumes that no runtime took; none until they were looked at.
+    pub(super) not_taken: watch::Sender<Option<NotTaken>>,
     /// What was begun runs here to its end.
     pub(super) tasks: Tasks,
 }

@@ -206,8 +206,14 @@ impl Edge {
     async fn greet(&self, link: &mut Link) -> Result<Option<u32>, LinkError> {
         let drivers = vec![driver(&self.node, self.driver.clone())];
         let version = env!("CARGO_PKG_VERSION").into();
-        let hello =
-            Hello { protocol: PROTOCOL, node: self.node.clone(), version, drivers, leases: false };
+        let hello = Hello {
+            protocol: PROTOCOL,
+            node: self.node.clone(),
+            version,
+            drivers,
+            leases: false,
+            not_taken: false,
+        };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;
         match answer.map_err(|_| LinkError::TimedOut)? {

@@ -63,6 +63,7 @@ fn what_is_written_is_what_is_registered() {
         nodes: (0, 0),
         links: vec![("wss", 0)],
         link_ups: 0,
+        not_taken: (0, 0),
         queue: 0,
         drivers: Vec::new(),
     };

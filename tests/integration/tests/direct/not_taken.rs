@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use guest::contract::Runtime;
 use guest::scene::Scene;
+use harness::wait::until;
 use proto::host::publish::{Existing, publish};
 use rustix::mount::{UnmountFlags, unmount};
 use tonic::Code;
@@ -23,6 +24,16 @@ fn configure(scene: &Scene, disabled: bool) -> anyhow::Result<()> {
     std::fs::create_dir_all(path.parent().context("no directory")?)?;
     let text = format!("[hypervisor.qemu]\ndisable_block_device_use = {disabled}\n");
     Ok(publish(&path, text.as_bytes(), 0o600, Existing::Replace)?)
+}
+
+/// Waits until csi-cloud has heard how many volumes of the node were not taken.
+async fn reported(scene: &Scene, expected: u64) -> anyhow::Result<()> {
+    until("csi-cloud hears of what was not taken", || async {
+        let node = scene.node_view().await?;
+        ensure!(node["not_taken"] == expected, "{node}");
+        Ok(())
+    })
+    .await
 }
 
 async fn standing(scene: &Scene) -> anyhow::Result<String> {
@@ -60,6 +71,7 @@ async fn a_runtime_that_shares_the_directory_writes_nothing_to_the_node() -> any
     assert_eq!(standing(&at.scene).await?, "not taken");
     let (good, said) = checked(&at.scene).await?;
     assert!(!good && said.contains("set it to false"), "{said}");
+    reported(&at.scene, 1).await?;
     pod.stop().await?;
     at.unpublish(&target).await?;
     ensure!(!target.exists(), "the target is left");
@@ -71,6 +83,7 @@ async fn a_runtime_that_shares_the_directory_writes_nothing_to_the_node() -> any
     at.write(Runtime::Go, &second, "file", "works").await?;
     assert_eq!(at.read(Runtime::Rs, &second, "file").await?, "works");
     assert_eq!(standing(&at.scene).await?, "published");
+    reported(&at.scene, 0).await?;
     at.end_at(&second).await
 }
 

@@ -133,6 +133,7 @@ impl Node {
             metadata: metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             kind,
             state: State::Published,
+            pod: None,
         }
     }
 

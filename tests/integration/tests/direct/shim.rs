@@ -100,6 +100,7 @@ fn volume(device: PathBuf) -> Published {
         metadata: Default::default(),
         kind: Kind::Block,
         state: State::Published,
+        pod: None,
     }
 }
 

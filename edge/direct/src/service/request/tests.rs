@@ -70,6 +70,24 @@ fn the_driver_is_asked_for_a_device_that_can_be_written() {
 }
 
 #[test]
+fn the_pod_is_known_as_the_kubelet_tells_it_and_no_runtime_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let pod = [(POD_NAMESPACE, "shop"), (POD_NAME, "db-0"), (POD_UID, "u-1")];
+    let asked = [&[(direct::KEY, "kata")], &pod[..]].concat();
+    let publish = published(dir.path(), &request(&asked)).unwrap().unwrap();
+    let named = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u-1".into() };
+    assert_eq!(publish.pod, Some(named));
+    assert!(!format!("{:?}", publish.metadata).contains("db-0"));
+    for missing in 1..asked.len() {
+        let mut some = asked.clone();
+        some.remove(missing);
+        assert_eq!(published(dir.path(), &request(&some)).unwrap().unwrap().pod, None);
+    }
+    let other = [(direct::KEY, "kata"), (POD_NAMESPACE, "s"), (POD_NAME, "../x"), (POD_UID, "u")];
+    assert_eq!(published(dir.path(), &request(&other)).unwrap().unwrap().pod, None);
+}
+
+#[test]
 fn groups_are_numbers_and_roots_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let of = |group: &str| {

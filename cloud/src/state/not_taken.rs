@@ -1,0 +1,217 @@
+//! What edges report of direct volumes that no runtime took as a device, and whose pods were told.
+//!
+//! In memory only, since a node reports again on its next link. It is bounded: one report for each
+//! node that was admitted. A pod whose container is started again and again is told once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use proto::control::not_taken::{NotTaken, Pod};
+use proto::names::NodeName;
+
+/// The pods of a node that are remembered as told, besides those in its last report.
+const MAX_TOLD: usize = 256;
+/// The pods of one node that are told at a time, so that no node keeps the others waiting.
+const AT_ONCE: usize = 8;
+
+/// The last report of each node that had such volumes.
+#[derive(Default)]
+pub struct NotTakenReports {
+    by_node: Mutex<BTreeMap<NodeName, Reported>>,
+}
+
+#[derive(Default)]
+struct Reported {
+    report: NotTaken,
+    /// The volumes of a pod that it was told of.
+    told: BTreeMap<Pod, BTreeSet<String>>,
+}
+
+/// A pod that was not told of some of its volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untold {
+    /// The node that reports it.
+    pub node: NodeName,
+    /// The pod, by that node's word alone.
+    pub pod: Pod,
+    /// Each volume with its driver, for people.
+    pub volumes: Vec<String>,
+}
+
+impl NotTakenReports {
+    /// Keeps a node's report in place of its earlier one; true if it has more volumes than that.
+    pub fn set(&self, node: &NodeName, report: NotTaken) -> bool {
+        let report = report.bounded();
+        let mut by_node = self.by_node();
+        let mut reported = by_node.remove(node).unwrap_or_default();
+        let more = report.total > reported.report.total;
+        reported.report = report;
+        if reported.told.len() > MAX_TOLD {
+            let current = pods(&reported.report);
+            reported.told.retain(|pod, _| current.contains_key(pod));
+        }
+        if reported.report.total > 0 || !reported.told.is_empty() {
+            by_node.insert(node.clone(), reported);
+        }
+        more
+    }
+
+    /// Drops a node's report.
+    pub fn forget(&self, node: &NodeName) {
+        self.by_node().remove(node);
+    }
+
+    /// The number of such volumes at a node.
+    pub fn total(&self, node: &NodeName) -> u64 {
+        self.by_node().get(node).map_or(0, |reported| reported.report.total)
+    }
+
+    /// The same for each node that has some.
+    pub fn totals(&self) -> BTreeMap<NodeName, u64> {
+        let by_node = self.by_node();
+        let total =
+            |(node, reported): (&NodeName, &Reported)| (node.clone(), reported.report.total);
+        by_node.iter().map(total).filter(|(_, total)| *total > 0).collect()
+    }
+
+    /// Some pods of each node that were not told of all their volumes.
+    pub fn untold(&self) -> Vec<Untold> {
+        let by_node = self.by_node();
+        by_node.iter().flat_map(|(node, reported)| reported.untold(node)).collect()
+    }
+
+    /// The pod was told of these volumes, or cannot be.
+    pub fn set_told(&self, untold: &Untold) {
+        let mut by_node = self.by_node();
+        if let Some(reported) = by_node.get_mut(&untold.node) {
+            // Its node may have taken it back meanwhile.
+            if pods(&reported.report).contains_key(&untold.pod) {
+                let told = reported.told.entry(untold.pod.clone()).or_default();
+                told.extend(untold.volumes.iter().cloned());
+            }
+        }
+    }
+
+    fn by_node(&self) -> MutexGuard<'_, BTreeMap<NodeName, Reported>> {
+        self.by_node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reported {
+    fn untold(&self, node: &NodeName) -> Vec<Untold> {
+        let untold = pods(&self.report).into_iter().filter_map(|(pod, mut volumes)| {
+            let told = self.told.get(pod);
+            volumes.retain(|volume| !told.is_some_and(|told| told.contains(volume)));
+            let is_news = !volumes.is_empty();
+            is_news.then(|| Untold { node: node.clone(), pod: pod.clone(), volumes })
+        });
+        untold.take(AT_ONCE).collect()
+    }
+}
+
+/// The pods of a report, with the volumes of each.
+fn pods(report: &NotTaken) -> BTreeMap<&Pod, Vec<String>> {
+    let mut pods = BTreeMap::<_, Vec<_>>::new();
+    for volume in &report.volumes {
+        if let Some(pod) = &volume.pod {
+            let text = format!("{} of {}", volume.volume, volume.driver);
+            pods.entry(pod).or_default().push(text);
+        }
+    }
+    pods
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::control::not_taken::{MAX_VOLUMES, Volume};
+
+    use super::*;
+
+    fn node(name: &str) -> NodeName {
+        name.parse().unwrap()
+    }
+
+    fn volume(id: &str, pod: Option<&str>) -> Volume {
+        let pod = pod.map(|name| Pod {
+            namespace: "shop".into(),
+            name: name.into(),
+            uid: format!("uid-{name}"),
+        });
+        Volume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
+    }
+
+    fn report(volumes: &[(&str, Option<&str>)]) -> NotTaken {
+        NotTaken::of(volumes.iter().map(|(id, pod)| volume(id, *pod)).collect())
+    }
+
+    #[test]
+    fn a_report_replaces_the_earlier_one_and_an_empty_one_takes_it_back() {
+        let reports = NotTakenReports::default();
+        assert!(reports.set(&node("n1"), report(&[("v", None), ("w", None)])));
+        assert!(!reports.set(&node("n1"), report(&[("v", None)])), "it has fewer now");
+        assert!(reports.set(&node("n2"), NotTaken { total: 9, volumes: Vec::new() }));
+        assert_eq!((reports.total(&node("n1")), reports.total(&node("n3"))), (1, 0));
+        assert_eq!(reports.totals(), [(node("n1"), 1), (node("n2"), 9)].into());
+        reports.set(&node("n1"), NotTaken::default());
+        reports.forget(&node("n2"));
+        assert!(reports.totals().is_empty());
+    }
+
+    #[test]
+    fn each_pod_is_told_once_of_each_volume() {
+        let reports = NotTakenReports::default();
+        let n1 = node("n1");
+        let first = [("v", Some("a")), ("w", Some("a")), ("x", Some("b")), ("y", None)];
+        reports.set(&n1, report(&first));
+        reports.set(&node("n2"), report(&[("z", Some("c"))]));
+        let names = || -> Vec<_> {
+            reports.untold().into_iter().map(|untold| (untold.pod.name, untold.volumes)).collect()
+        };
+        let words = |volumes: &[&str]| -> Vec<_> {
+            volumes.iter().map(|volume| format!("{volume} of d.example")).collect()
+        };
+        let all = [("a", &["v", "w"][..]), ("b", &["x"]), ("c", &["z"])];
+        assert_eq!(names(), all.map(|(pod, volumes)| (pod.to_owned(), words(volumes))));
+        reports.set_told(&reports.untold()[0]);
+        assert_eq!(names(), [("b".into(), words(&["x"])), ("c".into(), words(&["z"]))]);
+        for untold in reports.untold() {
+            reports.set_told(&untold);
+        }
+        assert_eq!(names(), []);
+        // The same again on a new link, and one more volume.
+        reports.set(&n1, report(&first));
+        assert_eq!(names(), []);
+        reports.set(&n1, report(&[("v", Some("a")), ("u", Some("a"))]));
+        assert_eq!(names(), [("a".into(), words(&["u"]))]);
+        reports.set_told(&reports.untold()[0]);
+        // Its container has ended, and is started again.
+        reports.set(&n1, NotTaken::default());
+        assert!(!reports.totals().contains_key(&n1));
+        reports.set(&n1, report(&[("v", Some("a"))]));
+        assert_eq!(names(), []);
+        reports.forget(&n1);
+        reports.set(&n1, report(&[("v", Some("a"))]));
+        assert_eq!(names(), [("a".into(), words(&["v"]))]);
+    }
+
+    #[test]
+    fn whatever_an_edge_reports_is_bounded() {
+        let reports = NotTakenReports::default();
+        let volumes = (0..MAX_VOLUMES * 2).map(|number| volume(&format!("v{number}"), Some("a")));
+        reports.set(&node("n1"), NotTaken { total: 1, volumes: volumes.collect() });
+        assert_eq!(reports.total(&node("n1")), 128);
+        assert_eq!(reports.untold()[0].volumes.len(), MAX_VOLUMES);
+        let pods: Vec<_> = (0..20).map(|number| format!("q{number:02}")).collect();
+        let of: Vec<_> = pods.iter().map(|pod| ("v", Some(pod.as_str()))).collect();
+        reports.set(&node("n2"), report(&of));
+        let of_n2 = reports.untold().into_iter().filter(|untold| untold.node == node("n2"));
+        assert_eq!(of_n2.count(), AT_ONCE);
+        reports.forget(&node("n2"));
+        for number in 0..MAX_TOLD * 2 {
+            let pod = format!("p{number}");
+            reports.set(&node("n1"), report(&[("v", Some(&pod))]));
+            reports.set_told(&reports.untold()[0]);
+        }
+        assert!(reports.by_node()[&node("n1")].told.len() <= MAX_TOLD + 1);
+    }
+}
