@@ -9,6 +9,7 @@
 //! | (core) | nodes | get, list, watch, patch | labels of segments, the annotation with ids |
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get | whose volume is lost |
+//! | (core) | pods | get | whose direct volume was not taken |
 //! | events.k8s.io | events | create, patch | Events |
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
 //! Events: claims that wait for a node, volumes that are lost or claimed twice, label collisions,
-//! and volumes that were created beside their source.
+//! volumes that were created beside their source, and direct volumes that no runtime took.
 //!
 //! Pure. The same trouble is told once an hour while it lasts.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
+use proto::control::not_taken::Pod;
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
 use crate::state::colocated::Colocated;
 use crate::state::known::State;
+use crate::state::not_taken::Untold;
 use crate::state::record::Home;
 use crate::state::set_apart::ApartNodes;
 
@@ -51,6 +53,8 @@ pub(super) enum About {
     Volume(String),
     /// A Node, with its uid.
     Node { name: String, uid: String },
+    /// A Pod, which must run at this node.
+    Pod(Pod, NodeName),
 }
 
 impl About {
@@ -62,6 +66,7 @@ impl About {
             }
             Self::Volume(name) => ("PersistentVolume", None, name),
             Self::Node { name, .. } => ("Node", None, name),
+            Self::Pod(pod, _) => ("Pod", Some(pod.namespace.clone()), &pod.name),
         };
         ObjectReference {
             api_version: Some("v1".into()),
@@ -117,6 +122,22 @@ pub(super) fn colocated(colocated: &Colocated) -> Notice {
          Pods that use the claim run at its node"
     );
     Notice { about, type_: EventType::Normal, reason: "PlacedAtSource", note }
+}
+
+/// A pod's runtime did not take direct volumes as devices.
+pub(super) fn not_taken(untold: &Untold) -> Notice {
+    let Untold { node, pod, volumes } = untold;
+    let volumes = volumes.join(", ");
+    // Advice first: the end of a long note is cut.
+    let note = format!(
+        "the container runtime at node {node} did not take a direct volume as a device, so this \
+         pod has a read-only directory in its place and its writes fail; nothing of the volume is \
+         lost. Run `csi-edge direct check` at the node and set what it says (a stock Kata has \
+         disable_block_device_use = true), or give the pod a RuntimeClass of a VM runtime and no \
+         subPath; then delete the pod. Not taken: {volumes}"
+    );
+    let about = About::Pod(pod.clone(), node.clone());
+    Notice { about, type_: EventType::Warning, reason: "DirectVolumeNotTaken", note }
 }
 
 fn minutes(time: Duration) -> String {
@@ -355,6 +376,24 @@ mod tests {
         for word in ["driver d.example", "not among the driver's `nodes`"] {
             assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
         }
+    }
+
+    #[test]
+    fn a_pod_is_told_that_its_volume_was_not_taken() {
+        let pod = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u1".into() };
+        let volumes = vec!["v1 of d.example".to_owned(), "v2 of d.example".to_owned()];
+        let untold = Untold { node: node("n1"), pod, volumes };
+        let notice = not_taken(&untold);
+        assert_eq!((notice.type_, notice.reason), (EventType::Warning, "DirectVolumeNotTaken"));
+        for word in ["node n1", "direct check", "v1 of d.example, v2 of d.example"] {
+            assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
+        }
+        assert_eq!(cut(notice.note.clone()), notice.note, "it is short enough");
+        let reference = notice.about.reference(Some("u1".into()));
+        assert_eq!(
+            (reference.kind.as_deref(), reference.namespace.as_deref(), reference.name.as_deref()),
+            (Some("Pod"), Some("shop"), Some("db-0"))
+        );
     }
 
     #[test]

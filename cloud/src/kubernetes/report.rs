@@ -1,9 +1,9 @@
-//! Publishes Events: of claims that wait, of volumes that are lost or claimed twice, and of volumes
-//! that were created beside their source.
+//! Publishes Events: of claims that wait, of volumes that are lost or claimed twice, of volumes
+//! that were created beside their source, and of pods whose direct volumes no runtime took.
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::runtime::events::{Event, EventType};
 use proto::names::NodeName;
@@ -26,6 +26,8 @@ const SHARE: u32 = 20;
 const REFUSED: Duration = Duration::from_secs(300);
 /// The name of Events among the retries.
 const EVENTS: &str = "Events";
+/// The name of Events of pods there. They need another right, and must not delay the others.
+const POD_EVENTS: &str = "Events of pods";
 
 impl Keeper {
     /// Reports as much as this round allows; the next round goes on.
@@ -36,6 +38,7 @@ impl Keeper {
         for notice in self.nodes_set_apart() {
             self.publish_event(notice).await?;
         }
+        self.tell_pods().await?;
         if self.left.is_empty() {
             let found = self.scan_volumes().await;
             let now = Instant::now();
@@ -51,6 +54,29 @@ impl Keeper {
         {
             self.publish_event(notice).await?;
             self.left.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Tells pods that direct volumes of theirs were not taken, each once.
+    async fn tell_pods(&mut self) -> Result<(), Away> {
+        for untold in self.facts.store.not_taken().untold() {
+            if self.turns == 0 || !self.retries.may(POD_EVENTS, Instant::now()) {
+                return Ok(());
+            }
+            self.turns -= 1;
+            let notice = events::not_taken(&untold);
+            let about = &notice.about;
+            let answered = self.create_event(&notice).await;
+            let is_final = matches!(answered, Err(ApiError::Missing | ApiError::Refused(_)));
+            if matches!(answered, Err(ApiError::Missing)) {
+                debug!(?about, "no such pod runs at the node that speaks of it");
+            } else if self.settled(POD_EVENTS, answered)?.is_some() {
+                warn!(?about, reason = notice.reason, note = notice.note, "told in Kubernetes");
+            } else if !is_final {
+                return Ok(());
+            }
+            self.facts.store.not_taken().set_told(&untold);
         }
         Ok(())
     }
@@ -178,6 +204,11 @@ impl Keeper {
         let client = self.server.client.clone();
         let (uid, expected) = match about {
             About::Node { uid, .. } => (Some(uid.clone()), None),
+            About::Pod(pod, node) => {
+                let api: Api<Pod> = Api::namespaced(client, &pod.namespace);
+                let found = self.server.ask("Pod get", api.get(&pod.name)).await?;
+                (uid_at(&found, node), Some(pod.uid.clone()))
+            }
             About::Volume(name) => {
                 let api: Api<PersistentVolume> = Api::all(client);
                 let getting = api.get_metadata(name);
@@ -192,5 +223,33 @@ impl Keeper {
             }
         };
         uid.filter(|uid| expected.is_none_or(|expected| expected == *uid)).ok_or(ApiError::Missing)
+    }
+}
+
+/// The uid of a pod, if it runs at this node. An edge speaks for its own node only.
+fn uid_at(pod: &Pod, node: &NodeName) -> Option<String> {
+    let at = pod.spec.as_ref()?.node_name.as_deref();
+    pod.metadata.uid.clone().filter(|_| at == Some(node.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_its_own_nodes_alone() {
+        let pod = |at: Option<&str>| -> Pod {
+            let pod = serde_json::json!({
+                "metadata": {"name": "p", "uid": "u"},
+                "spec": {"nodeName": at, "containers": []},
+            });
+            serde_json::from_value(pod).unwrap()
+        };
+        let node: NodeName = "n1".parse().unwrap();
+        assert_eq!(uid_at(&pod(Some("n1")), &node), Some("u".to_owned()));
+        for elsewhere in [Some("n2"), Some(""), None] {
+            assert_eq!(uid_at(&pod(elsewhere), &node), None, "{elsewhere:?}");
+        }
+        assert_eq!(uid_at(&Pod::default(), &node), None);
     }
 }

@@ -27,6 +27,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+mod not_taken;
+
 const RBAC: &str = "rbac.authorization.k8s.io";
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 
@@ -157,7 +159,7 @@ impl Plane {
             json!({"apiGroups": [group], "resources": [cells[1]], "verbs": verbs})
         });
         let rules: Vec<_> = rules.collect();
-        ensure!(rules.len() == 6, "{rules:?}");
+        ensure!(rules.len() == 7, "{rules:?}");
         let role = json!({"metadata": {"name": "edge-csi"}, "rules": rules});
         self.make::<ClusterRole>(role, "admin").await?;
         let binding = json!({
