@@ -71,7 +71,8 @@ pub async fn measure(rounds: usize, time: Duration, kernel: &Path) -> anyhow::Re
     let sandbox = Sandbox::with(machine, &scene, Runtime::Go, &direct).await?;
     let source = "shared".to_owned();
     let kind = "virtiofs".to_owned();
-    let mounting = GuestRequest::Mount { source, kind, options: Vec::new(), at: SHARED.into() };
+    let options = Vec::new();
+    let mounting = GuestRequest::Mount { source, kind, options, group: None, at: SHARED.into() };
     let _: Value = sandbox.ask(&mounting).await?;
     let mut figures = Vec::new();
     for load in LOADS {

@@ -4,6 +4,7 @@
 //!
 //! It may use `harness`. It knows nothing of Kubernetes.
 
+pub mod agent;
 pub mod contract;
 pub mod pair;
 pub mod scene;

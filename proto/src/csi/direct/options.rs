@@ -125,7 +125,9 @@ const GENERIC: [(&str, Value); 20] = [
     ("sync", No),
 ];
 
-const EXT4: [(&str, Value); 56] = [
+/// Not `noacl` and `nouser_xattr`, which newer kernels refuse, and not `prjquota`, which needs a
+/// feature that mkfs leaves out.
+const EXT4: [(&str, Value); 53] = [
     ("acl", No),
     ("auto_da_alloc", No),
     ("auto_da_alloc", Number),
@@ -158,7 +160,6 @@ const EXT4: [(&str, Value); 56] = [
     ("minixdf", No),
     ("no_mbcache", No),
     ("no_prefetch_block_bitmaps", No),
-    ("noacl", No),
     ("noauto_da_alloc", No),
     ("nobarrier", No),
     ("noblock_validity", No),
@@ -170,11 +171,9 @@ const EXT4: [(&str, Value); 56] = [
     ("nojournal_checksum", No),
     ("noquota", No),
     ("nouid32", No),
-    ("nouser_xattr", No),
     ("oldalloc", No),
     ("orlov", No),
     ("prefetch_block_bitmaps", No),
-    ("prjquota", No),
     ("quota", No),
     ("resgid", Number),
     ("resuid", Number),
@@ -222,6 +221,21 @@ const XFS: [(&str, Value); 36] = [
     ("usrquota", No),
     ("wsync", No),
 ];
+
+/// Options that are known, and refused.
+pub fn refused() -> impl Iterator<Item = &'static str> {
+    REFUSED.iter().map(|(name, _)| *name)
+}
+
+/// Each option that a guest can have, in each of its forms: with each word, or with 1 or 32 KiB.
+pub fn examples(file_system: FileSystem) -> Vec<String> {
+    let own: &[(&str, Value)] = match file_system {
+        FileSystem::Ext4 => &EXT4,
+        FileSystem::Xfs => &XFS,
+    };
+    let examples = GENERIC.iter().chain(own).flat_map(|(name, value)| value.examples(name));
+    examples.collect()
+}
 
 /// What a guest gets of these flags.
 ///
@@ -282,6 +296,16 @@ fn check(word: &str, file_system: FileSystem) -> Result<(), Contradiction> {
 }
 
 impl Value {
+    /// An option with each of its words, or with a number or a size.
+    fn examples(self, name: &str) -> Vec<String> {
+        match self {
+            No => vec![name.to_owned()],
+            Number => vec![format!("{name}=1")],
+            Size => vec![format!("{name}=32k"), format!("{name}=32768")],
+            Word(words) => words.iter().map(|word| format!("{name}={word}")).collect(),
+        }
+    }
+
     /// Whether an option has a value of this kind.
     fn is_in(self, word: &str) -> bool {
         let value = word.split_once('=').map(|(_, value)| value);

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fs;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +19,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::load;
-use super::protocol::{Disk, GuestAnswer, GuestRequest, MODULES, PORT, Usage};
+use super::protocol::{Disk, GuestAnswer, GuestRequest, MODULES, Owner, PORT, Usage};
+use crate::agent;
+use crate::agent::Group;
 
 /// How long the guest's kernel may take for one step.
 const KERNEL: Duration = Duration::from_secs(20);
@@ -117,13 +120,14 @@ fn obey(ask: GuestRequest) -> anyhow::Result<Value> {
         GuestRequest::Disk { serial } => {
             serde_json::to_value(disk(Path::new("/sys/block"), &serial)?)?
         }
-        GuestRequest::Mount { source, kind, options, at } => {
-            mounted(&source, &kind, &options, &at).map(nothing)?
+        GuestRequest::Mount { source, kind, options, group, at } => {
+            mounted(&source, &kind, &options, group, &at).map(nothing)?
         }
         GuestRequest::Unmount { at } => unmount(&at, UnmountFlags::empty()).map(nothing)?,
         GuestRequest::Write { path, text, times } => {
             write(&path, text.as_bytes(), times).map(nothing)?
         }
+        GuestRequest::Owner { path } => serde_json::to_value(owner(&path)?)?,
         GuestRequest::Read { path } => fs::read_to_string(path)?.into(),
         GuestRequest::Usage { at } => serde_json::to_value(usage(&at)?)?,
         GuestRequest::Grow { device, kind, at } => grow(&device, &kind, &at).map(nothing)?,
@@ -144,32 +148,28 @@ fn disk(disks: &Path, serial: &str) -> anyhow::Result<Option<Disk>> {
     Ok(None)
 }
 
-fn mounted(source: &str, kind: &str, options: &[String], at: &Path) -> anyhow::Result<()> {
+fn mounted(
+    source: &str,
+    kind: &str,
+    options: &[String],
+    group: Option<Group>,
+    at: &Path,
+) -> anyhow::Result<()> {
     fs::create_dir_all(at)?;
-    let (flags, data) = flags(options);
+    let (flags, data) = agent::flags(options);
     let data = CString::new(data)?;
     mount(source, at, kind, flags, data.as_c_str())
-        .with_context(|| format!("cannot mount {source} as {kind}"))
+        .with_context(|| format!("cannot mount {source} as {kind}"))?;
+    let given = group.map_or(Ok(()), |group| group.gets(at, flags.contains(MountFlags::RDONLY)));
+    if given.is_err() {
+        unmount(at, UnmountFlags::empty())?;
+    }
+    given.with_context(|| format!("cannot give {source} to {group:?}"))
 }
 
-/// Options of all file systems are flags for the kernel; the rest is for the file system.
-fn flags(options: &[String]) -> (MountFlags, String) {
-    let mut flags = MountFlags::empty();
-    let mut data = Vec::new();
-    for option in options {
-        match option.as_str() {
-            "rw" => {}
-            "ro" => flags |= MountFlags::RDONLY,
-            "noatime" => flags |= MountFlags::NOATIME,
-            "nodiratime" => flags |= MountFlags::NODIRATIME,
-            "relatime" => flags |= MountFlags::RELATIME,
-            "nosuid" => flags |= MountFlags::NOSUID,
-            "nodev" => flags |= MountFlags::NODEV,
-            "noexec" => flags |= MountFlags::NOEXEC,
-            other => data.push(other),
-        }
-    }
-    (flags, data.join(","))
+fn owner(path: &Path) -> anyhow::Result<Owner> {
+    let meta = fs::metadata(path)?;
+    Ok(Owner { group: meta.gid(), mode: meta.mode() })
 }
 
 fn write(path: &Path, text: &[u8], times: usize) -> anyhow::Result<()> {
@@ -225,22 +225,6 @@ fn churn(below: PathBuf) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_of_all_file_systems_are_flags_and_the_others_text() {
-        let text = |options: &[&str]| {
-            flags(&options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>())
-        };
-        assert_eq!(text(&[]), (MountFlags::empty(), String::new()));
-        assert_eq!(
-            text(&["noatime", "ro"]),
-            (MountFlags::NOATIME | MountFlags::RDONLY, String::new())
-        );
-        assert_eq!(
-            text(&["rw", "data=ordered", "x"]),
-            (MountFlags::empty(), "data=ordered,x".to_owned())
-        );
-    }
 
     #[test]
     fn a_disk_is_known_by_its_serial_number_and_nothing_else() -> anyhow::Result<()> {

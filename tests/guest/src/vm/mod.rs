@@ -5,6 +5,7 @@
 //! `machine` and `sandbox` stand for the runtime, and read only csi-edge's published entry.
 
 pub mod command;
+pub mod conditions;
 pub mod initramfs;
 pub mod inside;
 pub mod kernel;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::Group;
+
 /// The port's name, by which the guest finds it.
 pub const PORT: &str = "edge-csi";
 /// Where the modules of its kernel are, and in which order they are loaded.
@@ -30,6 +32,8 @@ pub enum GuestRequest {
         kind: String,
         /// Its options, as in `mountInfo.json`.
         options: Vec<String>,
+        /// The group that gets it.
+        group: Option<Group>,
         /// Where; made if it is not there.
         at: PathBuf,
     },
@@ -46,6 +50,11 @@ pub enum GuestRequest {
         text: String,
         /// The number of copies.
         times: usize,
+    },
+    /// Whose something is: an [`Owner`].
+    Owner {
+        /// The file or directory.
+        path: PathBuf,
     },
     /// Read a file.
     Read {
@@ -85,6 +94,15 @@ pub enum GuestAnswer {
     Done(Value),
     /// It was not, and why.
     Failed(String),
+}
+
+/// Whose something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// Its group.
+    pub group: u32,
+    /// Its mode.
+    pub mode: u32,
 }
 
 /// A disk that the guest's kernel has.

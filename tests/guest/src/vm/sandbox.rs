@@ -21,6 +21,7 @@ use tokio::sync::Mutex;
 
 use super::machine::{Ground, Machine};
 use super::protocol::{Disk, GuestRequest, Usage};
+use crate::agent::Group;
 use crate::contract::{Found, Info, OciMount, Runtime, detect};
 use crate::scene::Scene;
 use crate::shim;
@@ -106,8 +107,9 @@ impl Sandbox {
         let disk = machine.plug(Path::new(device), SERIAL).await?;
         let kind = info.fstype.clone().context("no file system")?;
         let source = disk.path.display().to_string();
-        let mounting =
-            GuestRequest::Mount { source, kind, options: info.options.clone(), at: AT.into() };
+        let options = info.options.clone();
+        let group = Group::of(&info.metadata)?;
+        let mounting = GuestRequest::Mount { source, kind, options, group, at: AT.into() };
         let _: Value = machine.ask(&mounting).await?;
         let id = uuid::Uuid::new_v4().simple().to_string();
         std::fs::File::create(scene.root().join(entry).join(&id))?;

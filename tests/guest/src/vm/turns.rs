@@ -10,6 +10,7 @@ use futures_util::future::LocalBoxFuture;
 use proto::csi::volume_capability::access_mode::Mode;
 use tonic::{Code, Status};
 
+use super::conditions;
 use super::machine::Ground;
 use super::protocol::GuestRequest;
 use super::sandbox::{AT, Sandbox};
@@ -31,11 +32,12 @@ pub struct Turn {
 }
 
 /// All of them.
-pub const TURNS: [Turn; 4] = [
+pub const TURNS: [Turn; 5] = [
     Turn { name: "life-ext4", run: |ground| Box::pin(life(ground, "node", "ext4")) },
     Turn { name: "life-xfs", run: |ground| Box::pin(life(ground, "shared", "xfs")) },
     Turn { name: "killed-ext4", run: |ground| Box::pin(killed(ground, "ext4")) },
     Turn { name: "killed-xfs", run: |ground| Box::pin(killed(ground, "xfs")) },
+    Turn { name: "conditions", run: |ground| Box::pin(agents(ground)) },
 ];
 
 impl Turn {
@@ -74,6 +76,12 @@ pub async fn ended(scene: Scene, volume: &Volume) -> anyhow::Result<()> {
     let left = leftovers::left(&dir)?;
     ensure!(left.is_empty() && !dir.exists(), "left behind:\n{}", left.join("\n"));
     Ok(())
+}
+
+/// What Kata's agent would do with each kind of publication.
+async fn agents(ground: &Ground) -> anyhow::Result<()> {
+    let (scene, volume) = conditions::all(ground).await?;
+    ended(scene, &volume).await
 }
 
 async fn life(ground: &Ground, scope: &str, fs_type: &str) -> anyhow::Result<()> {

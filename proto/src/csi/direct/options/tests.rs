@@ -84,6 +84,9 @@ fn what_would_mount_something_else_is_refused() {
         }
         assert!(of(&["noatime", flag], false).is_err(), "{flag}");
     }
+    for name in super::refused() {
+        assert!(refused(name, FileSystem::Xfs).contains(name));
+    }
 }
 
 #[test]
@@ -135,16 +138,12 @@ fn each_option_has_one_place_and_is_given_to_guests() {
         list.iter().map(|(name, _)| *name).collect()
     };
     for (file_system, own) in [(FileSystem::Ext4, &EXT4[..]), (FileSystem::Xfs, &XFS[..])] {
-        for (name, value) in GENERIC.iter().chain(own) {
-            let flag = match value {
-                No => (*name).to_owned(),
-                Number => format!("{name}=1"),
-                Size => format!("{name}=64k"),
-                Word(words) => format!("{name}={}", words[0]),
-            };
+        for flag in examples(file_system) {
             let flags = [flag];
             let found = for_guest(&flags, file_system, false).unwrap();
             assert_eq!(found.options, flags);
+        }
+        for (name, _) in GENERIC.iter().chain(own) {
             assert!(!is_of_the_host(name) && !REFUSED.iter().any(|(there, _)| there == name));
         }
         let listed = names(own);
