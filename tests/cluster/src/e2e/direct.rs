@@ -25,24 +25,24 @@ const MIB: u64 = 1 << 20;
 /// The other data that pods write, in MiB.
 const FULL: u64 = 24;
 /// Writes a file, and enough to be seen in statistics.
-const FILL: &str = "echo written at $(hostname) > /data/file && dd if=/dev/zero \
+pub(super) const FILL: &str = "echo written at $(hostname) > /data/file && dd if=/dev/zero \
                     of=/data/full bs=1M count=24 && sync \
                     && touch /data/done && exec sleep 2147483647";
 /// The file exists and belongs to the pod's group.
-const FILLED: &str =
+pub(super) const FILLED: &str =
     "test -e /data/done && grep -q written /data/file && test $(stat -c %g /data/file) = 1000";
 /// Stays only where that is there.
-const FOUND: &str = "grep -q written /data/file && exec sleep 2147483647";
+pub(super) const FOUND: &str = "grep -q written /data/file && exec sleep 2147483647";
 /// The pod sees more than the first size.
 const LARGE: &str = "grep -q written /data/file && df -m /data | awk \"END { exit \\$2 < 500 }\"";
 
 /// A claim of a direct class, of this size.
-fn disk(size: &str) -> String {
+pub(super) fn disk(size: &str) -> String {
     claim_of("disk", "direct", size, "").replace("ReadWriteOnce", "ReadWriteOncePod")
 }
 
 /// A pod at a node that uses the claim and runs as in a VM.
-fn guest(name: &str, node: &str, script: &str, ready: &str) -> String {
+pub(super) fn guest(name: &str, node: &str, script: &str, ready: &str) -> String {
     let class = format!("runtimeClassName: {HANDLER}");
     with(
         &at(&pod(name, "disk", script, ready), node),
@@ -139,6 +139,14 @@ async fn inspected(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::R
     Ok(())
 }
 
+/// What `csi-edge direct list` shows at a node.
+pub(super) async fn listed(scene: &Scene<'_>, node: &Node) -> anyhow::Result<Value> {
+    let program = scene.cluster.ground.program("csi-edge").display().to_string();
+    let state = state(scene, node);
+    let args = ["direct", "list", "--state", &state, "-o", "json"];
+    Ok(serde_json::from_str(&node.space.run(&program, &args).await?)?)
+}
+
 /// The record of a volume that csi-edge keeps at its node.
 fn state(scene: &Scene<'_>, node: &Node) -> String {
     scene.cluster.ground.at(&format!("{}/csi-edge", node.name))
@@ -159,7 +167,7 @@ fn number(summary: &Value, namespace: &str, claim: &str, key: &str) -> anyhow::R
 }
 
 /// The one mount namespace of the machine in which the volume's file system is: its container's.
-fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
+pub(super) fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
     let mut seen = tables::namespaces(&traces.handle)?;
     let one = seen.pop().context("nobody has mounted the volume")?;
     ensure!(seen.is_empty() && one.at == "/data", "it is mounted in {one:?} and {seen:?}");
@@ -167,7 +175,7 @@ fn within_container(traces: &Traces) -> anyhow::Result<Seen> {
 }
 
 /// No entry of the contract, no shim, no record of csi-edge's, no device.
-fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
+pub(super) fn nothing_left(scene: &Scene<'_>, node: &Node, traces: &Traces) -> anyhow::Result<()> {
     let records = PathBuf::from(state(scene, node)).join("direct/published");
     let dirs =
         [(node.sees(ENTRIES), "entry"), (node.sees(SANDBOXES), "sandbox"), (records, "record")];
@@ -217,7 +225,8 @@ pub(super) async fn kubelet_away(scene: &Scene<'_>) -> anyhow::Result<()> {
 }
 
 /// The container goes on only if its directory is read-only.
-const UNWRITABLE: &str = "! touch /data/file && test ! -e /data/file && exec sleep 2147483647";
+pub(super) const UNWRITABLE: &str =
+    "! touch /data/file && test ! -e /data/file && exec sleep 2147483647";
 /// The notice is there.
 const NOTICE: &str = "grep -q not.your.volume /data/EDGE-CSI-THIS-IS-NOT-YOUR-VOLUME";
 
@@ -230,13 +239,9 @@ pub(super) async fn stray(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.ready(&["stray"]).await?;
     let traces = Traces::of(scene, "disk").await?;
     ensure!(tables::namespaces(&traces.handle)?.is_empty(), "somebody has mounted the volume");
-    let program = scene.cluster.ground.program("csi-edge").display().to_string();
-    let state = state(scene, node);
-    let args = ["direct", "list", "--state", &state, "-o", "json"];
-    let said = node.space.run(&program, &args).await?;
-    let seen: Value = serde_json::from_str(&said)?;
+    let seen = listed(scene, node).await?;
     let standing = seen.pointer("/0/standing").and_then(Value::as_str);
-    ensure!(standing == Some("not taken"), "csi-edge shows {said}");
+    ensure!(standing == Some("not taken"), "csi-edge shows {seen}");
     within("csi-edge's word", SOON, || async {
         ensure!(node.edge.log().contains("not taken"), "csi-edge's log does not say it");
         Ok(())

@@ -18,6 +18,7 @@ pub mod scene;
 mod sets;
 mod shares;
 mod snapshots;
+mod stock;
 mod tables;
 mod texts;
 mod traces;
@@ -85,6 +86,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "examples", alone: false, run: |scene| examples::as_they_stand(scene).boxed() },
     Row { name: "direct", alone: false, run: |scene| direct::handed_over(scene).boxed() },
     Row { name: "direct-stray", alone: false, run: |scene| direct::stray(scene).boxed() },
+    Row {
+        name: "direct-stock",
+        alone: false,
+        run: |scene| stock::shared_and_mended(scene).boxed(),
+    },
     // Alone, as the examples of another row have the names of those of deploy/.
     Row { name: "manifests", alone: true, run: |scene| manifests::accepted(scene).boxed() },
     Row { name: "many", alone: true, run: |scene| sets::many_at_once(scene).boxed() },

@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use proto::host::publish::{Existing, publish};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::access::Access;
@@ -124,6 +126,21 @@ impl Cloud {
             .with_context(|| format!("csi-cloud {} says {said}", args.join(" ")))
     }
 
+    /// All metrics of csi-cloud.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn metrics(&self) -> anyhow::Result<String> {
+        let log = self.program.log();
+        // That of the last start.
+        let address = log.lines().rev().find_map(|line| line.strip_prefix("http "));
+        let mut stream = TcpStream::connect(address.context("it serves no HTTP")?).await?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
+        let mut text = String::new();
+        tokio::time::timeout(START, stream.read_to_string(&mut text)).await??;
+        Ok(text)
+    }
+
     /// The output of a csi-cloud command.
     ///
     /// # Errors
@@ -166,6 +183,7 @@ fn serve(
         format!("--config={}", ground.at("cloud.toml")),
         format!("--holders=unix:{}", ground.at(HOLDERS)),
         format!("--admin={}", ground.at(ADMIN)),
+        "--http=127.0.0.1:0".to_owned(),
         format!("--store=file:{}", ground.at("cloud.redb")),
         format!("--kubernetes={}", kubeconfig.display()),
         "--publish-csinode=auto".to_owned(),

@@ -15,7 +15,7 @@ use super::ground::{Ground, ports};
 use super::image::IMAGE;
 use super::program::{Launch, Program};
 use super::space::Space;
-use guest::wrapper::HANDLER;
+use guest::wrapper::{HANDLER, RUNTIMES};
 use harness::relay::Relay;
 
 /// How long a program of a node may take until it is ready.
@@ -238,6 +238,9 @@ async fn edge(
     url: &str,
 ) -> anyhow::Result<Program> {
     let pki = at.ground.at("pki");
+    // What runtimes are configured with is the node's own, unlike the machine's /etc.
+    let text = format!("[direct]\nruntime_root = \"{RUNTIMES}\"\n");
+    let config = at.write("csi-edge.toml", &text)?;
     super::cloud::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
     let mut args = vec![
         "serve".to_owned(),
@@ -247,6 +250,7 @@ async fn edge(
         format!("--cert={pki}/{}.crt", plan.name),
         format!("--key={pki}/{}.key", plan.name),
         format!("--state={}", at.text("csi-edge")),
+        format!("--config={config}"),
     ];
     let socket = |name| at.text(&format!("plugins/{name}.sock"));
     args.extend(plan.drivers.iter().map(|name| format!("--driver={name}={}", socket(name))));

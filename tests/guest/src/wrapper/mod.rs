@@ -2,6 +2,8 @@
 //! volume by its mount source and reads the contract. It mounts the device for the container alone,
 //! and answers on a shim's socket.
 //!
+//! Configured as a stock Go runtime (`disable_block_device_use = true`), it shares the directory.
+//!
 //! It is no VM: the kernel is the host's. All that is not about direct volumes is runc's own doing.
 
 use std::ffi::OsString;
@@ -18,6 +20,7 @@ use self::serve::Serving;
 
 mod bundle;
 mod call;
+mod configuration;
 mod host;
 mod inside;
 mod serve;
@@ -26,6 +29,10 @@ pub use self::host::{ENTRIES, SANDBOXES};
 
 /// The name of its RuntimeClass, and of its handler in containerd's configuration.
 pub const HANDLER: &str = "wrapped";
+/// The root of its configuration file, in a directory that is each node's own.
+pub const RUNTIMES: &str = "/run/runtimes";
+/// Its configuration, as that of Kata's Go runtime; without one it takes devices.
+pub const CONFIGURATION: &str = "/run/runtimes/etc/kata-containers/configuration.toml";
 /// The first argument when it has started itself in a mount namespace of its own; the others are
 /// runc's.
 const INSIDE: &str = "inside";
@@ -61,6 +68,9 @@ fn told(
 /// becomes the container's.
 fn create(args: &[OsString], create: Option<&Create>) -> anyhow::Result<ExitCode> {
     let Some(create) = create else { return runc(args) };
+    if !configuration::takes_devices(Path::new(CONFIGURATION))? {
+        return runc(args);
+    }
     let container = Container::read(&create.bundle, Path::new(ENTRIES))?;
     if container.volumes.is_empty() {
         return runc(args);
