@@ -2,7 +2,7 @@
 //!
 //! A stock configuration of Kata's Go runtime says `disable_block_device_use = true`. Its pods then
 //! get the node's directory instead of the volume. runtime-rs does not look at that key before it
-//! takes a direct volume.
+//! takes a direct volume, but before version 3.3 it takes none from a bind mount.
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,11 @@ use super::installed::Configuration;
 
 /// The host's root, as a container in the host's PID namespace sees it.
 pub const HOST: &str = "/proc/1/root";
+
+/// kata-deploy's directory, of which its note of the version speaks.
+const DEPLOYED: &str = "/opt/kata";
+/// The first version whose runtime-rs takes a direct volume that comes as a bind mount.
+const RS_TAKES_BINDS: (u32, u32) = (3, 3);
 
 /// How a node checks its runtimes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,17 +86,21 @@ impl Report {
 
 /// Checks the runtimes that are installed below a root.
 pub fn check(root: &Path) -> Report {
-    let configurations = installed::configurations(root).into_iter().map(finding).collect();
-    Report { version: installed::version(root), configurations }
+    let version = installed::version(root);
+    let found = |configuration| finding(configuration, version.as_deref());
+    let configurations = installed::configurations(root).into_iter().map(found).collect();
+    Report { version, configurations }
 }
 
-fn finding(configuration: Configuration) -> Finding {
+fn finding(configuration: Configuration, version: Option<&str>) -> Finding {
     let Configuration { path, content } = configuration;
     match content {
         Err(fault) => Finding { path, runtime: None, fault: Some(fault) },
         Ok(table) => {
             let runtime = runtime(&path, &table);
-            let fault = fault(runtime, &table);
+            let too_old = version.filter(|_| path.starts_with(DEPLOYED));
+            let too_old = too_old.and_then(|version| too_old_for_binds(runtime, version));
+            let fault = too_old.or_else(|| fault(runtime, &table));
             Finding { path, runtime: Some(runtime), fault }
         }
     }
@@ -102,6 +111,19 @@ fn runtime(path: &Path, table: &Table) -> &'static str {
     let section = table.get("runtime").and_then(Value::as_table);
     let names = section.is_some_and(|section| section.contains_key("hypervisor_name"));
     if names || path.to_string_lossy().contains("runtime-rs") { "kata-rs" } else { "kata-go" }
+}
+
+/// Why a version of runtime-rs takes no direct volume. A version that cannot be read says nothing.
+fn too_old_for_binds(runtime: &str, version: &str) -> Option<String> {
+    let mut numbers = version.trim_start_matches('v').split('.').map(|part| part.parse().ok());
+    let version = (numbers.next()??, numbers.next()??);
+    let (major, minor) = RS_TAKES_BINDS;
+    (runtime == "kata-rs" && version < RS_TAKES_BINDS).then(|| {
+        format!(
+            "runtime-rs before {major}.{minor} takes no direct volume from a kubelet's mount; \
+             upgrade Kata, or use its Go runtime"
+        )
+    })
 }
 
 /// Why this runtime would share the directory instead of taking the device.

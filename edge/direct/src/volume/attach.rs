@@ -138,3 +138,43 @@ fn cover_unless_checked(node: &Node, record: &Published) -> io::Result<()> {
          did not pass `csi-edge direct check` ({why})"
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use proto::host::chain;
+    use proto::host::publish::{Existing, publish};
+
+    use super::*;
+    use crate::device::host::Host;
+    use crate::records::published::tests::record;
+    use crate::runtimes::mount_info::Root;
+    use crate::runtimes::prerequisites::Checks;
+
+    #[test]
+    fn without_a_cover_only_checked_runtimes_get_a_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        // The host does not see what is mounted here.
+        let host = Host { proc: dir.path().join("proc"), ..Host::default() };
+        let checks = Checks { root: dir.path().join("host"), required: false };
+        let node = Node::new(None, host, Root::new(dir.path().join("entries")));
+        let node = node.with_checks(checks);
+        let target = dir.path().canonicalize().unwrap().join("mount");
+        let record = Published { target, ..record("v") };
+        let shown = || show(&node, &record).map_err(|error| chain(&error));
+        let is_told = || node.root.entry(&record.target).unwrap().exists();
+        let refused = shown().unwrap_err();
+        assert!(refused.contains("no configuration of a runtime was found"), "{refused}");
+        let path = dir.path().join("host/etc/kata-containers/configuration.toml");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let configure = |disabled: bool| {
+            let text = format!("[hypervisor.qemu]\ndisable_block_device_use = {disabled}\n");
+            publish(&path, text.as_bytes(), 0o600, Existing::Replace).unwrap();
+        };
+        configure(true);
+        let refused = shown().unwrap_err();
+        assert!(refused.contains("set it to false") && !is_told(), "{refused}");
+        configure(false);
+        shown().unwrap();
+        assert!(is_told() && !cover::is_cover(&record.target));
+    }
+}

@@ -132,3 +132,32 @@ fn symlinks_lead_within_the_root() {
     symlink(format!("/{DEPLOYED}"), by_name).unwrap();
     assert!(root.verdict().contains("disable_block_device_use"));
 }
+
+#[test]
+fn a_runtime_rs_that_takes_no_bind_mounts_is_a_fault() {
+    let handler = format!(
+        "[plugins.cri.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n\
+         [plugins.cri.runtimes.kata.options]\nConfigPath = \"/{RS}\"\n"
+    );
+    let engine = ("etc/containerd/config.toml", handler.as_str());
+    let runtime = (RS, "[hypervisor.dragonball]\n[runtime]\nhypervisor_name = \"dragonball\"\n");
+    for (version, is_fault) in [
+        ("3.2.0", true),
+        ("v2.5.1", true),
+        ("3.3.0", false),
+        ("4.1.0", false),
+        ("3", false),
+        ("main", false),
+    ] {
+        let root = Root::new(&[engine, runtime, ("opt/kata/VERSION", version)]);
+        assert_eq!(root.report().configurations[0].runtime, Some("kata-rs"));
+        assert_eq!(
+            root.verdict().contains("before 3.3"),
+            is_fault,
+            "{version}: {}",
+            root.verdict()
+        );
+    }
+    let root = Root::new(&[(ETC, GOOD), ("opt/kata/VERSION", "3.2.0")]);
+    assert_eq!(root.verdict(), "Passed", "it is the Go runtime");
+}
