@@ -11,6 +11,8 @@ use crate::state::capabilities;
 use crate::state::known::{DriverState, State};
 use crate::state::policy::{Placement, Policy, Scope};
 
+/// The most drivers without a front that are shown.
+const MAX_UNSERVED: usize = 256;
 /// The path of the command.
 pub(crate) const PATH: &str = "/drivers";
 
@@ -53,15 +55,35 @@ pub struct DriverView {
 }
 
 impl AdminState {
-    /// All drivers that have a front or that a node ever had.
+    /// All drivers that have a front, that a node ever had, or that a linked node names.
     pub(super) fn drivers(&self) -> Vec<DriverView> {
         let linked = self.linked();
+        let unserved = self.unserved();
         let in_flight = self.in_flight();
         let known: Vec<_> =
             self.store.read(|state| state.drivers().keys().map(|name| (*name).clone()).collect());
-        let names: BTreeSet<_> = self.policies.keys().cloned().chain(known).collect();
+        let served = self.policies.keys().cloned().chain(known);
+        let names: BTreeSet<_> = served.chain(unserved.keys().cloned()).collect();
         let views = names.into_iter().map(|name| self.driver(name, &linked, &in_flight));
-        views.collect()
+        let mut views: Vec<_> = views.collect();
+        for view in &mut views {
+            let naming = unserved.get(&view.name).copied().unwrap_or(0);
+            view.nodes = view.nodes.max(naming);
+            view.nodes_linked = view.nodes_linked.max(naming);
+        }
+        views
+    }
+
+    /// The drivers without a front that linked nodes name, and by how many nodes. The first 256 by
+    /// name, since a node can invent any number of them.
+    fn unserved(&self) -> BTreeMap<DriverName, usize> {
+        let mut naming = BTreeMap::new();
+        for (_, drivers) in self.links.unserved() {
+            for driver in drivers {
+                *naming.entry(driver).or_default() += 1;
+            }
+        }
+        naming.into_iter().take(MAX_UNSERVED).collect()
     }
 
     fn driver(

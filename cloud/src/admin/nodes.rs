@@ -41,6 +41,9 @@ pub struct NodeView {
     pub version: Option<String>,
     /// The drivers that it has.
     pub drivers: Vec<DriverName>,
+    /// Drivers that it names and that have no front; nothing is stored of them.
+    #[serde(default)]
+    pub unserved: Vec<DriverName>,
     /// Volumes that live or are being created there, without lost ones.
     pub volumes: u64,
     /// Direct volumes there that no runtime took, by the edge's last report.
@@ -102,6 +105,7 @@ impl AdminState {
         if node.state == "away" {
             node.state = "linked".into();
         }
+        node.unserved = link.unserved();
         node.linked_s = Some(link.begun.elapsed().as_secs());
         node.transport = Some(link.peer.transport).filter(|name| !name.is_empty()).map(Into::into);
         node.address = link.peer.address.map(|address| address.to_string());
@@ -124,6 +128,7 @@ fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
         address: None,
         version: None,
         drivers: here.map(|(driver, _)| (*driver).clone()).collect(),
+        unserved: Vec::new(),
         volumes: drivers.values().map(|of| of.load(name)).sum(),
         not_taken: 0,
         since_ms: node.since,

@@ -40,7 +40,7 @@ fn row(node: &NodeView) -> Vec<String> {
         optional(node.version.as_ref()),
         node.volumes.to_string(),
         node.not_taken.to_string(),
-        joined(&node.drivers),
+        joined(&[node.drivers.clone(), node.unserved.clone()].concat()),
         since(node.since_ms),
         node.set_apart.iter().map(set_apart).collect::<Vec<_>>().join("; "),
     ]

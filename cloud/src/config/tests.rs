@@ -167,11 +167,32 @@ fn a_driver_may_have_a_policy_of_its_own() {
 }
 
 #[test]
+fn nodes_and_controllers_are_names_patterns_or_any() {
+    let node = |name: &str| name.parse::<NodeName>().unwrap();
+    let section =
+        |text: &str| policy(&with(&format!("[driver.\"a.example\"]\n{text}")), "a.example");
+    let open = section("");
+    assert!(open.allows(&node("n9")) && open.may_elect(&node("n9")));
+    let any = section("scope = \"shared\"\ncontrollers = \"any\"\nnodes = [\"n*\"]\n");
+    assert!(any.may_elect(&node("n9")) && !any.may_elect(&node("x")));
+    let some = section("controllers = [\"n1\", \"n9\"]\nnodes = \"n[12]\"\n");
+    assert!(
+        some.allows(&node("n2")) && !some.may_elect(&node("n2")) && some.may_elect(&node("n1"))
+    );
+    assert!(
+        !some.allows(&node("n9")) && !some.may_elect(&node("n9")),
+        "it may not have the driver"
+    );
+}
+
+#[test]
 fn contradictions_are_named_at_once() {
     let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\n\
         node = \"n1\"\nbeside_source = false\n\
         reschedule = true\n[driver.\"b.example\"]\nplacement = \"pinned\"\n\
-        [driver.\"c.example\"]\nscope = \"both\"\nplacement = 1\nfailover_s = 0\nnodes = 1\n";
+        scope = \"node\"\ncontrollers = \"any\"\n\
+        [driver.\"c.example\"]\nscope = \"both\"\nplacement = 1\nfailover_s = 0\npods = 1\n\
+        nodes = []\ncontrollers = [\"N 1\"]\n";
     let file = with(sections).replace("default_node = \"n1\"\n", "");
     let text = load(&file, &[]).unwrap_err().to_string();
     for expected in [
@@ -184,7 +205,11 @@ fn contradictions_are_named_at_once() {
         "[driver.\"c.example\"] scope: \"both\" is no scope",
         "[driver.\"c.example\"] placement is a text",
         "[driver.\"c.example\"] failover_s is a whole number from 1 to 3600",
-        "[driver.\"c.example\"] unknown key \"nodes\"",
+        "[driver.\"c.example\"] unknown key \"pods\"",
+        "[driver.\"a.example\"] a shared driver needs controllers",
+        "[driver.\"b.example\"] controllers are for scope \"shared\"",
+        "[driver.\"c.example\"] nodes is empty",
+        "[driver.\"c.example\"] controllers: ",
     ] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }

@@ -115,7 +115,7 @@ impl Planner {
     /// How long a node has had no link or has been set apart; for ever if it does not count.
     fn away(&self, state: &State, links: &Links, node: &NodeName) -> Option<Duration> {
         let driver = state.driver(&self.driver)?;
-        if !driver.is_member(node) {
+        if !driver.is_member(node) || !self.policy.may_elect(node) {
             return Some(Duration::MAX);
         }
         let apart = state.apart().why(node, &self.driver);

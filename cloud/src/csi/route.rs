@@ -374,7 +374,17 @@ impl Facts<'_> {
 
     fn elected(&self) -> Result<NodeName, Unclear> {
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
-        driver.elected().cloned().ok_or_else(|| none_linked(driver))
+        // The operator may have changed the controllers since the election.
+        let elected = driver.elected().filter(|node| self.policy.may_elect(node));
+        elected.cloned().ok_or_else(|| self.none_elected(driver))
+    }
+
+    fn none_elected(&self, driver: &DriverState) -> Unclear {
+        if driver.nodes().keys().any(|node| self.policy.may_elect(node)) {
+            return none_linked(driver);
+        }
+        let nodes = first_few(driver.nodes().keys().map(ToString::to_string));
+        Unclear::Yet(format!("none of the nodes {nodes} is among the driver's `controllers`"))
     }
 
     /// Creates with a shared driver, unless another node may still begin the same create.

@@ -3,8 +3,8 @@
 //! HTTP/2 on a link starts with its first call, because most edges are idle most of the time.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use futures_channel::mpsc;
 use proto::host::chain;
@@ -13,6 +13,7 @@ use proto::http2::limits::MAX_PASSING;
 use proto::http2::upstream;
 use proto::http2::upstream::Upstream;
 use proto::link::{Io, Kind, LinkError};
+use proto::names::DriverName;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
@@ -38,6 +39,8 @@ pub struct Handle {
     in_use: AtomicBool,
     /// True once it is logged that the node holds as many leases as it may.
     full: AtomicBool,
+    /// The drivers that the node names and that have no front. Shown, never stored.
+    unserved: std::sync::Mutex<Vec<DriverName>>,
     /// The time of its welcome.
     pub(crate) begun: Instant,
     /// The edge at its other end.
@@ -68,6 +71,7 @@ impl Handle {
             tasks,
             in_use: AtomicBool::new(true),
             full: AtomicBool::default(),
+            unserved: std::sync::Mutex::default(),
             begun: Instant::now(),
             peer,
         }
@@ -91,6 +95,15 @@ impl Handle {
     /// Notes that the node holds as many leases as it may; true the first time.
     pub(crate) fn note_full(&self) -> bool {
         !self.full.swap(true, Ordering::Relaxed)
+    }
+
+    /// The drivers that the node names and that have no front.
+    pub(crate) fn unserved(&self) -> Vec<DriverName> {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_unserved(&self, drivers: Vec<DriverName>) {
+        *self.unserved.lock().unwrap_or_else(PoisonError::into_inner) = drivers;
     }
 
     /// Reserves room for one more call.

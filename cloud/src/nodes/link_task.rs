@@ -77,10 +77,14 @@ async fn establish(
         version: hello.version.into(),
         leases: hello.leases,
     };
-    if let Err(error) = ingest::drivers(links.store(), node, hello.drivers).await {
-        refuse(node, link, &chain(&error)).await;
-        return None;
-    }
+    let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
+    let unserved = match recorded {
+        Ok(unserved) => unserved,
+        Err(error) => {
+            refuse(node, link, &chain(&error)).await;
+            return None;
+        }
+    };
     if !hello.not_taken {
         // An older edge would never take its report back.
         links.store().not_taken().forget(node);
@@ -94,6 +98,7 @@ async fn establish(
     // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
     let (want, wanted) = mpsc::channel(2);
     let handle = Arc::new(Handle::new(peer, want, links.tasks().group()));
+    handle.set_unserved(unserved);
     links.enter(node, &handle);
     Some(Established { link, handle, wanted, told })
 }
@@ -254,8 +259,10 @@ impl LinkTask<'_> {
     /// Records the edge's drivers, and tells it their scopes.
     async fn drivers(&mut self, drivers: Vec<Driver>) -> Result<Message, End> {
         info!(node = %self.node, "drivers changed");
-        let recorded = ingest::drivers(self.links.store(), self.node, drivers).await;
-        recorded.map_err(|error| self.broken(chain(&error)))?;
+        let Self { links, node, .. } = self;
+        let recorded = ingest::drivers(links.store(), links.authority(), node, drivers).await;
+        let unserved = recorded.map_err(|error| self.broken(chain(&error)))?;
+        self.handle.set_unserved(unserved);
         self.links.refresh_scopes();
         Ok(self.welcome())
     }

@@ -19,6 +19,7 @@ use tracing::info;
 
 use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
+use crate::state::authority::Authority;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 
@@ -45,6 +46,7 @@ pub struct Links {
     linking: watch::Sender<()>,
     told: watch::Sender<Told>,
     scopes: Scopes,
+    authority: Authority,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -72,14 +74,29 @@ impl Links {
             linking: watch::Sender::default(),
             told: watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() }),
             scopes: Scopes::default(),
+            authority: Authority::default(),
             made: AtomicU64::new(0),
         }
     }
 
-    /// The same with the operator's scopes of these drivers.
+    /// The same with the operator's word about these drivers, the only ones that have a front.
     #[must_use]
     pub fn scoped(self, policies: &BTreeMap<DriverName, Policy>) -> Self {
-        Self { scopes: Scopes::new(policies), ..self }
+        let authority = Authority::new(policies.clone());
+        authority.apply(&self.store);
+        Self { scopes: Scopes::new(policies), authority, ..self }
+    }
+
+    /// Who may have which driver.
+    pub(super) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The drivers that linked nodes name and that have no front, by node.
+    pub fn unserved(&self) -> Vec<(NodeName, Vec<DriverName>)> {
+        let by_node = self.by_node();
+        let some = by_node.iter().map(|(node, link)| (node.clone(), link.unserved()));
+        some.filter(|(_, drivers)| !drivers.is_empty()).collect()
     }
 
     /// A driver's scope, as edges are told.

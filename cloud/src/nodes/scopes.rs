@@ -69,6 +69,7 @@ mod tests {
 
     use super::*;
     use crate::nodes::links::Links;
+    use crate::state::authority::Authority;
     use crate::state::ingest;
     use crate::state::store::memory::Memory;
 
@@ -99,11 +100,23 @@ mod tests {
         let mut told = links.told();
         let [n1, n2]: [NodeName; 2] = ["n1".parse().unwrap(), "n2".parse().unwrap()];
         let away = |name: &str| Driver { answers: Default::default(), ..driver(name, false) };
-        ingest::drivers(&store, &n1, vec![away("word.example"), away("inferred.example")])
-            .await
-            .unwrap();
+        ingest::drivers(
+            &store,
+            &Authority::default(),
+            &n1,
+            vec![away("word.example"), away("inferred.example")],
+        )
+        .await
+        .unwrap();
         assert_eq!(scopes.at(&n1, &store), [(word.clone(), Scope::Node)].into());
-        ingest::drivers(&store, &n1, vec![driver("inferred.example", false)]).await.unwrap();
+        ingest::drivers(
+            &store,
+            &Authority::default(),
+            &n1,
+            vec![driver("inferred.example", false)],
+        )
+        .await
+        .unwrap();
         links.refresh_scopes();
         assert!(told.has_changed().unwrap());
         told.mark_unchanged();
@@ -114,7 +127,9 @@ mod tests {
             "another node's drivers are none of its business"
         );
         // The report of a single node is enough.
-        ingest::drivers(&store, &n2, vec![driver("inferred.example", true)]).await.unwrap();
+        ingest::drivers(&store, &Authority::default(), &n2, vec![driver("inferred.example", true)])
+            .await
+            .unwrap();
         links.refresh_scopes();
         assert!(told.has_changed().unwrap());
         told.mark_unchanged();

@@ -15,6 +15,7 @@ use proto::csi::{Id, Local, Method, Segments};
 use proto::names::{DriverName, NodeName};
 use tracing::info;
 
+use crate::state::authority::Authority;
 use crate::state::clock::now;
 use crate::state::known::{DriverState, State};
 use crate::state::record::{Home, Node, NodeDriver};
@@ -22,22 +23,36 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
+/// The most drivers without a front that are shown of one node.
+const MAX_UNSERVED: usize = 64;
+
 /// Records the drivers that a node reports. A driver without answers keeps its earlier ones. A
 /// driver that the node no longer names is marked with the time. Nothing is written if nothing is
 /// new.
+///
+/// Nothing is recorded of a driver that has no front, because a node could invent any number of
+/// them. These are returned: the first 64. Nor is anything recorded of a driver that the node may
+/// not have; it is set apart.
 ///
 /// # Errors
 /// The change is not durable.
 pub async fn drivers(
     store: &Store,
+    authority: &Authority,
     node: &NodeName,
     drivers: Vec<Driver>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<DriverName>, StoreError> {
     let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
+    let (served, unserved): (Vec<_>, Vec<_>) =
+        drivers.into_iter().partition(|driver| authority.serves(&driver.name));
+    let unserved: Vec<_> =
+        unserved.into_iter().map(|driver| driver.name).take(MAX_UNSERVED).collect();
+    let drivers: Vec<_> =
+        served.into_iter().filter(|driver| authority.check(store, &driver.name, node)).collect();
     let news = store.read(|state| news(state, node, drivers));
     let gone = store.read(|state| gone(state, node, &named));
     if news.is_empty() && gone.is_empty() && store.read(|state| state.node(node).is_some()) {
-        return Ok(());
+        return Ok(unserved);
     }
     for (driver, at) in &news {
         info!(%node, %driver, away = !at.has_spoken(), "learned of a driver");
@@ -60,7 +75,8 @@ pub async fn drivers(
             }
         }
     });
-    write.await
+    write.await?;
+    Ok(unserved)
 }
 
 /// The drivers of a node whose record changes.
@@ -230,6 +246,9 @@ mod tests {
     use proto::host::tasks::Tasks;
 
     use super::*;
+    use crate::state::node_set::NodeSet;
+    use crate::state::policy::Policy;
+    use crate::state::set_apart::Reason;
     use crate::state::store::memory::Memory;
 
     fn hello(names: &[&str]) -> Vec<Driver> {
@@ -245,11 +264,60 @@ mod tests {
             let name = name.parse().unwrap();
             store.read(|state| state.driver(&name).unwrap().at(&node).unwrap().gone.is_some())
         };
-        drivers(&store, &node, hello(&["a.example", "b.example"])).await.unwrap();
-        drivers(&store, &node, hello(&["b.example"])).await.unwrap();
+        drivers(&store, &Authority::default(), &node, hello(&["a.example", "b.example"]))
+            .await
+            .unwrap();
+        drivers(&store, &Authority::default(), &node, hello(&["b.example"])).await.unwrap();
         assert!(gone("a.example") && !gone("b.example"));
-        drivers(&store, &node, hello(&["a.example", "b.example"])).await.unwrap();
+        drivers(&store, &Authority::default(), &node, hello(&["a.example", "b.example"]))
+            .await
+            .unwrap();
         assert!(!gone("a.example"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_drivers_that_have_no_front_or_that_the_node_may_not_have() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let driver: DriverName = "a.example".parse().unwrap();
+        let nodes = vec!["n1".parse().unwrap()];
+        let policy = Policy { nodes: Some(NodeSet::new(nodes)), ..Policy::new(None) };
+        let authority = Authority::new([(driver.clone(), policy)].into());
+        let [n1, thief]: [NodeName; 2] = ["n1", "thief"].map(|name| name.parse().unwrap());
+        let mut names = vec!["a.example".to_owned()];
+        names.extend((0..200).map(|number| format!("invented-{number}.example")));
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        for node in [&n1, &thief] {
+            let unserved = drivers(&store, &authority, node, hello(&names)).await.unwrap();
+            assert_eq!((unserved.len(), unserved[0].as_str()), (64, "invented-0.example"));
+        }
+        store.read(|state| {
+            assert_eq!(state.drivers().len(), 1);
+            let of = state.driver(&driver).unwrap();
+            assert_eq!(of.nodes().keys().collect::<Vec<_>>(), [&n1]);
+        });
+        assert_eq!(store.why_apart(&thief, &driver), Some(Reason::NotAllowed));
+        assert_eq!(store.why_apart(&n1, &driver), None);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_may_not_have_a_driver_any_more_keeps_its_record_and_counts_for_nothing() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let driver: DriverName = "a.example".parse().unwrap();
+        let n1: NodeName = "n1".parse().unwrap();
+        drivers(&store, &Authority::default(), &n1, hello(&["a.example"])).await.unwrap();
+        let members = |driver: &DriverName| {
+            store.read(|state| state.driver(driver).map(|of| of.members().count()))
+        };
+        let policy = |patterns: &[&str]| {
+            let nodes = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
+            Policy { nodes: Some(NodeSet::new(nodes)), ..Policy::new(None) }
+        };
+        Authority::new([(driver.clone(), policy(&["n2"]))].into()).apply(&store);
+        assert_eq!(members(&driver), Some(0));
+        assert_eq!(store.read(|state| state.driver(&driver).map(|of| of.nodes().len())), Some(1));
+        assert_eq!(store.why_apart(&n1, &driver), Some(Reason::NotAllowed));
+        Authority::new([(driver.clone(), policy(&["n*"]))].into()).apply(&store);
+        assert_eq!((members(&driver), store.why_apart(&n1, &driver)), (Some(1), None));
     }
 
     #[tokio::test]

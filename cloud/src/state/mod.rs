@@ -3,6 +3,7 @@
 //! The store makes each change durable before anybody sees it. Its backends do the only I/O; all
 //! other files map records to decisions. May use: error, telemetry.
 
+pub mod authority;
 pub mod capabilities;
 pub mod check;
 pub mod clock;
@@ -16,6 +17,7 @@ pub mod known;
 pub mod line;
 pub mod list_entry;
 pub mod node_names;
+pub mod node_set;
 pub mod not_taken;
 pub mod policy;
 pub mod recent;

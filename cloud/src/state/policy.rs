@@ -8,6 +8,8 @@ use proto::config::{HOUR, Reader};
 pub use proto::csi::topology::Scope;
 use proto::names::NodeName;
 
+use crate::state::node_set::{NodePattern, NodeSet};
+
 /// The default grace period, in seconds.
 const GRACE: u16 = 10;
 
@@ -19,6 +21,16 @@ pub enum Placement {
     Spread,
     /// Always at this node.
     Pinned(NodeName),
+}
+
+/// The nodes that may be elected to carry out a shared driver's calls. Whoever is elected sees all
+/// of the driver's secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Controllers {
+    /// Any node that may have the driver.
+    Any,
+    /// These nodes, as far as they may have the driver.
+    Of(NodeSet),
 }
 
 /// The rules for one driver.
@@ -37,6 +49,10 @@ pub struct Policy {
     /// How long a node may be away before another is elected (scope `shared`), and before its
     /// capacity counts as 0. One second to one hour.
     pub grace: Duration,
+    /// The nodes that may have the driver; none for all.
+    pub nodes: Option<NodeSet>,
+    /// The nodes that may be elected; none if the operator has not said.
+    pub controllers: Option<Controllers>,
 }
 
 impl Policy {
@@ -49,7 +65,23 @@ impl Policy {
             reschedule: false,
             beside_source: true,
             grace: Duration::from_secs(GRACE.into()),
+            nodes: None,
+            controllers: None,
         }
+    }
+
+    /// Whether a node may have the driver.
+    pub fn allows(&self, node: &NodeName) -> bool {
+        self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
+    }
+
+    /// Whether a node may be elected, if the driver is shared.
+    pub fn may_elect(&self, node: &NodeName) -> bool {
+        let is_controller = match &self.controllers {
+            Some(Controllers::Of(nodes)) => nodes.contains(node),
+            Some(Controllers::Any) | None => true,
+        };
+        is_controller && self.allows(node)
     }
 
     /// Reads a driver's section. Contradictions are reported as problems of the section.
@@ -65,8 +97,19 @@ impl Policy {
         let reschedule = section.yes_no("reschedule");
         let beside_source = section.yes_no("beside_source");
         let grace = section.number("failover_s", HOUR);
+        let nodes = section.some("nodes", str::parse::<NodePattern>).map(NodeSet::new);
+        let controllers = controllers(section);
         let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
+        if scope == Some(Scope::Node) && controllers.is_some() {
+            contradiction("controllers are for scope \"shared\"; with \"node\" none is elected");
+        }
         if scope == Some(Scope::Shared) {
+            if controllers.is_none() {
+                contradiction(
+                    "a shared driver needs controllers, the nodes of which one is elected: it \
+                     sees all secrets of the driver. controllers = \"any\" allows every node",
+                );
+            }
             if pinned.is_some() || node.is_some() {
                 contradiction(
                     "placement and node are for scope \"node\"; a shared driver's node is elected",
@@ -101,8 +144,18 @@ impl Policy {
         let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
         let reschedule = reschedule.unwrap_or(default.reschedule);
         let beside_source = beside_source.unwrap_or(default.beside_source);
-        Self { scope, placement, reschedule, beside_source, grace }
+        Self { scope, placement, reschedule, beside_source, grace, nodes, controllers }
     }
+}
+
+/// `controllers = "any"`, or names and patterns.
+fn controllers(section: &mut Reader) -> Option<Controllers> {
+    let patterns = section.some("controllers", |text| match text {
+        "any" => Ok(None),
+        pattern => pattern.parse::<NodePattern>().map(Some),
+    })?;
+    let named: Option<Vec<_>> = patterns.into_iter().collect();
+    Some(named.map_or(Controllers::Any, |named| Controllers::Of(NodeSet::new(named))))
 }
 
 fn scope(text: &str) -> Result<Scope, String> {

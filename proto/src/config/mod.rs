@@ -157,6 +157,22 @@ impl Reader {
         self.list(key, parse)
     }
 
+    /// Takes a list like [`Reader::one_or_list`]; none if the key is left out. An empty list is a
+    /// problem.
+    pub fn some<T, E: std::fmt::Display>(
+        &mut self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<Vec<T>> {
+        if !self.table.contains_key(key) {
+            return None;
+        }
+        if self.table.get(key).and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            self.problem(format!("{}{key} is empty; leave it out, or name some", self.place));
+        }
+        Some(self.one_or_list(key, parse))
+    }
+
     /// Takes a list of texts, each of which `parse` understands; those that it does not are
     /// problems.
     pub fn list<T, E: std::fmt::Display>(

@@ -360,7 +360,7 @@ impl Pair {
 }
 
 fn say_scope(stand: &Stand, scope: &str) -> anyhow::Result<()> {
-    let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
+    let text = harness::world::section(scope);
     let config = stand.at("cloud.toml");
     let replace = proto::host::publish::Existing::Replace;
     Ok(proto::host::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)

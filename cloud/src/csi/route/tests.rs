@@ -9,6 +9,7 @@ use proto::names::DriverName;
 
 use crate::csi::route::*;
 use crate::state::known::State;
+use crate::state::policy::Controllers;
 use crate::state::record::{Change, Home, NodeDriver};
 
 mod apart;
@@ -55,6 +56,7 @@ struct World {
     changes: Vec<Change>,
     linked: Vec<&'static str>,
     apart: Vec<&'static str>,
+    controllers: Option<Controllers>,
     scope: Scope,
     placement: Placement,
     beside_source: bool,
@@ -77,6 +79,7 @@ impl Default for World {
             changes,
             linked,
             apart: Vec::new(),
+            controllers: None,
             scope: Scope::Node,
             placement: Placement::Spread,
             beside_source: true,
@@ -101,6 +104,8 @@ impl World {
             reschedule: false,
             beside_source: self.beside_source,
             grace: Duration::from_secs(10),
+            nodes: None,
+            controllers: self.controllers.clone(),
         };
         let facts = Facts {
             driver: state.driver(&driver()),

@@ -2,6 +2,7 @@
 //! It is one binary, because each takes seconds to link. So no test may change the state of the
 //! process.
 
+mod authority;
 mod drain;
 mod faults;
 mod forwarding;

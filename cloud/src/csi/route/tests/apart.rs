@@ -1,6 +1,7 @@
 //! Nodes that are set apart.
 
 use super::*;
+use crate::state::node_set::NodeSet;
 
 #[test]
 fn a_node_that_is_set_apart_gets_nothing_new_and_serves_what_it_has() {
@@ -53,4 +54,24 @@ fn a_node_that_is_set_apart_gets_nothing_new_and_serves_what_it_has() {
     assert!(matches!(unknown, Err(Unclear::Apart { was_sent: true, .. })), "{unknown:?}");
     let made = sent(Some("v9")).route(Method::CreateVolume, &create(&[]));
     assert_eq!(made, Ok(Plan::CreateAgain(name, node("n3"))));
+}
+
+#[test]
+fn only_controllers_carry_out_a_shared_drivers_calls() {
+    let controllers = |names: &[&str]| {
+        let names = names.iter().map(|name| name.parse().unwrap()).collect();
+        Some(Controllers::Of(NodeSet::new(names)))
+    };
+    let elected = |controllers| World {
+        scope: Scope::Shared,
+        controllers,
+        ..World::with([Change::Elected(driver(), Some(node("n3")))])
+    };
+    let expand =
+        |world: &World| world.route(Method::ControllerExpandVolume, &Key::Home(volume("v")));
+    assert_eq!(expand(&elected(None)), Ok(Plan::Node(node("n3"))));
+    assert_eq!(expand(&elected(controllers(&["n3"]))), Ok(Plan::Node(node("n3"))));
+    // It was elected before the operator named another one.
+    let other = expand(&elected(controllers(&["n9"])));
+    assert!(matches!(&other, Err(Unclear::Yet(why)) if why.contains("controllers")), "{other:?}");
 }

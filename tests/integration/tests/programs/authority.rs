@@ -1,0 +1,186 @@
+//! A node's certificate says who it is; only the operator says of which drivers it may speak.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use drivers::testdriver::{Running, TestDriver};
+use harness::process::Process;
+use harness::raw::RawClient;
+use harness::requests::{controller, create, created};
+use harness::stand::{Cloud, Stand};
+use harness::wait::{STOP, until};
+use harness::world::{DRIVER, TRANSPORTS, ready};
+use prost::Message;
+use proto::csi;
+use proto::host::publish::{Existing, publish};
+use serde_json::Value;
+use tonic::Code;
+
+/// A cloud with this section for the driver, and nodes that come one after another.
+struct Fleet {
+    stand: Stand,
+    cloud: Cloud,
+    config: String,
+    front: RawClient,
+    nodes: Vec<Node>,
+}
+
+/// A node with its driver.
+struct Node {
+    driver: TestDriver,
+    _serving: Running,
+    edge: Process,
+}
+
+impl Fleet {
+    async fn new(transport: &str, section: &str) -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let config = stand.at("cloud.toml");
+        let text = format!("[driver.\"{DRIVER}\"]\n{section}");
+        publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+        let cloud = stand.cloud(&[transport], &[DRIVER], &["--config", &config]).await?;
+        let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        Ok(Self { stand, cloud, config, front, nodes: Vec::new() })
+    }
+
+    /// A node of this name, whose edge also names these drivers, links.
+    async fn join(&mut self, driver: TestDriver, node: &str, also: &[&str]) -> anyhow::Result<()> {
+        let socket = self.stand.at(&format!("{node}.sock"));
+        let serving = driver.serve(Path::new(&socket))?;
+        let mut drivers = vec![(DRIVER, socket.as_str())];
+        drivers.extend(also.iter().map(|name| (*name, socket.as_str())));
+        let url = self.cloud.urls.first().context("no listener")?.clone();
+        let edge = self.stand.edge(node, &url, &drivers).await?;
+        self.nodes.push(Node { driver, _serving: serving, edge });
+        Ok(())
+    }
+
+    /// Starts csi-cloud again with the same store; edges link again by themselves.
+    async fn restart(self) -> anyhow::Result<Self> {
+        let Self { stand, cloud, config, nodes, .. } = self;
+        let url = cloud.urls.first().context("no listener")?.clone();
+        cloud.process.kill().await?;
+        let cloud = stand.cloud(&[&url], &[DRIVER], &["--config", &config]).await?;
+        let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
+        Ok(Self { stand, cloud, config, front, nodes })
+    }
+
+    /// What a command of csi-cloud prints as JSON.
+    async fn show(&self, command: &str) -> anyhow::Result<Value> {
+        let admin = self.stand.at("cloud/_admin.sock");
+        let printed =
+            self.stand.run("csi-cloud", &[command, "--admin", &admin, "-o", "json"]).await?;
+        Ok(serde_json::from_str(&printed)?)
+    }
+
+    /// The kinds of reasons for which a node is set apart.
+    async fn set_apart(&self, node: &str) -> anyhow::Result<Vec<String>> {
+        let nodes = self.show("nodes").await?;
+        let nodes = nodes.as_array().context("no list")?;
+        let node = nodes.iter().find(|item| item["name"] == node).context("it is not shown")?;
+        let reasons = node["set_apart"].as_array().context("no reasons")?;
+        Ok(reasons.iter().filter_map(|apart| Some(apart["reason"].as_str()?.into())).collect())
+    }
+
+    /// Waits until a node is set apart for this alone.
+    async fn is_set_apart(&self, node: &str, reason: &str) -> anyhow::Result<()> {
+        until("the node is set apart", || async {
+            let reasons = self.set_apart(node).await?;
+            ensure!(reasons == [reason], "{reasons:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        for node in self.nodes {
+            node.edge.stop(STOP).await?;
+        }
+        self.cloud.process.stop(STOP).await
+    }
+
+    async fn ready(&self) -> anyhow::Result<()> {
+        until("the cloud learns of the driver", || ready(&self.front)).await
+    }
+}
+
+#[tokio::test]
+async fn a_node_without_the_operators_word_gets_no_call_and_leaves_no_trace() -> anyhow::Result<()>
+{
+    for transport in TRANSPORTS {
+        let mut fleet = Fleet::new(transport, "scope = \"node\"\nnodes = [\"n?\"]\n").await?;
+        let invented = ["invented-1.example", "invented-2.example"];
+        fleet.join(TestDriver::new(DRIVER, "thief"), "thief", &invented).await?;
+        fleet.join(TestDriver::new(DRIVER, "n1"), "n1", &[]).await?;
+        fleet.ready().await?;
+        fleet.is_set_apart("thief", "not_allowed").await?;
+        let thief = fleet.nodes[0].driver.clone();
+        thief.forget_calls();
+        for number in 0..6 {
+            let answer = fleet
+                .front
+                .call(&controller("CreateVolume"), &create(&format!("pvc-{number}")))
+                .await?;
+            created(&answer)?;
+        }
+        let delete = csi::DeleteVolumeRequest { volume_id: "unknown".into(), ..Default::default() };
+        fleet.front.call(&controller("DeleteVolume"), &delete.encode_to_vec()).await?;
+        let calls = thief.calls();
+        // Its own edge asks for the name.
+        let mut methods = calls.iter().map(|call| call.method());
+        assert_eq!(methods.find(|method| *method != "GetPluginInfo"), None);
+        assert_eq!(fleet.nodes[1].driver.volumes().len(), 6);
+        let names = |drivers: &Value| -> Vec<String> {
+            let all = drivers.as_array().into_iter().flatten();
+            all.filter_map(|driver| Some(driver["name"].as_str()?.to_owned())).collect()
+        };
+        let shown = names(&fleet.show("drivers").await?);
+        assert_eq!(shown, ["invented-1.example", "invented-2.example", DRIVER]);
+        // What was invented is shown while it is said, and is not in the store.
+        fleet.nodes.remove(0).edge.stop(STOP).await?;
+        let fleet = fleet.restart().await?;
+        assert_eq!(names(&fleet.show("drivers").await?), [DRIVER]);
+        for node in fleet.nodes {
+            node.edge.stop(STOP).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_shared_drivers_calls_go_to_controllers_only() -> anyhow::Result<()> {
+    let section = "scope = \"shared\"\ncontrollers = [\"n1\", \"n2\"]\nfailover_s = 1\n";
+    let mut fleet = Fleet::new(TRANSPORTS[0], section).await?;
+    let first = TestDriver::new(DRIVER, "a0");
+    // By its name, the thief would be elected first.
+    fleet.join(first.beside("a0"), "a0", &[]).await?;
+    fleet.join(first.beside("n1"), "n1", &[]).await?;
+    fleet.ready().await?;
+    let call = async |fleet: &Fleet, name: &str| {
+        fleet.front.call(&controller("CreateVolume"), &create(name)).await
+    };
+    created(&call(&fleet, "pvc-1").await?)?;
+    // The elected node is away for longer than the grace, and no other controller is there.
+    fleet.nodes.remove(1).edge.stop(STOP).await?;
+    let thief = fleet.nodes[0].driver.clone();
+    thief.forget_calls();
+    until("the elected node counts as away", || async {
+        let answer = call(&fleet, "pvc-2").await?;
+        ensure!(answer.code() == Code::Unavailable, "{}", answer.status());
+        let nodes = fleet.show("nodes").await?;
+        let away =
+            nodes.as_array().into_iter().flatten().filter_map(|node| node["away_s"].as_u64());
+        ensure!(away.max() >= Some(2), "{nodes}");
+        Ok(())
+    })
+    .await?;
+    assert_eq!(call(&fleet, "pvc-2").await?.code(), Code::Unavailable);
+    assert!(thief.calls_of("CreateVolume").is_empty());
+    fleet.join(first.beside("n2"), "n2", &[]).await?;
+    until("the other controller is elected", || async {
+        created(&call(&fleet, "pvc-2").await?).map(drop)
+    })
+    .await?;
+    assert!(thief.calls_of("CreateVolume").is_empty());
+    fleet.stop().await
+}
