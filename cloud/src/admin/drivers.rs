@@ -46,12 +46,26 @@ pub struct DriverView {
     /// Capabilities that some nodes have and others do not.
     #[serde(rename = "odd")]
     pub mismatches: Vec<String>,
+    /// What its front reports for good; none before enough nodes agreed.
+    #[serde(default)]
+    pub profile: Option<ProfileView>,
     /// The nodes that are set apart for it, and why.
     #[serde(default)]
     pub set_apart: BTreeMap<NodeName, Vec<String>>,
     /// Its CSIDriver object: `ours`, `not yet`, or why it is left alone; none without Kubernetes.
     #[serde(default)]
     pub csidriver: Option<String>,
+}
+
+/// The profile of a driver.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileView {
+    /// Up to three of the nodes that agreed, or the one that an operator chose.
+    pub from: Vec<NodeName>,
+    /// Since when it holds, in ms since 1970.
+    pub since_ms: u64,
+    /// Capabilities that all nodes have by now, and that it lacks.
+    pub more: Vec<String>,
 }
 
 impl AdminState {
@@ -120,6 +134,7 @@ impl AdminState {
             calls: 0,
             capabilities: of.and_then(|of| reported(of, scope)),
             csidriver: None,
+            profile: of.and_then(profile),
             set_apart: set_apart(state, &name),
             mismatches: mismatches.map(ToString::to_string).collect(),
             name,
@@ -133,6 +148,12 @@ fn placement(policy: Option<&Policy>, scope: Scope) -> String {
         Some(Placement::Pinned(node)) => format!("pinned {node}"),
         Some(Placement::Spread) | None => "spread".into(),
     }
+}
+
+fn profile(of: &DriverState) -> Option<ProfileView> {
+    let profile = of.profile()?;
+    let more = of.info().more().to_vec();
+    Some(ProfileView { from: profile.from.clone(), since_ms: profile.since, more })
 }
 
 /// The nodes that are set apart for a driver, each with all its reasons.

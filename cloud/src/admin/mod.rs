@@ -8,6 +8,7 @@
 pub mod admin_state;
 pub mod calls;
 pub mod done;
+pub mod driver_profile;
 pub mod drivers;
 pub mod forget_volume;
 pub mod health;

@@ -34,6 +34,7 @@ pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         for driver in drivers {
             set_apart(&mut out, &driver)?;
+            more(&mut out, &driver)?;
             capabilities(&mut out, driver)?;
         }
     }
@@ -53,6 +54,19 @@ fn set_apart(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more"),
     }
+}
+
+fn more(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
+    let name = &driver.name;
+    let Some(profile) = driver.profile.as_ref().filter(|profile| !profile.more.is_empty()) else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "\n{name} can more at all nodes than its front says: {}; `csi-cloud driver profile {name} \
+         --from NODE` takes that over",
+        profile.more.join(", ")
+    )
 }
 
 fn capabilities(out: &mut impl Write, driver: DriverView) -> io::Result<()> {

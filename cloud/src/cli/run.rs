@@ -4,15 +4,16 @@ use std::io;
 
 use proto::host::program::runtime;
 
+use crate::admin::driver_profile::SetProfile;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::release_volume::ReleaseVolume;
 use crate::admin::resolve_intent::ResolveIntent;
-use crate::admin::{forget_volume, node_removal, release_volume, resolve_intent};
+use crate::admin::{driver_profile, forget_volume, node_removal, release_volume, resolve_intent};
 use crate::cli::output::change;
 use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, top, volumes};
 use crate::config::admin_arguments::{
-    Ask, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,
+    Ask, DriverCommand, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,
 };
 use crate::config::arguments::Tool;
 use crate::relay;
@@ -54,6 +55,9 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         }
         Ask::Node(NodeCommand::Admit { node, reach }) => {
             change(&reach, node_removal::ADMIT, &AdmitNode { node }).await
+        }
+        Ask::Driver(DriverCommand::Profile { driver, from, reach }) => {
+            change(&reach, driver_profile::PATH, &SetProfile { driver, from }).await
         }
         Ask::Intent(IntentCommand::Resolve { driver, name, method, made, reach, .. }) => {
             let request = ResolveIntent { driver, method, name, made };

@@ -68,6 +68,9 @@ pub enum Ask {
     /// Remove a node that is gone for good, or admit it again.
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Change what a driver's front reports.
+    #[command(subcommand)]
+    Driver(DriverCommand),
     /// Show creates with an unknown outcome, or state the outcome of one.
     #[command(subcommand)]
     Intent(IntentCommand),
@@ -148,6 +151,25 @@ pub enum NodeCommand {
     Admit {
         /// Its name
         node: NodeName,
+        /// Which csi-cloud
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// The commands about one driver.
+#[derive(Debug, Subcommand)]
+pub enum DriverCommand {
+    /// Report what the driver at this node says it can, for example after an upgrade everywhere.
+    ///
+    /// Sidecars read that once: the answer says which ones are to be started again. Nodes whose
+    /// driver can less are set apart.
+    Profile {
+        /// Its name
+        driver: DriverName,
+        /// The node whose driver says what the front is to report
+        #[arg(long, value_name = "NODE")]
+        from: NodeName,
         /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,

@@ -86,18 +86,14 @@ fn answer(
     reported: Result<Option<Bytes>, Unknown>,
 ) -> Result<Bytes, Error> {
     match (local, reported) {
+        (Local::Info, Ok(Some(message))) if !has_name(&message, driver) => unknown_version(driver),
         // Sidecars probe until `ready` is true; an error would end them.
         (Local::Probe, reported) => {
             Ok(csi::ProbeResponse { ready: Some(reported.is_ok()) }.encode_to_vec().into())
         }
         (_, Ok(Some(message))) => Ok(message),
         // Some sidecars ask this before Probe and wait one second. The config has the name.
-        (Local::Info, _) => {
-            let name = driver.to_string();
-            let vendor_version = "unknown".to_owned();
-            let info = csi::GetPluginInfoResponse { name, vendor_version, ..Default::default() };
-            Ok(info.encode_to_vec().into())
-        }
+        (Local::Info, _) => unknown_version(driver),
         (Local::Capabilities(_) | Local::NodeInfo, Ok(None)) => {
             let method = Method::answering(local).name();
             Err(Error::NotImplemented { driver: driver.clone(), method })
@@ -106,6 +102,20 @@ fn answer(
             Err(Error::NotLearned(driver.clone()))
         }
     }
+}
+
+/// Whether a plugin's answer has the configured name. A record of an earlier csi-cloud may have
+/// another.
+fn has_name(info: &Bytes, driver: &DriverName) -> bool {
+    let info = csi::GetPluginInfoResponse::decode(info.clone());
+    info.is_ok_and(|info| info.name == driver.as_str())
+}
+
+fn unknown_version(driver: &DriverName) -> Result<Bytes, Error> {
+    let name = driver.to_string();
+    let vendor_version = "unknown".to_owned();
+    let info = csi::GetPluginInfoResponse { name, vendor_version, ..Default::default() };
+    Ok(info.encode_to_vec().into())
 }
 
 #[cfg(test)]
@@ -137,6 +147,19 @@ mod tests {
             csi::GetPluginInfoResponse::decode(ask(Local::Info, Err(Unknown)).unwrap()).unwrap();
         assert_eq!(info.name, "d.example");
         assert!(!info.vendor_version.is_empty());
+    }
+
+    #[test]
+    fn the_name_is_the_configured_one_whatever_a_record_says() {
+        let named = |name: &str| csi::GetPluginInfoResponse {
+            name: name.into(),
+            vendor_version: "7".into(),
+            ..Default::default()
+        };
+        let ask = |name: &str| ask(Local::Info, Ok(Some(named(name).encode_to_vec().into())));
+        assert_eq!(ask("d.example").unwrap(), named("d.example").encode_to_vec());
+        let info = csi::GetPluginInfoResponse::decode(ask("other.example").unwrap()).unwrap();
+        assert_eq!(info.name, "d.example");
     }
 
     #[test]

@@ -339,7 +339,7 @@ mod tests {
                 answers: std::sync::Arc::new(answers.collect()),
                 ..Default::default()
             };
-            attach_required(&DriverInfo::of(&BTreeMap::from([("n1".parse().unwrap(), at)])))
+            attach_required(&DriverInfo::of(None, &BTreeMap::from([("n1".parse().unwrap(), at)])))
         };
         let can = |can: rpc::Type| {
             let r#type = Some(Type::Rpc(Rpc { r#type: can.into() }));

@@ -235,7 +235,7 @@ impl Links {
     }
 
     /// Tells all edges again if a node's report has changed a driver's scope.
-    pub(super) fn refresh_scopes(&self) {
+    pub(crate) fn refresh_scopes(&self) {
         let mut scopes = self.scopes.all(&self.store);
         self.told.send_if_modified(|told| {
             std::mem::swap(&mut told.scopes, &mut scopes);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::policy::Policy;
+use crate::state::profile;
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::writer::Store;
 
@@ -50,8 +51,8 @@ impl Authority {
         is_allowed
     }
 
-    /// Sets apart all known nodes that may not have a driver. An operator may have changed the
-    /// configuration since the store was written.
+    /// Sets apart all known nodes that may not have a driver, or whose record lacks something of
+    /// its profile. An operator may have changed the configuration since the store was written.
     pub fn apply(&self, store: &Store) {
         for driver in self.policies.iter().flat_map(|policies| policies.keys()) {
             let nodes: Vec<_> = store.read(|state| {
@@ -61,6 +62,7 @@ impl Authority {
             for node in nodes {
                 self.check(store, driver, &node);
             }
+            profile::check(store, driver);
         }
     }
 }

@@ -163,6 +163,21 @@ pub(crate) fn capability_names(capabilities: Capabilities, answer: &Bytes) -> Ve
     fields.into_iter().map(|field| name(capabilities, field)).collect()
 }
 
+/// The capabilities in `wanted` that `has` lacks, by name. An undecodable `has` lacks all.
+pub(crate) fn lacking(
+    capabilities: Capabilities,
+    wanted: Option<&Bytes>,
+    has: Option<&Bytes>,
+) -> Vec<String> {
+    if wanted == has {
+        return Vec::new();
+    }
+    let has = raw_fields(has).unwrap_or_default();
+    let wanted = raw_fields(wanted).unwrap_or_default();
+    let lacks = wanted.into_iter().filter(|field| !has.contains(field));
+    lacks.map(|field| name(capabilities, field)).collect()
+}
+
 /// The name of a capability, for operators.
 fn name(capabilities: Capabilities, raw: &[u8]) -> String {
     let known = match capabilities {

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use proto::csi::{Capabilities, Local, Method, topology};
 use proto::names::NodeName;
 
-use crate::state::capabilities::{Agreed, Mismatch, agree, scope};
+use crate::state::capabilities::{Agreed, Mismatch, agree, lacking, scope};
 use crate::state::policy::Scope;
-use crate::state::record::NodeDriver;
+use crate::state::record::{NodeDriver, Profile};
 
 const PLUGIN: Local = Local::Capabilities(Capabilities::Plugin);
 
@@ -21,6 +21,8 @@ pub struct DriverInfo {
     answers: Option<BTreeMap<String, Bytes>>,
     inferred: Scope,
     mismatches: Vec<Mismatch>,
+    /// Capabilities that all nodes have, and that the profile lacks.
+    more: Vec<String>,
     is_reported: AtomicBool,
 }
 
@@ -29,8 +31,12 @@ pub struct DriverInfo {
 pub struct Unknown;
 
 impl DriverInfo {
-    /// Computed from the nodes that have reported the driver's answers.
-    pub fn of<'a>(nodes: impl IntoIterator<Item = (&'a NodeName, &'a NodeDriver)>) -> Self {
+    /// From the profile; without one, computed from the nodes that have reported the driver's
+    /// answers.
+    pub fn of<'a>(
+        profile: Option<&Profile>,
+        nodes: impl IntoIterator<Item = (&'a NodeName, &'a NodeDriver)>,
+    ) -> Self {
         let nodes: Vec<_> = nodes.into_iter().filter(|(_, at)| at.has_spoken()).collect();
         let spoken = || nodes.iter().copied();
         let mut answers: Option<BTreeMap<_, _>> =
@@ -48,11 +54,19 @@ impl DriverInfo {
                 None => answers.remove(method),
             };
         }
+        let Some(profile) = profile else {
+            let inferred = scope(None, spoken().filter_map(|(_, at)| at.answer(PLUGIN)));
+            let is_reported = AtomicBool::new(false);
+            return Self { answers, inferred, mismatches, more: Vec::new(), is_reported };
+        };
+        let more = answers.as_ref().map(|answers| more(profile, answers)).unwrap_or_default();
         Self {
-            answers,
-            inferred: scope(None, spoken().filter_map(|(_, at)| at.answer(PLUGIN))),
+            answers: Some((*profile.answers).clone()),
+            inferred: scope(None, profile.answer(PLUGIN)),
             mismatches,
-            is_reported: AtomicBool::new(false),
+            more,
+            // The nodes that lack something are set apart, which is logged for each.
+            is_reported: AtomicBool::new(true),
         }
     }
 
@@ -78,6 +92,11 @@ impl DriverInfo {
         if self.answers.is_none() { Scope::Node } else { self.inferred }
     }
 
+    /// Capabilities that all nodes have, and that the front does not report.
+    pub fn more(&self) -> &[String] {
+        &self.more
+    }
+
     /// Capabilities that only some nodes have.
     pub fn mismatches(&self) -> &[Mismatch] {
         &self.mismatches
@@ -91,4 +110,13 @@ impl DriverInfo {
             &self.mismatches
         }
     }
+}
+
+/// What these answers have and the profile lacks.
+fn more(profile: &Profile, answers: &BTreeMap<String, Bytes>) -> Vec<String> {
+    let of = |kind| {
+        let local = Local::Capabilities(kind);
+        lacking(kind, answers.get(Method::answering(local).name()), profile.answer(local))
+    };
+    Capabilities::ALL.into_iter().flat_map(of).collect()
 }

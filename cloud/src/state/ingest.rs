@@ -18,11 +18,15 @@ use tracing::info;
 use crate::state::authority::Authority;
 use crate::state::clock::now;
 use crate::state::known::{DriverState, State};
+use crate::state::profile;
 use crate::state::record::{Home, Node, NodeDriver};
+use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 
+/// The most characters that are kept of a wrong plugin name.
+const MAX_NAME: usize = 128;
 /// The most drivers without a front that are shown of one node.
 const MAX_UNSERVED: usize = 64;
 
@@ -32,7 +36,7 @@ const MAX_UNSERVED: usize = 64;
 ///
 /// Nothing is recorded of a driver that has no front, because a node could invent any number of
 /// them. These are returned: the first 64. Nor is anything recorded of a driver that the node may
-/// not have; it is set apart.
+/// not have, or of one that says another plugin name; the node is set apart.
 ///
 /// # Errors
 /// The change is not durable.
@@ -43,15 +47,12 @@ pub async fn drivers(
     drivers: Vec<Driver>,
 ) -> Result<Vec<DriverName>, StoreError> {
     let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
-    let (served, unserved): (Vec<_>, Vec<_>) =
-        drivers.into_iter().partition(|driver| authority.serves(&driver.name));
-    let unserved: Vec<_> =
-        unserved.into_iter().map(|driver| driver.name).take(MAX_UNSERVED).collect();
-    let drivers: Vec<_> =
-        served.into_iter().filter(|driver| authority.check(store, &driver.name, node)).collect();
+    let (drivers, unserved) = admissible(store, authority, node, drivers);
+    let names: Vec<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
     let news = store.read(|state| news(state, node, drivers));
     let gone = store.read(|state| gone(state, node, &named));
     if news.is_empty() && gone.is_empty() && store.read(|state| state.node(node).is_some()) {
+        update_profiles(store, node, &names).await?;
         return Ok(unserved);
     }
     for (driver, at) in &news {
@@ -60,6 +61,7 @@ pub async fn drivers(
     for driver in &gone {
         info!(%node, %driver, "the node does not have the driver any more");
     }
+    let at_node = node.clone();
     let node = node.clone();
     let write = store.write(move |txn| {
         if txn.node(&node).is_none() {
@@ -76,7 +78,56 @@ pub async fn drivers(
         }
     });
     write.await?;
+    update_profiles(store, &at_node, &names).await?;
     Ok(unserved)
+}
+
+/// What may be recorded of the drivers that a node names, and the first names of those without a
+/// front.
+fn admissible(
+    store: &Store,
+    authority: &Authority,
+    node: &NodeName,
+    drivers: Vec<Driver>,
+) -> (Vec<Driver>, Vec<DriverName>) {
+    let mut recorded = Vec::new();
+    let mut unserved = Vec::new();
+    for driver in drivers {
+        if !authority.serves(&driver.name) {
+            if unserved.len() < MAX_UNSERVED {
+                unserved.push(driver.name);
+            }
+        } else if authority.check(store, &driver.name, node) && check_name(store, &driver, node) {
+            recorded.push(driver);
+        }
+    }
+    (recorded, unserved)
+}
+
+async fn update_profiles(
+    store: &Store,
+    node: &NodeName,
+    drivers: &[DriverName],
+) -> Result<(), StoreError> {
+    for driver in drivers {
+        profile::update(store, driver, node).await?;
+    }
+    Ok(())
+}
+
+/// Sets a node apart whose driver says another plugin name, or ends that. Returns whether the name
+/// is right, or not said because the driver is away.
+fn check_name(store: &Store, driver: &Driver, node: &NodeName) -> bool {
+    let Some(info) = driver.answers.get(Method::answering(Local::Info).name()) else { return true };
+    let info = csi::GetPluginInfoResponse::decode(info.0.clone()).unwrap_or_default();
+    let is_right = info.name == driver.name.as_str();
+    if is_right {
+        store.clear_apart(node, Some(&driver.name), Kind::OtherName);
+    } else {
+        let says = info.name.chars().take(MAX_NAME).collect();
+        store.set_apart(node, Some(&driver.name), Reason::OtherName { says });
+    }
+    is_right
 }
 
 /// The drivers of a node whose record changes.
@@ -248,7 +299,6 @@ mod tests {
     use super::*;
     use crate::state::node_set::NodeSet;
     use crate::state::policy::Policy;
-    use crate::state::set_apart::Reason;
     use crate::state::store::memory::Memory;
 
     fn hello(names: &[&str]) -> Vec<Driver> {

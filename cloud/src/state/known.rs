@@ -10,7 +10,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::driver_info::DriverInfo;
 use crate::state::recent::{RecentChanges, Stale};
-use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
+use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
 use crate::state::set_apart::{ApartNodes, Kind, Reason};
 
@@ -34,9 +34,10 @@ pub struct DriverState {
     homes: BTreeMap<Id, Box<Home>>,
     intents: BTreeMap<Id, Intent>,
     at: BTreeMap<NodeName, NodeDriver>,
-    /// Nodes that count for nothing: removed, or not allowed to have the driver.
+    /// Nodes that count for nothing: removed, or with another driver than an allowed one.
     excluded: HashSet<NodeName>,
     elected: Option<NodeName>,
+    profile: Option<Profile>,
     /// The leases of direct volumes.
     leases: BTreeMap<Id, LeaseRecord>,
     /// The number of leases by node.
@@ -117,6 +118,9 @@ impl State {
                 self.recount(&driver, &node);
             }
             Change::Elected(driver, node) => self.drivers.entry(driver).or_default().elected = node,
+            Change::Profile(driver, profile) => {
+                self.drivers.entry(driver).or_default().set_profile(profile);
+            }
             Change::Node(name, node) => self.set_node(name, node),
             Change::Lease(driver, id, lease) => {
                 self.drivers.entry(driver).or_default().set_lease(id, lease)
@@ -187,8 +191,8 @@ impl State {
     /// Notes whether a node counts for a driver.
     fn recount(&mut self, driver: &DriverName, node: &NodeName) {
         let mut reasons = self.apart.of(node, driver);
-        let is_allowed = reasons.all(|apart| apart.reason.kind() != Kind::NotAllowed);
-        let is_member = is_allowed && !self.removed.contains(node);
+        let is_excluded = reasons.any(|apart| apart.reason.kind().excludes());
+        let is_member = !is_excluded && !self.removed.contains(node);
         if let Some(of) = self.drivers.get_mut(driver) {
             of.set_member(node, is_member);
         }
@@ -249,7 +253,7 @@ impl DriverState {
         self.at.get(node)
     }
 
-    /// The nodes that count: neither removed, nor excluded by the operator's `nodes`.
+    /// The nodes that count: neither removed, nor excluded (see [`Kind::excludes`]).
     pub fn members(&self) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
         self.at.iter().filter(|(node, _)| self.is_member(node))
     }
@@ -267,6 +271,11 @@ impl DriverState {
     /// The elected node of a shared driver.
     pub fn elected(&self) -> Option<&NodeName> {
         self.elected.as_ref()
+    }
+
+    /// What the front reports; none before enough nodes agreed.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
     }
 
     /// The lease record of a volume; none if it has no holder and was never revoked.
@@ -306,7 +315,18 @@ impl DriverState {
 
     /// The front's answers about the driver.
     pub fn info(&self) -> &DriverInfo {
-        self.info.get_or_init(|| DriverInfo::of(self.members()))
+        self.info.get_or_init(|| DriverInfo::of(self.profile(), self.members()))
+    }
+
+    fn set_profile(&mut self, mut profile: Option<Profile>) {
+        // Nodes with the same answers share their copy with the profile.
+        if let Some(profile) = &mut profile
+            && let Some(same) = self.at.values().find(|at| at.answers == profile.answers)
+        {
+            profile.answers = same.answers.clone();
+        }
+        self.profile = profile;
+        self.info = OnceLock::new();
     }
 
     fn set_member(&mut self, node: &NodeName, is_member: bool) {

@@ -7,7 +7,7 @@ use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::state::json;
-use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
+use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 
 /// The version of the format. It grows when an older csi-cloud could misread a line.
 pub(super) const FORMAT: u64 = 1;
@@ -28,6 +28,8 @@ pub(super) enum Line {
     NodeDriver { driver: DriverName, node: NodeName, at: NodeDriver },
     /// The node that carries out the calls of a shared driver.
     Elected { driver: DriverName, node: NodeName },
+    /// The profile of a driver.
+    Profile { driver: DriverName, profile: Profile },
     /// A home.
     Home {
         driver: DriverName,
@@ -70,6 +72,7 @@ impl TryFrom<Change> for Line {
             Change::Elected(driver, Some(node)) => Self::Elected { driver, node },
             Change::Lease(driver, id, Some(record)) => Self::Lease { driver, id, record },
             Change::Epoch(last) => Self::Epoch { last },
+            Change::Profile(driver, Some(profile)) => Self::Profile { driver, profile },
             _ => return Err(NoRecord),
         })
     }
@@ -87,6 +90,7 @@ impl TryFrom<Line> for Change {
             Line::Elected { driver, node } => Self::Elected(driver, Some(node)),
             Line::Lease { driver, id, record } => Self::Lease(driver, id, Some(record)),
             Line::Epoch { last } => Self::Epoch(last),
+            Line::Profile { driver, profile } => Self::Profile(driver, Some(profile)),
             Line::Begin { .. } | Line::End { .. } => return Err(NoRecord),
         })
     }

@@ -20,6 +20,7 @@ pub mod node_names;
 pub mod node_set;
 pub mod not_taken;
 pub mod policy;
+pub mod profile;
 pub mod recent;
 pub mod record;
 pub mod segment_index;

@@ -94,6 +94,26 @@ pub struct NodeDriver {
     pub gone: Option<u64>,
 }
 
+/// What a driver's front reports, whatever single nodes say later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The unframed answers by RPC method.
+    #[serde(with = "json::answers")]
+    pub answers: Arc<BTreeMap<String, Bytes>>,
+    /// Since when it holds, in ms since 1970.
+    pub since: u64,
+    /// Up to three of the nodes that agreed, or the one that an operator chose.
+    pub from: Vec<NodeName>,
+}
+
+impl Profile {
+    /// The unframed answer to a method; none if the driver does not implement it.
+    pub fn answer(&self, local: Local) -> Option<&Bytes> {
+        self.answers.get(Method::answering(local).name())
+    }
+}
+
 /// A node that ever linked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -168,6 +188,8 @@ pub enum Change {
     Node(NodeName, Option<Node>),
     /// The elected node of a shared driver.
     Elected(DriverName, Option<NodeName>),
+    /// The profile of a driver.
+    Profile(DriverName, Option<Profile>),
     /// The lease of a direct volume.
     Lease(DriverName, Id, Option<LeaseRecord>),
     /// The last lease epoch; it only grows.

@@ -125,6 +125,12 @@ impl Kind {
         Self::OverLimit,
     ];
 
+    /// Whether the node counts for nothing: no question goes to it, and nothing that it said
+    /// counts. Only calls for what it has go there.
+    pub fn excludes(self) -> bool {
+        matches!(self, Self::NotAllowed | Self::OtherName)
+    }
+
     /// The kind's name in metrics and in JSON.
     pub fn name(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
-use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver};
+use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 
 /// Changed values by key; none is a removal.
 type Over<K, V> = HashMap<K, Option<V>>;
@@ -20,6 +20,7 @@ pub struct Txn<'a> {
     at: Over<(DriverName, NodeName), NodeDriver>,
     nodes: Over<NodeName, Node>,
     elected: Over<DriverName, NodeName>,
+    profiles: Over<DriverName, Profile>,
     leases: Over<(DriverName, Id), LeaseRecord>,
     epoch: Option<u64>,
     /// Changed things without a home.
@@ -37,6 +38,7 @@ impl<'a> Txn<'a> {
             at: HashMap::new(),
             nodes: HashMap::new(),
             elected: HashMap::new(),
+            profiles: HashMap::new(),
             leases: HashMap::new(),
             epoch: None,
             without: HashSet::new(),
@@ -123,6 +125,16 @@ impl<'a> Txn<'a> {
         self.elected.insert(driver.clone(), node);
     }
 
+    /// The profile of a driver.
+    pub fn profile(&self, driver: &DriverName) -> Option<&Profile> {
+        over(&self.profiles, driver, || self.state.driver(driver)?.profile())
+    }
+
+    /// Sets or removes the profile of a driver.
+    pub fn set_profile(&mut self, driver: &DriverName, profile: Option<Profile>) {
+        self.profiles.insert(driver.clone(), profile);
+    }
+
     /// The lease record of a volume.
     pub fn lease(&self, driver: &DriverName, id: &Id) -> Option<&LeaseRecord> {
         over(&self.leases, &(driver.clone(), id.clone()), || self.state.driver(driver)?.lease(id))
@@ -173,12 +185,14 @@ impl<'a> Txn<'a> {
             self.at.into_iter().map(|((driver, node), at)| Change::NodeDriver(driver, node, at));
         let nodes = self.nodes.into_iter().map(|(name, node)| Change::Node(name, node));
         let elected = self.elected.into_iter().map(|(driver, node)| Change::Elected(driver, node));
+        let profiles =
+            self.profiles.into_iter().map(|(driver, profile)| Change::Profile(driver, profile));
         let leases =
             self.leases.into_iter().map(|((driver, id), lease)| Change::Lease(driver, id, lease));
         let epoch = self.epoch.map(Change::Epoch);
-        let changes =
-            homes.chain(intents).chain(at).chain(nodes).chain(elected).chain(leases).chain(epoch);
-        (changes.collect(), self.without)
+        let of_drivers =
+            homes.chain(intents).chain(at).chain(elected).chain(profiles).chain(leases);
+        (of_drivers.chain(nodes).chain(epoch).collect(), self.without)
     }
 }
 

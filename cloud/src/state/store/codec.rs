@@ -11,14 +11,16 @@ use std::sync::Arc;
 use prost::Message;
 use proto::names::{DriverName, IdentityError, NodeName};
 
-use crate::state::record::{Attached, Broken, Change, Holder, Home, Intent, LeaseRecord, Node};
+use crate::state::record::{
+    Attached, Broken, Change, Holder, Home, Intent, LeaseRecord, Node, Profile,
+};
 use crate::state::store::backend::StoreError;
 use crate::state::store::key;
 use crate::state::store::key::KeyError;
 use crate::state::store::table::Table;
 use crate::state::store::value::{
     AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue,
-    LeaseValue, NodeDriverValue, NodeValue,
+    LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
 };
 
 /// A change as bytes; without a value the record is removed.
@@ -65,6 +67,10 @@ pub(super) fn encode(change: &Change) -> Row {
                 node.as_ref().map(|node| ElectedValue { node: node.to_string() }.encode_to_vec());
             (driver.as_str().into(), value)
         }
+        Change::Profile(driver, profile) => (
+            driver.as_str().into(),
+            profile.as_ref().map(|profile| ProfileValue::from(profile).encode_to_vec()),
+        ),
         Change::Lease(driver, id, lease) => (
             key::of_id(driver, id),
             lease.as_ref().map(|lease| LeaseValue::from(lease).encode_to_vec()),
@@ -126,6 +132,10 @@ impl Decoder {
                 let driver = named(&mut self.drivers, key::text(key)?)?;
                 Change::Elected(driver, Some(self.node(&ElectedValue::decode(value)?.node)?))
             }
+            Table::Profiles => {
+                let driver = named(&mut self.drivers, key::text(key)?)?;
+                Change::Profile(driver, Some(self.profile(ProfileValue::decode(value)?)?))
+            }
             Table::Leases => {
                 let (driver, rest) = self.driver(key)?;
                 Change::Lease(driver, key::id(rest)?, Some(self.lease(LeaseValue::decode(value)?)?))
@@ -179,6 +189,14 @@ impl Decoder {
             lease.broken.push(Broken { node: self.node(&node)?, epoch });
         }
         Ok(lease)
+    }
+
+    fn profile(&mut self, value: ProfileValue) -> Result<Profile, CodecError> {
+        Ok(Profile {
+            answers: Arc::new(value.answers),
+            since: value.since,
+            from: value.from.iter().map(|node| self.node(node)).collect::<Result<_, _>>()?,
+        })
     }
 
     fn intent(&mut self, value: IntentValue) -> Result<Intent, CodecError> {

@@ -14,11 +14,12 @@ pub(super) enum Table {
     NodeDrivers,
     Leases,
     Epochs,
+    Profiles,
 }
 
 impl Table {
     /// The order of loading: volumes are counted before nodes are sorted by load.
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Nodes,
         Self::Elected,
         Self::Homes,
@@ -26,11 +27,12 @@ impl Table {
         Self::NodeDrivers,
         Self::Leases,
         Self::Epochs,
+        Self::Profiles,
     ];
 
     /// True if a store of this format may lack the table, because an older csi-cloud created it.
     pub(super) fn may_be_missing(self) -> bool {
-        matches!(self, Self::Leases | Self::Epochs)
+        matches!(self, Self::Leases | Self::Epochs | Self::Profiles)
     }
 
     /// The table of a change.
@@ -43,6 +45,7 @@ impl Table {
             Change::Elected(..) => Self::Elected,
             Change::Lease(..) => Self::Leases,
             Change::Epoch(_) => Self::Epochs,
+            Change::Profile(..) => Self::Profiles,
         }
     }
 
@@ -56,6 +59,7 @@ impl Table {
             Self::Elected => "elected",
             Self::Leases => "owners",
             Self::Epochs => "epochs",
+            Self::Profiles => "profiles",
         }
     }
 }

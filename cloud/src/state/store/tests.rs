@@ -9,7 +9,7 @@ use proto::csi::{Id, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{
-    Attached, Broken, Change, Claim, Holder, Home, Intent, LeaseRecord, Node, NodeDriver,
+    Attached, Broken, Change, Claim, Holder, Home, Intent, LeaseRecord, Node, NodeDriver, Profile,
 };
 use crate::state::store::codec;
 use crate::state::store::table::Table;
@@ -141,6 +141,15 @@ fn any_node_driver() -> impl Strategy<Value = NodeDriver> {
     )
 }
 
+fn any_profile() -> impl Strategy<Value = Profile> {
+    let answers = btree_map("[A-Z]{1,5}", bytes(), 0..3).prop_map(Arc::new);
+    (answers, any::<u64>(), vec(node(), 0..3)).prop_map(|(answers, since, from)| Profile {
+        answers,
+        since,
+        from,
+    })
+}
+
 fn any_lease() -> impl Strategy<Value = LeaseRecord> {
     let text = || boxed().prop_map(Option::unwrap_or_default);
     let owner = (node(), any::<u64>(), text(), any::<u64>())
@@ -164,6 +173,7 @@ pub(super) fn change() -> BoxedStrategy<Change> {
         .prop_map(|(d, n, at)| Change::NodeDriver(d, n, at));
     let node_of = (node(), option::of(of_node)).prop_map(|(n, of)| Change::Node(n, of));
     let elected = (driver(), option::of(node())).prop_map(|(d, n)| Change::Elected(d, n));
+    let profile = (driver(), option::of(any_profile())).prop_map(|(d, p)| Change::Profile(d, p));
     let owner = (driver(), id(), option::of(any_lease()))
         .prop_map(|(d, id, own)| Change::Lease(d, id, own));
     prop_oneof![
@@ -172,6 +182,7 @@ pub(super) fn change() -> BoxedStrategy<Change> {
         1 => at.boxed(),
         1 => node_of.boxed(),
         1 => elected.boxed(),
+        1 => profile.boxed(),
         2 => owner.boxed(),
         1 => any::<u64>().prop_map(Change::Epoch).boxed(),
     ]
@@ -194,7 +205,19 @@ fn the_bytes_of_a_record_never_change() {
     let driver: DriverName = "d".parse().unwrap();
     let lease = Change::Lease(driver.clone(), Id::Volume("v".into()), Some(lease));
     let at = Change::NodeDriver(driver, "n1".parse().unwrap(), Some(at));
+    let profile = Profile {
+        answers: Arc::new([("M".to_owned(), b"\x01".as_slice().into())].into()),
+        since: 5,
+        from: vec!["n1".parse().unwrap()],
+    };
+    let profile = Change::Profile("d".parse().unwrap(), Some(profile));
     for (change, table, key, value) in [
+        (
+            profile,
+            "profiles",
+            b"d".as_slice(),
+            b"\x0a\x06\x0a\x01M\x12\x01\x01\x10\x05\x1a\x02n1".as_slice(),
+        ),
         (
             lease,
             "owners",

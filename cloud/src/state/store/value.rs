@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message;
 use proto::csi::Id;
 
-use crate::state::record::{Claim, Home, Intent, LeaseRecord, NodeDriver, Segment};
+use crate::state::record::{Claim, Home, Intent, LeaseRecord, NodeDriver, Profile, Segment};
 use crate::state::store::key::parts;
 
 #[derive(Clone, PartialEq, Message)]
@@ -153,6 +153,16 @@ pub(super) struct BrokenValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct ProfileValue {
+    #[prost(btree_map = "string, bytes", tag = "1")]
+    pub(super) answers: BTreeMap<String, Bytes>,
+    #[prost(uint64, tag = "2")]
+    pub(super) since: u64,
+    #[prost(string, repeated, tag = "3")]
+    pub(super) from: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct EpochValue {
     #[prost(uint64, tag = "1")]
     pub(super) last: u64,
@@ -175,6 +185,16 @@ impl From<&LeaseRecord> for LeaseValue {
         let broken =
             broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
         Self { holder, attached, broken: broken.collect() }
+    }
+}
+
+impl From<&Profile> for ProfileValue {
+    fn from(profile: &Profile) -> Self {
+        Self {
+            answers: (*profile.answers).clone(),
+            since: profile.since,
+            from: profile.from.iter().map(ToString::to_string).collect(),
+        }
     }
 }
 

@@ -9,10 +9,14 @@ use harness::raw::RawClient;
 use harness::requests::{controller, create, created};
 use harness::stand::{Cloud, Stand};
 use harness::wait::{STOP, until};
-use harness::world::{DRIVER, TRANSPORTS, ready};
-use prost::Message;
+use harness::world::{DRIVER, TRANSPORTS, hello, ready};
+use prost::Message as _;
+use proto::control::hello::{Driver, Message, Protobuf};
 use proto::csi;
 use proto::host::publish::{Existing, publish};
+use proto::link;
+use proto::link::tls::Role;
+use proto::link::{Event, KeepAlive, Link, ws};
 use serde_json::Value;
 use tonic::Code;
 
@@ -92,6 +96,40 @@ impl Fleet {
         .await
     }
 
+    /// A link of the test's own, with the certificate of this node, that says this of its driver.
+    async fn liar(&self, node: &str, said: Said) -> anyhow::Result<Link> {
+        let pki = self.stand.pki();
+        if self.stand.credentials(node, Role::Node).is_err() {
+            self.stand.run("csi-cloud", &["ca", "issue", node, "--dir", &pki]).await?;
+        }
+        let credentials = self.stand.credentials(node, Role::Node)?;
+        let url = self.cloud.urls.first().context("no listener")?;
+        let endpoint = url.parse()?;
+        let tcp = ws::tcp();
+        let dialed = link::dial(&endpoint, &credentials, KeepAlive::default(), &tcp);
+        let mut link = dialed.await?;
+        let mut hello = hello(node)?;
+        hello.drivers.push(said.driver()?);
+        link.send(&Message::Hello(hello)).await?;
+        ensure!(matches!(link.next().await, Event::Message(Message::Welcome(_))), "no welcome");
+        Ok(link)
+    }
+
+    /// What the front says of its driver, byte for byte.
+    async fn says(&self) -> anyhow::Result<Vec<(Code, Vec<u8>)>> {
+        let mut said = Vec::new();
+        for path in [
+            "/csi.v1.Identity/GetPluginInfo",
+            "/csi.v1.Identity/GetPluginCapabilities",
+            "/csi.v1.Controller/ControllerGetCapabilities",
+            "/csi.v1.GroupController/GroupControllerGetCapabilities",
+        ] {
+            let answer = self.front.call(path, &[]).await?;
+            said.push((answer.code(), answer.message().unwrap_or_default().to_vec()));
+        }
+        Ok(said)
+    }
+
     async fn stop(self) -> anyhow::Result<()> {
         for node in self.nodes {
             node.edge.stop(STOP).await?;
@@ -101,6 +139,37 @@ impl Fleet {
 
     async fn ready(&self) -> anyhow::Result<()> {
         until("the cloud learns of the driver", || ready(&self.front)).await
+    }
+}
+
+/// What a liar says of its driver; it has no capability.
+struct Said {
+    name: &'static str,
+    segments: Vec<(&'static str, &'static str)>,
+}
+
+impl Said {
+    fn driver(self) -> anyhow::Result<Driver> {
+        let info = csi::GetPluginInfoResponse {
+            name: self.name.into(),
+            vendor_version: "liar".into(),
+            ..Default::default()
+        };
+        let segments = self.segments.into_iter();
+        let segments = segments.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let at = csi::NodeGetInfoResponse {
+            node_id: "liar".into(),
+            accessible_topology: Some(csi::Topology { segments }),
+            ..Default::default()
+        };
+        let answers = [
+            ("GetPluginInfo", info.encode_to_vec()),
+            ("GetPluginCapabilities", Vec::new()),
+            ("ControllerGetCapabilities", Vec::new()),
+            ("NodeGetInfo", at.encode_to_vec()),
+        ];
+        let answers = answers.map(|(method, answer)| (method.into(), Protobuf(answer.into())));
+        Ok(Driver { name: DRIVER.parse()?, answers: answers.into() })
     }
 }
 
@@ -183,4 +252,42 @@ async fn a_shared_drivers_calls_go_to_controllers_only() -> anyhow::Result<()> {
     .await?;
     assert!(thief.calls_of("CreateVolume").is_empty());
     fleet.stop().await
+}
+
+#[tokio::test]
+async fn what_one_node_says_changes_nothing_that_the_front_says() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let mut fleet = Fleet::new(transport, "scope = \"node\"\n").await?;
+        for node in ["n1", "n2"] {
+            fleet.join(TestDriver::new(DRIVER, node), node, &[]).await?;
+        }
+        fleet.ready().await?;
+        let before = fleet.says().await?;
+        let other = Said { name: "other.example", segments: Vec::new() };
+        let link = fleet.liar("a0", other).await?;
+        fleet.is_set_apart("a0", "other_name").await?;
+        assert_eq!(fleet.says().await?, before);
+        drop(link);
+        let less = Said { name: DRIVER, segments: Vec::new() };
+        let link = fleet.liar("a0", less).await?;
+        fleet.is_set_apart("a0", "less_than_profile").await?;
+        assert_eq!(fleet.says().await?, before);
+        drop(link);
+        let fleet = fleet.restart().await?;
+        assert_eq!(fleet.says().await?, before, "after a restart");
+        fleet.is_set_apart("a0", "less_than_profile").await?;
+        // Only an operator changes it.
+        let admin = fleet.stand.at("cloud/_admin.sock");
+        let change = ["driver", "profile", DRIVER, "--from", "a0", "--admin", &admin];
+        let text = fleet.stand.run("csi-cloud", &change).await?;
+        assert!(text.contains("-CREATE_DELETE_VOLUME"), "{text}");
+        assert!(text.contains("external-provisioner"), "{text}");
+        assert!(fleet.set_apart("a0").await?.is_empty());
+        assert_ne!(fleet.says().await?, before);
+        let back = ["driver", "profile", DRIVER, "--from", "n1", "--admin", &admin];
+        fleet.stand.run("csi-cloud", &back).await?;
+        assert_eq!(fleet.says().await?, before);
+        fleet.stop().await?;
+    }
+    Ok(())
 }

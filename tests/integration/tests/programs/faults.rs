@@ -283,15 +283,25 @@ async fn a_driver_that_learns_something_new_is_asked_again_when_it_restarts() ->
         let front = world.front().await?;
         let path = "/csi.v1.GroupController/GroupControllerGetCapabilities";
         assert_eq!(front.call(path, &[]).await?.code(), Code::Ok);
-        world.serving.stop().await;
-        world.driver.offer(Optional::GroupController, false);
-        world.serving = world.driver.serve(std::path::Path::new(&world.stand.at("driver.sock")))?;
-        until("the cloud learns that the service is gone", || async {
-            let status = front.call(path, &[]).await?.status();
-            anyhow::ensure!(status.code() == Code::Unimplemented, "{status}");
-            Ok(())
-        })
-        .await?;
+        // What it can less sets its node apart, and changes nothing that the front says.
+        let names = std::cell::Cell::new(0);
+        for (offers, code) in [(false, Code::Unavailable), (true, Code::Ok)] {
+            world.serving.stop().await;
+            world.driver.offer(Optional::GroupController, offers);
+            let socket = world.stand.at("driver.sock");
+            world.serving = world.driver.serve(std::path::Path::new(&socket))?;
+            until("the cloud learns what the driver can", || async {
+                // Each is new: a retry of one that was made is served.
+                let name = format!("v-{}", names.replace(names.get() + 1));
+                let answer = front.call(&controller("CreateVolume"), &create(&name)).await?;
+                let status = answer.status();
+                let is_apart = status.message().contains("is set apart");
+                anyhow::ensure!(status.code() == code && is_apart != offers, "{status}");
+                Ok(())
+            })
+            .await?;
+            assert_eq!(front.call(path, &[]).await?.code(), Code::Ok);
+        }
         world.stop().await?;
     }
     Ok(())

@@ -167,6 +167,7 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::Elected(driver, node) => txn.elect(&driver, node),
         Change::Lease(driver, id, own) => txn.set_lease(&driver, &id, own),
         Change::Epoch(last) => txn.set_epoch(last),
+        Change::Profile(driver, profile) => txn.set_profile(&driver, profile),
     }
 }
 
