@@ -78,7 +78,8 @@ pub(crate) fn into_answer(
     node: &NodeName,
     at: Option<&NodeDriver>,
 ) -> Result<Bytes, Malformed> {
-    match at.filter(|at| !at.has_own_topology()) {
+    match at {
+        Some(at) if at.has_own_topology() => topology::correct_answer(rewrite, answer, node),
         Some(_) => topology::into_answer(rewrite, answer, node),
         None => Ok(answer.clone()),
     }
@@ -94,9 +95,12 @@ pub(crate) fn into_entry(
     node: &NodeName,
     at: Option<&NodeDriver>,
 ) -> Result<Bytes, Malformed> {
-    match (list, at.filter(|at| !at.has_own_topology())) {
-        (List::Volumes, Some(_)) => topology::into_created_volume(entry, node),
-        (List::Snapshots, Some(_)) => topology::into_created_snapshot(entry, node),
+    let has_own = at.map(NodeDriver::has_own_topology);
+    match (list, has_own) {
+        (List::Volumes, Some(false)) => topology::into_created_volume(entry, node),
+        (List::Snapshots, Some(false)) => topology::into_created_snapshot(entry, node),
+        (List::Volumes, Some(true)) => topology::correct_volume(entry, node),
+        (List::Snapshots, Some(true)) => topology::correct_snapshot(entry, node),
         (List::Health, _) | (_, None) => Ok(entry.clone()),
     }
 }

@@ -17,6 +17,7 @@ use tracing::info;
 
 use crate::state::authority::Authority;
 use crate::state::clock::now;
+use crate::state::contest;
 use crate::state::known::{DriverState, State};
 use crate::state::profile;
 use crate::state::record::{Home, Node, NodeDriver};
@@ -47,7 +48,7 @@ pub async fn drivers(
     drivers: Vec<Driver>,
 ) -> Result<Vec<DriverName>, StoreError> {
     let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
-    let (drivers, unserved) = admissible(store, authority, node, drivers);
+    let (drivers, unserved) = admissible(store, authority, node, drivers).await?;
     let names: Vec<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
     let news = store.read(|state| news(state, node, drivers));
     let gone = store.read(|state| gone(state, node, &named));
@@ -78,18 +79,21 @@ pub async fn drivers(
         }
     });
     write.await?;
+    for driver in &names {
+        contest::after_record(store, authority, &at_node, driver).await?;
+    }
     update_profiles(store, &at_node, &names).await?;
     Ok(unserved)
 }
 
 /// What may be recorded of the drivers that a node names, and the first names of those without a
 /// front.
-fn admissible(
+async fn admissible(
     store: &Store,
     authority: &Authority,
     node: &NodeName,
     drivers: Vec<Driver>,
-) -> (Vec<Driver>, Vec<DriverName>) {
+) -> Result<(Vec<Driver>, Vec<DriverName>), StoreError> {
     let mut recorded = Vec::new();
     let mut unserved = Vec::new();
     for driver in drivers {
@@ -98,10 +102,10 @@ fn admissible(
                 unserved.push(driver.name);
             }
         } else if authority.check(store, &driver.name, node) && check_name(store, &driver, node) {
-            recorded.push(driver);
+            recorded.push(contest::before_record(store, authority, node, driver).await?);
         }
     }
-    (recorded, unserved)
+    Ok((recorded, unserved))
 }
 
 async fn update_profiles(
@@ -162,8 +166,9 @@ fn reported(node: &NodeName, driver: &Driver, before: Option<&NodeDriver>) -> No
         at.info = answers.remove(Method::answering(Local::NodeInfo).name());
         at.answers = answers.into();
     }
-    let mut segments = Segments::from([(NODE_SEGMENT.to_owned(), node.to_string())]);
-    segments.extend(at.info.as_ref().map(segments_of).unwrap_or_default());
+    let mut segments = at.info.as_ref().map(segments_of).unwrap_or_default();
+    // Ours is the certificate's name, whatever the driver says.
+    segments.insert(NODE_SEGMENT.to_owned(), node.to_string());
     at.segments = segments.into_iter().map(Arc::new).collect();
     at
 }

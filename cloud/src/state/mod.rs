@@ -6,8 +6,10 @@
 pub mod authority;
 pub mod capabilities;
 pub mod check;
+pub mod claims;
 pub mod clock;
 pub mod colocated;
+mod contest;
 pub mod create_journal;
 pub mod driver_info;
 pub mod election;

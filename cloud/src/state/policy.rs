@@ -2,9 +2,11 @@
 //!
 //! A policy is complete: every default is set here, and nowhere else.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto::config::{HOUR, Reader};
+use proto::csi::topology::NODE_SEGMENT;
 pub use proto::csi::topology::Scope;
 use proto::names::NodeName;
 
@@ -21,6 +23,15 @@ pub enum Placement {
     Spread,
     /// Always at this node.
     Pinned(NodeName),
+}
+
+/// Which nodes have a value of a topology key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// One node: the value tells it apart from all others.
+    Node,
+    /// Any number of nodes, as with a zone.
+    Any,
 }
 
 /// The nodes that may be elected to carry out a shared driver's calls. Whoever is elected sees all
@@ -53,6 +64,8 @@ pub struct Policy {
     pub nodes: Option<NodeSet>,
     /// The nodes that may be elected; none if the operator has not said.
     pub controllers: Option<Controllers>,
+    /// The topology keys of the driver, as far as the operator has declared them.
+    pub topology: BTreeMap<String, KeyKind>,
 }
 
 impl Policy {
@@ -67,6 +80,7 @@ impl Policy {
             grace: Duration::from_secs(GRACE.into()),
             nodes: None,
             controllers: None,
+            topology: BTreeMap::new(),
         }
     }
 
@@ -99,6 +113,7 @@ impl Policy {
         let grace = section.number("failover_s", HOUR);
         let nodes = section.some("nodes", str::parse::<NodePattern>).map(NodeSet::new);
         let controllers = controllers(section);
+        let topology = section.texts("topology", key_kind);
         let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
         if scope == Some(Scope::Node) && controllers.is_some() {
             contradiction("controllers are for scope \"shared\"; with \"node\" none is elected");
@@ -144,7 +159,16 @@ impl Policy {
         let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
         let reschedule = reschedule.unwrap_or(default.reschedule);
         let beside_source = beside_source.unwrap_or(default.beside_source);
-        Self { scope, placement, reschedule, beside_source, grace, nodes, controllers }
+        Self { scope, placement, reschedule, beside_source, grace, nodes, controllers, topology }
+    }
+}
+
+fn key_kind(key: &str, kind: &str) -> Result<KeyKind, String> {
+    match kind {
+        _ if key == NODE_SEGMENT => Err("that key is csi-cloud's own".into()),
+        "node" => Ok(KeyKind::Node),
+        "any" => Ok(KeyKind::Any),
+        other => Err(format!("{other:?} is no kind of key; there are \"node\" and \"any\"")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Unknown keys are refused and every problem is reported at once, since an operator who corrects
 //! one line at a time restarts a daemon ten times. May use: names, host, link.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -194,6 +195,32 @@ impl Reader {
                 Some(Ok(item)) => parsed.push(item),
                 Some(Err(error)) => self.problems.push(format!("{}{key}: {error}", self.place)),
                 None => self.wrong_type(key, "a list of texts", &value),
+            }
+        }
+        parsed
+    }
+
+    /// Takes a table of texts, each of which `parse` understands with its key.
+    pub fn texts<T, E: std::fmt::Display>(
+        &mut self,
+        key: &str,
+        parse: impl Fn(&str, &str) -> Result<T, E>,
+    ) -> BTreeMap<String, T> {
+        let values = match self.table.remove(key) {
+            None => return BTreeMap::new(),
+            Some(Value::Table(values)) => values,
+            Some(other) => {
+                self.wrong_type(key, "a table of texts", &other);
+                return BTreeMap::new();
+            }
+        };
+        let mut parsed = BTreeMap::new();
+        for (name, value) in values {
+            let place = format!("{key}.{name:?}");
+            match value.as_str().map(|text| parse(&name, text)) {
+                Some(Ok(item)) => drop(parsed.insert(name, item)),
+                Some(Err(error)) => self.problems.push(format!("{}{place}: {error}", self.place)),
+                None => self.wrong_type(&place, "a text", &value),
             }
         }
         parsed

@@ -96,6 +96,63 @@ pub fn into_node_info(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malforme
     Ok(appended(answer, &[NODE_INFO_TOPOLOGY, SEGMENTS], &segment(node)))
 }
 
+/// Removes the segments with these keys from an answer to NodeGetInfo.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn out_of_node_info(answer: &Bytes, keys: &[&str]) -> Result<Bytes, Malformed> {
+    let unwanted = |entry: &[u8]| {
+        let (key, _) = wire::read_entry(entry)?;
+        Ok(if keys.contains(&key) { Edit::Drop } else { Edit::Keep })
+    };
+    let edited = wire::edit(answer, &[NODE_INFO_TOPOLOGY], |topology| {
+        wire::edit(topology, &[SEGMENTS], unwanted).map(unless_empty)
+    })?;
+    Ok(or(edited, answer))
+}
+
+/// Corrects our segment, if the node's driver names another node with it, in the topologies of a
+/// volume that it made, or of an entry of a list.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn correct_volume(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    correct(answer, [RESPONSE_VOLUME, VOLUME_TOPOLOGY], node)
+}
+
+/// The same for a snapshot.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn correct_snapshot(answer: &Bytes, node: &NodeName) -> Result<Bytes, Malformed> {
+    correct(answer, [RESPONSE_SNAPSHOT, SNAPSHOT_TOPOLOGY], node)
+}
+
+fn correct(
+    answer: &Bytes,
+    [made, topology]: [u32; 2],
+    node: &NodeName,
+) -> Result<Bytes, Malformed> {
+    let edited = wire::edit(answer, &[made], |content| {
+        let at = |content: &[u8]| {
+            if has_ours(content)? { into_topology(content, node) } else { Ok(Edit::Keep) }
+        };
+        wire::edit(content, &[topology], at).map(Edit::from)
+    })?;
+    Ok(or(edited, answer))
+}
+
+fn has_ours(topology: &[u8]) -> Result<bool, Malformed> {
+    for field in wire::fields(topology) {
+        let field = field?;
+        let Some(entry) = field.content.filter(|_| field.number == SEGMENTS) else { continue };
+        if wire::read_entry(entry)?.0 == NODE_SEGMENT {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Adds the node's segment to the topologies of a volume that it made.
 ///
 /// # Errors
@@ -184,6 +241,27 @@ pub fn into_answer(rewrite: Rewrite, answer: &Bytes, node: &NodeName) -> Result<
         Rewrite::ListVolumes => into_entries(answer, node, into_created_volume),
         Rewrite::ListSnapshots => into_entries(answer, node, into_created_snapshot),
         Rewrite::Nothing | Rewrite::Capacity => Ok(answer.clone()),
+    }
+}
+
+/// A driver's answer to a create with our segment corrected, for a driver with its own topology.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn correct_answer(
+    rewrite: Rewrite,
+    answer: &Bytes,
+    node: &NodeName,
+) -> Result<Bytes, Malformed> {
+    match rewrite {
+        Rewrite::CreateVolume => correct_volume(answer, node),
+        Rewrite::CreateSnapshot => correct_snapshot(answer, node),
+        Rewrite::PluginCapabilities
+        | Rewrite::NodeInfo
+        | Rewrite::ListVolumes
+        | Rewrite::ListSnapshots
+        | Rewrite::Nothing
+        | Rewrite::Capacity => Ok(answer.clone()),
     }
 }
 

@@ -106,6 +106,7 @@ impl World {
             grace: Duration::from_secs(10),
             nodes: None,
             controllers: self.controllers.clone(),
+            topology: Default::default(),
         };
         let facts = Facts {
             driver: state.driver(&driver()),

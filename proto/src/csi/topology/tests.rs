@@ -231,3 +231,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn our_segment_is_corrected_and_only_where_it_is() {
+    let volume = |segments: &[&[(&str, &str)]]| {
+        let accessible_topology = segments.iter().map(|segments| at(segments)).collect();
+        let volume = csi::Volume { accessible_topology, ..Default::default() };
+        with_new(&csi::CreateVolumeResponse { volume: Some(volume) })
+    };
+    let lie = volume(&[&[(NODE_SEGMENT, "victim"), ("zone", "a")]]);
+    let read: csi::CreateVolumeResponse = read(&correct_volume(&lie, &n1()).unwrap());
+    let expected = at(&[(NODE_SEGMENT, "n1"), ("zone", "a")]);
+    assert!(read.volume.unwrap().accessible_topology == [expected]);
+    for honest in [volume(&[&[("zone", "a")]]), volume(&[&[(NODE_SEGMENT, "n1")]]), volume(&[])] {
+        assert!(same(&correct_volume(&honest, &n1()).unwrap(), &honest));
+    }
+}
+
+#[test]
+fn segments_are_taken_out_of_a_nodes_info() {
+    let info = |segments| {
+        let accessible_topology = Some(at(segments));
+        with_new(&csi::NodeGetInfoResponse { accessible_topology, ..Default::default() })
+    };
+    let said = info(&[("node", "victim"), ("zone", "a")]);
+    let left: csi::NodeGetInfoResponse = read(&out_of_node_info(&said, &["node"]).unwrap());
+    assert!(left.accessible_topology == Some(at(&[("zone", "a")])));
+    let none: csi::NodeGetInfoResponse = read(&out_of_node_info(&said, &["node", "zone"]).unwrap());
+    assert!(none.accessible_topology.is_none());
+    assert!(same(&out_of_node_info(&said, &["other"]).unwrap(), &said));
+}

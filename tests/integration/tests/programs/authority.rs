@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use drivers::testdriver::{Running, TestDriver};
+use drivers::testdriver::{Running, TOPOLOGY_KEY, TestDriver};
 use harness::process::Process;
 use harness::raw::RawClient;
 use harness::requests::{controller, create, created};
@@ -13,6 +13,7 @@ use harness::world::{DRIVER, TRANSPORTS, hello, ready};
 use prost::Message as _;
 use proto::control::hello::{Driver, Message, Protobuf};
 use proto::csi;
+use proto::csi::topology::NODE_SEGMENT;
 use proto::host::publish::{Existing, publish};
 use proto::link;
 use proto::link::tls::Role;
@@ -287,6 +288,43 @@ async fn what_one_node_says_changes_nothing_that_the_front_says() -> anyhow::Res
         let back = ["driver", "profile", DRIVER, "--from", "n1", "--admin", &admin];
         fleet.stand.run("csi-cloud", &back).await?;
         assert_eq!(fleet.says().await?, before);
+        fleet.stop().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_claims_anothers_place_gets_nothing() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let section = format!("scope = \"node\"\ntopology = {{ \"{TOPOLOGY_KEY}\" = \"node\" }}\n");
+        let mut fleet = Fleet::new(transport, &section).await?;
+        // The claimant comes first, and by its name it is the first of all.
+        let segments = vec![(TOPOLOGY_KEY, "n1"), (NODE_SEGMENT, "n1")];
+        let _link = fleet.liar("a0", Said { name: DRIVER, segments }).await?;
+        for node in ["n1", "n2"] {
+            fleet.join(TestDriver::new(DRIVER, node), node, &[]).await?;
+        }
+        fleet.ready().await?;
+        until("the claimant is set apart", || async {
+            let reasons = fleet.set_apart("a0").await?;
+            ensure!(reasons.iter().any(|reason| reason == "others_segment"), "{reasons:?}");
+            Ok(())
+        })
+        .await?;
+        for (number, key) in [TOPOLOGY_KEY, NODE_SEGMENT].into_iter().cycle().take(10).enumerate() {
+            let segments = [(key.to_owned(), "n1".to_owned())].into();
+            let request = csi::CreateVolumeRequest {
+                accessibility_requirements: Some(csi::TopologyRequirement {
+                    requisite: vec![csi::Topology { segments }],
+                    ..Default::default()
+                }),
+                ..csi::CreateVolumeRequest::decode(&*create(&format!("pvc-{number}")))?
+            };
+            let answer =
+                fleet.front.call(&controller("CreateVolume"), &request.encode_to_vec()).await?;
+            created(&answer)?;
+        }
+        assert_eq!(fleet.nodes[0].driver.volumes().len(), 10);
         fleet.stop().await?;
     }
     Ok(())

@@ -1,0 +1,212 @@
+//! Whose topology segment is whose. Pure.
+//!
+//! Creates go where a segment is, so a node that claims another's gets its volumes and secrets. For
+//! a key that tells nodes apart, a node's own name beats every other claim to it, and otherwise the
+//! first node that says a value keeps it.
+
+use prost::Message;
+use proto::csi;
+use proto::csi::topology::NODE_SEGMENT;
+use proto::csi::{Local, Segments};
+use proto::names::{DriverName, NodeName};
+
+use crate::state::known::{DriverState, State};
+use crate::state::policy::{KeyKind, Policy};
+use crate::state::record::NodeDriver;
+
+/// The nodes that must have a key before it counts as one that tells nodes apart.
+const ENOUGH: usize = 2;
+
+/// A segment that two nodes claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contested {
+    /// The key of the segment.
+    pub key: String,
+    /// The value of the segment.
+    pub value: String,
+    /// The node that has it.
+    pub owner: NodeName,
+    /// The node that does not.
+    pub claimant: NodeName,
+}
+
+/// A node that claims segments.
+pub struct Claimant<'a> {
+    /// The node.
+    pub node: &'a NodeName,
+    /// The node's id at the driver; empty if it is not known.
+    pub node_id: &'a str,
+    /// What the node's driver says.
+    pub segments: &'a Segments,
+    /// Whether segments that are recorded of the node count as claimed just now.
+    pub is_new: bool,
+}
+
+/// The segments that a node claims and another one has, or the other way round.
+pub fn contested(
+    state: &State,
+    driver: &DriverName,
+    policy: Option<&Policy>,
+    claimant: &Claimant<'_>,
+) -> Vec<Contested> {
+    let none = DriverState::default();
+    let of = state.driver(driver).unwrap_or(&none);
+    let mut contested = Vec::new();
+    for (key, value) in claimant.segments {
+        let is_of_nodes = match policy.and_then(|policy| policy.topology.get(key)) {
+            Some(kind) => *kind == KeyKind::Node,
+            None => key == NODE_SEGMENT || tells_nodes_apart(of, key, claimant.node),
+        };
+        if is_of_nodes {
+            contested.extend(rivals(state, of, claimant, key, value));
+        }
+    }
+    contested
+}
+
+/// The rivals for one segment whose key tells nodes apart.
+fn rivals(
+    state: &State,
+    of: &DriverState,
+    claimant: &Claimant<'_>,
+    key: &str,
+    value: &str,
+) -> Vec<Contested> {
+    let Claimant { node, node_id, is_new, .. } = claimant;
+    let segment = Segments::from([(key.to_owned(), value.to_owned())]);
+    let others = || of.located(&segment).filter(|other| other != node && of.is_member(other));
+    let contest = |owner: &NodeName, loser: &NodeName| Contested {
+        key: key.into(),
+        value: value.into(),
+        owner: owner.clone(),
+        claimant: loser.clone(),
+    };
+    if value == node.as_str() {
+        // A node's own name beats an earlier claim of another one.
+        return others().map(|other| contest(node, other)).collect();
+    }
+    let named = value.parse::<NodeName>().ok();
+    let named = named.filter(|named| state.node(named).is_some() && !state.is_removed(named));
+    let had = || !is_new && of.at(node).is_some_and(|at| at.is_at(&segment));
+    let first = || others().next().filter(|_| !had()).cloned();
+    let by_id = || {
+        let mut members = of.members().filter(|(other, _)| other != node && value != *node_id);
+        members
+            .find(|(_, at)| id_of(at).is_some_and(|id| id == value))
+            .map(|(other, _)| other.clone())
+    };
+    let owner = named.or_else(first).or_else(by_id);
+    owner.iter().map(|owner| contest(owner, node)).collect()
+}
+
+/// Whether a key has told nodes apart so far: every other node says its own name or id.
+fn tells_nodes_apart(of: &DriverState, key: &str, claimant: &NodeName) -> bool {
+    let mut nodes = 0;
+    for (node, at) in of.members().filter(|(node, _)| *node != claimant) {
+        let Some(segment) = at.segments.iter().find(|segment| segment.0 == key) else { continue };
+        let value = &segment.1;
+        if value != node.as_str() && id_of(at).as_ref() != Some(value) {
+            return false;
+        }
+        nodes += 1;
+    }
+    nodes >= ENOUGH
+}
+
+/// The id that a driver gave its node.
+fn id_of(at: &NodeDriver) -> Option<String> {
+    let info = csi::NodeGetInfoResponse::decode(at.answer(Local::NodeInfo)?.clone()).ok()?;
+    Some(info.node_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::state::record::{Change, Node};
+
+    const KEY: &str = "d.example/node";
+
+    fn name(node: &str) -> NodeName {
+        node.parse().unwrap()
+    }
+
+    /// Nodes with these values and node ids.
+    fn state(nodes: &[(&str, &str, &str)]) -> State {
+        let driver = || "d.example".parse::<DriverName>().unwrap();
+        let changes = nodes.iter().flat_map(|(node, value, id)| {
+            let info = csi::NodeGetInfoResponse { node_id: (*id).into(), ..Default::default() };
+            let segment = Arc::new((KEY.to_owned(), (*value).to_owned()));
+            let at = NodeDriver {
+                info: Some(info.encode_to_vec().into()),
+                segments: [segment].into(),
+                ..NodeDriver::default()
+            };
+            [
+                Change::Node(name(node), Some(Node { since: 1, removed: None })),
+                Change::NodeDriver(driver(), name(node), Some(at)),
+            ]
+        });
+        State::of(changes)
+    }
+
+    /// Who has the value, and who does not, when this node claims it.
+    fn claim(
+        state: &State,
+        kind: Option<KeyKind>,
+        node: &str,
+        value: &str,
+    ) -> Option<(String, String)> {
+        let policy = Policy {
+            topology: kind.map(|kind| (KEY.to_owned(), kind)).into_iter().collect(),
+            ..Policy::new(None)
+        };
+        let segments = Segments::from([(KEY.to_owned(), value.to_owned())]);
+        let node = name(node);
+        let claimant = Claimant { node: &node, node_id: "", segments: &segments, is_new: false };
+        let contested = contested(state, &"d.example".parse().unwrap(), Some(&policy), &claimant);
+        assert!(contested.len() <= 1);
+        let first = contested.into_iter().next()?;
+        Some((first.owner.to_string(), first.claimant.to_string()))
+    }
+
+    fn lost(owner: &str, claimant: &str) -> Option<(String, String)> {
+        Some((owner.into(), claimant.into()))
+    }
+
+    #[test]
+    fn what_is_anothers_is_refused_and_the_newcomer_loses() {
+        let state = state(&[("n1", "n1", "n1"), ("n2", "serial-2", "i-2")]);
+        let node = Some(KeyKind::Node);
+        assert_eq!(claim(&state, node, "n3", "n3"), None);
+        assert_eq!(claim(&state, node, "n3", "serial-3"), None);
+        assert_eq!(claim(&state, node, "n3", "n1"), lost("n1", "n3"));
+        assert_eq!(
+            claim(&state, node, "n3", "n2"),
+            lost("n2", "n3"),
+            "a name, though not its value"
+        );
+        assert_eq!(claim(&state, node, "n3", "serial-2"), lost("n2", "n3"), "the first keeps it");
+        assert_eq!(claim(&state, node, "n3", "i-2"), lost("n2", "n3"), "its node id");
+        assert_eq!(claim(&state, node, "n2", "serial-2"), None, "it had it before");
+        assert_eq!(claim(&state, Some(KeyKind::Any), "n3", "n1"), None);
+    }
+
+    #[test]
+    fn a_nodes_own_name_beats_an_earlier_claim() {
+        let state = state(&[("thief", "victim", "t")]);
+        assert_eq!(claim(&state, Some(KeyKind::Node), "victim", "victim"), lost("victim", "thief"));
+        assert_eq!(claim(&state, Some(KeyKind::Any), "victim", "victim"), None);
+    }
+
+    #[test]
+    fn a_key_that_nobody_declared_counts_if_all_say_their_own_name_or_id() {
+        let names = state(&[("n1", "n1", "x"), ("n2", "i-2", "i-2")]);
+        assert_eq!(claim(&names, None, "n3", "n1"), lost("n1", "n3"));
+        let one = state(&[("n1", "n1", "x")]);
+        assert_eq!(claim(&one, None, "n3", "n1"), None, "one node tells nothing apart");
+        let zones = state(&[("n1", "a", "x"), ("n2", "b", "y")]);
+        assert_eq!(claim(&zones, None, "n3", "a"), None);
+    }
+}
