@@ -31,6 +31,7 @@ use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::message;
 use crate::state::node_names::names;
+use crate::state::set_apart::Reason;
 use crate::state::store::writer::Store;
 
 /// How long a query may run. A late answer counts for the next caller.
@@ -70,6 +71,10 @@ struct Sum {
     refused: Vec<Answer>,
     /// Nodes without any answer, now or before.
     unknown: Vec<NodeName>,
+    /// Whether a node answered just now.
+    answered: bool,
+    /// Nodes whose answers are no use, and why.
+    no_use: Vec<(NodeName, &'static str)>,
 }
 
 impl Capacities {
@@ -104,32 +109,58 @@ impl Capacities {
             queried.push((node, pending));
         }
         let mut sum = Sum::default();
-        let mut answered = 0;
+        let asked = queried.iter().filter(|(_, pending)| pending.is_some()).count();
         for (node, pending) in queried {
             let answer = match pending {
                 Some(pending) => wait(pending, end).await,
                 None => None,
             };
-            answered += usize::from(answer.is_some());
             match answer {
                 Some(Ok(answer)) if is_single => return Ok(answer.response()),
-                Some(Ok(answer)) if is_unimplemented(&answer) => return Ok(answer.response()),
                 Some(Ok(answer)) => match read(&answer) {
-                    Some(capacity) => sum.add(&capacity),
+                    Some(capacity) => {
+                        sum.answered = true;
+                        sum.add(&capacity);
+                    }
                     None => {
+                        sum.no_use.extend(no_use(&answer).map(|why| (node.clone(), why)));
                         sum.refused.push(answer);
                         self.add_last(&mut sum, node, request);
                     }
                 },
-                Some(Err(_)) | None => self.add_last(&mut sum, node, request),
+                Some(Err(error)) => {
+                    if matches!(*error, Error::DeadlinePassed(_)) && self.was_linked(&node) {
+                        sum.no_use.push((node.clone(), "it does not come"));
+                    }
+                    self.add_last(&mut sum, node, request);
+                }
+                None => self.add_last(&mut sum, node, request),
             }
         }
-        self.answer(sum, answered)
+        self.judge(&sum, call.method);
+        self.answer(sum, asked)
     }
 
-    fn answer(&self, mut sum: Sum, answered: usize) -> Result<Response<Body>, Error> {
-        // If all drivers refuse alike, the request is wrong, and earlier answers do not count.
-        let is_refused = sum.refused.len() == answered && have_one_code(&sum.refused);
+    /// Whether a node had a link during a whole query: one that was away in between is not silent.
+    fn was_linked(&self, node: &NodeName) -> bool {
+        let link = self.queries.links().now(node);
+        link.is_some_and(|link| link.begun.elapsed() >= LONGEST)
+    }
+
+    /// Sets nodes apart whose answers are no use, if another node gave a good one. If none did, the
+    /// request or the driver is wrong, and no single node.
+    fn judge(&self, sum: &Sum, method: Method) {
+        let method = method.name();
+        for (node, why) in sum.no_use.iter().filter(|_| sum.answered) {
+            let reason = Reason::BadAnswer { method, why: (*why).into() };
+            self.store.set_apart(node, Some(&self.queries.driver), reason);
+        }
+    }
+
+    fn answer(&self, mut sum: Sum, asked: usize) -> Result<Response<Body>, Error> {
+        // If all drivers refuse alike, the request is wrong, and earlier answers do not count. One
+        // node does not decide for others that are silent.
+        let is_refused = sum.refused.len() == asked && have_one_code(&sum.refused);
         if let Some(answer) = sum.refused.pop().filter(|_| is_refused) {
             return Ok(answer.response());
         }
@@ -215,8 +246,15 @@ fn read(answer: &Answer) -> Option<csi::GetCapacityResponse> {
     csi::GetCapacityResponse::decode(message).ok()
 }
 
-fn is_unimplemented(answer: &Answer) -> bool {
-    answer.failure().is_some_and(|status| status.code() == Code::Unimplemented)
+/// What is wrong with an answer without a capacity; none if the driver refused the request.
+fn no_use(answer: &Answer) -> Option<&'static str> {
+    match answer.failure() {
+        Some(status) if status.code() == Code::Unimplemented => {
+            Some("UNIMPLEMENTED, though other nodes can")
+        }
+        Some(_) => None,
+        None => Some("it is not the message that it should be"),
+    }
 }
 
 /// Whether all refusals have the same code.

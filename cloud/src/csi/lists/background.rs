@@ -4,6 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use prost::Message;
+use proto::csi;
+use proto::csi::Method;
 use proto::host::chain;
 use proto::names::NodeName;
 use tokio::time::Instant;
@@ -14,6 +17,9 @@ use super::merged::Lists;
 use super::refresh::{LONGEST, Refreshed, Refresher};
 use crate::csi::single_flight::{Pending, wait};
 use crate::nodes::handle::Handle;
+use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::set_apart::{Kind, Reason};
+use crate::state::store::writer::Store;
 
 /// Links that are established within this time are handled together.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -34,6 +40,7 @@ impl Lists {
             linked.mark_unchanged();
             if merges() {
                 self.ask_new_nodes(&mut attempts);
+                self.ask_apart_nodes();
             }
             // The interval covers drivers that appear on an existing link, and failed attempts.
             tokio::select! {
@@ -61,6 +68,37 @@ impl Lists {
             if let Some(kind) = self.unlisted_kind(&node) {
                 drop(self.ask(&node, kind, &Secrets::new()));
                 attempts.insert(node, (Arc::downgrade(&link), Instant::now()));
+            }
+        }
+    }
+
+    /// Asks linked nodes again whose answers were no use, what they were asked then. A good answer
+    /// ends that they are set apart.
+    fn ask_apart_nodes(&self) {
+        let Refresher { queries, store, .. } = &self.refresher;
+        let driver = &queries.driver;
+        let apart: Vec<_> = store.read(|state| {
+            let nodes = state.apart().for_driver(driver).map(|(node, _)| node);
+            let asked = nodes.flat_map(|node| {
+                let reasons = state.apart().of(node, driver);
+                reasons.filter_map(move |apart| match &apart.reason {
+                    Reason::BadAnswer { method, .. } => Some((node.clone(), *method)),
+                    _ => None,
+                })
+            });
+            asked.collect()
+        });
+        for (node, method) in apart {
+            if queries.links().now(&node).is_none() {
+                continue;
+            }
+            let kinds = [ListKind::Volumes, ListKind::Snapshots];
+            match kinds.into_iter().find(|kind| kind.method().name() == method) {
+                Some(kind) => drop(self.ask(&node, kind, &Secrets::new())),
+                None => {
+                    let asking = ask_capacity(queries.clone(), store.clone(), node);
+                    queries.links().tasks().spawn_until_stop("capacity", asking);
+                }
             }
         }
     }
@@ -97,6 +135,21 @@ impl Lists {
             rebuilt.push((node, total));
         }
         rebuilt
+    }
+}
+
+/// Asks a node for its capacity again. A good answer, or a refusal of this request, ends that it is
+/// set apart.
+async fn ask_capacity(queries: NodeQueries, store: Store, node: NodeName) {
+    let request = csi::GetCapacityRequest::default();
+    let deadline = Instant::now() + LONGEST;
+    let is_good = match queries.ask(&node, Method::GetCapacity, &request, deadline).await {
+        Ok(answer) => csi::GetCapacityResponse::decode(answer).is_ok(),
+        Err(QueryError::Driver { status, .. }) => status.code() != Code::Unimplemented,
+        Err(_) => false,
+    };
+    if is_good {
+        store.clear_apart(&node, Some(&queries.driver), Kind::BadAnswer);
     }
 }
 

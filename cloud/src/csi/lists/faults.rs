@@ -17,6 +17,20 @@ pub(super) fn negative(method: Method) -> Error {
     Error::Missing(method.name(), "a max_entries that is not negative")
 }
 
+/// What is wrong with a node's answer to a question that went to many. None if the node could not
+/// be asked, or the driver refused with a code of its own.
+pub(super) fn no_use(error: &QueryError) -> Option<&'static str> {
+    match error {
+        QueryError::Driver { status, .. } if status.code() == Code::Unimplemented => {
+            Some("UNIMPLEMENTED, though its driver says that it can")
+        }
+        QueryError::Unreadable { .. } => Some("it is not the message that it should be"),
+        QueryError::Call(Error::BadAnswer { why, .. }) => Some(*why),
+        QueryError::Call(Error::DeadlinePassed(_)) => Some("it does not come"),
+        QueryError::Driver { .. } | QueryError::Call(_) => None,
+    }
+}
+
 /// Whether the driver refused the token. CSI: that is ABORTED.
 pub(super) fn is_bad_token(error: &QueryError) -> bool {
     matches!(error, QueryError::Driver { status, .. } if status.code() == Code::Aborted)

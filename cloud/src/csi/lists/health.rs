@@ -54,6 +54,9 @@ struct MergedPage {
     message: Vec<u8>,
     entries: usize,
     limit: usize,
+    /// Nodes that answered, and nodes whose driver does not implement it.
+    answered: usize,
+    unimplemented: usize,
 }
 
 /// Lists the health of a driver's volumes.
@@ -81,12 +84,13 @@ impl HealthList<'_> {
                 async { (self.health_of(&node, request).await, node) }
             })
             .buffered(AT_ONCE);
-        let mut merged = MergedPage { message: Vec::new(), entries: 0, limit };
+        let mut merged =
+            MergedPage { message: Vec::new(), entries: 0, limit, answered: 0, unimplemented: 0 };
         // The first node is always waited for, so that every page makes progress.
         let mut last = None;
         while let Some((page, node)) = next(&mut pages, last.is_some().then_some(end)).await {
             let is_continued = !start.token_of(&node).is_empty();
-            let page = self.page_of(page, &node, is_continued)?;
+            let page = self.page_of(page, &node, is_continued, &mut merged)?;
             if !merged.has_room_for(&page) {
                 return Ok(merged.continued_at(&node, ""));
             }
@@ -95,6 +99,11 @@ impl HealthList<'_> {
                 return Ok(merged.continued_at(&node, &page.next));
             }
             last = Some(node);
+        }
+        // One node does not decide for all.
+        if merged.unimplemented > 0 && merged.answered == 0 && start.node.is_empty() {
+            let driver = self.queries.driver.clone();
+            return Err(Error::NotImplemented { driver, method: method().name() });
         }
         // If the time is over, nodes may be left, and the next page starts behind the last one.
         match last.filter(|_| Instant::now() >= end) {
@@ -127,12 +136,17 @@ impl HealthList<'_> {
         page: Result<Page, QueryError>,
         node: &NodeName,
         is_continued: bool,
+        merged: &mut MergedPage,
     ) -> Result<Page, Error> {
         let driver = &self.queries.driver;
         match page {
-            Ok(page) => Ok(page),
+            Ok(page) => {
+                merged.answered += 1;
+                Ok(page)
+            }
             Err(error) if error.code() == Code::Unimplemented => {
-                Err(Error::NotImplemented { driver: driver.clone(), method: method().name() })
+                merged.unimplemented += 1;
+                Ok(Page { entries: Vec::new(), next: String::new() })
             }
             Err(error) if is_continued && is_bad_token(&error) => Err(Error::BadToken),
             Err(error) => {

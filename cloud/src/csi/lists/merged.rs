@@ -91,20 +91,23 @@ impl Lists {
         let mut asked = Vec::new();
         let mut unanswered = Vec::new();
         for node in self.nodes() {
-            if links.now(&node).is_some() {
+            if self.refresher.no_use(&node).is_some() {
+                // It is asked, so that it can recover, and nobody waits for it.
+                if links.now(&node).is_some() {
+                    drop(self.ask(&node, kind, &secrets));
+                }
+            } else if links.now(&node).is_some() {
                 asked.push((self.ask(&node, kind, &secrets), node));
             } else {
                 unanswered.push(node);
             }
         }
         let mut why = None;
+        let mut unimplemented = Vec::new();
         for (pending, node) in asked {
             match wait(pending, end).await {
                 Some(Ok(_)) => {}
-                Some(Err(error)) if error.code() == Code::Unimplemented => {
-                    let driver = self.refresher.queries.driver.clone();
-                    return Err(Error::NotImplemented { driver, method: kind.method().name() });
-                }
+                Some(Err(error)) if error.code() == Code::Unimplemented => unimplemented.push(node),
                 Some(Err(error)) => {
                     why.get_or_insert_with(|| chain(&*error));
                     unanswered.push(node);
@@ -115,17 +118,24 @@ impl Lists {
                 }
             }
         }
+        // One node does not decide for all.
+        let is_alone = |node: &NodeName| !self.refresher.is_listed_elsewhere(node, kind);
+        if unimplemented.iter().any(is_alone) {
+            let driver = self.refresher.queries.driver.clone();
+            return Err(Error::NotImplemented { driver, method: kind.method().name() });
+        }
         self.check_known(kind, unanswered, why)
     }
 
-    /// Checks that each of these nodes was listed before.
+    /// Checks that each of these nodes was listed before. One whose answers are no use counts with
+    /// what is known of it, so that it does not keep the others' lists back.
     fn check_known(
         &self,
         kind: ListKind,
         mut nodes: Vec<NodeName>,
         why: Option<String>,
     ) -> Result<(), Error> {
-        nodes.retain(|node| !self.is_known(node, kind));
+        nodes.retain(|node| !self.is_known(node, kind) && self.refresher.no_use(node).is_none());
         if nodes.is_empty() {
             return Ok(());
         }

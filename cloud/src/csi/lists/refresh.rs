@@ -11,11 +11,13 @@ use proto::names::NodeName;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
+use super::faults::no_use;
 use super::kind::{ListKind, Page, Secrets};
 use super::whole::{WholeList, missing};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::record::NodeDriver;
+use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::writer::Store;
 
 /// The most pages of a node's list.
@@ -82,6 +84,7 @@ impl Refresher {
             Ok(listed) => listed,
             Err(_) => Err(QueryError::Call(DeadlinePassed("while a node was listed").into())),
         };
+        self.judge(query, &listed);
         let node = &query.node;
         let driver = &self.queries.driver;
         let method = query.kind.method().name();
@@ -92,6 +95,57 @@ impl Refresher {
             }
         }
         listed
+    }
+
+    /// Sets a node apart whose answer is no use although another node gave this list, or ends that.
+    fn judge(&self, query: &ListQuery, listed: &Result<usize, QueryError>) {
+        let ListQuery { node, kind, .. } = query;
+        let driver = &self.queries.driver;
+        let method = kind.method().name();
+        let error = match listed {
+            Ok(_) if self.no_use(node) == Some(method) => {
+                return self.store.clear_apart(node, Some(driver), Kind::BadAnswer);
+            }
+            Ok(_) => return,
+            Err(error) => error,
+        };
+        // A node that was away in between is not silent.
+        let is_silent = matches!(error, QueryError::Call(Error::DeadlinePassed(_)));
+        let link = self.queries.links().now(node);
+        let was_linked = link.is_some_and(|link| link.begun.elapsed() >= LONGEST);
+        if let Some(why) = no_use(error)
+            && (!is_silent || was_linked)
+            && self.is_listed_elsewhere(node, *kind)
+        {
+            self.store.set_apart(node, Some(driver), Reason::BadAnswer { method, why: why.into() });
+        }
+    }
+
+    /// Whether another node gave this list completely. If none did, it is the driver's fault, and
+    /// no single node's.
+    pub(super) fn is_listed_elsewhere(&self, node: &NodeName, kind: ListKind) -> bool {
+        let listed = self.listed();
+        let other = |(of, had): &(NodeName, ListKind)| of != node && *had == kind;
+        if listed.iter().any(other) {
+            return true;
+        }
+        drop(listed);
+        self.store.read(|state| {
+            let members = state.driver(&self.queries.driver).map(|driver| driver.members());
+            let mut members = members.into_iter().flatten();
+            members.any(|(of, at)| of != node && at.listed > 0 && kind.is_listed(at))
+        })
+    }
+
+    /// The RPC for whose answers a node is set apart, if it is.
+    pub(super) fn no_use(&self, node: &NodeName) -> Option<&'static str> {
+        self.store.read(|state| {
+            let mut reasons = state.apart().of(node, &self.queries.driver);
+            reasons.find_map(|apart| match apart.reason {
+                Reason::BadAnswer { method, .. } => Some(method),
+                _ => None,
+            })
+        })
     }
 
     async fn list(&self, query: &ListQuery) -> Result<usize, QueryError> {

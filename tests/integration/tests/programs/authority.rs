@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use drivers::testdriver::{Running, TOPOLOGY_KEY, TestDriver};
+use drivers::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
 use harness::process::Process;
 use harness::raw::RawClient;
 use harness::requests::{controller, create, created};
@@ -129,6 +129,23 @@ impl Fleet {
             said.push((answer.code(), answer.message().unwrap_or_default().to_vec()));
         }
         Ok(said)
+    }
+
+    /// The ids of all volumes as they are listed.
+    async fn listed(&self) -> anyhow::Result<Vec<String>> {
+        let answer = self.front.call(&controller("ListVolumes"), &[]).await?;
+        ensure!(answer.code() == Code::Ok, "{}", answer.status());
+        let listed = csi::ListVolumesResponse::decode(answer.message().unwrap_or_default())?;
+        let volumes = listed.entries.into_iter().filter_map(|entry| entry.volume);
+        Ok(volumes.map(|volume| volume.volume_id).collect())
+    }
+
+    /// The ids of all volumes that the drivers have.
+    fn there(&self) -> Vec<String> {
+        let volumes = self.nodes.iter().flat_map(|node| node.driver.volumes());
+        let mut ids: Vec<_> = volumes.map(|volume| volume.volume_id).collect();
+        ids.sort();
+        ids
     }
 
     async fn stop(self) -> anyhow::Result<()> {
@@ -325,6 +342,61 @@ async fn a_node_that_claims_anothers_place_gets_nothing() -> anyhow::Result<()> 
             created(&answer)?;
         }
         assert_eq!(fleet.nodes[0].driver.volumes().len(), 10);
+        fleet.stop().await?;
+    }
+    Ok(())
+}
+
+/// Answers to ListVolumes of one node that are no use.
+fn no_use() -> [Fault; 3] {
+    let entry = csi::list_volumes_response::Entry {
+        volume: Some(csi::Volume { volume_id: "x".into(), ..Default::default() }),
+        status: None,
+    };
+    let endless = csi::ListVolumesResponse { entries: vec![entry], next_token: "again".into() };
+    [
+        Fault::error(Code::Unimplemented, "no lists"),
+        Fault::raw(b"\xff\xff\xff".to_vec()),
+        Fault::raw(endless.encode_to_vec()),
+    ]
+}
+
+#[tokio::test]
+async fn one_node_decides_no_list_and_no_capacity_for_all() -> anyhow::Result<()> {
+    for fault in no_use() {
+        let mut fleet = Fleet::new(TRANSPORTS[0], "scope = \"node\"\n").await?;
+        for (at, node) in ["n1", "n2", "n3"].into_iter().enumerate() {
+            let driver = TestDriver::new(DRIVER, node);
+            driver.count_from(at as u64 * 1000);
+            fleet.join(driver, node, &[]).await?;
+        }
+        fleet.ready().await?;
+        for number in 0..6 {
+            let name = format!("pvc-{number}");
+            let answer = fleet.front.call(&controller("CreateVolume"), &create(&name)).await?;
+            created(&answer)?;
+        }
+        until("all are listed", || async {
+            ensure!(fleet.listed().await? == fleet.there(), "{:?}", fleet.listed().await?);
+            Ok(())
+        })
+        .await?;
+        fleet.nodes[0].driver.inject("ListVolumes", fault.clone(), Times::All);
+        assert_eq!(fleet.listed().await?, fleet.there());
+        fleet.is_set_apart("n1", "bad_answer").await?;
+        assert_eq!(fleet.listed().await?, fleet.there());
+        fleet.nodes[0].driver.clear_faults();
+        until("it answers as it should", || async {
+            assert_eq!(fleet.listed().await?, fleet.there());
+            ensure!(fleet.set_apart("n1").await?.is_empty(), "it is set apart");
+            Ok(())
+        })
+        .await?;
+        fleet.nodes[1].driver.inject("GetCapacity", fault, Times::All);
+        for _ in 0..2 {
+            let answer = fleet.front.call(&controller("GetCapacity"), &[]).await?;
+            assert_eq!(answer.code(), Code::Ok, "{}", answer.status());
+        }
         fleet.stop().await?;
     }
     Ok(())
