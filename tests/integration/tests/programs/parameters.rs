@@ -6,7 +6,7 @@ use harness::raw::RawClient;
 use harness::requests::{capability, controller};
 use harness::stand::Stand;
 use harness::wait::until;
-use harness::world::{DRIVER, NODE, TRANSPORTS, World};
+use harness::world::{DRIVER, NODE, TRANSPORTS, World, section};
 use prost::Message;
 use proto::csi;
 use proto::host::publish::{Existing, publish};
@@ -28,7 +28,7 @@ fn expected() -> HashMap<String, String> {
 async fn world(scope: &str) -> anyhow::Result<(World, RawClient)> {
     let stand = Stand::new().await?;
     let config = stand.at("scope.toml");
-    let text = format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n");
+    let text = section(scope);
     publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
     let more = ["--config", config.as_str(), "--node-fronts"];
     let world = World::on(stand, TRANSPORTS[0], &more).await?;
