@@ -9,10 +9,29 @@ use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use proto::control::hello::{Hello, Message};
 use proto::control::not_taken::{NotTaken, Pod as Named, Volume};
-use proto::link::{Event as LinkEvent, Link};
+use proto::link::{Event as LinkEvent, Link, LinkError};
 use serde_json::{Value, json};
 
 use super::{Site, node};
+
+/// Keeps the link going while something is waited for.
+async fn during<T>(
+    link: &mut Link,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        done = work => done,
+        why = ended(link) => bail!("the link ended: {why}"),
+    }
+}
+
+async fn ended(link: &mut Link) -> LinkError {
+    loop {
+        if let LinkEvent::Closed(error) = link.next().await {
+            return error;
+        }
+    }
+}
 
 /// A link of an edge that reports these volumes.
 async fn reported(site: &Site, volumes: &[Volume]) -> anyhow::Result<Link> {
@@ -71,13 +90,14 @@ async fn a_pod_is_told_by_its_own_node_alone_and_once() -> anyhow::Result<()> {
         let uid = if name == "other" { "u-2" } else { uid.as_str() };
         volumes.push(volume(&format!("v-{name}"), name, uid)?);
     }
-    let link = reported(&site, &volumes).await?;
-    let event = site.plane.event("DirectVolumeNotTaken", "here").await?;
+    let mut link = reported(&site, &volumes).await?;
+    let told_of = site.plane.event("DirectVolumeNotTaken", "here");
+    let event = during(&mut link, told_of).await?;
     let note = event.note.unwrap_or_default();
     assert!(note.contains("v-here") && note.contains("direct check"), "{note}");
     let about = event.regarding.context("about nothing")?;
     assert_eq!((about.kind.as_deref(), about.uid), (Some("Pod"), pods.get("here").await?.uid()));
-    shown(&site, 4).await?;
+    during(&mut link, shown(&site, 4)).await?;
     // The same on a new link, and one more pod, which is told after the others were looked at.
     drop(link);
     let pod = json!({
@@ -86,14 +106,14 @@ async fn a_pod_is_told_by_its_own_node_alone_and_once() -> anyhow::Result<()> {
     });
     let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     volumes.push(volume("v-zz", "zz", &pod.uid().context("no uid")?)?);
-    let link = reported(&site, &volumes).await?;
-    site.plane.event("DirectVolumeNotTaken", "zz").await?;
+    let mut link = reported(&site, &volumes).await?;
+    during(&mut link, site.plane.event("DirectVolumeNotTaken", "zz")).await?;
     assert_eq!(told(&site).await?, [("here".to_owned(), 1), ("zz".to_owned(), 1)]);
     // An edge that is older does not take its report back, so the cloud does.
     drop(link);
     let mut link = site.world.dial().await?;
     link.send(&Message::Hello(hello(NODE)?)).await?;
-    shown(&site, 0).await?;
+    during(&mut link, shown(&site, 0)).await?;
     drop(link);
     site.plane.stop().await?;
     site.world.cloud.process.stop(harness::wait::START).await
