@@ -360,7 +360,7 @@ impl Pair {
 }
 
 fn say_scope(stand: &Stand, scope: &str) -> anyhow::Result<()> {
-    let text = harness::world::section(scope);
+    let text = harness::world::section(DRIVER, scope);
     let config = stand.at("cloud.toml");
     let replace = proto::host::publish::Existing::Replace;
     Ok(proto::host::publish::publish(config.as_ref(), text.as_bytes(), 0o600, replace)?)

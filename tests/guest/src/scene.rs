@@ -166,7 +166,7 @@ impl Scene {
     pub async fn new(scope: &str) -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
         let config = stand.at("cloud.toml");
-        let text = harness::world::section(scope);
+        let text = harness::world::section(DRIVER, scope);
         proto::host::publish::publish(
             config.as_ref(),
             text.as_bytes(),

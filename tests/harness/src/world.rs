@@ -25,10 +25,10 @@ pub const NODE: &str = "n1";
 /// Both transports, as `--listen` takes them. Tests of calls run once for each.
 pub const TRANSPORTS: [&str; 2] = ["wss://127.0.0.1:0", "quic://127.0.0.1:0"];
 
-/// The section of [`DRIVER`] with this scope, `node` or `shared`. Any node may be elected.
-pub fn section(scope: &str) -> String {
+/// The section of a driver with this scope, `node` or `shared`. Any node may be elected.
+pub fn section(driver: &str, scope: &str) -> String {
     let controllers = if scope == "shared" { "controllers = \"any\"\n" } else { "" };
-    format!("[driver.\"{DRIVER}\"]\nscope = \"{scope}\"\n{controllers}")
+    format!("[driver.\"{driver}\"]\nscope = \"{scope}\"\n{controllers}")
 }
 
 /// Everything, up and linked.
@@ -69,7 +69,7 @@ impl World {
     pub async fn shared(listen: &str) -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
         let config = stand.at("shared.toml");
-        let text = section("shared");
+        let text = section(DRIVER, "shared");
         proto::host::publish::publish(
             config.as_ref(),
             text.as_bytes(),

@@ -55,7 +55,7 @@ fn is(answer: &RawAnswer, code: Code) {
 async fn a_direct_volume_is_attached_to_one_node() -> anyhow::Result<()> {
     let mut stand = Stand::new().await?;
     let config = stand.at("policy.toml");
-    let text = harness::world::section("shared");
+    let text = harness::world::section(DRIVER, "shared");
     proto::host::publish::publish(
         Path::new(&config),
         text.as_bytes(),

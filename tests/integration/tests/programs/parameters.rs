@@ -28,7 +28,7 @@ fn expected() -> HashMap<String, String> {
 async fn world(scope: &str) -> anyhow::Result<(World, RawClient)> {
     let stand = Stand::new().await?;
     let config = stand.at("scope.toml");
-    let text = section(scope);
+    let text = section(DRIVER, scope);
     publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
     let more = ["--config", config.as_str(), "--node-fronts"];
     let world = World::on(stand, TRANSPORTS[0], &more).await?;

@@ -51,7 +51,7 @@ impl Site {
 
     async fn cloud(&self, scope: &str) -> anyhow::Result<Cloud> {
         let config = self.stand.at("scope.toml");
-        let text = harness::world::section(scope);
+        let text = harness::world::section(DRIVER, scope);
         publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Replace)?;
         self.stand.cloud(&[&self.url], &[DRIVER], &["--config", &config]).await
     }
