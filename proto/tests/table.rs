@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use proptest::prelude::*;
+use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 use proto::csi::method::{SERVICES, of_driver};
 use proto::csi::{
@@ -182,6 +183,34 @@ fn a_front_answers_what_is_the_same_for_all_requests() {
         methods(|method| method.name().ends_with("GetCapabilities")
             || method == Method::GetPluginCapabilities)
     );
+}
+
+#[test]
+fn the_secrets_of_a_request_are_its_field_of_that_name() {
+    for method in Method::ALL.iter().copied() {
+        let request = declaration(method).request;
+        let secrets = request.field.iter().find(|field| field.name() == "secrets");
+        let number = secrets.map(|field| field.number().cast_unsigned());
+        assert_eq!(method.secrets(), number, "{method}");
+        assert!(number.is_none_or(|number| is_map(&request, number)), "{method}");
+    }
+    assert_eq!(methods(|method| method.secrets().is_some()).len(), 22);
+}
+
+#[test]
+fn without_its_secrets_a_request_keeps_all_else() {
+    let secrets = std::collections::HashMap::from([("key".to_owned(), "marked".to_owned())]);
+    let request = proto::csi::DeleteVolumeRequest { volume_id: "v".into(), secrets };
+    let mut bytes = request.encode_to_vec();
+    proto::csi::wire::append(&mut bytes, &[777], b"newer");
+    let without = Method::DeleteVolume.without_secrets(&bytes).unwrap().unwrap();
+    let mut expected = proto::csi::DeleteVolumeRequest { volume_id: "v".into(), ..request.clone() };
+    expected.secrets.clear();
+    let mut expected = expected.encode_to_vec();
+    proto::csi::wire::append(&mut expected, &[777], b"newer");
+    assert_eq!(without, expected);
+    assert_eq!(Method::DeleteVolume.without_secrets(&without).unwrap(), None);
+    assert_eq!(Method::ControllerGetVolume.without_secrets(&bytes).unwrap(), None);
 }
 
 #[test]

@@ -149,13 +149,14 @@ fn the_admin_socket_can_be_no_drivers_and_no_nodes() {
 fn a_driver_may_have_a_policy_of_its_own() {
     let file = with(
         "[driver.\"b.example\"]\nscope = \"node\"\nplacement = \"pinned\"\nnode = \"n2\"\n\
-         reschedule = true\nbeside_source = false\n\
+         reschedule = true\nbeside_source = false\nask_with_secrets = true\n\
          failover_s = 60\n[driver.\"a.example\"]\nplacement = \"spread\"\n",
     );
     let b = policy(&file, "b.example");
     assert_eq!((b.scope, b.placement, b.reschedule), (Some(Scope::Node), pinned("n2"), true));
     assert_eq!((b.grace, b.beside_source), (Duration::from_secs(60), false));
     assert!(policy(&file, "a.example").beside_source);
+    assert!(b.ask_with_secrets && !policy(&file, "a.example").ask_with_secrets);
     assert_eq!(policy(&file, "a.example").placement, Placement::Spread);
     // A node alone pins; "pinned" alone pins to the default node.
     assert_eq!(
@@ -188,7 +189,7 @@ fn nodes_and_controllers_are_names_patterns_or_any() {
 #[test]
 fn contradictions_are_named_at_once() {
     let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\n\
-        node = \"n1\"\nbeside_source = false\n\
+        node = \"n1\"\nbeside_source = false\nask_with_secrets = true\n\
         reschedule = true\n[driver.\"b.example\"]\nplacement = \"pinned\"\n\
         scope = \"node\"\ncontrollers = \"any\"\n\
         [driver.\"c.example\"]\nscope = \"both\"\nplacement = 1\nfailover_s = 0\npods = 1\n\
@@ -199,6 +200,7 @@ fn contradictions_are_named_at_once() {
         "[driver.\"a.example\"] placement and node are for scope \"node\"",
         "[driver.\"a.example\"] reschedule is for scope \"node\"",
         "[driver.\"a.example\"] beside_source is for scope \"node\"",
+        "[driver.\"a.example\"] ask_with_secrets is for scope \"node\"",
         "[driver.\"a.example\"] placement \"spread\" goes to no single node",
         "[driver.\"b.example\"] placement \"pinned\" needs a node",
         "[driver.\"c.example\"] is not among the drivers",

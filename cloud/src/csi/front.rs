@@ -64,7 +64,7 @@ impl Front {
         calls: Arc<Calls>,
     ) -> Self {
         let tasks = links.tasks().child();
-        let queries = NodeQueries::new(driver.clone(), links);
+        let queries = NodeQueries::new(driver.clone(), links, policy.ask_with_secrets);
         let elected = store.read(|state| state.driver(&driver)?.elected().cloned());
         let dispatcher = Dispatcher {
             journal: Arc::new(CreateJournal::new(driver.clone(), store.clone())),

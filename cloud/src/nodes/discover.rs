@@ -84,14 +84,17 @@ impl Discovery<'_> {
         }
     }
 
-    /// Sends a delete to every node. The answer is OK if all nodes said so. A final refusal is
-    /// returned only if no node's outcome is open, because sidecars end the call then.
+    /// Sends a delete to every node, without secrets if there are several. The answer is OK if all
+    /// nodes said so. A final refusal is returned only if no node's outcome is open, because
+    /// sidecars end the call then.
     ///
     /// # Errors
     /// A node could not be reached or its outcome is unknown, and it may have the volume.
     pub async fn delete(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
+        let nodes = self.nodes();
+        let call = self.without_secrets(nodes.len(), method, call)?;
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
-            self.nodes().into_iter().partition(|node| self.queries.links().now(node).is_some());
+            nodes.into_iter().partition(|node| self.queries.links().now(node).is_some());
         silent.retain(|node| !self.is_not_there(node, id));
         let answers: Vec<_> = stream::iter(nodes)
             .map(|node| async { (self.tell(&node, method, call.clone()).await, node) })
@@ -123,6 +126,13 @@ impl Discovery<'_> {
             // No node was told, because no node can have it.
             None => Ok(Answer::of(frame::frame(&[]))),
         }
+    }
+
+    fn without_secrets(&self, nodes: usize, method: Method, call: &Call) -> Result<Call, Error> {
+        let message = frame::message(&call.body)
+            .map_err(|error| Error::BadRequest { method: method.name(), source: error.into() })?;
+        let body = frame::frame(&self.queries.for_nodes(nodes, method, &message)?);
+        Ok(Call { body, ..call.clone() })
     }
 
     fn nodes(&self) -> Vec<NodeName> {

@@ -25,6 +25,8 @@ pub struct NodeQueries {
     pub driver: DriverName,
     authority: Authority,
     links: Arc<Links>,
+    /// The operator's `ask_with_secrets`.
+    with_secrets: bool,
 }
 
 /// Why a query has no answer.
@@ -63,12 +65,12 @@ impl QueryError {
 }
 
 impl NodeQueries {
-    /// Queries to the nodes that have this driver.
-    pub fn new(driver: DriverName, links: Arc<Links>) -> Self {
+    /// Queries to the nodes that have this driver. `with_secrets` lets several nodes see secrets.
+    pub fn new(driver: DriverName, links: Arc<Links>, with_secrets: bool) -> Self {
         // A driver's name has only characters of a host name, so it always parses.
         let authority =
             driver.as_str().parse().unwrap_or_else(|_| Authority::from_static("invalid"));
-        Self { driver, authority, links }
+        Self { driver, authority, links, with_secrets }
     }
 
     /// The driver's name as the HTTP/2 authority, which the edge reads.
@@ -79,6 +81,21 @@ impl NodeQueries {
     /// All links.
     pub fn links(&self) -> &Arc<Links> {
         &self.links
+    }
+
+    /// The unframed request that this many nodes get. Several nodes get no secrets, unless the
+    /// operator wants it.
+    ///
+    /// # Errors
+    /// The request is malformed.
+    pub fn for_nodes(&self, nodes: usize, method: Method, request: &Bytes) -> Result<Bytes, Error> {
+        if nodes <= 1 || self.with_secrets {
+            return Ok(request.clone());
+        }
+        let without = method.without_secrets(request);
+        let without = without
+            .map_err(|error| Error::BadRequest { method: method.name(), source: error.into() })?;
+        Ok(without.map_or_else(|| request.clone(), Bytes::from))
     }
 
     /// Sends a query to a node's driver like any other call, and returns the unframed answer. A
@@ -98,7 +115,7 @@ impl NodeQueries {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
         let body = frame::frame(&request.encode_to_vec());
         let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
-        let Self { driver, authority, links } = self;
+        let Self { driver, authority, links, .. } = self;
         let node_call = NodeCall {
             links,
             driver,

@@ -12,6 +12,16 @@ use proto::names::NodeName;
 
 use crate::state::node_set::{NodePattern, NodeSet};
 
+/// What contradicts scope `shared`, in the order in which it is checked.
+const OF_SHARED: [&str; 5] = [
+    "a shared driver needs controllers, the nodes of which one is elected: it sees all secrets of \
+     the driver. controllers = \"any\" allows every node",
+    "placement and node are for scope \"node\"; a shared driver's node is elected",
+    "reschedule is for scope \"node\"; a shared driver fails over by itself",
+    "beside_source is for scope \"node\"; any node has a shared driver's sources",
+    "ask_with_secrets is for scope \"node\"; a shared driver's elected node gets every call",
+];
+
 /// The default grace period, in seconds.
 const GRACE: u16 = 10;
 
@@ -66,6 +76,9 @@ pub struct Policy {
     pub controllers: Option<Controllers>,
     /// The topology keys of the driver, as far as the operator has declared them.
     pub topology: BTreeMap<String, KeyKind>,
+    /// Requests that go to several nodes keep their secrets. By default only the one node that has
+    /// the thing gets them.
+    pub ask_with_secrets: bool,
 }
 
 impl Policy {
@@ -81,6 +94,7 @@ impl Policy {
             nodes: None,
             controllers: None,
             topology: BTreeMap::new(),
+            ask_with_secrets: false,
         }
     }
 
@@ -114,32 +128,21 @@ impl Policy {
         let nodes = section.some("nodes", str::parse::<NodePattern>).map(NodeSet::new);
         let controllers = controllers(section);
         let topology = section.texts("topology", key_kind);
+        let ask_with_secrets = section.yes_no("ask_with_secrets");
         let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
         if scope == Some(Scope::Node) && controllers.is_some() {
             contradiction("controllers are for scope \"shared\"; with \"node\" none is elected");
         }
         if scope == Some(Scope::Shared) {
-            if controllers.is_none() {
-                contradiction(
-                    "a shared driver needs controllers, the nodes of which one is elected: it \
-                     sees all secrets of the driver. controllers = \"any\" allows every node",
-                );
-            }
-            if pinned.is_some() || node.is_some() {
-                contradiction(
-                    "placement and node are for scope \"node\"; a shared driver's node is elected",
-                );
-            }
-            if reschedule == Some(true) {
-                contradiction(
-                    "reschedule is for scope \"node\"; a shared driver fails over by itself",
-                );
-            }
-            if beside_source == Some(false) {
-                contradiction(
-                    "beside_source is for scope \"node\"; any node has a shared driver's sources",
-                );
-            }
+            let given = [
+                controllers.is_none(),
+                pinned.is_some() || node.is_some(),
+                reschedule == Some(true),
+                beside_source == Some(false),
+                ask_with_secrets == Some(true),
+            ];
+            let wrong = OF_SHARED.iter().zip(given).filter(|(_, is_given)| *is_given);
+            wrong.for_each(|(text, _)| contradiction(text));
         }
         let placement = match (pinned, node) {
             (Some(false), Some(_)) => {
@@ -159,7 +162,18 @@ impl Policy {
         let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
         let reschedule = reschedule.unwrap_or(default.reschedule);
         let beside_source = beside_source.unwrap_or(default.beside_source);
-        Self { scope, placement, reschedule, beside_source, grace, nodes, controllers, topology }
+        let ask_with_secrets = ask_with_secrets.unwrap_or(default.ask_with_secrets);
+        Self {
+            scope,
+            placement,
+            reschedule,
+            beside_source,
+            grace,
+            nodes,
+            controllers,
+            topology,
+            ask_with_secrets,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::column::{Capabilities, DirectCall, Kind, List, Local, NodeStep, Places, Rewrite};
 use super::required;
 use super::table::table;
+use super::wire::{self, Edit, Malformed};
 
 /// The services of a CSI driver, as they stand in a request's path.
 pub const SERVICES: [&str; 5] = [
@@ -31,6 +32,7 @@ struct Row {
     rewrite: Rewrite,
     direct: Option<DirectCall>,
     places: Option<Places>,
+    secrets: Option<u32>,
     incomplete: fn(&Bytes) -> Option<&'static str>,
 }
 
@@ -47,6 +49,7 @@ impl Row {
             rewrite: Rewrite::Nothing,
             direct: None,
             places: None,
+            secrets: None,
             incomplete: required::nothing,
         }
     }
@@ -180,6 +183,20 @@ impl Method {
     /// Where the request has what is edited for the driver of a direct volume.
     pub const fn places(self) -> Option<Places> {
         self.row().places
+    }
+
+    /// The number of the request's field with secrets; none if it has none.
+    pub const fn secrets(self) -> Option<u32> {
+        self.row().secrets
+    }
+
+    /// The unframed request without its secrets; all other bytes are kept. None if it has none.
+    ///
+    /// # Errors
+    /// The request is malformed.
+    pub fn without_secrets(self, request: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
+        let Some(number) = self.secrets() else { return Ok(None) };
+        wire::edit(request, &[number], |_| Ok(Edit::Drop))
     }
 
     /// The required field that an (unframed) request lacks, beside the id.

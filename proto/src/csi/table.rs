@@ -22,10 +22,12 @@ macro_rules! table {
                 rewrite: Rewrite::CreateVolume,
                 direct: Some(DirectCall::Create),
                 places: Some(Places { capability: 3, context: &[4] }),
+                secrets: Some(5),
             };
             Controller/DeleteVolume(r: DeleteVolumeRequest) => Key::Delete(Id::Volume(r.volume_id)),
                 learn Learn::Gone, {
                 direct: Some(DirectCall::Delete),
+                secrets: Some(2),
             };
             Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)),
@@ -33,23 +35,32 @@ macro_rules! table {
                 incomplete: required::of_publish,
                 direct: Some(DirectCall::Attach),
                 places: Some(Places { capability: 3, context: &[6] }),
+                secrets: Some(5),
             };
             Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest)
                 => Key::Delete(Id::Volume(r.volume_id)),
-                learn Learn::Detached(detached_from);
+                learn Learn::Detached(detached_from), {
+                secrets: Some(3),
+            };
             Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
                 incomplete: required::of_validate,
                 direct: Some(DirectCall::Validate),
                 places: Some(Places { capability: 3, context: &[2, 4] }),
+                secrets: Some(5),
             };
             Controller/ListVolumes(_) => Key::All, {
                 lists: Some(List::Volumes),
                 rewrite: Rewrite::ListVolumes,
             };
-            Controller/ControllerListVolumeHealth(_) => Key::All, { lists: Some(List::Health) };
+            Controller/ControllerListVolumeHealth(_) => Key::All, {
+                lists: Some(List::Health),
+                secrets: Some(3),
+            };
             Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest)
-                => Key::Home(Id::Volume(r.volume_id));
+                => Key::Home(Id::Volume(r.volume_id)), {
+                secrets: Some(2),
+            };
             Controller/GetCapacity(r: GetCapacityRequest)
                 => Key::Capacity(r.accessible_topology.map(segments)), {
                 rewrite: Rewrite::Capacity,
@@ -64,27 +75,36 @@ macro_rules! table {
                 learn Learn::Made(created_snapshot), {
                 creates: Some(Kind::Snapshot),
                 rewrite: Rewrite::CreateSnapshot,
+                secrets: Some(3),
             };
             Controller/DeleteSnapshot(r: DeleteSnapshotRequest)
                 => Key::Delete(Id::Snapshot(r.snapshot_id)),
-                learn Learn::Gone;
+                learn Learn::Gone, {
+                secrets: Some(2),
+            };
             Controller/ListSnapshots(r: ListSnapshotsRequest) => listed_snapshots(r), {
                 lists: Some(List::Snapshots),
                 rewrite: Rewrite::ListSnapshots,
+                secrets: Some(5),
             };
-            Controller/GetSnapshot(r: GetSnapshotRequest) => Key::Home(Id::Snapshot(r.snapshot_id));
+            Controller/GetSnapshot(r: GetSnapshotRequest)
+                => Key::Home(Id::Snapshot(r.snapshot_id)), {
+                secrets: Some(2),
+            };
             Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)),
                 learn Learn::Resized(new_size), {
                 incomplete: required::of_expand,
                 direct: Some(DirectCall::Expand),
                 places: Some(Places { capability: 4, context: &[] }),
+                secrets: Some(3),
             };
             Controller/ControllerGetVolume(r: ControllerGetVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id));
             Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
                 direct: Some(DirectCall::Modify),
+                secrets: Some(2),
             };
 
             GroupController/GroupControllerGetCapabilities(_) => Key::Local, {
@@ -94,21 +114,33 @@ macro_rules! table {
                 => snapshot(r.name, r.source_volume_ids),
                 learn Learn::Made(created_group), {
                 creates: Some(Kind::Group),
+                secrets: Some(3),
             };
             GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest)
                 => Key::Delete(Id::Group(r.group_snapshot_id)),
-                learn Learn::Gone;
+                learn Learn::Gone, {
+                secrets: Some(3),
+            };
             GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)
-                => Key::Home(Id::Group(r.group_snapshot_id));
+                => Key::Home(Id::Group(r.group_snapshot_id)), {
+                secrets: Some(3),
+            };
 
             SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest)
-                => Key::Home(Id::Snapshot(r.snapshot_id)), { streaming: true };
+                => Key::Home(Id::Snapshot(r.snapshot_id)), {
+                streaming: true,
+                secrets: Some(4),
+            };
             SnapshotMetadata/GetMetadataDelta(r: GetMetadataDeltaRequest)
-                => Key::Home(Id::Snapshot(r.base_snapshot_id)), { streaming: true };
+                => Key::Home(Id::Snapshot(r.base_snapshot_id)), {
+                streaming: true,
+                secrets: Some(5),
+            };
 
             Node/NodeStageVolume(r: NodeStageVolumeRequest) => on_node(r.volume_id), {
                 direct: Some(DirectCall::Node(NodeStep::Stage)),
                 places: Some(Places { capability: 4, context: &[6] }),
+                secrets: Some(5),
             };
             Node/NodeUnstageVolume(r: NodeUnstageVolumeRequest) => on_node(r.volume_id), {
                 direct: Some(DirectCall::Node(NodeStep::Unstage)),
@@ -116,6 +148,7 @@ macro_rules! table {
             Node/NodePublishVolume(r: NodePublishVolumeRequest) => on_node(r.volume_id), {
                 direct: Some(DirectCall::Node(NodeStep::Publish)),
                 places: Some(Places { capability: 5, context: &[8] }),
+                secrets: Some(7),
             };
             Node/NodeUnpublishVolume(r: NodeUnpublishVolumeRequest) => on_node(r.volume_id), {
                 direct: Some(DirectCall::Node(NodeStep::Unpublish)),
@@ -126,10 +159,13 @@ macro_rules! table {
             Node/NodeGetVolumeHealth(r: NodeGetVolumeHealthRequest) => on_node(r.volume_id), {
                 direct: Some(DirectCall::Node(NodeStep::Health)),
             };
-            Node/NodeGetStorageHealth(_) => Key::Node(None);
+            Node/NodeGetStorageHealth(_) => Key::Node(None), {
+                secrets: Some(1),
+            };
             Node/NodeExpandVolume(r: NodeExpandVolumeRequest) => on_node(r.volume_id), {
                 direct: Some(DirectCall::Node(NodeStep::Expand)),
                 places: Some(Places { capability: 5, context: &[] }),
+                secrets: Some(6),
             };
             Node/NodeGetCapabilities(_) => Key::Local, {
                 local: Some(Local::Capabilities(Capabilities::Node)),

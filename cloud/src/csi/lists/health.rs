@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use prost::Message;
 use proto::csi;
@@ -19,7 +20,6 @@ use tracing::warn;
 use super::faults::{is_bad_token, negative, unreadable};
 use super::kind::{ENTRIES, NEXT_TOKEN, Page};
 use super::token;
-use crate::csi::request::IncomingCall;
 use crate::csi::single_flight::{AT_ONCE, PATIENCE};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
@@ -68,12 +68,16 @@ pub(super) struct HealthList<'a> {
 
 impl HealthList<'_> {
     /// A page with the health of all volumes at linked nodes.
-    pub(super) async fn page(&self, call: &IncomingCall) -> Result<Vec<u8>, Error> {
-        let request = csi::ControllerListVolumeHealthRequest::decode(call.message.clone());
+    pub(super) async fn page(
+        &self,
+        message: &Bytes,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, Error> {
+        let request = csi::ControllerListVolumeHealthRequest::decode(message.clone());
         let request = request.map_err(|error| unreadable(method(), error))?;
         let limit = limit(request.max_entries)?;
         let start = Start::read(&request.starting_token)?;
-        let end = page_end(call.deadline);
+        let end = page_end(deadline);
         let max_entries = i32::try_from(limit).unwrap_or(i32::MAX);
         let request = csi::ControllerListVolumeHealthRequest { max_entries, ..request };
         let mut pages = stream::iter(self.linked_nodes(&start))

@@ -52,20 +52,25 @@ impl Lists {
     /// # Errors
     /// The request is malformed, or a node without a known list did not answer.
     pub(crate) async fn list(&self, call: &IncomingCall) -> Result<Response<Body>, Error> {
+        let queries = &self.refresher.queries;
+        let nodes = self.nodes();
+        let message = queries.for_nodes(nodes.len(), call.method, &call.message)?;
         let answer = match call.method.lists().and_then(ListKind::of) {
-            Some(kind) => self.merged(kind, call).await?,
-            None => {
-                let queries = &self.refresher.queries;
-                HealthList { queries, nodes: self.nodes() }.page(call).await?
-            }
+            Some(kind) => self.merged(kind, &message, call).await?,
+            None => HealthList { queries, nodes }.page(&message, call.deadline).await?,
         };
         Ok(Answer::of(frame::frame(&answer)).response())
     }
 
-    async fn merged(&self, kind: ListKind, call: &IncomingCall) -> Result<Vec<u8>, Error> {
+    async fn merged(
+        &self,
+        kind: ListKind,
+        message: &Bytes,
+        call: &IncomingCall,
+    ) -> Result<Vec<u8>, Error> {
         let method = kind.method();
         let request =
-            ListRequest::read(kind, &call.message).map_err(|error| unreadable(method, error))?;
+            ListRequest::read(kind, message).map_err(|error| unreadable(method, error))?;
         let limit = usize::try_from(request.max_entries).map_err(|_| negative(method))?;
         let after = match request.token.as_str() {
             "" => None,

@@ -107,6 +107,7 @@ impl World {
             nodes: None,
             controllers: self.controllers.clone(),
             topology: Default::default(),
+            ask_with_secrets: false,
         };
         let facts = Facts {
             driver: state.driver(&driver()),

@@ -97,6 +97,16 @@ impl Nodes {
         got
     }
 
+    /// The nodes whose driver got a request with these bytes since calls were forgotten.
+    pub(super) fn who_got_bytes(&self, bytes: &[u8]) -> Vec<&'static str> {
+        let has = |message: &[u8]| message.windows(bytes.len()).any(|part| part == bytes);
+        let got = NODES
+            .iter()
+            .zip(&self.nodes)
+            .filter(|(_, (driver, ..))| driver.calls().iter().any(|call| has(&call.message)));
+        got.map(|(node, _)| *node).collect()
+    }
+
     /// Kills the cloud and starts it again with the same store, at the same address.
     async fn restarted(self) -> anyhow::Result<Self> {
         let Self { stand, cloud, nodes, .. } = self;
