@@ -6,6 +6,7 @@
 //! May use: telemetry, state, nodes, lease, csi, kubernetes.
 
 pub mod admin_state;
+pub mod adopt_volume;
 pub mod calls;
 pub mod done;
 pub mod driver_profile;

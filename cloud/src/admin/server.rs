@@ -17,8 +17,8 @@ use tokio::sync::Semaphore;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::{Refusal, Refused};
 use crate::admin::{
-    calls, driver_profile, drivers, forget_volume, http1, intents, leases, node_removal, nodes,
-    rebuild_homes, release_volume, resolve_intent, top, volumes,
+    adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases,
+    node_removal, nodes, rebuild_homes, release_volume, resolve_intent, top, volumes,
 };
 
 /// The admin socket's name in the fronts' directory.
@@ -90,6 +90,7 @@ pub(super) async fn answer(
         driver_profile::PATH => json(&state.set_profile(read(body)?).await?),
         resolve_intent::PATH => json(&state.resolve_intent(read(body)?).await?),
         forget_volume::PATH => json(&state.forget_volume(read(body)?).await?),
+        adopt_volume::PATH => json(&state.adopt_volume(read(body)?).await?),
         release_volume::PATH => json(&state.release_volume(read(body)?).await?),
         rebuild_homes::PATH => json(&state.rebuild_homes(read(body)?).await?),
         _ => Err(Refused::unknown(format!(

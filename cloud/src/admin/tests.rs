@@ -8,6 +8,7 @@ use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::AdminState;
+use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::intents::IntentsQuery;
 use crate::admin::lease_holder::LeaseHolder;
@@ -327,6 +328,33 @@ async fn homes_that_are_given_are_learned_and_the_first_one_stays() {
         state("w", "claimed"),
     ];
     assert_eq!(states(&admin), expected);
+}
+
+#[tokio::test]
+async fn a_home_is_adopted_where_the_operator_says_and_another_one_stays() {
+    let tasks = Tasks::default();
+    let admin = filled(&tasks, 1).await;
+    let adopt = |id: &str, at: &str| AdoptVolume {
+        driver: driver(),
+        kind: "volume".into(),
+        id: id.into(),
+        node: node(at),
+    };
+    // v0000 lives at n1, and n2 claims it too.
+    let homes = Some(vec![GivenHome { driver: driver(), node: node("n2"), id: "v0000".into() }]);
+    admin.rebuild_homes(RebuildHomes { driver: None, homes }).await.unwrap();
+    assert_eq!(states(&admin)[0], state("v0000", "claimed"));
+    for (id, at, status) in [("v0000", "n2", 409), ("new", "n9", 404), ("", "n1", 400)] {
+        let refused = admin.adopt_volume(adopt(id, at)).await.unwrap_err();
+        assert_eq!(refused.status, status, "{id} {}", refused.text);
+    }
+    assert!(admin.adopt_volume(adopt("v0000", "n1")).await.unwrap().done);
+    assert!(admin.adopt_volume(adopt("new", "n2")).await.unwrap().done);
+    let shown = admin.volumes(&VolumesQuery::default()).items;
+    let new = shown.iter().find(|volume| volume.id == "new").unwrap();
+    assert_eq!(new.node, node("n2"));
+    let first = shown.iter().find(|volume| volume.id == "v0000").unwrap();
+    assert_eq!((first.node.clone(), first.claimed_by.len()), (node("n1"), 0));
 }
 
 #[tokio::test]

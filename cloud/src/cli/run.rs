@@ -4,12 +4,15 @@ use std::io;
 
 use proto::host::program::runtime;
 
+use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::driver_profile::SetProfile;
 use crate::admin::forget_volume::ForgetVolume;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::release_volume::ReleaseVolume;
 use crate::admin::resolve_intent::ResolveIntent;
-use crate::admin::{driver_profile, forget_volume, node_removal, release_volume, resolve_intent};
+use crate::admin::{
+    adopt_volume, driver_profile, forget_volume, node_removal, release_volume, resolve_intent,
+};
 use crate::cli::output::change;
 use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, top, volumes};
 use crate::config::admin_arguments::{
@@ -66,6 +69,10 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         Ask::Volume(VolumeCommand::Forget { driver, id, kind, force, reach }) => {
             let request = ForgetVolume { driver, kind, id, force };
             change(&reach, forget_volume::PATH, &request).await
+        }
+        Ask::Volume(VolumeCommand::Adopt { driver, id, node, kind, reach }) => {
+            let request = AdoptVolume { driver, kind, id, node };
+            change(&reach, adopt_volume::PATH, &request).await
         }
         Ask::Volume(VolumeCommand::Release { driver, id, node, yes, reach }) => {
             let request = ReleaseVolume { driver, id, node, yes };

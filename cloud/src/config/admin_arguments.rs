@@ -74,7 +74,7 @@ pub enum Ask {
     /// Show creates with an unknown outcome, or state the outcome of one.
     #[command(subcommand)]
     Intent(IntentCommand),
-    /// Forget where a volume lives, or take one from a node that is off.
+    /// Say or forget where a volume lives, or take one from a node that is off.
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Learn where volumes live.
@@ -219,6 +219,24 @@ pub enum VolumeCommand {
         /// Also if it is neither lost nor absent
         #[arg(long)]
         force: bool,
+        /// Which csi-cloud
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Say at which node a volume lives that several nodes claim, or that cannot be asked for.
+    ///
+    /// Look at the node first: all calls for the volume go there from now on, with their secrets.
+    Adopt {
+        /// Its driver
+        driver: DriverName,
+        /// Its id
+        id: String,
+        /// The node that has it
+        #[arg(long, value_name = "NODE")]
+        node: NodeName,
+        /// Its kind
+        #[arg(long, value_parser = ["volume", "snapshot", "group"], default_value = "volume")]
+        kind: String,
         /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,

@@ -297,6 +297,33 @@ pub async fn discovered(
     write.await
 }
 
+/// Records the operator's word that an id lives at a node, and drops all other claims to it. A home
+/// at another node stays. Returns the home node.
+///
+/// # Errors
+/// The change is not durable.
+pub async fn adopted(
+    store: &Store,
+    driver: &DriverName,
+    id: &Id,
+    node: &NodeName,
+) -> Result<NodeName, StoreError> {
+    let driver = driver.clone();
+    let id = id.clone();
+    let node = node.clone();
+    let write = store.write(move |txn| {
+        let before = txn.home(&driver, &id).cloned();
+        let home = before.unwrap_or_else(|| Home::at(node.clone(), now()));
+        if home.node == node {
+            let home = Home { conflicts: Vec::new(), absent: false, ..home };
+            txn.set_home(&driver, &id, Some(home));
+            return node;
+        }
+        home.node
+    });
+    write.await
+}
+
 #[cfg(test)]
 mod tests {
     use proto::host::tasks::Tasks;
