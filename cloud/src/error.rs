@@ -220,6 +220,36 @@ pub enum Error {
         /// The nodes.
         nodes: String,
     },
+    /// Several nodes claim the same id without a home.
+    #[error(
+        "{nodes} each say that they have {id:?} of driver {driver}, so none is believed and \
+         nothing was done; find out which one has it, then `csi-cloud volume adopt {driver} ID \
+         --node NODE`"
+    )]
+    Disputed {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+        /// The nodes.
+        nodes: String,
+    },
+    /// One node claims an id without a home, and others that may have it could not be asked.
+    #[error(
+        "{node} says that it has {id:?} of driver {driver}; that is not believed before these \
+         nodes can be asked too: {nodes}. If it is right, `csi-cloud volume adopt {driver} ID \
+         --node {node}` says so"
+    )]
+    Unconfirmed {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The id.
+        id: String,
+        /// The node that claims it.
+        node: NodeName,
+        /// The nodes that could not be asked.
+        nodes: String,
+    },
     /// The driver's answer breaks CSI.
     #[error("driver {driver} at {node} answered OK to {method}, {why}; its outcome is not known")]
     BadAnswer {
@@ -315,6 +345,8 @@ proto::codes! { Error:
     NotBesideSource { .. } => ResourceExhausted,
     NoSuchThing { .. } => NotFound,
     NotAsked { .. } => Unavailable,
+    Disputed { .. } => Unavailable,
+    Unconfirmed { .. } => Unavailable,
     BadAnswer { .. } => Unavailable,
     NotListed { .. } => Unavailable,
     NoCapacity { .. } => Unavailable,
@@ -338,6 +370,7 @@ impl Error {
                 | Self::Reschedule { .. }
                 | Self::NotLearned(_)
                 | Self::NotAsked { .. }
+                | Self::Unconfirmed { .. }
                 | Self::NotListed { .. }
                 | Self::NoCapacity { .. }
         )

@@ -40,10 +40,11 @@ pub(crate) struct Dispatcher {
 }
 
 /// The result of a discovery.
-#[derive(PartialEq, Eq)]
 enum Discovered {
     /// All ids have a home now.
     All,
+    /// No id needed a home, or no node claims the one that is to be deleted.
+    Nowhere,
     /// The answer is a list without entries.
     EmptyList,
 }
@@ -54,13 +55,7 @@ impl Dispatcher {
     /// # Errors
     /// It was not carried out, or its outcome is unknown.
     pub(crate) async fn dispatch(&self, call: &mut IncomingCall) -> Result<Response<Body>, Error> {
-        let mut plan = self.plan(call).await?;
-        if let Plan::Discover(ids) = &plan {
-            if self.discover(ids, call).await? == Discovered::EmptyList {
-                return Ok(empty());
-            }
-            plan = self.plan(call).await?;
-        }
+        let Some(plan) = self.plan_with_homes(call).await? else { return Ok(empty()) };
         let sender = self.sender();
         match plan {
             Plan::Local => Identity::of(&self.planner, &self.store).answer(call.method),
@@ -113,10 +108,32 @@ impl Dispatcher {
         self.planner.plan(call, &self.store, self.queries.links(), &self.in_doubt).await
     }
 
+    /// The plan, after the nodes were asked for the ids that it needs. None for an empty list.
+    async fn plan_with_homes(&self, call: &IncomingCall) -> Result<Option<Plan>, Error> {
+        let plan = self.plan(call).await?;
+        let discovered = if let Plan::Discover(ids) = &plan {
+            self.discover(ids, call).await?
+        } else if let Plan::Everywhere(id) = &plan {
+            let _permit = self.admit()?;
+            let is_found = self.discovery(call).discover_deleted(id).await?;
+            if is_found { Discovered::All } else { Discovered::Nowhere }
+        } else {
+            Discovered::Nowhere
+        };
+        match discovered {
+            Discovered::All => self.plan(call).await.map(Some),
+            Discovered::Nowhere => Ok(Some(plan)),
+            Discovered::EmptyList => Ok(None),
+        }
+    }
+
+    fn discovery<'a>(&'a self, call: &IncomingCall) -> Discovery<'a> {
+        Discovery { queries: &self.queries, store: &self.store, deadline: call.deadline }
+    }
+
     /// Asks the nodes for ids without a home, and records the homes.
     async fn discover(&self, ids: &[Id], call: &IncomingCall) -> Result<Discovered, Error> {
-        let discovery =
-            Discovery { queries: &self.queries, store: &self.store, deadline: call.deadline };
+        let discovery = self.discovery(call);
         let _permit = self.admit()?;
         for id in ids {
             match discovery.discover(id).await {

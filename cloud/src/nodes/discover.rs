@@ -1,7 +1,9 @@
 //! Finds the node of something without a home: older volumes, volumes of others, or a lost store.
 //!
-//! All nodes are asked. What one of them has is recorded, so that it is asked for once.
+//! All nodes are asked, without secrets. What one of them has is recorded, so that it is asked for
+//! once. A node's claim alone is not enough: see [`crate::state::home_claims`].
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,8 +25,8 @@ use tracing::warn;
 use crate::error::Error;
 use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::home_claims::{Answers, Verdict, is_known_without};
 use crate::state::ingest;
-use crate::state::known::State;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
 
@@ -43,44 +45,90 @@ pub struct Discovery<'a> {
     pub deadline: Option<Instant>,
 }
 
+/// The result of asking all nodes for an id.
+enum Found {
+    /// It has a home now.
+    Recorded,
+    /// No node claims it; these did not answer.
+    Nowhere(Vec<NodeName>),
+}
+
 enum Has {
     It(Bytes),
     NotIt,
     NotSaid,
+    /// The driver does not implement the question.
+    CannotSay,
 }
 
 impl Discovery<'_> {
     /// Asks all nodes for an id, and records its home.
     ///
     /// # Errors
-    /// No node has it, some nodes could not be asked, or the record is not durable.
+    /// No node has it, several claim it, some nodes could not be asked, or the record is not
+    /// durable.
     pub async fn discover(&self, id: &Id) -> Result<(), Error> {
         if id.text().is_empty() {
             return Err(self.not_found(id));
         }
-        let answers: Vec<_> = stream::iter(self.nodes())
+        match self.find(id).await? {
+            Found::Recorded => Ok(()),
+            Found::Nowhere(silent) if silent.is_empty() => Err(self.not_found(id)),
+            Found::Nowhere(silent) => Err(self.not_asked(id, &silent)),
+        }
+    }
+
+    /// Asks all nodes for an id that is to be deleted, and records its home. Returns false if no
+    /// node claims it.
+    ///
+    /// # Errors
+    /// Several claim it, some nodes could not be asked, or the record is not durable.
+    pub async fn discover_deleted(&self, id: &Id) -> Result<bool, Error> {
+        // The driver refuses an empty id.
+        let is_asked = !id.text().is_empty();
+        Ok(is_asked && matches!(self.find(id).await?, Found::Recorded))
+    }
+
+    /// Asks all nodes for an id. A claim is recorded if no other node can have the id.
+    async fn find(&self, id: &Id) -> Result<Found, Error> {
+        let asked: Vec<_> = stream::iter(self.nodes())
             .map(|node| async { (self.has(&node, id).await, node) })
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let mut silent = Vec::new();
-        let mut found = false;
-        for (has, node) in answers {
+        let mut answers = Answers::default();
+        let mut entries = HashMap::new();
+        for (has, node) in asked {
             match has {
                 Has::It(entry) => {
-                    let driver = &self.queries.driver;
-                    let recorded = ingest::discovered(self.store, driver, id, &node, entry).await;
-                    recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
-                    found = true;
+                    answers.claimants.push(node.clone());
+                    entries.insert(node, entry);
                 }
                 Has::NotIt => {}
-                Has::NotSaid => silent.push(node),
+                Has::NotSaid => answers.silent.push(node),
+                Has::CannotSay => answers.unable.push(node),
             }
         }
-        match (found, silent.as_slice()) {
-            (true, _) => Ok(()),
-            (false, []) => Err(self.not_found(id)),
-            (false, _) => Err(self.not_asked(id, silent)),
+        match answers.verdict(|node| self.is_not_there(node, id)) {
+            Verdict::At(node) => {
+                let entry = entries.remove(&node).unwrap_or_default();
+                let driver = &self.queries.driver;
+                let recorded = ingest::discovered(self.store, driver, id, &node, entry).await;
+                recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
+                Ok(Found::Recorded)
+            }
+            Verdict::Unclaimed(silent) => Ok(Found::Nowhere(silent)),
+            Verdict::Disputed(nodes) => Err(Error::Disputed {
+                driver: self.queries.driver.clone(),
+                id: id.text().into(),
+                nodes: names(&nodes),
+            }),
+            Verdict::Unconfirmed { claimant, silent } => Err(Error::Unconfirmed {
+                driver: self.queries.driver.clone(),
+                id: id.text().into(),
+                node: claimant,
+                nodes: names(&silent),
+            }),
         }
     }
 
@@ -121,7 +169,10 @@ impl Discovery<'_> {
             warn!(rpc, id, %status, "a driver refuses, and other nodes could not be told");
         }
         match refused.or(deleted) {
-            _ if !silent.is_empty() => Err(self.not_asked(id, silent)),
+            _ if !silent.is_empty() => {
+                silent.sort();
+                Err(self.not_asked(id, &silent))
+            }
             Some(answer) => Ok(answer),
             // No node was told, because no node can have it.
             None => Ok(Answer::of(frame::frame(&[]))),
@@ -142,12 +193,12 @@ impl Discovery<'_> {
         })
     }
 
-    /// True if a node is known not to have a volume: it gave a complete list once, and later
-    /// volumes have a home.
+    /// Whether a node is known not to have an id that has no home.
     fn is_not_there(&self, node: &NodeName, id: &Id) -> bool {
-        let listed =
-            |state: &State| state.driver(&self.queries.driver)?.at(node).map(|at| at.listed);
-        matches!(id, Id::Volume(_)) && self.store.read(listed).is_some_and(|listed| listed > 0)
+        let driver = &self.queries.driver;
+        self.store.read(|state| {
+            state.driver(driver).is_some_and(|driver| is_known_without(driver, node, id))
+        })
     }
 
     async fn tell(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
@@ -185,7 +236,7 @@ impl Discovery<'_> {
             Err(QueryError::Driver { status, .. })
                 if status.code() == Code::Unimplemented && !matches!(id, Id::Volume(_)) =>
             {
-                Has::NotIt
+                Has::CannotSay
             }
             Err(error) => {
                 let driver = &self.queries.driver;
@@ -239,12 +290,11 @@ impl Discovery<'_> {
         Error::NoSuchThing { driver: self.queries.driver.clone(), id: id.text().into() }
     }
 
-    fn not_asked(&self, id: &Id, mut nodes: Vec<NodeName>) -> Error {
-        nodes.sort();
+    fn not_asked(&self, id: &Id, nodes: &[NodeName]) -> Error {
         Error::NotAsked {
             driver: self.queries.driver.clone(),
             id: id.text().into(),
-            nodes: names(&nodes),
+            nodes: names(nodes),
         }
     }
 }

@@ -13,6 +13,7 @@ mod contest;
 pub mod create_journal;
 pub mod driver_info;
 pub mod election;
+pub mod home_claims;
 pub mod ingest;
 mod json;
 pub mod known;

@@ -2,6 +2,13 @@
 
 use std::collections::HashMap;
 
+use anyhow::Context;
+use drivers::testdriver::{Fault, Times};
+use harness::raw::RawClient;
+use harness::requests::{controller, create, created};
+use harness::wait::START;
+use harness::world::DRIVER;
+use prost::Message;
 use proto::csi;
 use tonic::Code;
 
@@ -56,4 +63,71 @@ async fn what_several_nodes_are_asked_has_no_secrets() -> anyhow::Result<()> {
         nodes.stop().await?;
     }
     Ok(())
+}
+
+/// A volume that n3 has and the cloud does not know.
+async fn of_before(nodes: &Nodes) -> anyhow::Result<String> {
+    let direct = RawClient::connect(&nodes.stand.at("n3.sock")).await?;
+    let made = direct.call(&controller("CreateVolume"), &create("of-before")).await?;
+    nodes.nodes.iter().for_each(|(driver, ..)| driver.forget_calls());
+    Ok(created(&made)?.volume_id)
+}
+
+#[tokio::test]
+async fn of_two_claimants_none_is_believed() -> anyhow::Result<()> {
+    let nodes = Nodes::with("", &[]).await?;
+    let volume_id = of_before(&nodes).await?;
+    let liar = &nodes.nodes[0].0;
+    liar.inject("ValidateVolumeCapabilities", Fault::raw(Vec::new()), Times::All);
+    let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+    for status in [
+        nodes.call("ControllerGetVolume", &get).await?.status(),
+        nodes.call("DeleteVolume", &delete(&volume_id)).await?.status(),
+    ] {
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains("n1, n3 each say"), "{status}");
+    }
+    assert!(nodes.who_got_bytes(SECRET.as_bytes()).is_empty());
+    assert!(nodes.who_got("DeleteVolume").is_empty());
+    // The liar is silent now, so the owner's word counts, and the owner alone gets the secrets.
+    liar.clear_faults();
+    let deleted = nodes.call("DeleteVolume", &delete(&volume_id)).await?;
+    assert_eq!(deleted.code(), Code::Ok, "{}", deleted.status());
+    assert_eq!(nodes.who_got_bytes(SECRET.as_bytes()), ["n3"]);
+    assert_eq!(nodes.who_got("DeleteVolume"), ["n3"]);
+    nodes.stop().await
+}
+
+#[tokio::test]
+async fn a_claim_waits_for_nodes_that_are_away_or_for_the_operator() -> anyhow::Result<()> {
+    let mut nodes = Nodes::with("", &[]).await?;
+    let (_, serving, edge) = nodes.nodes.pop().context("no node")?;
+    edge.stop(START).await?;
+    serving.stop().await;
+    let snapshot_id = "of-n3".to_owned();
+    let snapshot = csi::Snapshot {
+        snapshot_id: snapshot_id.clone(),
+        source_volume_id: "v".into(),
+        ready_to_use: true,
+        ..Default::default()
+    };
+    let entry = csi::list_snapshots_response::Entry { snapshot: Some(snapshot) };
+    let list = csi::ListSnapshotsResponse { entries: vec![entry], ..Default::default() };
+    nodes.nodes[0].0.inject("ListSnapshots", Fault::raw(list.encode_to_vec()), Times::All);
+    let request =
+        csi::DeleteSnapshotRequest { snapshot_id: snapshot_id.clone(), secrets: secrets() };
+    let status = nodes.call("DeleteSnapshot", &request).await?.status();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    for word in ["n1 says", "n3", "volume adopt"] {
+        assert!(status.message().contains(word), "{status}");
+    }
+    assert!(nodes.who_got_bytes(SECRET.as_bytes()).is_empty());
+    let admin = nodes.stand.at("cloud/_admin.sock");
+    let adopt = ["volume", "adopt", DRIVER, &snapshot_id, "--kind", "snapshot", "--node", "n1"];
+    let adopt = [&adopt[..], &["--admin", &admin]].concat();
+    nodes.stand.run("csi-cloud", &adopt).await?;
+    let deleted = nodes.call("DeleteSnapshot", &request).await?;
+    assert_eq!(deleted.code(), Code::Ok, "{}", deleted.status());
+    assert_eq!(nodes.who_got_bytes(SECRET.as_bytes()), ["n1"]);
+    nodes.stop().await
 }

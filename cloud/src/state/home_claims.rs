@@ -1,0 +1,124 @@
+//! Decides whose an id without a home is. Pure: answers in, a verdict out.
+//!
+//! A node speaks for itself only. Its claim to an id is believed if every other node that may have
+//! the id is known not to have it. So no single node can take what another one has.
+
+use proto::csi::Id;
+use proto::names::NodeName;
+
+use crate::state::known::DriverState;
+
+/// What the nodes with a driver answered when they were asked for an id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// The nodes that say that they have it.
+    pub claimants: Vec<NodeName>,
+    /// The nodes that did not answer.
+    pub silent: Vec<NodeName>,
+    /// The nodes whose driver cannot be asked. All others say that they do not have it.
+    pub unable: Vec<NodeName>,
+}
+
+/// Whose an id without a home is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// This node's.
+    At(NodeName),
+    /// No node claims it; these did not answer. A driver that cannot be asked counts as one that
+    /// does not have it, because no later answer can differ.
+    Unclaimed(Vec<NodeName>),
+    /// Several nodes claim it. None is believed.
+    Disputed(Vec<NodeName>),
+    /// One node claims it, and these may have it too.
+    Unconfirmed {
+        /// The node that claims it.
+        claimant: NodeName,
+        /// The nodes that must be asked first.
+        silent: Vec<NodeName>,
+    },
+}
+
+impl Answers {
+    /// Whose the id is. `lacks` says of a silent node that it is known not to have the id.
+    pub fn verdict(mut self, lacks: impl Fn(&NodeName) -> bool) -> Verdict {
+        self.claimants.sort();
+        match self.claimants.pop() {
+            None => {
+                self.silent.sort();
+                Verdict::Unclaimed(self.silent)
+            }
+            Some(claimant) if self.claimants.is_empty() => {
+                let mut silent = self.silent;
+                silent.append(&mut self.unable);
+                silent.retain(|node| !lacks(node));
+                silent.sort();
+                if silent.is_empty() {
+                    Verdict::At(claimant)
+                } else {
+                    Verdict::Unconfirmed { claimant, silent }
+                }
+            }
+            Some(last) => {
+                self.claimants.push(last);
+                Verdict::Disputed(self.claimants)
+            }
+        }
+    }
+}
+
+/// True if a node is known not to have a volume without a home: it gave a complete list once, and
+/// later volumes have a home.
+pub fn is_known_without(driver: &DriverState, node: &NodeName, id: &Id) -> bool {
+    matches!(id, Id::Volume(_)) && driver.at(node).is_some_and(|at| at.listed > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(names: &[&str]) -> Vec<NodeName> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    /// The verdict if n4 was listed.
+    fn verdict(claimants: &[&str], silent: &[&str]) -> Verdict {
+        let answers =
+            Answers { claimants: nodes(claimants), silent: nodes(silent), ..Answers::default() };
+        answers.verdict(|node| node.as_str() == "n4")
+    }
+
+    #[test]
+    fn a_claim_counts_if_no_other_node_can_have_it() {
+        let n1 = || "n1".parse::<NodeName>().unwrap();
+        assert_eq!(verdict(&["n1"], &[]), Verdict::At(n1()));
+        assert_eq!(verdict(&["n1"], &["n4"]), Verdict::At(n1()));
+        let unconfirmed = Verdict::Unconfirmed { claimant: n1(), silent: nodes(&["n2", "n3"]) };
+        assert_eq!(verdict(&["n1"], &["n3", "n4", "n2"]), unconfirmed);
+    }
+
+    #[test]
+    fn of_two_claimants_none_is_believed() {
+        assert_eq!(verdict(&["n2", "n1"], &[]), Verdict::Disputed(nodes(&["n1", "n2"])));
+        assert_eq!(verdict(&["n2", "n1"], &["n3"]), Verdict::Disputed(nodes(&["n1", "n2"])));
+    }
+
+    #[test]
+    fn a_driver_that_cannot_be_asked_confirms_no_claim() {
+        let answers = |claimants: &[&str]| Answers {
+            claimants: nodes(claimants),
+            silent: Vec::new(),
+            unable: nodes(&["n2"]),
+        };
+        let claimant = "n1".parse().unwrap();
+        let unconfirmed = Verdict::Unconfirmed { claimant, silent: nodes(&["n2"]) };
+        assert_eq!(answers(&["n1"]).verdict(|_| false), unconfirmed);
+        assert_eq!(answers(&[]).verdict(|_| false), Verdict::Unclaimed(Vec::new()));
+    }
+
+    /// An older list proves nothing here: the answer would be final.
+    #[test]
+    fn what_nobody_claims_names_all_who_were_silent() {
+        assert_eq!(verdict(&[], &["n4", "n3"]), Verdict::Unclaimed(nodes(&["n3", "n4"])));
+        assert_eq!(verdict(&[], &[]), Verdict::Unclaimed(Vec::new()));
+    }
+}
