@@ -165,6 +165,24 @@ pub enum Error {
         /// The node that made another.
         node: NodeName,
     },
+    /// A driver answers two names with one id.
+    #[error(
+        "the driver at {node} answered the create of {name:?} with {id:?}, which it made under the \
+         name {other:?}; that name keeps it. If the one of {other:?} is gone there, `csi-cloud \
+         volume forget {driver} ID --force`, and send the create again"
+    )]
+    NameTaken {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The node.
+        node: NodeName,
+        /// The id.
+        id: String,
+        /// The name of this create.
+        name: String,
+        /// The name that keeps the id.
+        other: String,
+    },
     /// An operator removed the node.
     #[error(
         "node {node} was removed for good, with what it has; `csi-cloud node admit {node}` lets \
@@ -338,6 +356,7 @@ proto::codes! { Error:
     NotLearned(_) => Unavailable,
     NotDurable { .. } => Unavailable,
     Claimed { .. } => Unavailable,
+    NameTaken { .. } => Unavailable,
     Removed { .. } => Unavailable,
     // CSI: "Unable to provision in accessible_topology"; it was never sent anywhere.
     Nowhere { .. } => ResourceExhausted,

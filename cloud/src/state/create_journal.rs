@@ -114,7 +114,7 @@ impl PendingCreate<'_> {
     /// is true for a shared driver: an earlier attempt may have used another node.
     ///
     /// # Errors
-    /// The record is not durable, or another node has it: the answer must not be given.
+    /// The record is not durable, or another node or name has it: the answer must not be given.
     pub async fn made(
         &self,
         node: &NodeName,
@@ -126,6 +126,12 @@ impl PendingCreate<'_> {
         let name = self.name.clone();
         let at = node.clone();
         let recorded = self.journal.store.write(move |txn| {
+            let first = made.first().map(|made| made.id.clone());
+            if let Some(id) = first
+                && let Some(other) = other_name(txn, &driver, &id, &name, &at, is_shared)
+            {
+                return Some(Taken::ByName { id, other });
+            }
             // The first is the requested one; a group's snapshots follow it.
             let mut requested = Some((name, facts));
             let mut claimed = None;
@@ -136,18 +142,25 @@ impl PendingCreate<'_> {
                 }
                 let home = record(txn, (&driver, &at), made, requested.take());
                 if home != at && claimed.is_none() {
-                    claimed = Some((id, home));
+                    claimed = Some(Taken::AtNode { id, home });
                 }
             }
             claimed
         });
-        let claimed =
-            recorded.await.map_err(|source| Error::NotDurable { source: source.into() })?;
-        match claimed {
+        let taken = recorded.await.map_err(|source| Error::NotDurable { source: source.into() })?;
+        let node = node.clone();
+        match taken {
             None => Ok(()),
-            Some((id, home)) => {
-                Err(Error::Claimed { id: id.text().into(), home, node: node.clone() })
+            Some(Taken::AtNode { id, home }) => {
+                Err(Error::Claimed { id: id.text().into(), home, node })
             }
+            Some(Taken::ByName { id, other }) => Err(Error::NameTaken {
+                driver: self.journal.driver.clone(),
+                node,
+                id: id.text().into(),
+                name: self.name.text().into(),
+                other: other.into(),
+            }),
         }
     }
 
@@ -171,6 +184,29 @@ impl PendingCreate<'_> {
             warn!(%driver, error = chain(&error), "the intent of a refused create is not removed");
         }
     }
+}
+
+/// Who has an id that a create was answered with.
+enum Taken {
+    /// Another node, which keeps it.
+    AtNode { id: Id, home: NodeName },
+    /// Another name, which keeps it.
+    ByName { id: Id, other: Box<str> },
+}
+
+/// The other name under which the same driver made this id, unless its node lists it no more.
+fn other_name(
+    txn: &Txn<'_>,
+    driver: &DriverName,
+    id: &Id,
+    name: &Id,
+    node: &NodeName,
+    is_shared: bool,
+) -> Option<Box<str>> {
+    let home = txn.home(driver, id)?;
+    let is_its_own = is_shared || home.node == *node;
+    let other = home.name.as_deref().filter(|other| *other != name.text())?;
+    (is_its_own && !home.absent).then(|| other.into())
 }
 
 /// Moves an existing home to this node.
@@ -304,6 +340,32 @@ mod tests {
             assert_eq!(kept, Some(8));
         }
         assert!(read.is_unique());
+    }
+
+    #[tokio::test]
+    async fn an_id_that_was_made_under_one_name_is_not_made_under_another() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
+        let journal = CreateJournal::new(driver.clone(), store.clone());
+        let node = "n1".parse::<NodeName>().unwrap();
+        let id = Id::Volume("v".into());
+        let [first, second] =
+            ["a", "b"].map(|name| Id::Name(Method::CreateVolume, name.to_owned()));
+        let make = async |name: &Id| {
+            let create = journal.begin(name);
+            create.intend(vec![node.clone()], &CreateFacts::default(), false).await.unwrap();
+            let made = vec![Made { id: id.clone(), entry: Bytes::new(), source: None }];
+            create.made(&node, made, CreateFacts::default(), false).await
+        };
+        make(&first).await.unwrap();
+        assert!(matches!(make(&second).await, Err(Error::NameTaken { .. })));
+        make(&first).await.unwrap();
+        let kept = store.read(|state| {
+            let of = state.driver(&driver).unwrap();
+            let made = of.intent(&second).unwrap().made.clone();
+            (of.home(&id).unwrap().name.clone(), made)
+        });
+        assert_eq!(kept, (Some("a".into()), None));
     }
 
     #[tokio::test]
