@@ -77,6 +77,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     serve_http(config.http, &health, &groups.watching).await?;
     let calls = Arc::new(Calls::default());
     let store = open(config.store.clone(), &calls, &groups.keeping).await?;
+    let store = store.with_quotas(config.quotas);
     let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
     let links = Arc::new(links.scoped(&config.policies));
     let Common { grace, keep_alive, workers, .. } = config.common;

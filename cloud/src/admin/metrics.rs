@@ -33,6 +33,7 @@ impl AdminState {
             links: Transport::ALL.map(count).into(),
             link_ups: self.links.made(),
             not_taken: self.not_taken(),
+            quota_refusals: self.store.refusals().counts(),
             queue: self.store.queued(),
             drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),
         }

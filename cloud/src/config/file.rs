@@ -16,6 +16,7 @@ use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
 use crate::relay::address::Address;
 use crate::state::policy::Policy;
+use crate::state::quotas::{Quota, Quotas};
 use crate::state::store::url::StoreAt;
 
 /// The whole configuration of csi-cloud.
@@ -49,6 +50,8 @@ pub struct Config {
     pub tls: Files,
     /// The limits of one remote address.
     pub limits: Limits,
+    /// The quotas of each node.
+    pub quotas: Quotas,
     /// The settings that csi-edge has too.
     pub common: Common,
 }
@@ -82,6 +85,7 @@ impl Config {
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let (tls, common) = file.common(flags.common, dead_after);
         let limits = file.section("limits", limits).unwrap_or_default();
+        let quotas = file.section("quotas", quotas).unwrap_or_default();
         file.required("listen (--listen)", listen.first());
         file.required("drivers (--driver)", drivers.first());
         file.finish()?;
@@ -104,6 +108,7 @@ impl Config {
             kubernetes,
             tls,
             limits,
+            quotas,
             common,
         })
     }
@@ -203,6 +208,21 @@ fn limits(section: &mut Reader) -> Limits {
         limits.connections = connections.into();
     }
     limits
+}
+
+fn quotas(section: &mut Reader) -> Quotas {
+    let mut quotas = Quotas::default();
+    for (quota, value) in [
+        (Quota::Drivers, &mut quotas.drivers),
+        (Quota::Segments, &mut quotas.segments),
+        (Quota::StringBytes, &mut quotas.string_bytes),
+        (Quota::NodeIdBytes, &mut quotas.node_id_bytes),
+    ] {
+        if let Some(number) = section.number(quota.setting(), u16::MAX) {
+            *value = number.into();
+        }
+    }
+    quotas
 }
 
 fn over<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {

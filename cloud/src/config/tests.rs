@@ -13,6 +13,7 @@ use crate::config::arguments::{Cli, Command};
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::{ApiAt, Kubernetes, Publish};
 use crate::state::policy::{Placement, Policy, Scope};
+use crate::state::quotas::Quotas;
 use crate::state::store::url::StoreAt;
 
 fn load(file: &str, flags: &[&str]) -> Result<Config, Problems> {
@@ -93,6 +94,16 @@ fn all_that_is_wrong_is_named_at_once() {
         "(--cert)",
         "(--key)",
     ] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+}
+
+#[test]
+fn a_quota_is_set_by_itself_and_the_others_keep_their_defaults() {
+    let quotas = load(&with("[quotas]\ndrivers = 3\n"), &[]).unwrap().quotas;
+    assert_eq!(quotas, Quotas { drivers: 3, ..Quotas::default() });
+    let text = load(&with("[quotas]\ndrivers = 0\nvolume = 1\n"), &[]).unwrap_err().to_string();
+    for expected in ["[quotas] drivers is a whole number from 1", "unknown key \"volume\""] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
 }

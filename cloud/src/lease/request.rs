@@ -15,6 +15,7 @@ use crate::lease::standing::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
 use crate::state::policy::Scope;
+use crate::state::quotas::{OverQuota, Quota, Quotas};
 use crate::state::record::{Holder, Home, LeaseRecord, NodeDriver};
 use crate::state::txn::Txn;
 
@@ -63,6 +64,10 @@ pub(crate) async fn handle(
         let why = format!("the id of a volume has 1 to {MAX_ID} bytes");
         return Some(Outcome::NotNow { why });
     }
+    if let Err(over) = check_pod(links.store().quotas(), &request.step) {
+        links.store().refuse_over_quota(node, None, &over);
+        return Some(Outcome::NotNow { why: chain(&over) });
+    }
     let scope = links.scope(&driver);
     let volume = (driver.clone(), id.clone());
     let at = node.clone();
@@ -99,6 +104,16 @@ pub(crate) async fn handle(
             }
             Some(Outcome::NotNow { why })
         }
+    }
+}
+
+/// A pod's UID is stored with the lease, so its size is bounded like that of all strings.
+fn check_pod(quotas: &Quotas, step: &Asked) -> Result<(), OverQuota> {
+    match step {
+        Asked::Ask { pod } | Asked::Hold { pod, .. } => {
+            quotas.check(Quota::StringBytes, pod.len(), || "bytes in the UID of a pod".into())
+        }
+        Asked::Release => Ok(()),
     }
 }
 

@@ -430,3 +430,18 @@ async fn an_operator_is_told_what_to_do_about_each_kind_of_owner() {
     world.store.write(|txn| txn.set_node(&node("n1"), Some(removed))).await.unwrap();
     assert!(text().contains("was removed, so it never says"), "{}", text());
 }
+
+#[tokio::test]
+async fn a_pod_with_a_long_uid_gets_no_lease_and_its_node_is_set_apart() {
+    let world = World::new(Memory::default()).await;
+    let pod = "x".repeat(129);
+    for step in [Asked::Ask { pod: pod.clone() }, Asked::Hold { epoch: 0, pod }] {
+        let Outcome::NotNow { why } = world.say("n1", step).await else { panic!("granted") };
+        assert!(why.contains("129 bytes in the UID of a pod, and 128 is the quota"), "{why}");
+    }
+    assert_eq!(
+        world.store.read(|state| state.driver(&driver()).map(|of| of.leases().len())),
+        Some(0)
+    );
+    assert!(world.store.why_apart(&node("n1"), &driver()).is_some());
+}

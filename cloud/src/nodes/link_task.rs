@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::{Links, Told};
-use crate::state::ingest;
+use crate::state::{ingest, report};
 
 /// Runs a link, authenticated as `node` and dialed from `from`, until it ends.
 pub async fn run(links: &Links, node: NodeName, link: Link, from: Option<SocketAddr>) {
@@ -77,6 +77,10 @@ async fn establish(
         version: hello.version.into(),
         leases: hello.leases,
     };
+    if let Err(over) = report::check(links.store(), node, &hello.drivers) {
+        refuse(node, link, &chain(&over)).await;
+        return None;
+    }
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
     let unserved = match recorded {
         Ok(unserved) => unserved,
@@ -259,6 +263,8 @@ impl LinkTask<'_> {
     /// Records the edge's drivers, and tells it their scopes.
     async fn drivers(&mut self, drivers: Vec<Driver>) -> Result<Message, End> {
         info!(node = %self.node, "drivers changed");
+        let checked = report::check(self.links.store(), self.node, &drivers);
+        checked.map_err(|over| self.broken(chain(&over)))?;
         let Self { links, node, .. } = self;
         let recorded = ingest::drivers(links.store(), links.authority(), node, drivers).await;
         let unserved = recorded.map_err(|error| self.broken(chain(&error)))?;

@@ -4,6 +4,7 @@
 //! front. Nodes and volumes are never labels, because there may be thousands; `csi-cloud nodes` and
 //! `csi-cloud volumes` list them.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -75,6 +76,11 @@ struct AskedApi {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    quota: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Over {
     transport: &'static str,
 }
@@ -95,6 +101,7 @@ pub struct Metrics {
     driver_nodes: Family<DriverLabel, Gauge>,
     driver_nodes_linked: Family<DriverLabel, Gauge>,
     driver_nodes_set_apart: Family<SetApart, Gauge>,
+    quota_refusals: Family<Refused, Counter>,
     homes: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
     slow: Family<DriverLabel, Counter>,
@@ -117,6 +124,8 @@ pub struct Now {
     pub link_ups: u64,
     /// Direct volumes that no runtime took, and the nodes that report some.
     pub not_taken: (u64, usize),
+    /// What was refused because of quotas, by quota.
+    pub quota_refusals: Vec<(&'static str, u64)>,
     /// Changes that wait for a commit.
     pub queue: usize,
     /// The drivers that have a front.
@@ -191,7 +200,11 @@ impl Metrics {
         self.queue.set(whole(now.queue));
         self.direct_not_taken.set(i64::try_from(now.not_taken.0).unwrap_or(i64::MAX));
         self.direct_not_taken_nodes.set(whole(now.not_taken.1));
-        self.link_ups.inner().store(now.link_ups, std::sync::atomic::Ordering::Relaxed);
+        self.link_ups.inner().store(now.link_ups, Ordering::Relaxed);
+        for (quota, refusals) in &now.quota_refusals {
+            let counter = self.quota_refusals.get_or_create(&Refused { quota });
+            counter.inner().store(*refusals, Ordering::Relaxed);
+        }
         for (transport, links) in &now.links {
             self.links.get_or_create(&Over { transport }).set(links.cast_signed());
         }
@@ -268,6 +281,11 @@ impl Metrics {
             self.driver_nodes_set_apart.clone(),
         );
         registry.register(
+            "quota_refusals",
+            "What was refused of nodes that are over a quota",
+            self.quota_refusals.clone(),
+        );
+        registry.register(
             "homes",
             "Volumes, snapshots and groups whose node is known",
             self.homes.clone(),
@@ -341,6 +359,7 @@ impl Default for Metrics {
             driver_nodes: Family::default(),
             driver_nodes_linked: Family::default(),
             driver_nodes_set_apart: Family::default(),
+            quota_refusals: Family::default(),
             homes: Family::default(),
             intents: Family::default(),
             slow: Family::default(),
@@ -430,71 +449,4 @@ pub fn code_name(code: Code) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn now() -> Now {
-        let driver = DriverNow {
-            driver: "d.example".parse().unwrap(),
-            nodes: (3, 2),
-            set_apart: vec![("other_name", 1)],
-            homes: 7,
-            intents: 1,
-            in_flight: vec![("sent", 4)],
-            limit: 1024,
-        };
-        let links = vec![("wss", 2), ("quic", 0)];
-        Now {
-            nodes: (5, 1),
-            links,
-            link_ups: 9,
-            not_taken: (65, 2),
-            queue: 6,
-            drivers: vec![driver],
-        }
-    }
-
-    #[test]
-    fn all_is_written_with_its_labels() {
-        let metrics = Metrics::default();
-        let driver = "d.example".parse().unwrap();
-        metrics.answered("CreateVolume", &driver, Code::Unavailable);
-        metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
-        metrics.slow(&driver);
-        metrics.slow(&driver);
-        metrics.api_request("CSIDriver apply", "conflict", Duration::from_millis(3));
-        metrics.commits().ended(1, Duration::from_millis(3), true);
-        metrics.commits().ended(2, Duration::from_millis(3), false);
-        let text = metrics.text(&now());
-        for line in [
-            r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,
-            concat!(
-                r#"edge_csi_call_seconds_bucket{le="0.005",hop="link","#,
-                r#"rpc="CreateVolume",driver="d.example"} 1"#
-            ),
-            r#"edge_csi_calls_in_flight{driver="d.example",stage="sent"} 4"#,
-            r#"edge_csi_calls_in_flight_limit{driver="d.example"} 1024"#,
-            r#"edge_csi_links{transport="wss"} 2"#,
-            "edge_csi_link_ups_total 9",
-            "edge_csi_nodes 5",
-            "edge_csi_nodes_removed 1",
-            "edge_csi_direct_not_taken 65",
-            "edge_csi_direct_not_taken_nodes 2",
-            r#"edge_csi_driver_nodes_linked{driver="d.example"} 2"#,
-            r#"edge_csi_driver_nodes_set_apart{driver="d.example",reason="other_name"} 1"#,
-            r#"edge_csi_homes{driver="d.example"} 7"#,
-            r#"edge_csi_intents_open{driver="d.example"} 1"#,
-            r#"edge_csi_list_slow_nodes_total{driver="d.example"} 2"#,
-            r#"edge_csi_kubernetes_requests_total{request="CSIDriver apply",outcome="conflict"} 1"#,
-            "edge_csi_kubernetes_request_seconds_count 1",
-            "edge_csi_store_queue 6",
-            "edge_csi_store_commits_total 2",
-            "edge_csi_store_commit_failures_total 1",
-            "edge_csi_store_commit_seconds_count 2",
-            "edge_csi_store_commit_changes_sum 3.0",
-        ] {
-            assert!(text.lines().any(|written| written == line), "{line} is not in\n{text}");
-        }
-        assert!(text.ends_with("# EOF\n"));
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ use super::backend::{Backend, StoreError};
 use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
 use crate::state::not_taken::NotTakenReports;
+use crate::state::quotas::{OverQuota, Quotas, Refusals};
 use crate::state::record::Change;
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::txn::Txn;
@@ -33,6 +34,8 @@ pub struct Store {
     jobs: mpsc::Sender<Job>,
     colocated: Arc<ColocatedQueue>,
     not_taken: Arc<NotTakenReports>,
+    quotas: Arc<Quotas>,
+    refusals: Arc<Refusals>,
 }
 
 impl Store {
@@ -47,7 +50,30 @@ impl Store {
         let state = Arc::new(RwLock::new(state));
         let (jobs, queue) = mpsc::channel(QUEUE);
         tasks.spawn("store", run(state.clone(), queue, backend, tasks.clone()));
-        Ok(Self { state, jobs, colocated: Arc::default(), not_taken: Arc::default() })
+        Ok(Self {
+            state,
+            jobs,
+            colocated: Arc::default(),
+            not_taken: Arc::default(),
+            quotas: Arc::default(),
+            refusals: Arc::default(),
+        })
+    }
+
+    /// The same store with these quotas of each node.
+    #[must_use]
+    pub fn with_quotas(self, quotas: Quotas) -> Self {
+        Self { quotas: Arc::new(quotas), ..self }
+    }
+
+    /// The quotas of each node.
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// What was refused because of quotas.
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// True while it accepts changes.
@@ -106,6 +132,18 @@ impl Store {
             let driver = driver.map(ToString::to_string);
             info!(%node, driver, reason = kind.name(), "not set apart any more for this reason");
         }
+    }
+
+    /// Sets a node apart that is over a quota, and counts the refusal. Never called from within
+    /// [`Self::read`].
+    pub fn refuse_over_quota(
+        &self,
+        node: &NodeName,
+        driver: Option<&DriverName>,
+        over: &OverQuota,
+    ) {
+        self.refusals.count(over.quota);
+        self.set_apart(node, driver, Reason::OverLimit { what: over.to_string() });
     }
 
     /// Why a node is set apart for a driver; none if it is not.

@@ -64,6 +64,7 @@ fn what_is_written_is_what_is_registered() {
         links: vec![("wss", 0)],
         link_ups: 0,
         not_taken: (0, 0),
+        quota_refusals: vec![("drivers", 0)],
         queue: 0,
         drivers: Vec::new(),
     };

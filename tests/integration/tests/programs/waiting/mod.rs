@@ -10,6 +10,7 @@ mod kube;
 mod limits;
 mod links;
 mod net;
+mod quotas;
 mod restart;
 mod routing;
 mod secrets;

@@ -1,0 +1,70 @@
+//! The text of all metrics.
+
+use super::*;
+
+fn now() -> Now {
+    let driver = DriverNow {
+        driver: "d.example".parse().unwrap(),
+        nodes: (3, 2),
+        set_apart: vec![("other_name", 1)],
+        homes: 7,
+        intents: 1,
+        in_flight: vec![("sent", 4)],
+        limit: 1024,
+    };
+    let links = vec![("wss", 2), ("quic", 0)];
+    Now {
+        nodes: (5, 1),
+        links,
+        link_ups: 9,
+        not_taken: (65, 2),
+        quota_refusals: vec![("drivers", 2)],
+        queue: 6,
+        drivers: vec![driver],
+    }
+}
+
+#[test]
+fn all_is_written_with_its_labels() {
+    let metrics = Metrics::default();
+    let driver = "d.example".parse().unwrap();
+    metrics.answered("CreateVolume", &driver, Code::Unavailable);
+    metrics.passed(Hop::Link, "CreateVolume", &driver, Duration::from_millis(3));
+    metrics.slow(&driver);
+    metrics.slow(&driver);
+    metrics.api_request("CSIDriver apply", "conflict", Duration::from_millis(3));
+    metrics.commits().ended(1, Duration::from_millis(3), true);
+    metrics.commits().ended(2, Duration::from_millis(3), false);
+    let text = metrics.text(&now());
+    for line in [
+        r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,
+        concat!(
+            r#"edge_csi_call_seconds_bucket{le="0.005",hop="link","#,
+            r#"rpc="CreateVolume",driver="d.example"} 1"#
+        ),
+        r#"edge_csi_calls_in_flight{driver="d.example",stage="sent"} 4"#,
+        r#"edge_csi_calls_in_flight_limit{driver="d.example"} 1024"#,
+        r#"edge_csi_links{transport="wss"} 2"#,
+        "edge_csi_link_ups_total 9",
+        "edge_csi_nodes 5",
+        "edge_csi_nodes_removed 1",
+        "edge_csi_direct_not_taken 65",
+        "edge_csi_direct_not_taken_nodes 2",
+        r#"edge_csi_driver_nodes_linked{driver="d.example"} 2"#,
+        r#"edge_csi_driver_nodes_set_apart{driver="d.example",reason="other_name"} 1"#,
+        r#"edge_csi_quota_refusals_total{quota="drivers"} 2"#,
+        r#"edge_csi_homes{driver="d.example"} 7"#,
+        r#"edge_csi_intents_open{driver="d.example"} 1"#,
+        r#"edge_csi_list_slow_nodes_total{driver="d.example"} 2"#,
+        r#"edge_csi_kubernetes_requests_total{request="CSIDriver apply",outcome="conflict"} 1"#,
+        "edge_csi_kubernetes_request_seconds_count 1",
+        "edge_csi_store_queue 6",
+        "edge_csi_store_commits_total 2",
+        "edge_csi_store_commit_failures_total 1",
+        "edge_csi_store_commit_seconds_count 2",
+        "edge_csi_store_commit_changes_sum 3.0",
+    ] {
+        assert!(text.lines().any(|written| written == line), "{line} is not in\n{text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
