@@ -308,6 +308,17 @@ pub enum Error {
     /// A page token that no list of ours gave.
     #[error("the starting_token is none that this front gave; begin the list again")]
     BadToken,
+    /// The node is over a quota.
+    #[error(
+        "node {node} is over a quota, so nothing new is made or kept there: {why}; delete what is \
+         not needed there, or raise the quota"
+    )]
+    OverQuota {
+        /// The node.
+        node: NodeName,
+        /// The quota, and how it is exceeded.
+        why: String,
+    },
     /// Too many calls are in flight.
     #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
     Full(usize),
@@ -371,6 +382,8 @@ proto::codes! { Error:
     NoCapacity { .. } => Unavailable,
     // CSI: "the starting_token is not valid".
     BadToken => Aborted,
+    // Nothing was sent; the scheduler may choose another node.
+    OverQuota { .. } => ResourceExhausted,
     Full(_) => Unavailable,
     DirectAsked { .. } => InvalidArgument,
     // CSI, ControllerPublishVolume: "Volume published to another node";

@@ -16,7 +16,7 @@ use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
 use crate::relay::address::Address;
 use crate::state::policy::Policy;
-use crate::state::quotas::{Quota, Quotas};
+use crate::state::quotas::{MIB, Quota, Quotas};
 use crate::state::store::url::StoreAt;
 
 /// The whole configuration of csi-cloud.
@@ -212,14 +212,17 @@ fn limits(section: &mut Reader) -> Limits {
 
 fn quotas(section: &mut Reader) -> Quotas {
     let mut quotas = Quotas::default();
-    for (quota, value) in [
-        (Quota::Drivers, &mut quotas.drivers),
-        (Quota::Segments, &mut quotas.segments),
-        (Quota::StringBytes, &mut quotas.string_bytes),
-        (Quota::NodeIdBytes, &mut quotas.node_id_bytes),
+    for (quota, value, unit) in [
+        (Quota::Drivers, &mut quotas.drivers, 1),
+        (Quota::Segments, &mut quotas.segments, 1),
+        (Quota::StringBytes, &mut quotas.string_bytes, 1),
+        (Quota::NodeIdBytes, &mut quotas.node_id_bytes, 1),
+        (Quota::Volumes, &mut quotas.volumes, 1),
+        (Quota::DurableBytes, &mut quotas.durable_bytes, MIB),
+        (Quota::ListBytes, &mut quotas.list_bytes, MIB),
     ] {
         if let Some(number) = section.number(quota.setting(), u16::MAX) {
-            *value = number.into();
+            *value = u64::from(number) * unit;
         }
     }
     quotas

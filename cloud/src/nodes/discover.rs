@@ -113,9 +113,11 @@ impl Discovery<'_> {
             Verdict::At(node) => {
                 let entry = entries.remove(&node).unwrap_or_default();
                 let driver = &self.queries.driver;
-                let recorded = ingest::discovered(self.store, driver, id, &node, entry).await;
-                recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
-                Ok(Found::Recorded)
+                let recorded = ingest::found(self.store, driver, id, &node, entry).await;
+                let recorded =
+                    recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
+                // Without room for a record, the node's word counts for nothing.
+                Ok(if recorded { Found::Recorded } else { Found::Nowhere(vec![node]) })
             }
             Verdict::Unclaimed(silent) => Ok(Found::Nowhere(silent)),
             Verdict::Disputed(nodes) => Err(Error::Disputed {

@@ -54,6 +54,11 @@ pub enum QueryError {
 }
 
 impl QueryError {
+    /// Whether the node is over a quota with its answer.
+    pub fn is_over_quota(&self) -> bool {
+        matches!(self, Self::Call(Error::OverQuota { .. }))
+    }
+
     /// The code for a caller.
     pub fn code(&self) -> Code {
         match self {

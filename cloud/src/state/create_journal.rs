@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::error::Error;
 use crate::state::clock::now;
+use crate::state::quotas::OverQuota;
 use crate::state::record::{Claim, Home, Intent};
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -73,12 +74,18 @@ impl Drop for PendingCreate<'_> {
     }
 }
 
+/// The first node that is full, and its quota.
+type Full = Option<(NodeName, OverQuota)>;
+
 impl PendingCreate<'_> {
     /// Records that the create is sent to one of these nodes: the one with the fewest volumes.
     /// Returns the node. It is the node of an earlier attempt, if that may still begin there.
     ///
+    /// A node that is full gets nothing new. A shared driver's volumes are not counted: they belong
+    /// to no node.
+    ///
     /// # Errors
-    /// The record is not durable, so the call must not be sent.
+    /// The record is not durable, or all nodes are full, so the call must not be sent.
     pub async fn intend(
         &self,
         nodes: Vec<NodeName>,
@@ -89,25 +96,43 @@ impl PendingCreate<'_> {
         let name = self.name.clone();
         let claim = facts.claim.clone();
         let until = facts.until;
+        let quotas = *self.journal.store.quotas();
         let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
-            let fewest = || nodes.iter().min_by_key(|node| txn.load(&driver, node)).cloned();
+            let nodes = nodes.iter().map(|node| (node, txn.usage(node)));
+            let checked =
+                nodes.map(|(node, usage)| match quotas.check_growth(usage, usage.plus_one()) {
+                    Err(over) if !is_shared => Err((node.clone(), over)),
+                    _ => Ok(node),
+                });
+            let (free, full): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
+            let fewest = || {
+                let free = free.into_iter().flatten();
+                let fewest = free.min_by_key(|node| txn.load(&driver, node)).cloned();
+                fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
+            };
             let node = match &before {
                 // Any node can create a shared driver's volumes.
-                Some(before) if is_shared && before.until <= now() => fewest(),
-                Some(before) => Some(before.node.clone()),
-                None => fewest(),
-            }?;
+                Some(before) if is_shared && before.until <= now() => fewest()?,
+                Some(before) => before.node.clone(),
+                None => fewest()?,
+            };
             let since = before.as_ref().map_or_else(now, |before| before.since);
             let made = before.as_ref().and_then(|before| before.made.clone());
             let until = until.max(before.map_or(0, |before| before.until));
             let intent = Intent { node: node.clone(), since, until, made, claim };
             txn.set_intent(&driver, &name, Some(intent));
-            Some(node)
+            Ok::<_, Full>(node)
         });
         let node = intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
-        // `nodes` is never empty: the plan has at least one node.
-        node.ok_or_else(|| Error::NotDurable { source: "no node was left to choose from".into() })
+        node.map_err(|full| match full {
+            Some((node, over)) => {
+                self.journal.store.refusals().count(over.quota);
+                Error::OverQuota { node, why: over.to_string() }
+            }
+            // `nodes` is never empty: the plan has at least one node.
+            None => Error::NotDurable { source: "no node was left to choose from".into() },
+        })
     }
 
     /// Records the home node of what was created; only then may the create be answered. `is_shared`
@@ -295,9 +320,11 @@ fn is_nothing_made(code: Code) -> bool {
 #[cfg(test)]
 mod tests {
     use proto::csi::Method;
+    use proto::csi::status::ToStatus;
     use proto::host::tasks::Tasks;
 
     use super::*;
+    use crate::state::quotas::Quotas;
     use crate::state::store::memory::Memory;
 
     /// Lets n1 and n2 answer one create with the same id. Returns whether the second answer may be
@@ -372,5 +399,33 @@ mod tests {
     async fn only_what_a_shared_driver_made_may_be_made_again_from_another_node() {
         assert_eq!(made_twice(true).await, (true, "n2".parse().unwrap()));
         assert_eq!(made_twice(false).await, (false, "n1".parse().unwrap()));
+    }
+
+    /// The node that a create of this name is sent to, of n1 and n2, within these volumes of a
+    /// node.
+    async fn intended(store: &Store, name: &str, is_shared: bool) -> Result<NodeName, Error> {
+        let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
+        let journal = CreateJournal::new(driver, store.clone());
+        let name = Id::Name(Method::CreateVolume, name.into());
+        let nodes = ["n1", "n2"].map(|node| node.parse().unwrap()).into();
+        journal.begin(&name).intend(nodes, &CreateFacts::default(), is_shared).await
+    }
+
+    #[tokio::test]
+    async fn a_full_node_gets_no_create_and_if_all_are_full_nothing_is_sent() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let store = store.with_quotas(Quotas { volumes: 1, ..Quotas::default() });
+        let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|node| node.parse().unwrap());
+        assert_eq!(intended(&store, "a", false).await.unwrap(), n1);
+        assert_eq!(intended(&store, "b", false).await.unwrap(), n2);
+        let error = intended(&store, "c", false).await.unwrap_err();
+        assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+        assert!(error.to_string().contains("1 is the quota of a node (volumes in"), "{error}");
+        let driver = "test.edge-csi.io".parse::<DriverName>().unwrap();
+        let intents = store.read(|state| state.driver(&driver).map(|of| of.intents().len()));
+        assert_eq!(intents, Some(2), "an intent would keep the name at that node");
+        // What was sent before goes on, and a shared driver's volumes belong to no node.
+        assert_eq!(intended(&store, "a", false).await.unwrap(), n1);
+        assert_eq!(intended(&store, "d", true).await.unwrap(), n1);
     }
 }

@@ -20,11 +20,13 @@ use crate::state::clock::now;
 use crate::state::contest;
 use crate::state::known::{DriverState, State};
 use crate::state::profile;
+use crate::state::quotas::OverQuota;
 use crate::state::record::{Home, Node, NodeDriver};
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
+use crate::state::usage::Usage;
 
 /// The most characters that are kept of a wrong plugin name.
 const MAX_NAME: usize = 128;
@@ -264,7 +266,7 @@ fn bare(id: &Id) -> Bytes {
     csi::list_volumes_response::Entry { volume: Some(volume), status: None }.encode_to_vec().into()
 }
 
-/// Records something that a node has and no record named. If another node was first, it stays
+/// Records something that an operator knows to be at a node. If another node was first, it stays
 /// there.
 ///
 /// # Errors
@@ -280,16 +282,7 @@ pub async fn discovered(
     let id = id.clone();
     let node = node.clone();
     let write = store.write(move |txn| {
-        let mut home =
-            txn.home(&driver, &id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
-        if home.node == node {
-            // Copied: a slice would keep the link's whole read buffer in memory.
-            let kept = if entry.is_empty() { home.entry } else { Bytes::copy_from_slice(&entry) };
-            home.absent = false;
-            home.entry = kept;
-        } else if !home.conflicts.contains(&node) {
-            home.conflicts.push(node);
-        }
+        let home = claimed(txn, &driver, &id, &node, entry);
         if txn.home(&driver, &id) != Some(&home) {
             txn.set_home(&driver, &id, Some(home));
         }
@@ -324,6 +317,56 @@ pub async fn adopted(
     write.await
 }
 
+/// Records something that a node says it has, like [`discovered`], if the node has room for it.
+/// Otherwise nothing is recorded, and the node is set apart. Returns whether it had room.
+///
+/// # Errors
+/// The change is not durable.
+pub async fn found(
+    store: &Store,
+    driver: &DriverName,
+    id: &Id,
+    node: &NodeName,
+    entry: Bytes,
+) -> Result<bool, StoreError> {
+    let of = driver.clone();
+    let id = id.clone();
+    let at = node.clone();
+    let quotas = *store.quotas();
+    let write = store.write(move |txn| {
+        let home = claimed(txn, &of, &id, &at, entry);
+        let before = txn.home(&of, &id);
+        if before == Some(&home) {
+            return Ok(());
+        }
+        let share = |home: &Home| Usage::of_home(&of, &id, home);
+        let usage = txn.usage(&at);
+        let after = usage + share(&home) - before.map(share).unwrap_or_default();
+        quotas.check_growth(usage, after)?;
+        txn.set_home(&of, &id, Some(home));
+        Ok::<_, OverQuota>(())
+    });
+    let checked = write.await?;
+    if let Err(over) = &checked {
+        store.refuse_over_quota(node, Some(driver), over);
+    }
+    Ok(checked.is_ok())
+}
+
+/// The home of something that a node has: the first node keeps it.
+fn claimed(txn: &Txn<'_>, driver: &DriverName, id: &Id, node: &NodeName, entry: Bytes) -> Home {
+    let mut home = txn.home(driver, id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
+    if home.node == *node {
+        // Copied: a slice would keep the link's whole read buffer in memory.
+        let kept = if entry.is_empty() { home.entry } else { Bytes::copy_from_slice(&entry) };
+        home.absent = false;
+        home.entry = kept;
+    } else if !home.conflicts.contains(node) {
+        home.conflicts.push(node.clone());
+    }
+    home
+}
+
 #[cfg(test)]
 mod tests {
     use proto::host::tasks::Tasks;
@@ -331,6 +374,7 @@ mod tests {
     use super::*;
     use crate::state::node_set::NodeSet;
     use crate::state::policy::Policy;
+    use crate::state::quotas::Quotas;
     use crate::state::store::memory::Memory;
 
     fn hello(names: &[&str]) -> Vec<Driver> {
@@ -417,5 +461,26 @@ mod tests {
         let entry = csi::list_volumes_response::Entry::decode(entry.unwrap()).unwrap();
         assert_eq!(entry.volume.unwrap().volume_id, "v");
         assert_eq!(entry.status.unwrap().published_node_ids, ["n1"]);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_full_cannot_claim_more_and_is_set_apart() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let store = store.with_quotas(Quotas { volumes: 1, ..Quotas::default() });
+        let driver = "test.edge-csi.io".parse().unwrap();
+        let node = "n1".parse().unwrap();
+        let claim = async |id: &str| {
+            let id = Id::Volume(id.into());
+            found(&store, &driver, &id, &node, Bytes::new()).await.unwrap()
+        };
+        assert!(claim("a").await && claim("a").await);
+        assert_eq!(store.why_apart(&node, &driver), None);
+        assert!(!claim("b").await);
+        assert!(store.why_apart(&node, &driver).is_some());
+        let homes = store.read(|state| state.driver(&driver).map(|of| of.homes().len()));
+        assert_eq!(homes, Some(1));
+        // An operator's word is not bounded.
+        discovered(&store, &driver, &Id::Volume("c".into()), &node, Bytes::new()).await.unwrap();
+        assert_eq!(store.read(|state| state.usage(&node).things), 2);
     }
 }

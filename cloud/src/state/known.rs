@@ -13,6 +13,7 @@ use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
 use crate::state::set_apart::{ApartNodes, Kind, Reason};
+use crate::state::usage::{Share, Usage, Usages};
 
 /// All records of the store.
 #[derive(Default)]
@@ -25,6 +26,7 @@ pub struct State {
     apart: ApartNodes,
     /// The last lease epoch.
     epoch: u64,
+    usages: Usages,
 }
 
 /// All records of one driver.
@@ -104,8 +106,38 @@ impl State {
         self.drivers.values().filter_map(|driver| driver.held.get(node)).sum()
     }
 
+    /// What is kept of a node.
+    pub fn usage(&self, node: &NodeName) -> Usage {
+        self.usages.of(node)
+    }
+
+    /// The share of the record that a change replaces.
+    fn share_before(&self, change: &Change) -> Option<Share> {
+        match change {
+            Change::Home(driver, id, _) => {
+                let home = self.driver(driver)?.home(id)?;
+                Some((home.node.clone(), Usage::of_home(driver, id, home)))
+            }
+            Change::Intent(driver, name, _) => {
+                let intent = self.driver(driver)?.intent(name)?;
+                Some((intent.node.clone(), Usage::of_intent(driver, name, intent)))
+            }
+            Change::NodeDriver(driver, node, _) => {
+                let at = self.driver(driver)?.at(node)?;
+                Some((node.clone(), Usage::of_driver(driver, at)))
+            }
+            Change::Node(..)
+            | Change::Elected(..)
+            | Change::Profile(..)
+            | Change::Lease(..)
+            | Change::Epoch(_) => None,
+        }
+    }
+
     /// Applies a durable change.
     pub(super) fn apply(&mut self, change: Change) {
+        let before = self.share_before(&change);
+        self.usages.replace(before, change.share());
         match change {
             Change::Home(driver, id, home) => {
                 self.drivers.entry(driver).or_default().set_home(id, home)

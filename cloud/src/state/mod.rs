@@ -32,3 +32,4 @@ pub mod segment_index;
 pub mod set_apart;
 pub mod store;
 pub mod txn;
+pub mod usage;

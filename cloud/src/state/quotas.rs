@@ -5,6 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::state::usage::Usage;
+
+/// The bytes of a MiB.
+pub const MIB: u64 = 1024 * 1024;
+
 /// The quotas of each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quotas {
@@ -16,6 +21,12 @@ pub struct Quotas {
     pub string_bytes: u64,
     /// The bytes of a driver's node id; CSI's limit is 256.
     pub node_id_bytes: u64,
+    /// Volumes, snapshots and groups of all drivers.
+    pub volumes: u64,
+    /// The bytes of all records, in memory and in the store alike.
+    pub durable_bytes: u64,
+    /// The bytes of one list, all its pages together.
+    pub list_bytes: u64,
 }
 
 /// One of the quotas.
@@ -29,6 +40,12 @@ pub enum Quota {
     StringBytes,
     /// See [`Quotas::node_id_bytes`].
     NodeIdBytes,
+    /// See [`Quotas::volumes`].
+    Volumes,
+    /// See [`Quotas::durable_bytes`].
+    DurableBytes,
+    /// See [`Quotas::list_bytes`].
+    ListBytes,
 }
 
 /// How a node is over a quota.
@@ -53,14 +70,29 @@ pub struct Refusals([AtomicU64; Quota::ALL.len()]);
 
 impl Default for Quotas {
     fn default() -> Self {
-        Self { drivers: 64, segments: 32, string_bytes: 128, node_id_bytes: 256 }
+        Self {
+            drivers: 64,
+            segments: 32,
+            string_bytes: 128,
+            node_id_bytes: 256,
+            volumes: 20_000,
+            durable_bytes: 32 * MIB,
+            list_bytes: 32 * MIB,
+        }
     }
 }
 
 impl Quota {
     /// All quotas.
-    pub const ALL: [Self; 4] =
-        [Self::Drivers, Self::Segments, Self::StringBytes, Self::NodeIdBytes];
+    pub const ALL: [Self; 7] = [
+        Self::Drivers,
+        Self::Segments,
+        Self::StringBytes,
+        Self::NodeIdBytes,
+        Self::Volumes,
+        Self::DurableBytes,
+        Self::ListBytes,
+    ];
 
     /// The quota's key in the configuration, and its name in metrics.
     pub fn setting(self) -> &'static str {
@@ -69,6 +101,9 @@ impl Quota {
             Self::Segments => "segments_per_driver",
             Self::StringBytes => "string_bytes",
             Self::NodeIdBytes => "node_id_bytes",
+            Self::Volumes => "volumes",
+            Self::DurableBytes => "durable_mib",
+            Self::ListBytes => "list_mib",
         }
     }
 }
@@ -81,6 +116,9 @@ impl Quotas {
             Quota::Segments => self.segments,
             Quota::StringBytes => self.string_bytes,
             Quota::NodeIdBytes => self.node_id_bytes,
+            Quota::Volumes => self.volumes,
+            Quota::DurableBytes => self.durable_bytes,
+            Quota::ListBytes => self.list_bytes,
         }
     }
 
@@ -91,10 +129,10 @@ impl Quotas {
     pub fn check(
         &self,
         quota: Quota,
-        found: usize,
+        found: impl TryInto<u64>,
         what: impl FnOnce() -> String,
     ) -> Result<(), OverQuota> {
-        let found = u64::try_from(found).unwrap_or(u64::MAX);
+        let found = found.try_into().unwrap_or(u64::MAX);
         let most = self.most(quota);
         if found <= most {
             return Ok(());
@@ -103,9 +141,26 @@ impl Quotas {
     }
 }
 
+impl Quotas {
+    /// Checks what is kept of a node before and after something new. A change that makes nothing
+    /// more fits always, so a node that is over a lowered quota goes on.
+    ///
+    /// # Errors
+    /// There would be more than a quota.
+    pub fn check_growth(&self, before: Usage, after: Usage) -> Result<(), OverQuota> {
+        if after.things > before.things {
+            self.check(Quota::Volumes, after.things.max(0), || "volumes and snapshots".into())?;
+        }
+        if after.bytes > before.bytes {
+            self.check(Quota::DurableBytes, after.bytes.max(0), || "bytes of records".into())?;
+        }
+        Ok(())
+    }
+}
+
 impl Refusals {
     /// Counts a refusal.
-    pub(super) fn count(&self, quota: Quota) {
+    pub(crate) fn count(&self, quota: Quota) {
         for (refusals, of) in self.0.iter().zip(Quota::ALL) {
             if of == quota {
                 refusals.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +187,7 @@ mod tests {
         let text = "65 drivers, and 64 is the quota of a node (drivers in [quotas])";
         assert_eq!(over.to_string(), text);
         for quota in Quota::ALL {
-            let most = usize::try_from(quotas.most(quota)).unwrap();
+            let most = quotas.most(quota);
             assert!(quotas.check(quota, most, String::new).is_ok());
             let over = quotas.check(quota, most + 1, String::new).unwrap_err();
             assert_eq!((over.quota, over.setting), (quota, quota.setting()));
@@ -140,14 +195,24 @@ mod tests {
     }
 
     #[test]
+    fn what_makes_nothing_more_fits_always() {
+        let quotas = Quotas { volumes: 2, durable_bytes: 100, ..Quotas::default() };
+        let usage = |things, bytes| Usage { things, bytes };
+        let check = |before, after| quotas.check_growth(before, after).map_err(|over| over.quota);
+        assert_eq!(check(usage(1, 50), usage(2, 100)), Ok(()));
+        assert_eq!(check(usage(2, 50), usage(3, 60)), Err(Quota::Volumes));
+        assert_eq!(check(usage(1, 50), usage(2, 101)), Err(Quota::DurableBytes));
+        assert_eq!(check(usage(9, 900), usage(9, 900)), Ok(()), "a quota was lowered");
+        assert_eq!(check(usage(9, 900), usage(9, 800)), Ok(()));
+    }
+
+    #[test]
     fn refusals_are_counted_by_quota() {
         let refusals = Refusals::default();
         refusals.count(Quota::Segments);
         refusals.count(Quota::Segments);
-        let others = [("drivers", 0), ("string_bytes", 0), ("node_id_bytes", 0)];
         for (setting, count) in refusals.counts() {
-            let expected = others.iter().find(|(other, _)| *other == setting);
-            assert_eq!(count, expected.map_or(2, |(_, count)| *count), "{setting}");
+            assert_eq!(count, if setting == "segments_per_driver" { 2 } else { 0 }, "{setting}");
         }
     }
 }

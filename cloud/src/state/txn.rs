@@ -8,6 +8,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
+use crate::state::usage::{Share, Usage};
 
 /// Changed values by key; none is a removal.
 type Over<K, V> = HashMap<K, Option<V>>;
@@ -27,6 +28,8 @@ pub struct Txn<'a> {
     without: HashSet<(DriverName, Id)>,
     /// The load that these changes add to a node or remove from it.
     load: HashMap<(DriverName, NodeName), i64>,
+    /// What these changes add to what is kept of a node, or take from it.
+    usage: HashMap<NodeName, Usage>,
 }
 
 impl<'a> Txn<'a> {
@@ -43,6 +46,7 @@ impl<'a> Txn<'a> {
             epoch: None,
             without: HashSet::new(),
             load: HashMap::new(),
+            usage: HashMap::new(),
         }
     }
 
@@ -61,6 +65,8 @@ impl<'a> Txn<'a> {
         let before = self.home(driver, id).and_then(|home| home.counted(id));
         let after = home.as_ref().and_then(|home| home.counted(id));
         self.count(driver, before.cloned(), after.cloned());
+        let share = |home: &Home| (home.node.clone(), Usage::of_home(driver, id, home));
+        self.keep(self.home(driver, id).map(share), home.as_ref().map(share));
         self.homes.insert((driver.clone(), id.clone()), home);
     }
 
@@ -92,6 +98,8 @@ impl<'a> Txn<'a> {
         let before = self.intent(driver, name).and_then(Intent::counted);
         let after = intent.as_ref().and_then(Intent::counted);
         self.count(driver, before.cloned(), after.cloned());
+        let share = |intent: &Intent| (intent.node.clone(), Usage::of_intent(driver, name, intent));
+        self.keep(self.intent(driver, name).map(share), intent.as_ref().map(share));
         self.intents.insert((driver.clone(), name.clone()), intent);
     }
 
@@ -102,6 +110,8 @@ impl<'a> Txn<'a> {
 
     /// Sets or removes the driver at a node.
     pub fn set_at(&mut self, driver: &DriverName, node: &NodeName, at: Option<NodeDriver>) {
+        let share = |at: &NodeDriver| (node.clone(), Usage::of_driver(driver, at));
+        self.keep(self.at(driver, node).map(share), at.as_ref().map(share));
         self.at.insert((driver.clone(), node.clone()), at);
     }
 
@@ -161,6 +171,24 @@ impl<'a> Txn<'a> {
         durable.saturating_add_signed(
             self.load.get(&(driver.clone(), node.clone())).copied().unwrap_or(0),
         )
+    }
+
+    /// What is kept of a node.
+    pub fn usage(&self, node: &NodeName) -> Usage {
+        let durable = self.state.usage(node);
+        self.usage.get(node).map_or(durable, |more| durable + *more)
+    }
+
+    /// Replaces the share of a record.
+    fn keep(&mut self, before: Option<Share>, after: Option<Share>) {
+        if let Some((node, share)) = before {
+            let usage = self.usage.entry(node).or_default();
+            *usage = *usage - share;
+        }
+        if let Some((node, share)) = after {
+            let usage = self.usage.entry(node).or_default();
+            *usage = *usage + share;
+        }
     }
 
     fn count(&mut self, driver: &DriverName, before: Option<NodeName>, after: Option<NodeName>) {

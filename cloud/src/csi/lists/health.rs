@@ -150,13 +150,13 @@ impl HealthList<'_> {
             }
             Err(error) if error.code() == Code::Unimplemented => {
                 merged.unimplemented += 1;
-                Ok(Page { entries: Vec::new(), next: String::new() })
+                Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
             Err(error) if is_continued && is_bad_token(&error) => Err(Error::BadToken),
             Err(error) => {
                 let error = chain(&error);
                 warn!(%node, %driver, error, "the health of a node's volumes is left out");
-                Ok(Page { entries: Vec::new(), next: String::new() })
+                Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
         }
     }

@@ -40,6 +40,8 @@ pub(super) struct Page {
     pub(super) entries: Vec<Bytes>,
     /// The token of the next page; empty at the end.
     pub(super) next: String,
+    /// The size of the answer.
+    pub(super) bytes: usize,
 }
 
 /// A caller's request for a list.
@@ -194,7 +196,7 @@ impl ListKind {
 impl Page {
     /// Reads an unframed answer. None if it is malformed.
     pub(super) fn read(answer: &[u8]) -> Option<Self> {
-        let mut page = Self { entries: Vec::new(), next: String::new() };
+        let mut page = Self { entries: Vec::new(), next: String::new(), bytes: answer.len() };
         for field in wire::fields(answer) {
             let field = field.ok()?;
             match (field.number, field.content) {

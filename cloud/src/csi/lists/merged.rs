@@ -113,6 +113,8 @@ impl Lists {
             match wait(pending, end).await {
                 Some(Ok(_)) => {}
                 Some(Err(error)) if error.code() == Code::Unimplemented => unimplemented.push(node),
+                // It has been asked and set apart: no node alone decides for all.
+                Some(Err(error)) if error.is_over_quota() => {}
                 Some(Err(error)) => {
                     why.get_or_insert_with(|| chain(&*error));
                     unanswered.push(node);

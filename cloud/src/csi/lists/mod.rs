@@ -9,6 +9,7 @@ pub mod health;
 pub mod kind;
 pub mod merged;
 pub mod page;
+pub mod progress;
 pub mod refresh;
 pub mod token;
 pub mod whole;

@@ -13,9 +13,11 @@ use tracing::{debug, warn};
 
 use super::faults::no_use;
 use super::kind::{ListKind, Page, Secrets};
-use super::whole::{WholeList, missing};
+use super::progress::{Endless, Progress};
+use super::whole::{Recorded, WholeList, missing};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::quotas::OverQuota;
 use crate::state::record::NodeDriver;
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::writer::Store;
@@ -182,7 +184,7 @@ impl Refresher {
     /// Records a complete list of a node. Returns false if the node must be asked again.
     ///
     /// # Errors
-    /// The list is not durable.
+    /// The list is not durable, or over a quota.
     pub(super) async fn record(
         &self,
         node: &NodeName,
@@ -191,28 +193,45 @@ impl Refresher {
         let kind = list.kind;
         let driver = self.queries.driver.clone();
         let at = node.clone();
-        let recorded = self.store.write(move |txn| list.record(txn, &driver, &at)).await;
-        let is_complete = recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
-        if is_complete {
-            self.listed().insert((node.clone(), kind));
+        let quotas = *self.store.quotas();
+        let recorded = self.store.write(move |txn| list.record(txn, &driver, &at, &quotas)).await;
+        match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
+            Recorded::Complete => {
+                self.listed().insert((node.clone(), kind));
+                // A node's first list of volumes covers its snapshots too.
+                if kind == ListKind::Volumes {
+                    self.store.clear_apart(node, Some(&self.queries.driver), Kind::OverLimit);
+                }
+                Ok(true)
+            }
+            Recorded::TooOld => Ok(false),
+            Recorded::Over(over) => Err(self.over_quota(node, over).into()),
         }
-        Ok(is_complete)
+    }
+
+    /// Sets a node apart whose list is over a quota.
+    fn over_quota(&self, node: &NodeName, over: OverQuota) -> Error {
+        self.store.refuse_over_quota(node, Some(&self.queries.driver), &over);
+        Error::OverQuota { node: node.clone(), why: over.to_string() }
     }
 
     async fn read_pages(&self, query: &ListQuery) -> Result<PagedList, QueryError> {
         let ListQuery { node, kind, secrets } = query;
         let since = self.changes();
         let deadline = Instant::now() + LONGEST;
+        let quotas = self.store.quotas();
         let mut entries = Vec::new();
         let mut token = String::new();
+        let mut progress = Progress::default();
         for pages in 1..=MAX_PAGES {
             let page = kind.page(&self.queries, node, secrets, token.clone(), deadline).await?;
+            progress.note(*kind, &page, quotas).map_err(|endless| match endless {
+                Endless::Over(over) => self.over_quota(node, over),
+                Endless::Circle => self.bad_answer(node, *kind, "and its pages go in a circle"),
+            })?;
             entries.extend(self.read_entries(node, *kind, &page)?);
             if page.next.is_empty() {
                 return Ok(PagedList { pages, list: WholeList { kind: *kind, since, entries } });
-            }
-            if page.next == token {
-                break;
             }
             token = page.next;
         }

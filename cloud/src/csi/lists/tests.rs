@@ -11,9 +11,10 @@ use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 
 use super::kind::{ENTRIES, ListKind};
-use super::whole::WholeList;
+use super::whole::{Recorded, WholeList};
 use super::{page, token};
 use crate::state::known::State;
+use crate::state::quotas::{Quota, Quotas};
 use crate::state::record::{Change, Home, Node, NodeDriver};
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
@@ -174,7 +175,9 @@ impl World {
 
     async fn record(&mut self, node: usize) {
         let Some(list) = self.begun[node].take() else { return };
-        self.store.write(move |txn| list.record(txn, &driver(), &name(node))).await.unwrap();
+        let quotas = Quotas::default();
+        let write = move |txn: &mut Txn<'_>| list.record(txn, &driver(), &name(node), &quotas);
+        self.store.write(write).await.unwrap();
     }
 
     fn page(&mut self, most: usize) {
@@ -274,7 +277,9 @@ async fn two_nodes_with_one_id_are_told_apart_and_the_first_keeps_it() {
     for node in [1, 0, 0] {
         let list =
             WholeList { kind: ListKind::Volumes, since: 0, entries: made(["same".to_owned()]) };
-        world.store.write(move |txn| list.record(txn, &driver(), &name(node))).await.unwrap();
+        let quotas = Quotas::default();
+        let write = move |txn: &mut Txn<'_>| list.record(txn, &driver(), &name(node), &quotas);
+        world.store.write(write).await.unwrap();
     }
     world.store.read(|state| {
         let home = state.driver(&driver()).unwrap().home(&Id::Volume("same".into())).unwrap();
@@ -410,7 +415,11 @@ async fn what_a_call_changed_since_is_newer_than_a_list() {
 
 /// Records a list of the first node, and returns whether that is complete.
 async fn record(store: &Store, list: WholeList) -> bool {
-    store.write(move |txn| list.record(txn, &driver(), &name(0))).await.unwrap()
+    record_within(store, list, Quotas::default()).await == Recorded::Complete
+}
+
+async fn record_within(store: &Store, list: WholeList, quotas: Quotas) -> Recorded {
+    store.write(move |txn| list.record(txn, &driver(), &name(0), &quotas)).await.unwrap()
 }
 
 #[tokio::test]
@@ -447,4 +456,34 @@ async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
     world.record(0).await;
     let page = world.store.read(|state| first_page(state, ListKind::Volumes, 0));
     assert_eq!(attached_to(&page), 0, "the list undid it");
+}
+
+#[tokio::test]
+async fn a_list_beyond_the_quota_is_not_kept_and_hides_nothing() {
+    let mut world = world(&Tasks::default()).await;
+    world.existing[0].insert("known".to_owned());
+    assert!(record(&world.store, world.list(0)).await);
+    world.existing[0] = ["a", "b", "c"].map(str::to_owned).into();
+    let two = Quotas { volumes: 2, ..Quotas::default() };
+    let recorded = record_within(&world.store, world.list(0), two).await;
+    let Recorded::Over(over) = recorded else { panic!("{recorded:?}") };
+    assert_eq!((over.quota, over.found), (Quota::Volumes, 3));
+    assert_eq!(world.homes().len(), 2, "up to the quota, and no more");
+    assert!(world.shown().contains("known"), "a list that is not believed hid a volume");
+    // What is known may be more than a quota that was lowered.
+    let homes = world.homes();
+    world.existing[0] = homes.clone();
+    let one = Quotas { volumes: 1, ..Quotas::default() };
+    assert_eq!(record_within(&world.store, world.list(0), one).await, Recorded::Complete);
+    assert_eq!(world.homes(), homes);
+}
+
+#[tokio::test]
+async fn entries_that_are_larger_than_the_quota_are_not_kept() {
+    let mut world = world(&Tasks::default()).await;
+    world.existing[0].insert("a".to_owned());
+    let small = Quotas { durable_bytes: 50, ..Quotas::default() };
+    let recorded = record_within(&world.store, world.list(0), small).await;
+    let Recorded::Over(over) = recorded else { panic!("{recorded:?}") };
+    assert_eq!((over.quota, world.homes().len()), (Quota::DurableBytes, 0));
 }

@@ -14,9 +14,11 @@ use tracing::warn;
 use super::kind::ListKind;
 use crate::state::clock::now;
 use crate::state::known::State;
+use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::recent::Stale;
 use crate::state::record::{Home, NodeDriver};
 use crate::state::txn::Txn;
+use crate::state::usage::Usage;
 
 /// All entries of one kind at a node.
 pub(super) struct WholeList {
@@ -34,11 +36,29 @@ struct Recorder<'r, 's> {
     since: u64,
     /// Ids without a home that changed after the list began. None if that is unknown.
     stale: Option<HashMap<&'s Id, Stale>>,
+    quotas: &'r Quotas,
+}
+
+/// What became of a list.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// All of it is recorded.
+    Complete,
+    /// It may be older than a call: the node must be asked again.
+    TooOld,
+    /// Its entries are recorded up to the quota, and no more.
+    Over(OverQuota),
 }
 
 impl WholeList {
-    /// Records the list. Returns false if it may be too old: then the node must be asked again.
-    pub(super) fn record(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) -> bool {
+    /// Records the list, as far as it is within the quotas.
+    pub(super) fn record(
+        self,
+        txn: &mut Txn<'_>,
+        driver: &DriverName,
+        node: &NodeName,
+        quotas: &Quotas,
+    ) -> Recorded {
         let Self { kind, since, entries } = self;
         let state = txn.state();
         let missing = missing(state, driver, node, kind, since, &entries);
@@ -46,10 +66,14 @@ impl WholeList {
             Some(driver) => driver.stale_since(since),
             None => Some(HashMap::new()),
         };
-        let mut recorder = Recorder { txn, driver, node, since, stale };
+        let mut recorder = Recorder { txn, driver, node, since, stale, quotas };
         let mut is_complete = true;
         for entry in entries {
-            is_complete &= recorder.record(entry);
+            match recorder.record(entry) {
+                Ok(is_current) => is_complete &= is_current,
+                // Nothing is hidden by a list that is not believed.
+                Err(over) => return Recorded::Over(over),
+            }
         }
         for id in &missing {
             recorder.set_absent(id);
@@ -57,30 +81,40 @@ impl WholeList {
         if is_complete && kind == ListKind::Volumes {
             recorder.set_listed();
         }
-        is_complete
+        if is_complete { Recorded::Complete } else { Recorded::TooOld }
     }
 }
 
 impl Recorder<'_, '_> {
     /// Records an entry. Returns false if it may be older than a call.
-    fn record(&mut self, made: Made) -> bool {
+    fn record(&mut self, made: Made) -> Result<bool, OverQuota> {
         let Made { id, entry, source } = made;
         match self.txn.home(self.driver, &id).cloned() {
             Some(home) if home.node != *self.node => self.record_conflict(&id, home),
             _ if self.txn.is_changing(self.driver, &id) => {}
-            Some(home) => self.update(&id, entry, source, home),
+            Some(home) => self.update(&id, entry, source, home)?,
             None => match self.why_stale(&id) {
                 None => {
                     let source = source.map(Box::new);
                     let home = Home { entry, source, ..Home::at(self.node.clone(), now()) };
-                    self.txn.set_home(self.driver, &id, Some(home));
+                    self.keep(&id, None, home)?;
                 }
                 // The id was deleted after the list began.
                 Some(Stale::Forgotten) => {}
-                Some(Stale::Changed) => return false,
+                Some(Stale::Changed) => return Ok(false),
             },
         }
-        true
+        Ok(true)
+    }
+
+    /// Sets a home, unless the node is over a quota with that.
+    fn keep(&mut self, id: &Id, before: Option<&Home>, home: Home) -> Result<(), OverQuota> {
+        let share = |home: &Home| Usage::of_home(self.driver, id, home);
+        let usage = self.txn.usage(self.node);
+        let after = usage + share(&home) - before.map(share).unwrap_or_default();
+        self.quotas.check_growth(usage, after)?;
+        self.txn.set_home(self.driver, id, Some(home));
+        Ok(())
     }
 
     /// Why the list is stale about an id without a home. An unknown history counts as a change.
@@ -92,16 +126,23 @@ impl Recorder<'_, '_> {
     }
 
     /// Updates the entry of a home, unless the home changed after the list began.
-    fn update(&mut self, id: &Id, entry: Bytes, source: Option<Id>, home: Home) {
+    fn update(
+        &mut self,
+        id: &Id,
+        entry: Bytes,
+        source: Option<Id>,
+        home: Home,
+    ) -> Result<(), OverQuota> {
         let driver = self.txn.state().driver(self.driver);
         if driver.is_some_and(|driver| driver.changed_since(self.node, id, self.since)) {
-            return;
+            return Ok(());
         }
         if home.absent || home.entry != entry {
-            let source = source.map(Box::new).or(home.source);
-            let home = Home { absent: false, entry, source, ..home };
-            self.txn.set_home(self.driver, id, Some(home));
+            let source = source.map(Box::new).or_else(|| home.source.clone());
+            let listed = Home { absent: false, entry, source, ..home.clone() };
+            self.keep(id, Some(&home), listed)?;
         }
+        Ok(())
     }
 
     /// Records that another node lists an id too. The first node keeps it.

@@ -2,14 +2,19 @@
 //! edge that is not affected.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, ensure};
-use harness::requests::controller;
+use drivers::testdriver::{Fault, TestDriver, Times};
+use harness::raw::RawAnswer;
+use harness::requests::{controller, create, created, delete};
+use harness::stand::Stand;
 use harness::wait::{START, until};
 use harness::world::{DRIVER, TRANSPORTS, World, hello};
 use prost::Message as _;
 use proto::control::hello::{Driver, Hello, Message, Protobuf};
 use proto::csi;
+use proto::host::publish::{Existing, publish};
 use proto::link::tls::Role;
 use proto::link::{Event, KeepAlive, Link, ws};
 use serde_json::Value;
@@ -83,8 +88,8 @@ async fn why_apart(world: &World) -> anyhow::Result<Vec<String>> {
 async fn untouched(world: &World) -> anyhow::Result<()> {
     let front = world.front().await?;
     until("the good edge answers", || async {
-        let answer = front.call(&controller("ValidateVolumeCapabilities"), &[]).await?;
-        ensure!(answer.code() != Code::Unavailable, "{}", answer.status());
+        let answer = front.call(&controller("CreateVolume"), &create("good")).await?;
+        ensure!(answer.code() == Code::Ok, "{}", answer.status());
         Ok(())
     })
     .await
@@ -132,4 +137,102 @@ async fn an_edge_that_invents_drivers_segments_and_long_names_is_refused() -> an
         world.stop().await?;
     }
     Ok(())
+}
+
+/// A world with these quotas, and a driver whose volumes live on single nodes.
+async fn world(quotas: &str) -> anyhow::Result<World> {
+    let stand = Stand::new().await?;
+    let config = stand.at("quotas.toml");
+    let text = format!("[driver.\"{DRIVER}\"]\nscope = \"node\"\n[quotas]\n{quotas}\n");
+    publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+    World::on(stand, TRANSPORTS[0], &["--config", &config]).await
+}
+
+async fn call(world: &World, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
+    world.front().await?.call(&controller(method), request).await
+}
+
+#[tokio::test]
+async fn a_create_beyond_the_quota_is_refused_before_it_is_sent() -> anyhow::Result<()> {
+    let world = world("volumes = 2").await?;
+    let first = created(&call(&world, "CreateVolume", &create("a")).await?)?;
+    created(&call(&world, "CreateVolume", &create("b")).await?)?;
+    let refused = call(&world, "CreateVolume", &create("c")).await?;
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{}", refused.status());
+    let text = refused.status().message().to_owned();
+    assert!(text.contains("3 volumes and snapshots, and 2 is the quota of a node"), "{text}");
+    assert_eq!(world.driver.calls_of("CreateVolume").len(), 2, "it reached the driver");
+    // A create that was made before goes on.
+    assert_eq!(created(&call(&world, "CreateVolume", &create("a")).await?)?, first);
+    let deleted = call(&world, "DeleteVolume", &delete(&first.volume_id)).await?;
+    assert_eq!(deleted.code(), Code::Ok);
+    created(&call(&world, "CreateVolume", &create("c")).await?)?;
+    world.stop().await
+}
+
+fn list(entries: usize, size: usize, next_token: &str) -> Fault {
+    let entry = |number| csi::list_volumes_response::Entry {
+        volume: Some(csi::Volume {
+            volume_id: format!("invented-{number}"),
+            volume_context: [("k".to_owned(), "x".repeat(size))].into(),
+            ..Default::default()
+        }),
+        status: None,
+    };
+    let entries = (0..entries).map(entry).collect();
+    let next_token = next_token.into();
+    Fault::raw(csi::ListVolumesResponse { entries, next_token }.encode_to_vec())
+}
+
+#[tokio::test]
+async fn a_node_that_lists_too_much_is_set_apart_and_the_others_are_listed() -> anyhow::Result<()> {
+    let mut world = world("volumes = 5\nlist_mib = 1").await?;
+    let bad = TestDriver::new(DRIVER, BAD);
+    let socket = world.stand.at("bad.sock");
+    let serving = bad.serve(Path::new(&socket))?;
+    bad.inject("ListVolumes", list(100, 20_000, "more"), Times::All);
+    let url = world.url().to_owned();
+    let edge = world.stand.edge(BAD, &url, &[(DRIVER, &socket)]).await?;
+    world.driver.fill(3, 10);
+    let listed = async || {
+        let answer = call(&world, "ListVolumes", &[]).await?;
+        ensure!(answer.code() == Code::Ok, "{}", answer.status());
+        let list = csi::ListVolumesResponse::decode(answer.message().context("no list")?)?;
+        let volumes = list.entries.into_iter().filter_map(|entry| entry.volume);
+        anyhow::Ok(volumes.map(|volume| volume.volume_id).collect::<Vec<_>>())
+    };
+    let is_apart = async |reason: &str| {
+        until("it is set apart", || async {
+            listed().await?;
+            let why = why_apart(&world).await?;
+            ensure!(why.iter().any(|why| why.contains(reason)), "{why:?}");
+            Ok(())
+        })
+        .await
+    };
+    is_apart("(list_mib in [quotas])").await?;
+    world.cloud.process.logged("bytes in the answers to ListVolumes").await?;
+    let shown = listed().await?;
+    assert!(shown.len() == 3 && !shown.iter().any(|id| id.contains("invented")), "{shown:?}");
+    // More than it may have, in a list that ends.
+    bad.clear_faults();
+    bad.inject("ListVolumes", list(100, 10, ""), Times::All);
+    is_apart("6 volumes and snapshots, and 5 is the quota of a node").await?;
+    assert_eq!(listed().await?.len(), 3 + 5, "what is beyond the quota was kept");
+    // Tokens in a circle.
+    bad.clear_faults();
+    bad.inject("ListVolumes", list(1, 10, "again"), Times::All);
+    is_apart("its pages go in a circle").await?;
+    // It lists what it may have.
+    bad.clear_faults();
+    until("it is not set apart any more", || async {
+        listed().await?;
+        let why = why_apart(&world).await?;
+        ensure!(why.is_empty(), "{why:?}");
+        Ok(())
+    })
+    .await?;
+    edge.stop(START).await?;
+    serving.stop().await;
+    world.stop().await
 }
