@@ -18,6 +18,7 @@ pub mod intents;
 pub mod lease_holder;
 pub mod leases;
 pub mod metrics;
+pub mod node_purge;
 pub mod node_removal;
 pub mod nodes;
 pub mod page;

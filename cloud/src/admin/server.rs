@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::{Refusal, Refused};
 use crate::admin::{
-    adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases,
+    adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases, node_purge,
     node_removal, nodes, rebuild_homes, release_volume, resolve_intent, top, volumes,
 };
 
@@ -88,6 +88,7 @@ pub(super) async fn answer(
         node_removal::REMOVE => json(&state.remove_node(read(body)?).await?),
         node_removal::ADMIT => json(&state.admit_node(read(body)?).await?),
         driver_profile::PATH => json(&state.set_profile(read(body)?).await?),
+        node_purge::PATH => json(&state.purge_node(read(body)?).await?),
         resolve_intent::PATH => json(&state.resolve_intent(read(body)?).await?),
         forget_volume::PATH => json(&state.forget_volume(read(body)?).await?),
         adopt_volume::PATH => json(&state.adopt_volume(read(body)?).await?),

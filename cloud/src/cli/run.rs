@@ -7,11 +7,13 @@ use proto::host::program::runtime;
 use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::driver_profile::SetProfile;
 use crate::admin::forget_volume::ForgetVolume;
+use crate::admin::node_purge::PurgeNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::release_volume::ReleaseVolume;
 use crate::admin::resolve_intent::ResolveIntent;
 use crate::admin::{
-    adopt_volume, driver_profile, forget_volume, node_removal, release_volume, resolve_intent,
+    adopt_volume, driver_profile, forget_volume, node_purge, node_removal, release_volume,
+    resolve_intent,
 };
 use crate::cli::output::change;
 use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, top, volumes};
@@ -61,6 +63,9 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         }
         Ask::Driver(DriverCommand::Profile { driver, from, reach }) => {
             change(&reach, driver_profile::PATH, &SetProfile { driver, from }).await
+        }
+        Ask::Node(NodeCommand::Purge { node, forget, reach }) => {
+            change(&reach, node_purge::PATH, &PurgeNode { node, forget }).await
         }
         Ask::Intent(IntentCommand::Resolve { driver, name, method, made, reach, .. }) => {
             let request = ResolveIntent { driver, method, name, made };

@@ -65,7 +65,7 @@ pub enum Ask {
         #[command(flatten)]
         show: Show,
     },
-    /// Remove a node that is gone for good, or admit it again.
+    /// Remove a node that is gone for good, forget it, or admit it again.
     #[command(subcommand)]
     Node(NodeCommand),
     /// Change what a driver's front reports.
@@ -143,6 +143,18 @@ pub enum NodeCommand {
         /// Do it, and not only say what it would do
         #[arg(long)]
         yes: bool,
+        /// Which csi-cloud
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Forget all that a removed node ever said. It stays removed; leases of volumes that live
+    /// elsewhere stay.
+    Purge {
+        /// Its name
+        node: NodeName,
+        /// Do it, and forget this number of volumes and snapshots; it must be the number there is
+        #[arg(long, value_name = "NUMBER")]
+        forget: Option<usize>,
         /// Which csi-cloud
         #[command(flatten)]
         reach: Reach,

@@ -138,6 +138,17 @@ impl State {
     pub(super) fn apply(&mut self, change: Change) {
         let before = self.share_before(&change);
         self.usages.replace(before, change.share());
+        let emptied = change.removes_of().cloned();
+        self.apply_record(change);
+        // A driver that nobody has any more, as after a purge.
+        if let Some(driver) = emptied
+            && self.drivers.get(&driver).is_some_and(DriverState::is_empty)
+        {
+            self.drivers.remove(&driver);
+        }
+    }
+
+    fn apply_record(&mut self, change: Change) {
         match change {
             Change::Home(driver, id, home) => {
                 self.drivers.entry(driver).or_default().set_home(id, home)
@@ -359,6 +370,12 @@ impl DriverState {
         }
         self.profile = profile;
         self.info = OnceLock::new();
+    }
+
+    /// Whether no record of the driver is left.
+    fn is_empty(&self) -> bool {
+        let has_node = !self.at.is_empty() || self.elected.is_some() || self.profile.is_some();
+        !has_node && self.homes.is_empty() && self.intents.is_empty() && self.leases.is_empty()
     }
 
     fn set_member(&mut self, node: &NodeName, is_member: bool) {

@@ -196,6 +196,25 @@ pub enum Change {
     Epoch(u64),
 }
 
+impl Change {
+    /// The driver, if this removes a record without which nobody may have the driver.
+    pub(super) fn removes_of(&self) -> Option<&DriverName> {
+        match self {
+            Self::NodeDriver(driver, _, None)
+            | Self::Elected(driver, None)
+            | Self::Lease(driver, _, None) => Some(driver),
+            Self::NodeDriver(..)
+            | Self::Elected(..)
+            | Self::Lease(..)
+            | Self::Profile(..)
+            | Self::Home(..)
+            | Self::Intent(..)
+            | Self::Node(..)
+            | Self::Epoch(_) => None,
+        }
+    }
+}
+
 impl Home {
     /// A home with nothing known but its node.
     pub fn at(node: NodeName, since: u64) -> Self {

@@ -113,6 +113,11 @@ impl Lists {
             .find(|kind| !self.refresher.is_known(node, *kind, &at) && kind.is_listed(&at))
     }
 
+    /// Forgets that a node was listed, because what it listed is forgotten.
+    pub(crate) fn forget(&self, node: &NodeName) {
+        self.refresher.forget(node);
+    }
+
     /// Lists all nodes for an operator whose store was lost. Returns the number of entries of each
     /// node, or why it is unknown.
     pub async fn rebuild(&self) -> Vec<(NodeName, Result<usize, String>)> {

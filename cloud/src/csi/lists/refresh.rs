@@ -61,6 +61,11 @@ impl Refresher {
         at.listed > 0 || self.listed().contains(&(node.clone(), kind))
     }
 
+    /// Forgets the node's complete lists.
+    pub(super) fn forget(&self, node: &NodeName) {
+        self.listed().retain(|(listed, _)| listed != node);
+    }
+
     /// The driver's count of changed homes.
     pub(super) fn changes(&self) -> u64 {
         self.store

@@ -236,3 +236,39 @@ async fn a_node_that_lists_too_much_is_set_apart_and_the_others_are_listed() -> 
     serving.stop().await;
     world.stop().await
 }
+
+#[tokio::test]
+async fn a_node_that_was_purged_is_forgotten_and_stays_removed() -> anyhow::Result<()> {
+    let mut world = world("volumes = 100").await?;
+    let bad = TestDriver::new(DRIVER, BAD);
+    let socket = world.stand.at("bad.sock");
+    let serving = bad.serve(Path::new(&socket))?;
+    bad.count_from(1000);
+    bad.fill(40, 10);
+    let url = world.url().to_owned();
+    let edge = world.stand.edge(BAD, &url, &[(DRIVER, &socket)]).await?;
+    let admin = world.stand.at("cloud/_admin.sock");
+    let stand = &world.stand;
+    let say = async |command: &[&str]| {
+        stand.run("csi-cloud", &[command, &["--admin", admin.as_str()]].concat()).await
+    };
+    until("its volumes are known", || async {
+        call(&world, "ListVolumes", &[]).await?;
+        let said = say(&["volumes", "--node", BAD, "-o", "json"]).await?;
+        ensure!(said.contains("vol-1040"), "{said}");
+        Ok(())
+    })
+    .await?;
+    assert!(say(&["node", "purge", BAD, "--forget", "40"]).await.is_err(), "it is not removed");
+    say(&["node", "remove", BAD, "--yes"]).await?;
+    let said = say(&["node", "purge", BAD]).await?;
+    assert!(said.contains("--forget 40"), "{said}");
+    assert!(say(&["node", "purge", BAD, "--forget", "39"]).await.is_err());
+    say(&["node", "purge", BAD, "--forget", "40"]).await?;
+    let said = say(&["volumes", "-o", "json", "--all"]).await?;
+    assert!(!said.contains("vol-10"), "{said}");
+    world.cloud.process.logged("an operator removed this node").await?;
+    edge.stop(START).await?;
+    serving.stop().await;
+    world.stop().await
+}
