@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::faults::no_use;
 use super::kind::{ListKind, Page, Secrets};
 use super::progress::{Endless, Progress};
-use super::whole::{Recorded, WholeList, missing};
+use super::whole::{ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::quotas::OverQuota;
@@ -157,33 +157,70 @@ impl Refresher {
 
     async fn list(&self, query: &ListQuery) -> Result<usize, QueryError> {
         loop {
-            let list = self.read_list(query).await?;
-            let entries = list.entries.len();
-            if self.record(&query.node, list).await? {
+            let end = self.read_list(query).await?;
+            let entries = end.ids.len();
+            let is_complete = end.is_complete;
+            self.record_end(&query.node, end).await?;
+            if is_complete {
                 return Ok(entries);
             }
         }
     }
 
-    /// Reads a complete list. CSI lets a driver omit an entry that stays while another one is
-    /// deleted between two pages. So a list of several pages is read again if an id is missing.
-    async fn read_list(&self, query: &ListQuery) -> Result<WholeList, QueryError> {
-        let first = self.read_pages(query).await?;
-        if first.pages == 1 || !self.is_any_missing(&query.node, &first.list) {
-            return Ok(first.list);
+    /// Reads a complete list and records its pages. CSI lets a driver omit an entry that stays
+    /// while another one is deleted between two pages. So a list of several pages is read again if
+    /// an id is missing.
+    async fn read_list(&self, query: &ListQuery) -> Result<ListEnd, QueryError> {
+        let (pages, mut end) = self.read_pages(query).await?;
+        if pages > 1 && self.is_any_missing(&query.node, &end) {
+            let (_, again) = self.read_pages(query).await?;
+            end.ids.extend(again.ids);
+            end.is_complete &= again.is_complete;
         }
-        let second = self.read_pages(query).await?;
-        let mut entries = second.list.entries;
-        let ids: HashSet<_> = entries.iter().map(|entry| entry.id.clone()).collect();
-        entries.extend(first.list.entries.into_iter().filter(|entry| !ids.contains(&entry.id)));
-        Ok(WholeList { entries, ..first.list })
+        Ok(end)
     }
 
-    fn is_any_missing(&self, node: &NodeName, list: &WholeList) -> bool {
-        let WholeList { kind, since, entries } = list;
+    fn is_any_missing(&self, node: &NodeName, end: &ListEnd) -> bool {
+        let ListEnd { kind, since, ids, .. } = end;
         let driver = &self.queries.driver;
-        let missing = self.store.read(|state| missing(state, driver, node, *kind, *since, entries));
+        let missing = self.store.read(|state| missing(state, driver, node, *kind, *since, ids));
         !missing.is_empty()
+    }
+
+    /// Records the end of a list, of which all pages are recorded.
+    async fn record_end(&self, node: &NodeName, end: ListEnd) -> Result<(), QueryError> {
+        let kind = end.kind;
+        let driver = self.queries.driver.clone();
+        let at = node.clone();
+        let is_complete = end.is_complete;
+        let recorded = self.store.write(move |txn| end.record(txn, &driver, &at)).await;
+        recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
+        if is_complete {
+            self.set_listed(node, kind);
+        }
+        Ok(())
+    }
+
+    /// Notes a complete list.
+    fn set_listed(&self, node: &NodeName, kind: ListKind) {
+        self.listed().insert((node.clone(), kind));
+        // A node's first list of volumes covers its snapshots too.
+        if kind == ListKind::Volumes {
+            self.store.clear_apart(node, Some(&self.queries.driver), Kind::OverLimit);
+        }
+    }
+
+    /// Records a page of a list. Returns false if it may be older than a call.
+    async fn record_page(&self, node: &NodeName, page: ListPage) -> Result<bool, QueryError> {
+        let driver = self.queries.driver.clone();
+        let at = node.clone();
+        let quotas = *self.store.quotas();
+        let recorded = self.store.write(move |txn| page.record(txn, &driver, &at, &quotas)).await;
+        match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
+            Recorded::Complete => Ok(true),
+            Recorded::TooOld => Ok(false),
+            Recorded::Over(over) => Err(self.over_quota(node, over).into()),
+        }
     }
 
     /// Records a complete list of a node. Returns false if the node must be asked again.
@@ -202,11 +239,7 @@ impl Refresher {
         let recorded = self.store.write(move |txn| list.record(txn, &driver, &at, &quotas)).await;
         match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
             Recorded::Complete => {
-                self.listed().insert((node.clone(), kind));
-                // A node's first list of volumes covers its snapshots too.
-                if kind == ListKind::Volumes {
-                    self.store.clear_apart(node, Some(&self.queries.driver), Kind::OverLimit);
-                }
+                self.set_listed(node, kind);
                 Ok(true)
             }
             Recorded::TooOld => Ok(false),
@@ -220,12 +253,14 @@ impl Refresher {
         Error::OverQuota { node: node.clone(), why: over.to_string() }
     }
 
-    async fn read_pages(&self, query: &ListQuery) -> Result<PagedList, QueryError> {
+    /// Reads all pages and records each before the next one is asked for, so that no more than a
+    /// page of a list is in memory. Returns the number of pages with the end.
+    async fn read_pages(&self, query: &ListQuery) -> Result<(usize, ListEnd), QueryError> {
         let ListQuery { node, kind, secrets } = query;
         let since = self.changes();
         let deadline = Instant::now() + LONGEST;
         let quotas = self.store.quotas();
-        let mut entries = Vec::new();
+        let mut end = ListEnd { kind: *kind, since, ids: HashSet::new(), is_complete: true };
         let mut token = String::new();
         let mut progress = Progress::default();
         for pages in 1..=MAX_PAGES {
@@ -234,9 +269,11 @@ impl Refresher {
                 Endless::Over(over) => self.over_quota(node, over),
                 Endless::Circle => self.bad_answer(node, *kind, "and its pages go in a circle"),
             })?;
-            entries.extend(self.read_entries(node, *kind, &page)?);
+            let entries = self.read_entries(node, *kind, &page)?;
+            end.ids.extend(entries.iter().map(|entry| entry.id.clone()));
+            end.is_complete &= self.record_page(node, ListPage { since, entries }).await?;
             if page.next.is_empty() {
-                return Ok(PagedList { pages, list: WholeList { kind: *kind, since, entries } });
+                return Ok((pages, end));
             }
             token = page.next;
         }
@@ -268,10 +305,4 @@ impl Refresher {
             why,
         }
     }
-}
-
-/// A complete list, and its number of pages.
-struct PagedList {
-    pages: usize,
-    list: WholeList,
 }

@@ -11,7 +11,7 @@ use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 
 use super::kind::{ENTRIES, ListKind};
-use super::whole::{Recorded, WholeList};
+use super::whole::{ListEnd, ListPage, Recorded, WholeList};
 use super::{page, token};
 use crate::state::known::State;
 use crate::state::quotas::{Quota, Quotas};
@@ -173,11 +173,21 @@ impl World {
         WholeList { kind: ListKind::Volumes, since, entries: made(self.existing[node].clone()) }
     }
 
+    /// Records a list as it streams in: two pages and the end, each a change of its own.
     async fn record(&mut self, node: usize) {
         let Some(list) = self.begun[node].take() else { return };
-        let quotas = Quotas::default();
-        let write = move |txn: &mut Txn<'_>| list.record(txn, &driver(), &name(node), &quotas);
-        self.store.write(write).await.unwrap();
+        let WholeList { kind, since, mut entries } = list;
+        let ids = entries.iter().map(|entry| entry.id.clone()).collect();
+        let second = entries.split_off(entries.len() / 2);
+        let mut is_complete = true;
+        for entries in [entries, second] {
+            let page = ListPage { since, entries };
+            let quotas = Quotas::default();
+            let write = move |txn: &mut Txn<'_>| page.record(txn, &driver(), &name(node), &quotas);
+            is_complete &= self.store.write(write).await.unwrap() == Recorded::Complete;
+        }
+        let end = ListEnd { kind, since, ids, is_complete };
+        self.store.write(move |txn| end.record(txn, &driver(), &name(node))).await.unwrap();
     }
 
     fn page(&mut self, most: usize) {

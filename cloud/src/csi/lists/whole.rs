@@ -1,4 +1,6 @@
-//! Records a node's complete list as one durable change. A list without news writes nothing.
+//! Records a node's list, page by page as it streams in. A page without news writes nothing.
+//!
+//! Only a whole list hides what is missing: its end is a change of its own, after all pages.
 //!
 //! A list is older than changes made while it was read. Homes that changed since are left alone. An
 //! id that changed and has no home requires another list. Homes are never removed here: an id that
@@ -20,12 +22,30 @@ use crate::state::record::{Home, NodeDriver};
 use crate::state::txn::Txn;
 use crate::state::usage::Usage;
 
-/// All entries of one kind at a node.
+/// All entries of one kind at a node, when they are few enough for one page.
 pub(super) struct WholeList {
     pub(super) kind: ListKind,
     /// The driver's count of changes before the node was asked.
     pub(super) since: u64,
     pub(super) entries: Vec<Made>,
+}
+
+/// One page of a node's list.
+pub(super) struct ListPage {
+    /// The driver's count of changes before the node was asked for the first page.
+    pub(super) since: u64,
+    pub(super) entries: Vec<Made>,
+}
+
+/// The end of a node's list, of which all pages are recorded.
+pub(super) struct ListEnd {
+    pub(super) kind: ListKind,
+    /// The driver's count of changes before the node was asked for the first page.
+    pub(super) since: u64,
+    /// The ids on all pages.
+    pub(super) ids: HashSet<Id>,
+    /// Whether no page was too old.
+    pub(super) is_complete: bool,
 }
 
 /// The transaction that records one node's list.
@@ -60,9 +80,29 @@ impl WholeList {
         quotas: &Quotas,
     ) -> Recorded {
         let Self { kind, since, entries } = self;
-        let state = txn.state();
-        let missing = missing(state, driver, node, kind, since, &entries);
-        let stale = match state.driver(driver) {
+        let ids = entries.iter().map(|entry| entry.id.clone()).collect();
+        let recorded = ListPage { since, entries }.record(txn, driver, node, quotas);
+        let is_complete = match recorded {
+            Recorded::Complete => true,
+            Recorded::TooOld => false,
+            Recorded::Over(_) => return recorded,
+        };
+        ListEnd { kind, since, ids, is_complete }.record(txn, driver, node);
+        recorded
+    }
+}
+
+impl ListPage {
+    /// Records the page, as far as it is within the quotas.
+    pub(super) fn record(
+        self,
+        txn: &mut Txn<'_>,
+        driver: &DriverName,
+        node: &NodeName,
+        quotas: &Quotas,
+    ) -> Recorded {
+        let Self { since, entries } = self;
+        let stale = match txn.state().driver(driver) {
             Some(driver) => driver.stale_since(since),
             None => Some(HashMap::new()),
         };
@@ -71,17 +111,23 @@ impl WholeList {
         for entry in entries {
             match recorder.record(entry) {
                 Ok(is_current) => is_complete &= is_current,
-                // Nothing is hidden by a list that is not believed.
                 Err(over) => return Recorded::Over(over),
             }
         }
-        for id in &missing {
-            recorder.set_absent(id);
+        if is_complete { Recorded::Complete } else { Recorded::TooOld }
+    }
+}
+
+impl ListEnd {
+    /// Hides what the whole list lacks, and notes that the node was listed.
+    pub(super) fn record(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) {
+        let Self { kind, since, ids, is_complete } = self;
+        for id in missing(txn.state(), driver, node, kind, since, &ids) {
+            set_absent(txn, driver, &id);
         }
         if is_complete && kind == ListKind::Volumes {
-            recorder.set_listed();
+            set_listed(txn, driver, node);
         }
-        if is_complete { Recorded::Complete } else { Recorded::TooOld }
     }
 }
 
@@ -161,22 +207,22 @@ impl Recorder<'_, '_> {
         home.conflicts.push(self.node.clone());
         self.txn.set_home(self.driver, id, Some(home));
     }
+}
 
-    fn set_absent(&mut self, id: &Id) {
-        if self.txn.is_changing(self.driver, id) {
-            return;
-        }
-        if let Some(home) = self.txn.home(self.driver, id).filter(|home| !home.absent).cloned() {
-            self.txn.set_home(self.driver, id, Some(Home { absent: true, ..home }));
-        }
+fn set_absent(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
+    if txn.is_changing(driver, id) {
+        return;
     }
+    if let Some(home) = txn.home(driver, id).filter(|home| !home.absent).cloned() {
+        txn.set_home(driver, id, Some(Home { absent: true, ..home }));
+    }
+}
 
-    /// Records that the node's volumes were listed completely once.
-    fn set_listed(&mut self) {
-        if let Some(at) = self.txn.at(self.driver, self.node).filter(|at| at.listed == 0) {
-            let at = NodeDriver { listed: now(), ..at.clone() };
-            self.txn.set_at(self.driver, self.node, Some(at));
-        }
+/// Records that the node's volumes were listed completely once.
+fn set_listed(txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) {
+    if let Some(at) = txn.at(driver, node).filter(|at| at.listed == 0) {
+        let at = NodeDriver { listed: now(), ..at.clone() };
+        txn.set_at(driver, node, Some(at));
     }
 }
 
@@ -187,10 +233,9 @@ pub(super) fn missing(
     node: &NodeName,
     kind: ListKind,
     since: u64,
-    entries: &[Made],
+    listed: &HashSet<Id>,
 ) -> Vec<Id> {
     let Some(driver) = state.driver(driver) else { return Vec::new() };
-    let listed: HashSet<&Id> = entries.iter().map(|entry| &entry.id).collect();
     let homes = driver.homes_of(node).filter(|(id, change)| kind.is_of(id) && *change <= since);
     let shown = homes.filter(|(id, _)| driver.home(id).is_some_and(|home| !home.absent));
     shown.map(|(id, _)| id).filter(|id| !listed.contains(id)).cloned().collect()
