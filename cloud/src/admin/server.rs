@@ -17,8 +17,8 @@ use tokio::sync::Semaphore;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::{Refusal, Refused};
 use crate::admin::{
-    adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases, node_purge,
-    node_removal, nodes, rebuild_homes, release_volume, resolve_intent, top, volumes,
+    adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases,
+    node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent, top, volumes,
 };
 
 /// The admin socket's name in the fronts' directory.
