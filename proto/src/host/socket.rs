@@ -1,10 +1,15 @@
 //! Unix sockets that we serve: they appear whole, and another process's is never taken away.
 
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::net::UnixListener;
+
+/// How many connections wait to be accepted; the system lowers it to `net.core.somaxconn`.
+const WAITING: i32 = 1024;
 
 /// The longest path of a unix socket, in bytes (`sun_path` less its NUL).
 pub const MAX_PATH: usize = 107;
@@ -69,6 +74,8 @@ impl Socket {
 
     /// Serves `path` with this mode, otherwise as [`Socket::bind`].
     ///
+    /// The path never has another mode, and nobody can connect before the mode is set.
+    ///
     /// # Errors
     /// See [`SocketError`]; an existing file is untouched.
     pub fn bind_for(path: &Path, mode: u32) -> Result<Self, SocketError> {
@@ -84,12 +91,13 @@ impl Socket {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
-        let listener = UnixListener::bind(&beside).map_err(failed)?;
-        let ready = std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(mode))
-            .and_then(|()| std::fs::rename(&beside, path))
-            .and_then(|()| inode(path));
+        let socket = bound(&beside, mode).map_err(failed)?;
+        let ready = std::fs::set_permissions(&beside, Permissions::from_mode(mode))
+            .and_then(|()| listening(socket))
+            .and_then(|listener| std::fs::rename(&beside, path).map(|()| listener))
+            .and_then(|listener| inode(path).map(|inode| (listener, inode)));
         match ready {
-            Ok(inode) => Ok(Self { listener, path: path.to_owned(), inode }),
+            Ok((listener, inode)) => Ok(Self { listener, path: path.to_owned(), inode }),
             Err(error) => {
                 let _ = std::fs::remove_file(&beside);
                 Err(failed(error))
@@ -104,6 +112,26 @@ impl Drop for Socket {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Makes the socket's file. No one can connect before [`listening`].
+///
+/// Linux gives the file the mode of the socket's own inode, less the umask. So the file never has
+/// a bit that `mode` lacks, whatever the umask is. The umask itself belongs to all threads: files
+/// that others make meanwhile would get a changed one.
+fn bound(path: &Path, mode: u32) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    let inode = File::from(OwnedFd::from(socket));
+    inode.set_permissions(Permissions::from_mode(mode))?;
+    let socket = socket2::Socket::from(OwnedFd::from(inode));
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    Ok(socket)
+}
+
+fn listening(socket: socket2::Socket) -> io::Result<UnixListener> {
+    socket.listen(WAITING)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(socket.into())
 }
 
 fn inode(path: &Path) -> io::Result<u64> {
@@ -156,6 +184,52 @@ mod tests {
         std::os::unix::net::UnixStream::connect(&path).unwrap();
         drop(socket);
         assert!(!path.exists());
+    }
+
+    fn mode_of(path: &Path) -> Option<u32> {
+        std::fs::symlink_metadata(path).ok().map(|meta| meta.permissions().mode() & 0o777)
+    }
+
+    #[test]
+    fn a_socket_is_made_with_no_bit_beyond_its_mode_and_before_it_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o600, MODE] {
+            let path = dir.path().join(format!("{mode:o}.sock"));
+            let socket = bound(&path, mode).unwrap();
+            assert_eq!(mode_of(&path).unwrap() & !mode, 0, "{mode:o}");
+            let refused = std::os::unix::net::UnixStream::connect(&path).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            drop(socket);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watcher_never_sees_another_mode() {
+        use std::collections::BTreeSet;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        const OWNER: u32 = 0o600;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let watched = [path.with_extension("new"), path.clone()];
+        let ended = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut seen = [BTreeSet::new(), BTreeSet::new()];
+                while !ended.load(Ordering::Relaxed) {
+                    for (path, seen) in watched.iter().zip(&mut seen) {
+                        seen.extend(mode_of(path));
+                    }
+                }
+                seen
+            });
+            let served = (0..1000).try_for_each(|_| Socket::bind_for(&path, OWNER).map(drop));
+            ended.store(true, Ordering::Relaxed);
+            served.unwrap();
+            watcher.join().unwrap()
+        });
+        let [beside, served] = seen;
+        assert!(beside.iter().all(|mode| mode & !OWNER == 0), "{beside:?}");
+        assert!(served.iter().all(|mode| *mode == OWNER), "{served:?}");
     }
 
     #[tokio::test]
