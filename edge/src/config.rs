@@ -2,10 +2,11 @@
 //!
 //! All that is wrong is reported at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use edge_calls::authority::Deniable;
 use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
@@ -33,6 +34,8 @@ pub struct Config {
     pub checks: Checks,
     /// Whether they take NVMe controllers.
     pub nvme: Nvme,
+    /// What the cloud may not ask of this node.
+    pub deny: BTreeSet<Deniable>,
     /// Certificates.
     pub tls: Files,
     /// The drivers' sockets.
@@ -54,6 +57,7 @@ impl Config {
         let listed = file.one_or_list("cloud", str::parse::<Endpoint>);
         let cloud = each_once(if flags.cloud.is_empty() { listed } else { flags.cloud });
         file.required("cloud (--cloud)", cloud.first());
+        let deny = file.list("deny", str::parse::<Deniable>).into_iter().collect();
         let fronts = file.path("fronts");
         let state = file.path("state");
         let fronts = flags.fronts.or(fronts);
@@ -91,6 +95,7 @@ impl Config {
             runtimes,
             checks,
             nvme,
+            deny,
             tls,
             drivers,
             common,
@@ -246,6 +251,17 @@ mod tests {
         assert_eq!(nvme(""), Nvme::Refused);
         assert_eq!(nvme("[direct]\nvfio_nvme = false\n"), Nvme::Refused);
         assert_eq!(nvme("[direct]\nvfio_nvme = true\n"), Nvme::Taken);
+    }
+
+    #[test]
+    fn what_the_cloud_may_not_ask_is_named_by_its_method() {
+        assert_eq!(load(WHOLE, &[]).unwrap().deny, BTreeSet::new());
+        let denied = ["ControllerExpandVolume".parse().unwrap()];
+        let file = format!("deny = [\"ControllerExpandVolume\"]\n{WHOLE}");
+        assert_eq!(load(&file, &[]).unwrap().deny, denied.into());
+        let wrong = format!("deny = [\"NodeExpandVolume\"]\n{WHOLE}");
+        let text = load(&wrong, &[]).unwrap_err().to_string();
+        assert!(text.contains("deny: \"NodeExpandVolume\" is no method"), "{text}");
     }
 
     #[test]

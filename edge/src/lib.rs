@@ -47,6 +47,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let leases = Arc::new(LeaseClient::default());
     let executor = Executor::new(drivers.all(), work.clone())
         .with_scopes(scopes.clone())
+        .with_denied(config.deny)
         .with_delete_guard(Direct::delete_guard(config.state.clone()));
     let executor = Arc::new(executor);
     let settings = Settings {

@@ -114,6 +114,12 @@ impl Runs {
         Ok(Begin::Wait(waiting))
     }
 
+    /// Whether anything runs for one of these subjects.
+    pub fn is_running(&self, subjects: &[Id]) -> bool {
+        let inner = self.lock();
+        subjects.iter().any(|subject| inner.by_subject.contains_key(subject))
+    }
+
     fn run(&self, inner: &mut Inner, operation: Operation) -> Ticket {
         inner.last += 1;
         let key = inner.last;

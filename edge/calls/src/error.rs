@@ -22,6 +22,29 @@ pub enum Error {
          only"
     )]
     UnknownMethod(String),
+    /// csi-cloud does not send this over a link.
+    #[error(
+        "{0:?} is no call that csi-cloud sends over a link; nothing was done (Node calls come by \
+         the node's own front)"
+    )]
+    NotSent(String),
+    /// The node's operator denies the call, and no run of it is open.
+    #[error("{method} is denied at this node (deny in csi-edge's configuration); nothing was done")]
+    Denied {
+        /// The RPC's method name.
+        method: &'static str,
+    },
+    /// The node's operator denies the call, and an earlier run of it may be open.
+    #[error(
+        "{method} is denied at this node (deny in csi-edge's configuration) and was not passed \
+         on, but {why}, so what came of it is not known"
+    )]
+    DeniedInDoubt {
+        /// The RPC's method name.
+        method: &'static str,
+        /// Why a run may be open.
+        why: &'static str,
+    },
     /// The request is not what its method takes; it was not passed on.
     #[error("the request of {method} cannot be read; nothing was done")]
     BadRequest {
@@ -107,6 +130,10 @@ pub enum Error {
 
 proto::codes! { Error:
     UnknownMethod(_) => Unimplemented,
+    NotSent(_) => Unimplemented,
+    // Final, as no run of the call is open.
+    Denied { .. } => PermissionDenied,
+    DeniedInDoubt { .. } => Unavailable,
     BadRequest { source: BadRequest::Frame(FrameError::Compressed), .. } => Unimplemented,
     // The caller itself broke its request off: nobody reads this.
     BadRequest { source: BadRequest::Frame(FrameError::Broken(_)), .. } => Cancelled,

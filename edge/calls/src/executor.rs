@@ -1,7 +1,7 @@
 //! Reads and checks calls that come over the link or by the node's own front, and runs each to its
 //! end: bounded for each driver, and once for identical calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use proto::csi::frame;
 use proto::csi::method;
 use proto::csi::status::{BadRequest, ToStatus};
-use proto::csi::{DirectCall, Method, Rewrite};
+use proto::csi::{DirectCall, Key, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward;
@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
+use crate::authority::{Authority, Deniable};
 use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, Refusal, Shared};
@@ -45,6 +46,7 @@ pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), Refusal> + 
 pub struct Executor {
     drivers: BTreeMap<DriverName, DriverCalls>,
     scopes: Arc<Scopes>,
+    authority: Authority,
     delete_guard: Option<DeleteGuard>,
     busy_poll: Arc<BusyPoll>,
 }
@@ -79,6 +81,7 @@ impl Executor {
         Self {
             drivers: drivers.iter().map(calls).collect(),
             scopes: Arc::default(),
+            authority: Authority::new(BTreeSet::new()),
             delete_guard: None,
             busy_poll: Arc::default(),
         }
@@ -88,6 +91,12 @@ impl Executor {
     #[must_use]
     pub fn with_scopes(self, scopes: Arc<Scopes>) -> Self {
         Self { scopes, ..self }
+    }
+
+    /// Denies these calls to the cloud.
+    #[must_use]
+    pub fn with_denied(self, denied: BTreeSet<Deniable>) -> Self {
+        Self { authority: Authority::new(denied), ..self }
     }
 
     /// Asks this guard before each DeleteVolume.
@@ -145,6 +154,10 @@ impl Executor {
         if !method::of_driver(path) {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
+        let by_link = front_of.is_none();
+        if by_link {
+            Authority::sent(path)?;
+        }
         let (driver, calls) = self.calls(driver)?;
         // The driver knows methods newer than this csi-edge; only the answer's length is bounded.
         let method = Method::of_path(path);
@@ -159,6 +172,9 @@ impl Executor {
             if replaced.load(Ordering::Relaxed) {
                 // The cloud has sent this call again by now, and maybe a later one too.
                 return Err(Error::LinkReplaced.into());
+            }
+            if let Some((method, key)) = method.zip(key.as_ref()).filter(|_| by_link) {
+                self.allow(method, key, calls)?;
             }
             if method.and_then(Method::direct) == Some(DirectCall::Delete) {
                 self.delete_guard.as_ref().map_or(Ok(()), |guard| guard(driver, &message))?;
@@ -208,6 +224,12 @@ impl Executor {
         named.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))
     }
 
+    /// Refuses a call of the cloud that the node's operator denies.
+    fn allow(&self, method: Method, key: &Key, calls: &Dispatcher) -> Result<(), Error> {
+        let is_running = calls.is_running(&method.subjects(key));
+        self.authority.allow(method, is_running)
+    }
+
     /// How to rewrite topology in a call of the node's own front; none if the method has none.
     fn rewrite<'a>(
         &'a self,
@@ -239,6 +261,11 @@ impl DriverCalls {
             streams: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
         }
+    }
+
+    /// Whether anything runs for one of these subjects.
+    fn is_running(&self, subjects: &[Id]) -> bool {
+        self.runs.is_running(subjects)
     }
 
     /// Passes a stream on as fast as its caller reads. It changes nothing, so it ends with its

@@ -4,6 +4,7 @@
 //! different calls never run for the same volume. It also holds what the cloud told this node
 //! (scopes), and how this node asks the cloud for leases. It may use `proto` only.
 
+pub mod authority;
 pub mod deduplicate;
 pub mod drivers;
 pub mod error;

@@ -26,6 +26,7 @@ struct Row {
     name: &'static str,
     path: &'static str,
     streaming: bool,
+    sent: bool,
     local: Option<Local>,
     creates: Option<Kind>,
     lists: Option<List>,
@@ -43,6 +44,7 @@ impl Row {
             name,
             path,
             streaming: false,
+            sent: false,
             local: None,
             creates: None,
             lists: None,
@@ -148,6 +150,11 @@ impl Method {
     /// Whether the answer is a stream of messages. Such a call changes nothing.
     pub const fn streaming(self) -> bool {
         self.row().streaming
+    }
+
+    /// Whether csi-cloud sends the call over a link. An edge takes no other call from one.
+    pub const fn sent(self) -> bool {
+        self.row().sent
     }
 
     /// Whether answers may be large. Such a call travels beside the small calls, not among them.

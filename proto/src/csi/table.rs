@@ -23,11 +23,13 @@ macro_rules! table {
                 direct: Some(DirectCall::Create),
                 places: Some(Places { capability: 3, context: &[4] }),
                 secrets: Some(5),
+                sent: true,
             };
             Controller/DeleteVolume(r: DeleteVolumeRequest) => Key::Delete(Id::Volume(r.volume_id)),
                 learn Learn::Gone, {
                 direct: Some(DirectCall::Delete),
                 secrets: Some(2),
+                sent: true,
             };
             Controller/ControllerPublishVolume(r: ControllerPublishVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)),
@@ -36,11 +38,13 @@ macro_rules! table {
                 direct: Some(DirectCall::Attach),
                 places: Some(Places { capability: 3, context: &[6] }),
                 secrets: Some(5),
+                sent: true,
             };
             Controller/ControllerUnpublishVolume(r: ControllerUnpublishVolumeRequest)
                 => Key::Delete(Id::Volume(r.volume_id)),
                 learn Learn::Detached(detached_from), {
                 secrets: Some(3),
+                sent: true,
             };
             Controller/ValidateVolumeCapabilities(r: ValidateVolumeCapabilitiesRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
@@ -48,24 +52,29 @@ macro_rules! table {
                 direct: Some(DirectCall::Validate),
                 places: Some(Places { capability: 3, context: &[2, 4] }),
                 secrets: Some(5),
+                sent: true,
             };
             Controller/ListVolumes(_) => Key::All, {
                 lists: Some(List::Volumes),
                 rewrite: Rewrite::ListVolumes,
+                sent: true,
             };
             Controller/ControllerListVolumeHealth(_) => Key::All, {
                 lists: Some(List::Health),
                 secrets: Some(3),
+                sent: true,
             };
             Controller/ControllerGetVolumeHealth(r: ControllerGetVolumeHealthRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
                 secrets: Some(2),
+                sent: true,
             };
             Controller/GetCapacity(r: GetCapacityRequest)
                 => Key::Capacity(r.accessible_topology.map(segments)), {
                 rewrite: Rewrite::Capacity,
                 direct: Some(DirectCall::Capacity),
                 places: Some(Places { capability: 1, context: &[2] }),
+                sent: true,
             };
             Controller/ControllerGetCapabilities(_) => Key::Local, {
                 local: Some(Local::Capabilities(Capabilities::Controller)),
@@ -76,20 +85,24 @@ macro_rules! table {
                 creates: Some(Kind::Snapshot),
                 rewrite: Rewrite::CreateSnapshot,
                 secrets: Some(3),
+                sent: true,
             };
             Controller/DeleteSnapshot(r: DeleteSnapshotRequest)
                 => Key::Delete(Id::Snapshot(r.snapshot_id)),
                 learn Learn::Gone, {
                 secrets: Some(2),
+                sent: true,
             };
             Controller/ListSnapshots(r: ListSnapshotsRequest) => listed_snapshots(r), {
                 lists: Some(List::Snapshots),
                 rewrite: Rewrite::ListSnapshots,
                 secrets: Some(5),
+                sent: true,
             };
             Controller/GetSnapshot(r: GetSnapshotRequest)
                 => Key::Home(Id::Snapshot(r.snapshot_id)), {
                 secrets: Some(2),
+                sent: true,
             };
             Controller/ControllerExpandVolume(r: ControllerExpandVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)),
@@ -98,13 +111,17 @@ macro_rules! table {
                 direct: Some(DirectCall::Expand),
                 places: Some(Places { capability: 4, context: &[] }),
                 secrets: Some(3),
+                sent: true,
             };
             Controller/ControllerGetVolume(r: ControllerGetVolumeRequest)
-                => Key::Home(Id::Volume(r.volume_id));
+                => Key::Home(Id::Volume(r.volume_id)), {
+                sent: true,
+            };
             Controller/ControllerModifyVolume(r: ControllerModifyVolumeRequest)
                 => Key::Home(Id::Volume(r.volume_id)), {
                 direct: Some(DirectCall::Modify),
                 secrets: Some(2),
+                sent: true,
             };
 
             GroupController/GroupControllerGetCapabilities(_) => Key::Local, {
@@ -115,26 +132,31 @@ macro_rules! table {
                 learn Learn::Made(created_group), {
                 creates: Some(Kind::Group),
                 secrets: Some(3),
+                sent: true,
             };
             GroupController/DeleteVolumeGroupSnapshot(r: DeleteVolumeGroupSnapshotRequest)
                 => Key::Delete(Id::Group(r.group_snapshot_id)),
                 learn Learn::Gone, {
                 secrets: Some(3),
+                sent: true,
             };
             GroupController/GetVolumeGroupSnapshot(r: GetVolumeGroupSnapshotRequest)
                 => Key::Home(Id::Group(r.group_snapshot_id)), {
                 secrets: Some(3),
+                sent: true,
             };
 
             SnapshotMetadata/GetMetadataAllocated(r: GetMetadataAllocatedRequest)
                 => Key::Home(Id::Snapshot(r.snapshot_id)), {
                 streaming: true,
                 secrets: Some(4),
+                sent: true,
             };
             SnapshotMetadata/GetMetadataDelta(r: GetMetadataDeltaRequest)
                 => Key::Home(Id::Snapshot(r.base_snapshot_id)), {
                 streaming: true,
                 secrets: Some(5),
+                sent: true,
             };
 
             Node/NodeStageVolume(r: NodeStageVolumeRequest) => on_node(r.volume_id), {

@@ -11,6 +11,7 @@ use proto::csi::frame;
 use proto::host::tasks::Tasks;
 use proto::http2::upstream;
 use proto::http2::upstream::{Received, Upstream};
+use proto::link::Io;
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
@@ -18,6 +19,7 @@ use tonic::{Code, Status};
 #[derive(Clone)]
 pub struct RawClient {
     sender: Upstream,
+    authority: String,
     _tasks: Tasks,
 }
 
@@ -63,10 +65,18 @@ impl RawClient {
     /// # Errors
     /// Nobody serves it.
     pub async fn connect(socket: &str) -> anyhow::Result<Self> {
-        let (sender, connection) = upstream::connect(UnixStream::connect(socket).await?).await?;
+        Self::over(Box::new(UnixStream::connect(socket).await?), "localhost").await
+    }
+
+    /// Calls this authority over a byte stream, as csi-cloud does over a link.
+    ///
+    /// # Errors
+    /// The other side closed it.
+    pub async fn over(io: Io, authority: &str) -> anyhow::Result<Self> {
+        let (sender, connection) = upstream::connect(io).await?;
         let tasks = Tasks::default();
         tasks.spawn("connection", async move { drop(connection.await) });
-        Ok(Self { sender, _tasks: tasks })
+        Ok(Self { sender, authority: authority.to_owned(), _tasks: tasks })
     }
 
     /// Calls with a message, framed here, and gRPC's usual headers.
@@ -104,7 +114,7 @@ impl RawClient {
         more: &[(&str, &str)],
     ) -> anyhow::Result<Response<Received>> {
         let path: PathAndQuery = path.parse()?;
-        let mut request = Request::post(format!("http://localhost{path}")).body(())?;
+        let mut request = Request::post(format!("http://{}{path}", self.authority)).body(())?;
         let headers = request.headers_mut();
         headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(http::header::TE, HeaderValue::from_static("trailers"));

@@ -466,5 +466,8 @@ fn every_rpc_goes_where_the_table_says() {
         };
         let key = method.key(&request).unwrap();
         assert_eq!(world.route(method, &key), expected, "{method}");
+        // An edge takes from a link what is sent here, and nothing else.
+        let stays = matches!(expected, Ok(Plan::Local | Plan::NodeOnly));
+        assert_eq!(method.sent(), !stays, "{method}");
     }
 }

@@ -6,6 +6,7 @@ mod claims;
 mod colocate;
 mod edge_topology;
 mod endpoints;
+mod hostile;
 mod kube;
 mod limits;
 mod links;
