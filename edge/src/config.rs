@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use edge_calls::authority::Deniable;
-use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
+use edge_direct::{Nvme, climbs};
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Files;
@@ -34,6 +34,8 @@ pub struct Config {
     pub checks: Checks,
     /// Whether they take NVMe controllers.
     pub nvme: Nvme,
+    /// Where targets of direct volumes may be; anywhere if there are none.
+    pub targets: Vec<PathBuf>,
     /// What the cloud may not ask of this node.
     pub deny: BTreeSet<Deniable>,
     /// Certificates.
@@ -63,7 +65,7 @@ impl Config {
         let fronts = flags.fronts.or(fronts);
         let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
-        let (checks, nvme) = direct(&mut file);
+        let (checks, nvme, targets) = direct(&mut file);
         let link = file.section("link", |link| {
             [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]
         });
@@ -95,6 +97,7 @@ impl Config {
             runtimes,
             checks,
             nvme,
+            targets,
             deny,
             tls,
             drivers,
@@ -118,16 +121,25 @@ fn runtimes(file: &mut Reader, entries: Option<PathBuf>, sandboxes: Option<PathB
     }
 }
 
-/// `[direct]`: how the installed runtimes are checked, and whether they take NVMe controllers.
-fn direct(file: &mut Reader) -> (Checks, Nvme) {
+/// `[direct]`: how the installed runtimes are checked, whether they take NVMe controllers, and
+/// where targets may be.
+fn direct(file: &mut Reader) -> (Checks, Nvme, Vec<PathBuf>) {
     let read = |section: &mut Reader| {
         let required = section.yes_no("require_runtime_check").unwrap_or_default();
         let root = section.path("runtime_root").unwrap_or_else(|| Checks::default().root);
         let taken = section.yes_no("vfio_nvme") == Some(true);
         let nvme = if taken { Nvme::Taken } else { Nvme::Refused };
-        (Checks { root, required }, nvme)
+        let targets = section.one_or_list("targets", target_directory);
+        (Checks { root, required }, nvme, targets)
     };
     file.section("direct", read).unwrap_or_default()
+}
+
+/// A directory of targets. An absolute one: what the kubelet names is absolute too.
+fn target_directory(path: &str) -> Result<PathBuf, String> {
+    let directory = PathBuf::from(path);
+    let plain = directory.is_absolute() && !climbs(&directory);
+    plain.then_some(directory).ok_or_else(|| format!("{path:?} is no absolute path without .."))
 }
 
 fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
@@ -262,6 +274,20 @@ mod tests {
         let wrong = format!("deny = [\"NodeExpandVolume\"]\n{WHOLE}");
         let text = load(&wrong, &[]).unwrap_err().to_string();
         assert!(text.contains("deny: \"NodeExpandVolume\" is no method"), "{text}");
+    }
+
+    #[test]
+    fn directories_of_targets_are_absolute_and_do_not_climb() {
+        let targets = |given: &str| {
+            load(&format!("{WHOLE}[direct]\ntargets = {given}\n"), &[]).map(|config| config.targets)
+        };
+        assert_eq!(load(WHOLE, &[]).unwrap().targets, Vec::<PathBuf>::new());
+        assert_eq!(targets("\"/a\"").unwrap(), [PathBuf::from("/a")]);
+        assert_eq!(targets("[\"/a\", \"/b\"]").unwrap().len(), 2);
+        for wrong in ["\"a\"", "\"/a/../b\"", "[\"\"]"] {
+            let text = targets(wrong).unwrap_err().to_string();
+            assert!(text.contains("is no absolute path without .."), "{text}");
+        }
     }
 
     #[test]

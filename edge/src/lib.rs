@@ -55,6 +55,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         roots: config.runtimes,
         checks: config.checks,
         nvme: config.nvme,
+        targets: config.targets,
         ..Settings::default()
     };
     let cloud = Cloud { leases: leases.clone(), scopes: scopes.clone() };

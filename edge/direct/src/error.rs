@@ -29,6 +29,14 @@ pub enum Error {
     /// A field that must be set is empty.
     #[error("{0} needs {1} in its request; nothing was done")]
     Missing(&'static str, &'static str),
+    /// A path climbs out of its directory.
+    #[error("{method} names the path {path:?}, which climbs with `..`; nothing was done")]
+    Climbs {
+        /// The RPC's method name.
+        method: &'static str,
+        /// The path.
+        path: String,
+    },
     /// Something else is being done with what the call is about.
     #[error(
         "another operation is running for what this {method} is about, with a different request; \
@@ -111,6 +119,7 @@ proto::codes! { Error:
     BadRequest { .. } => InvalidArgument,
     DeadlinePassed(_) => DeadlineExceeded,
     Missing(..) => InvalidArgument,
+    Climbs { .. } => InvalidArgument,
     // CSI: an operation is pending for the volume.
     Pending { .. } => Aborted,
     DirectAsked { .. } => InvalidArgument,

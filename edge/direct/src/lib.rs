@@ -20,3 +20,4 @@ mod volume;
 pub use device::vfio::Nvme;
 pub use error::Error;
 pub use service::direct::{Cloud, Direct, Settings};
+pub use volume::target::climbs;

@@ -48,6 +48,8 @@ pub struct Settings {
     pub checks: Checks,
     /// Whether they take NVMe controllers.
     pub nvme: Nvme,
+    /// Where targets may be; anywhere if there are none.
+    pub targets: Vec<PathBuf>,
 }
 
 /// What the cloud tells this node, and how this node asks it.
@@ -119,9 +121,10 @@ impl Direct {
 }
 
 fn service(settings: Settings, executor: Arc<Executor>, cloud: Cloud, tasks: Tasks) -> Service {
-    let Settings { state, host, roots, checks, nvme } = settings;
+    let Settings { state, host, roots, checks, nvme, targets } = settings;
     let root = Root::new(roots.entries.clone());
-    let node = Node::new(state, host, root).with_checks(checks).with_nvme(nvme);
+    let node =
+        Node::new(state, host, root).with_checks(checks).with_nvme(nvme).with_targets(targets);
     let node = Arc::new(node);
     let leases = Leases::new(node.clone(), cloud.leases, cloud.scopes);
     let runtimes = Runtimes::new(roots, PATIENCE);

@@ -124,6 +124,8 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
     let target = target.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
     let seen = target::is_hosts(&node.host.proc, given, &target);
     seen.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
+    let within = target::is_within(&node.targets, &target);
+    within.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
     let parts = [driver.as_bytes(), volume.as_bytes(), target.as_os_str().as_encoded_bytes()];
     let file_system = publish.mount.file_system;
     Ok(Published {

@@ -26,6 +26,7 @@ use crate::records::published;
 use crate::records::published::{Published, State};
 use crate::records::staged;
 use crate::runtimes::mount_info::{DRIVER, VOLUME};
+use crate::volume::target::climbs;
 
 /// What is to be done with a direct volume.
 pub(super) enum Work {
@@ -116,6 +117,10 @@ impl Request<'_> {
         let request: csi::NodeStageVolumeRequest = self.decoded()?;
         let volume = request.volume_id;
         let directed = self.directed(&volume, request.volume_capability.as_ref())?;
+        if directed.is_some() {
+            let staging = Path::new(&request.staging_target_path);
+            self.is_plain(staging, &self.records(&volume)?)?;
+        }
         Ok(directed.map(|(_, _, message)| Work::Stage(volume, message)))
     }
 
@@ -134,7 +139,9 @@ impl Request<'_> {
         let metadata = metadata(self.driver, &volume_id, &direct, (&mount, &found));
         let metadata = metadata.map_err(|source| self.refused_as(source))?;
         let target = PathBuf::from(request.target_path);
+        let staging = PathBuf::from(request.staging_target_path);
         let records = self.records(&volume_id)?;
+        [&target, &staging].into_iter().try_for_each(|path| self.is_plain(path, &records))?;
         let there = records.iter().find(|record| {
             is_at(record, &target) && says_the_same(record, &found.options, &metadata)
         });
@@ -146,7 +153,7 @@ impl Request<'_> {
             pod: pod(&request.volume_context),
             volume_id,
             target,
-            staging: request.staging_target_path.into(),
+            staging,
             options,
             metadata,
             message: untargeted(&message).map_err(|source| self.malformed(source))?,
@@ -239,6 +246,18 @@ impl Request<'_> {
     fn is_staged(&self, volume: &str) -> Result<bool, Error> {
         let Some(state) = self.state else { return Ok(false) };
         staged::is(state, self.driver.as_str(), volume).map_err(unknown(volume))
+    }
+
+    /// Refuses a path that climbs; finally only if nothing of the volume is handed over.
+    fn is_plain(&self, path: &Path, records: &[Published]) -> Result<(), Error> {
+        if !climbs(path) {
+            return Ok(());
+        }
+        let path = path.display().to_string();
+        let Some(record) = records.first() else {
+            return Err(Error::Climbs { method: self.method.name(), path });
+        };
+        Err(not_yet(&record.volume_id, HANDED_OVER)(format!("the path {path:?} climbs with ..")))
     }
 
     fn decoded<M: Message + Default>(&self) -> Result<M, Error> {

@@ -19,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) checks: Checks,
     /// What the runtimes take.
     pub(crate) nvme: Nvme,
+    /// Where targets may be; anywhere if there are none.
+    pub(crate) targets: Vec<PathBuf>,
     /// Held while a device is claimed for a volume.
     pub(super) claims: Mutex<()>,
 }
@@ -31,6 +33,7 @@ impl Node {
             root,
             checks: Checks::default(),
             nvme: Nvme::default(),
+            targets: Vec::new(),
             claims: Mutex::default(),
         }
     }
@@ -43,6 +46,11 @@ impl Node {
     /// The same node with runtimes that take other devices.
     pub(crate) fn with_nvme(self, nvme: Nvme) -> Self {
         Self { nvme, ..self }
+    }
+
+    /// The same node with targets in these directories only.
+    pub(crate) fn with_targets(self, targets: Vec<PathBuf>) -> Self {
+        Self { targets, ..self }
     }
 
     /// The state directory.

@@ -24,6 +24,27 @@ pub(crate) fn canonical(target: &Path) -> io::Result<PathBuf> {
     Ok(std::fs::canonicalize(parent)?.join(name))
 }
 
+/// Whether a path climbs out of a directory with `..`.
+pub fn climbs(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
+/// Refuses a target outside of these directories; none allow any. Both are compared without
+/// symlinks.
+///
+/// # Errors
+/// The directories.
+pub(crate) fn is_within(directories: &[PathBuf], target: &Path) -> io::Result<()> {
+    let real = |directory: &PathBuf| {
+        std::fs::canonicalize(directory).unwrap_or_else(|_| directory.clone())
+    };
+    let mut real = directories.iter().map(real);
+    if directories.is_empty() || real.any(|directory| target.starts_with(directory)) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("csi-edge may put targets into {directories:?} only (targets)")))
+}
+
 /// Refuses a target that the host's container engine would resolve differently: no runtime would
 /// find its entry. In a container a symlink of the host, such as a kubelet's directory, may be no
 /// symlink.
@@ -198,6 +219,27 @@ mod tests {
         for bad in ["", "/", "mount", "/does/not/exist/mount", "/tmp/.."] {
             assert!(canonical(Path::new(bad)).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_target_is_within_the_directories_that_are_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("real");
+        std::fs::create_dir_all(real.join("pods")).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let target = canonical(&link.join("pods/mount")).unwrap();
+        is_within(&[], &target).unwrap();
+        for given in [&real, &link] {
+            is_within(&["/none".into(), given.clone()], &target).unwrap();
+        }
+        for given in ["/none".into(), real.join("po"), real.join("pods/mount/x")] {
+            assert!(is_within(&[given], &target).is_err());
+        }
+        // A symlink in the directory leads out of it.
+        std::os::unix::fs::symlink(dir.path(), real.join("out")).unwrap();
+        let out = canonical(&real.join("out/mount")).unwrap();
+        assert!(is_within(&[real], &out).is_err());
     }
 
     #[test]

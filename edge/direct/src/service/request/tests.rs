@@ -293,3 +293,36 @@ fn growth_by_the_path_where_it_is_staged_is_no_ordinary_volumes() {
     staged::forget(dir.path(), driver().as_str(), "v").unwrap();
     assert!(matches!(of(), Some(Work::GrowStaged(_))));
 }
+
+#[test]
+fn a_path_that_climbs_is_refused_finally_only_if_nothing_is_handed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publish = request(&[(direct::KEY, "kata")]);
+    publish.target_path = "/pods/../etc/cron.d/x".into();
+    let refused = published(dir.path(), &publish).err().unwrap();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.chain().contains("/pods/../etc/cron.d/x"), "{}", refused.chain());
+    let staged = |staging: &str| {
+        let request = csi::NodeStageVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: staging.into(),
+            volume_capability: publish.volume_capability.clone(),
+            volume_context: publish.volume_context.clone(),
+            ..Default::default()
+        };
+        let message = request.encode_to_vec().into();
+        work(Some(dir.path()), &driver(), "NodeStageVolume", &message)
+    };
+    assert_eq!(staged("/a/..").err().map(|error| error.code()), Some(Code::InvalidArgument));
+    assert!(matches!(staged("/a/..b"), Ok(Some(Work::Stage(..)))));
+    // Older versions took such a path, and a kubelet does not unpublish after a final code.
+    record("v").keep(dir.path()).unwrap();
+    let code = published(dir.path(), &publish).err().unwrap().code();
+    assert_eq!(code, Code::Unavailable);
+    // The driver's own paths are the driver's business.
+    let plain = request(&[]);
+    assert!(published(dir.path(), &plain).is_err(), "it is handed over directly");
+    record("v").forget(dir.path()).unwrap();
+    let plain = csi::NodePublishVolumeRequest { target_path: "/a/../b".into(), ..plain };
+    assert!(published(dir.path(), &plain).unwrap().is_none());
+}
