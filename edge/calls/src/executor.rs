@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use proto::csi::frame;
 use proto::csi::method;
 use proto::csi::status::{BadRequest, ToStatus};
-use proto::csi::{DirectCall, Key, Method, Rewrite};
+use proto::csi::{DirectCall, Id, Key, Method, Rewrite};
 use proto::host::tasks::Tasks;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward;
@@ -225,7 +225,7 @@ impl Executor {
     }
 
     /// Refuses a call of the cloud that the node's operator denies.
-    fn allow(&self, method: Method, key: &Key, calls: &Dispatcher) -> Result<(), Error> {
+    fn allow(&self, method: Method, key: &Key, calls: &DriverCalls) -> Result<(), Error> {
         let is_running = calls.is_running(&method.subjects(key));
         self.authority.allow(method, is_running)
     }

@@ -171,6 +171,9 @@ fn connect_at_once(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[tokio::test]
@@ -203,25 +206,25 @@ mod tests {
         }
     }
 
+    /// The modes that two files had until this was set.
+    fn modes_until(ended: &AtomicBool, files: &[PathBuf; 2]) -> [BTreeSet<u32>; 2] {
+        let mut seen = [BTreeSet::new(), BTreeSet::new()];
+        while !ended.load(Ordering::Relaxed) {
+            seen[0].extend(mode_of(&files[0]));
+            seen[1].extend(mode_of(&files[1]));
+        }
+        seen
+    }
+
     #[tokio::test]
     async fn a_watcher_never_sees_another_mode() {
-        use std::collections::BTreeSet;
-        use std::sync::atomic::{AtomicBool, Ordering};
         const OWNER: u32 = 0o600;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         let watched = [path.with_extension("new"), path.clone()];
         let ended = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| {
-                let mut seen = [BTreeSet::new(), BTreeSet::new()];
-                while !ended.load(Ordering::Relaxed) {
-                    for (path, seen) in watched.iter().zip(&mut seen) {
-                        seen.extend(mode_of(path));
-                    }
-                }
-                seen
-            });
+            let watcher = scope.spawn(|| modes_until(&ended, &watched));
             let served = (0..1000).try_for_each(|_| Socket::bind_for(&path, OWNER).map(drop));
             ended.store(true, Ordering::Relaxed);
             served.unwrap();

@@ -1,7 +1,5 @@
 //! Peers with a valid certificate that break the rules on purpose.
 
-use std::time::Duration;
-
 use drivers::testdriver::TestDriver;
 use harness::process::Process;
 use harness::raw::RawClient;
@@ -68,6 +66,7 @@ impl HostileCloud {
             backoff_cap_ms: None,
             scopes: Default::default(),
             leases: false,
+            not_taken: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
         Ok(link)
