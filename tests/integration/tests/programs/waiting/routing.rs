@@ -100,11 +100,9 @@ impl Nodes {
     /// The nodes whose driver got a request with these bytes since calls were forgotten.
     pub(super) fn who_got_bytes(&self, bytes: &[u8]) -> Vec<&'static str> {
         let has = |message: &[u8]| message.windows(bytes.len()).any(|part| part == bytes);
-        let got = NODES
-            .iter()
-            .zip(&self.nodes)
-            .filter(|(_, (driver, ..))| driver.calls().iter().any(|call| has(&call.message)));
-        got.map(|(node, _)| *node).collect()
+        let got = |driver: &TestDriver| driver.calls().iter().any(|call| has(&call.message));
+        let nodes = NODES.into_iter().zip(&self.nodes);
+        nodes.filter(|(_, (driver, ..))| got(driver)).map(|(node, _)| node).collect()
     }
 
     /// Kills the cloud and starts it again with the same store, at the same address.
