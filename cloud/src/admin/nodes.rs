@@ -105,7 +105,7 @@ impl AdminState {
         if node.state == "away" {
             node.state = "linked".into();
         }
-        node.unserved = link.unserved();
+        node.unserved = link.unserved().into_iter().map(|driver| driver.name).collect();
         node.linked_s = Some(link.begun.elapsed().as_secs());
         node.transport = Some(link.peer.transport).filter(|name| !name.is_empty()).map(Into::into);
         node.address = link.peer.address.map(|address| address.to_string());

@@ -13,11 +13,11 @@ use proto::http2::limits::MAX_PASSING;
 use proto::http2::upstream;
 use proto::http2::upstream::Upstream;
 use proto::link::{Io, Kind, LinkError};
-use proto::names::DriverName;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::state::authority::Unserved;
 
 /// The number of calls in flight on one link. More are refused, because each holds its request in
 /// memory.
@@ -40,7 +40,7 @@ pub struct Handle {
     /// True once it is logged that the node holds as many leases as it may.
     full: AtomicBool,
     /// The drivers that the node names and that have no front. Shown, never stored.
-    unserved: std::sync::Mutex<Vec<DriverName>>,
+    unserved: std::sync::Mutex<Vec<Unserved>>,
     /// The time of its welcome.
     pub(crate) begun: Instant,
     /// The edge at its other end.
@@ -98,11 +98,11 @@ impl Handle {
     }
 
     /// The drivers that the node names and that have no front.
-    pub(crate) fn unserved(&self) -> Vec<DriverName> {
+    pub(crate) fn unserved(&self) -> Vec<Unserved> {
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_unserved(&self, drivers: Vec<DriverName>) {
+    pub(super) fn set_unserved(&self, drivers: Vec<Unserved>) {
         *self.unserved.lock().unwrap_or_else(PoisonError::into_inner) = drivers;
     }
 

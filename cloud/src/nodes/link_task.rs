@@ -95,7 +95,7 @@ async fn establish(
     }
     links.refresh_scopes();
     let told = links.told();
-    if let Err(error) = link.send(&Message::Welcome(links.welcome(node))).await {
+    if let Err(error) = link.send(&Message::Welcome(links.welcome(node, &unserved))).await {
         warn!(%node, error = %chain(&error), "a link ended at its welcome");
         return None;
     }
@@ -220,7 +220,7 @@ impl LinkTask<'_> {
     }
 
     fn welcome(&self) -> Message {
-        Message::Welcome(self.links.welcome(self.node))
+        Message::Welcome(self.links.welcome(self.node, &self.handle.unserved()))
     }
 
     /// Handles an event of the link; returns the message to send back, if any.

@@ -19,7 +19,7 @@ use tracing::info;
 
 use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
-use crate::state::authority::Authority;
+use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 
@@ -95,8 +95,9 @@ impl Links {
     /// The drivers that linked nodes name and that have no front, by node.
     pub fn unserved(&self) -> Vec<(NodeName, Vec<DriverName>)> {
         let by_node = self.by_node();
-        let some = by_node.iter().map(|(node, link)| (node.clone(), link.unserved()));
-        some.filter(|(_, drivers)| !drivers.is_empty()).collect()
+        let names = |link: &Handle| link.unserved().into_iter().map(|driver| driver.name).collect();
+        let some = by_node.iter().map(|(node, link)| (node.clone(), names(link)));
+        some.filter(|(_, drivers): &(_, Vec<_>)| !drivers.is_empty()).collect()
     }
 
     /// A driver's scope, as edges are told.
@@ -243,13 +244,18 @@ impl Links {
         });
     }
 
-    /// What an edge is told at first, and again when any of it changes.
-    pub(super) fn welcome(&self, node: &NodeName) -> Welcome {
+    /// What an edge is told at first, and again when any of it changes. Of a driver without a front
+    /// it is told the scope that its own driver implies.
+    pub(super) fn welcome(&self, node: &NodeName, unserved: &[Unserved]) -> Welcome {
+        let mut scopes = self.scopes.at(node, &self.store);
+        scopes.extend(
+            unserved.iter().filter_map(|driver| Some((driver.name.clone(), driver.scope?))),
+        );
         Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
             backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
-            scopes: self.scopes.at(node, &self.store),
+            scopes,
             leases: true,
             not_taken: true,
         }

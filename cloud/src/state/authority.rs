@@ -5,9 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use proto::control::hello::{Driver, Protobuf};
+use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 
-use crate::state::policy::Policy;
+use crate::state::capabilities;
+use crate::state::policy::{Policy, Scope};
 use crate::state::profile;
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::writer::Store;
@@ -17,6 +20,26 @@ use crate::state::store::writer::Store;
 pub struct Authority {
     /// None where no operator has spoken: then every driver of every node counts.
     policies: Option<Arc<BTreeMap<DriverName, Policy>>>,
+}
+
+/// A driver that a node names and that has no front. Shown, never stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unserved {
+    /// Its name.
+    pub name: DriverName,
+    /// The scope that this node's driver implies; none before it answers. It is told to this node
+    /// only, whose own front needs it.
+    pub scope: Option<Scope>,
+}
+
+impl Unserved {
+    /// What a node says of such a driver.
+    pub(super) fn of(driver: Driver) -> Self {
+        let method = Method::answering(Local::Capabilities(Capabilities::Plugin)).name();
+        let said = driver.answers.get(method).map(|Protobuf(answer)| answer);
+        let scope = said.map(|answer| capabilities::scope(None, [answer]));
+        Self { name: driver.name, scope }
+    }
 }
 
 impl Authority {
@@ -64,5 +87,33 @@ impl Authority {
             }
             profile::check(store, driver);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use proto::csi;
+    use proto::csi::plugin_capability::{Service, Type, service};
+
+    use super::*;
+
+    #[test]
+    fn a_driver_without_a_front_implies_a_scope_for_its_own_node() {
+        let service = |kind: service::Type| Service { r#type: kind.into() };
+        let says = |kinds: &[service::Type]| {
+            let capability =
+                |kind: &_| csi::PluginCapability { r#type: Some(Type::Service(service(*kind))) };
+            let capabilities = kinds.iter().map(capability).collect();
+            let answer = csi::GetPluginCapabilitiesResponse { capabilities }.encode_to_vec();
+            let method = "GetPluginCapabilities".to_owned();
+            let answers = [(method, Protobuf(answer.into()))].into();
+            Unserved::of(Driver { name: "d.example".parse().unwrap(), answers }).scope
+        };
+        assert_eq!(says(&[]), Some(Scope::Shared));
+        let constrained = service::Type::VolumeAccessibilityConstraints;
+        assert_eq!(says(&[constrained]), Some(Scope::Node));
+        let away = Driver { name: "d.example".parse().unwrap(), answers: BTreeMap::new() };
+        assert_eq!(Unserved::of(away).scope, None);
     }
 }

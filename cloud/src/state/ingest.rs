@@ -15,7 +15,7 @@ use proto::csi::{Id, Local, Method, Segments};
 use proto::names::{DriverName, NodeName};
 use tracing::info;
 
-use crate::state::authority::Authority;
+use crate::state::authority::{Authority, Unserved};
 use crate::state::clock::now;
 use crate::state::contest;
 use crate::state::known::{DriverState, State};
@@ -48,7 +48,7 @@ pub async fn drivers(
     authority: &Authority,
     node: &NodeName,
     drivers: Vec<Driver>,
-) -> Result<Vec<DriverName>, StoreError> {
+) -> Result<Vec<Unserved>, StoreError> {
     let named: BTreeSet<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
     let (drivers, unserved) = admissible(store, authority, node, drivers).await?;
     let names: Vec<_> = drivers.iter().map(|driver| driver.name.clone()).collect();
@@ -95,13 +95,13 @@ async fn admissible(
     authority: &Authority,
     node: &NodeName,
     drivers: Vec<Driver>,
-) -> Result<(Vec<Driver>, Vec<DriverName>), StoreError> {
+) -> Result<(Vec<Driver>, Vec<Unserved>), StoreError> {
     let mut recorded = Vec::new();
     let mut unserved = Vec::new();
     for driver in drivers {
         if !authority.serves(&driver.name) {
             if unserved.len() < MAX_UNSERVED {
-                unserved.push(driver.name);
+                unserved.push(Unserved::of(driver));
             }
         } else if authority.check(store, &driver.name, node) && check_name(store, &driver, node) {
             recorded.push(contest::before_record(store, authority, node, driver).await?);
@@ -414,7 +414,8 @@ mod tests {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         for node in [&n1, &thief] {
             let unserved = drivers(&store, &authority, node, hello(&names)).await.unwrap();
-            assert_eq!((unserved.len(), unserved[0].as_str()), (64, "invented-0.example"));
+            let first = &unserved[0].name;
+            assert_eq!((unserved.len(), first.as_str()), (64, "invented-0.example"));
         }
         store.read(|state| {
             assert_eq!(state.drivers().len(), 1);

@@ -109,7 +109,8 @@ async fn nothing_is_pinned_before_three_agree_or_all() {
     let fleet = Fleet::new();
     fleet.remove("n0").await;
     // Two nodes that come together and differ: nobody is set apart.
-    let (driver, store) = (fleet.driver.clone(), fleet.store.clone());
+    let driver = fleet.driver.clone();
+    let store = fleet.store.clone();
     fleet.says("n1", "other.example", &ALL).await;
     assert_eq!((fleet.pinned(), fleet.why("n1")), (None, Some(Kind::OtherName)));
     assert!(store.read(|state| state.driver(&driver).is_none()), "nothing is stored of it");
