@@ -129,7 +129,8 @@ impl Capacities {
                     }
                 },
                 Some(Err(error)) => {
-                    if matches!(*error, Error::DeadlinePassed(_)) && self.was_linked(&node) {
+                    let is_silent = matches!(*error, Error::DeadlinePassed(_));
+                    if is_silent && self.queries.was_linked(&node, LONGEST) {
                         sum.no_use.push((node.clone(), "it does not come"));
                     }
                     self.add_last(&mut sum, node, request);
@@ -139,12 +140,6 @@ impl Capacities {
         }
         self.judge(&sum, call.method);
         self.answer(sum, asked)
-    }
-
-    /// Whether a node had a link during a whole query: one that was away in between is not silent.
-    fn was_linked(&self, node: &NodeName) -> bool {
-        let link = self.queries.links().now(node);
-        link.is_some_and(|link| link.begun.elapsed() >= LONGEST)
     }
 
     /// Sets nodes apart whose answers are no use, if another node gave a good one. If none did, the

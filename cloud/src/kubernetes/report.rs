@@ -1,5 +1,6 @@
-//! Publishes Events: of claims that wait, of volumes that are lost or claimed twice, of volumes
-//! that were created beside their source, and of pods whose direct volumes no runtime took.
+//! Publishes Events. They are about claims that wait, volumes that are lost or claimed twice, and
+//! volumes that were created beside their source. Pods get one for direct volumes that no runtime
+//! took, and nodes one when they are set apart.
 
 use std::time::Duration;
 

@@ -189,10 +189,8 @@ impl Discovery<'_> {
     }
 
     fn nodes(&self) -> Vec<NodeName> {
-        self.store.read(|state| {
-            let members = state.driver(&self.queries.driver).map(|driver| driver.members());
-            members.into_iter().flatten().map(|(node, _)| node.clone()).collect()
-        })
+        let driver = &self.queries.driver;
+        self.store.read(|state| state.members(driver).map(|(node, _)| node.clone()).collect())
     }
 
     /// Whether a node is known not to have an id that has no home.

@@ -1,6 +1,7 @@
 //! Queries of csi-cloud itself to a node's driver: lists, capacity, and whether it has a volume.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
@@ -86,6 +87,11 @@ impl NodeQueries {
     /// All links.
     pub fn links(&self) -> &Arc<Links> {
         &self.links
+    }
+
+    /// Whether a node had one link for this time. A node that was away in between is not silent.
+    pub fn was_linked(&self, node: &NodeName, time: Duration) -> bool {
+        self.links.now(node).is_some_and(|link| link.begun.elapsed() >= time)
     }
 
     /// The unframed request that this many nodes get. Several nodes get no secrets, unless the

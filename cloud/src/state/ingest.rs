@@ -20,13 +20,11 @@ use crate::state::clock::now;
 use crate::state::contest;
 use crate::state::known::{DriverState, State};
 use crate::state::profile;
-use crate::state::quotas::OverQuota;
 use crate::state::record::{Home, Node, NodeDriver};
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
-use crate::state::usage::Usage;
 
 /// The most characters that are kept of a wrong plugin name.
 const MAX_NAME: usize = 128;
@@ -335,16 +333,10 @@ pub async fn found(
     let quotas = *store.quotas();
     let write = store.write(move |txn| {
         let home = claimed(txn, &of, &id, &at, entry);
-        let before = txn.home(&of, &id);
-        if before == Some(&home) {
+        if txn.home(&of, &id) == Some(&home) {
             return Ok(());
         }
-        let share = |home: &Home| Usage::of_home(&of, &id, home);
-        let usage = txn.usage(&at);
-        let after = usage + share(&home) - before.map(share).unwrap_or_default();
-        quotas.check_growth(usage, after)?;
-        txn.set_home(&of, &id, Some(home));
-        Ok::<_, OverQuota>(())
+        txn.set_home_within(&quotas, &at, (&of, &id), home)
     });
     let checked = write.await?;
     if let Err(over) = &checked {

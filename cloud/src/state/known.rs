@@ -91,6 +91,11 @@ impl State {
         self.removed.contains(node)
     }
 
+    /// The nodes that count for a driver, with its records there. See [`DriverState::members`].
+    pub fn members(&self, driver: &DriverName) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
+        self.driver(driver).into_iter().flat_map(DriverState::members)
+    }
+
     /// The nodes that are set apart.
     pub fn apart(&self) -> &ApartNodes {
         &self.apart

@@ -206,6 +206,14 @@ impl ApartNodes {
         self.of(node, driver).next()
     }
 
+    /// The RPC for whose answers a node is apart for a driver.
+    pub fn bad_answer(&self, node: &NodeName, driver: &DriverName) -> Option<&'static str> {
+        self.of(node, driver).find_map(|apart| match apart.reason {
+            Reason::BadAnswer { method, .. } => Some(method),
+            _ => None,
+        })
+    }
+
     /// All reasons of one node, those for all drivers first.
     pub fn at(&self, node: &NodeName) -> impl Iterator<Item = (Option<&DriverName>, &Apart)> {
         let drivers = self.nodes.get(node).into_iter().flatten();

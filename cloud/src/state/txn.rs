@@ -7,6 +7,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
+use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::usage::{Share, Usage};
 
@@ -171,6 +172,26 @@ impl<'a> Txn<'a> {
         durable.saturating_add_signed(
             self.load.get(&(driver.clone(), node.clone())).copied().unwrap_or(0),
         )
+    }
+
+    /// Sets the home of something that a node says it has, unless that is more than the node may
+    /// have.
+    ///
+    /// # Errors
+    /// The node is over a quota with it; nothing is set.
+    pub fn set_home_within(
+        &mut self,
+        quotas: &Quotas,
+        node: &NodeName,
+        (driver, id): (&DriverName, &Id),
+        home: Home,
+    ) -> Result<(), OverQuota> {
+        let share = |home: &Home| Usage::of_home(driver, id, home);
+        let usage = self.usage(node);
+        let before = self.home(driver, id).map(share).unwrap_or_default();
+        quotas.check_growth(usage, usage + share(&home) - before)?;
+        self.set_home(driver, id, Some(home));
+        Ok(())
     }
 
     /// What is kept of a node.

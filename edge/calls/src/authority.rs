@@ -53,16 +53,21 @@ impl Authority {
         method.ok_or_else(|| Error::NotSent(path.to_owned()))
     }
 
-    /// Refuses a denied call, finally only if no run of it may be open.
+    /// Refuses a denied call, finally only if no run of it may be open. Whether one is running is
+    /// asked only for denied calls.
     ///
     /// # Errors
     /// [`Error::Denied`] and [`Error::DeniedInDoubt`].
-    pub(crate) fn allow(&self, method: Method, is_running: bool) -> Result<(), Error> {
+    pub(crate) fn allow(
+        &self,
+        method: Method,
+        is_running: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
         if !self.denied.contains(&Deniable(method)) {
             return Ok(());
         }
         let method_name = method.name();
-        let why = if is_running {
+        let why = if is_running() {
             "another operation is running for what it is about"
         } else if method.creates().is_some() {
             // After a final code the caller forgets what an earlier attempt may have made.
@@ -107,7 +112,7 @@ mod tests {
         let denied = ["ControllerExpandVolume", "CreateVolume"].map(|name| name.parse().unwrap());
         let authority = Authority::new(denied.into());
         let code = |method, is_running| {
-            authority.allow(method, is_running).err().map(|error| error.code())
+            authority.allow(method, || is_running).err().map(|error| error.code())
         };
         let expand = Method::ControllerExpandVolume;
         assert_eq!(code(expand, false), Some(Code::Unavailable), "a run of an earlier csi-edge");

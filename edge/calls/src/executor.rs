@@ -155,12 +155,10 @@ impl Executor {
             return Err(Error::UnknownMethod(path.to_owned()).into());
         }
         let by_link = front_of.is_none();
-        if by_link {
-            Authority::sent(path)?;
-        }
+        // By the node's own front the driver gets methods newer than this csi-edge too; only the
+        // answer's length is bounded.
+        let method = if by_link { Some(Authority::sent(path)?) } else { Method::of_path(path) };
         let (driver, calls) = self.calls(driver)?;
-        // The driver knows methods newer than this csi-edge; only the answer's length is bounded.
-        let method = Method::of_path(path);
         let name = method.map_or("a method newer than this csi-edge", Method::name);
         let bad = |source: BadRequest| Error::BadRequest { method: name, source };
         let deadline = forward::deadline(&parts.headers).map_err(bad)?;
@@ -226,8 +224,7 @@ impl Executor {
 
     /// Refuses a call of the cloud that the node's operator denies.
     fn allow(&self, method: Method, key: &Key, calls: &DriverCalls) -> Result<(), Error> {
-        let is_running = calls.is_running(&method.subjects(key));
-        self.authority.allow(method, is_running)
+        self.authority.allow(method, || calls.is_running(&method.subjects(key)))
     }
 
     /// How to rewrite topology in a call of the node's own front; none if the method has none.

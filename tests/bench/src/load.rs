@@ -72,7 +72,8 @@ where
     F: Future<Output = Seen> + Send + 'static,
 {
     let begun = Instant::now();
-    let (mut running, mut all): (JoinSet<_>, _) = (callers.collect(), Seen::default());
+    let mut running: JoinSet<_> = callers.collect();
+    let mut all = Seen::default();
     while let Some(seen) = running.join_next().await {
         all.add(seen.context("a caller crashed")?);
     }

@@ -18,7 +18,7 @@ use super::refresh::{LONGEST, Refreshed, Refresher};
 use crate::csi::single_flight::{Pending, wait};
 use crate::nodes::handle::Handle;
 use crate::nodes::query::{NodeQueries, QueryError};
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::Kind;
 use crate::state::store::writer::Store;
 
 /// Links that are established within this time are handled together.
@@ -78,15 +78,9 @@ impl Lists {
         let Refresher { queries, store, .. } = &self.refresher;
         let driver = &queries.driver;
         let apart: Vec<_> = store.read(|state| {
-            let nodes = state.apart().for_driver(driver).map(|(node, _)| node);
-            let asked = nodes.flat_map(|node| {
-                let reasons = state.apart().of(node, driver);
-                reasons.filter_map(move |apart| match &apart.reason {
-                    Reason::BadAnswer { method, .. } => Some((node.clone(), *method)),
-                    _ => None,
-                })
-            });
-            asked.collect()
+            let apart = state.apart();
+            let asked = |node: &NodeName| Some((node.clone(), apart.bad_answer(node, driver)?));
+            apart.nodes().filter_map(asked).collect()
         });
         for (node, method) in apart {
             if queries.links().now(&node).is_none() {

@@ -178,10 +178,7 @@ impl Lists {
     /// The nodes that count for the driver, by name.
     pub(crate) fn nodes(&self) -> Vec<NodeName> {
         let Refresher { queries, store, .. } = &self.refresher;
-        store.read(|state| {
-            let members = state.driver(&queries.driver).map(|driver| driver.members());
-            members.into_iter().flatten().map(|(node, _)| node.clone()).collect()
-        })
+        store.read(|state| state.members(&queries.driver).map(|(node, _)| node.clone()).collect())
     }
 
     /// The driver's only node, if it has a link and its answers need no rewriting. Then the call is

@@ -20,6 +20,7 @@ use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::quotas::OverQuota;
 use crate::state::record::NodeDriver;
 use crate::state::set_apart::{Kind, Reason};
+use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
 /// The most pages of a node's list.
@@ -116,12 +117,9 @@ impl Refresher {
             Ok(_) => return,
             Err(error) => error,
         };
-        // A node that was away in between is not silent.
         let is_silent = matches!(error, QueryError::Call(Error::DeadlinePassed(_)));
-        let link = self.queries.links().now(node);
-        let was_linked = link.is_some_and(|link| link.begun.elapsed() >= LONGEST);
         if let Some(why) = no_use(error)
-            && (!is_silent || was_linked)
+            && (!is_silent || self.queries.was_linked(node, LONGEST))
             && self.is_listed_elsewhere(node, *kind)
         {
             self.store.set_apart(node, Some(driver), Reason::BadAnswer { method, why: why.into() });
@@ -138,21 +136,14 @@ impl Refresher {
         }
         drop(listed);
         self.store.read(|state| {
-            let members = state.driver(&self.queries.driver).map(|driver| driver.members());
-            let mut members = members.into_iter().flatten();
+            let mut members = state.members(&self.queries.driver);
             members.any(|(of, at)| of != node && at.listed > 0 && kind.is_listed(at))
         })
     }
 
     /// The RPC for whose answers a node is set apart, if it is.
     pub(super) fn no_use(&self, node: &NodeName) -> Option<&'static str> {
-        self.store.read(|state| {
-            let mut reasons = state.apart().of(node, &self.queries.driver);
-            reasons.find_map(|apart| match apart.reason {
-                Reason::BadAnswer { method, .. } => Some(method),
-                _ => None,
-            })
-        })
+        self.store.read(|state| state.apart().bad_answer(node, &self.queries.driver))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<usize, QueryError> {
@@ -216,6 +207,15 @@ impl Refresher {
         let at = node.clone();
         let quotas = *self.store.quotas();
         let recorded = self.store.write(move |txn| page.record(txn, &driver, &at, &quotas)).await;
+        self.is_complete(node, recorded)
+    }
+
+    /// Whether all of a page or list was recorded.
+    fn is_complete(
+        &self,
+        node: &NodeName,
+        recorded: Result<Recorded, StoreError>,
+    ) -> Result<bool, QueryError> {
         match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
             Recorded::Complete => Ok(true),
             Recorded::TooOld => Ok(false),
@@ -237,14 +237,11 @@ impl Refresher {
         let at = node.clone();
         let quotas = *self.store.quotas();
         let recorded = self.store.write(move |txn| list.record(txn, &driver, &at, &quotas)).await;
-        match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
-            Recorded::Complete => {
-                self.set_listed(node, kind);
-                Ok(true)
-            }
-            Recorded::TooOld => Ok(false),
-            Recorded::Over(over) => Err(self.over_quota(node, over).into()),
+        let is_complete = self.is_complete(node, recorded)?;
+        if is_complete {
+            self.set_listed(node, kind);
         }
+        Ok(is_complete)
     }
 
     /// Sets a node apart whose list is over a quota.

@@ -20,7 +20,6 @@ use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::recent::Stale;
 use crate::state::record::{Home, NodeDriver};
 use crate::state::txn::Txn;
-use crate::state::usage::Usage;
 
 /// All entries of one kind at a node, when they are few enough for one page.
 pub(super) struct WholeList {
@@ -143,7 +142,7 @@ impl Recorder<'_, '_> {
                 None => {
                     let source = source.map(Box::new);
                     let home = Home { entry, source, ..Home::at(self.node.clone(), now()) };
-                    self.keep(&id, None, home)?;
+                    self.keep(&id, home)?;
                 }
                 // The id was deleted after the list began.
                 Some(Stale::Forgotten) => {}
@@ -153,14 +152,8 @@ impl Recorder<'_, '_> {
         Ok(true)
     }
 
-    /// Sets a home, unless the node is over a quota with that.
-    fn keep(&mut self, id: &Id, before: Option<&Home>, home: Home) -> Result<(), OverQuota> {
-        let share = |home: &Home| Usage::of_home(self.driver, id, home);
-        let usage = self.txn.usage(self.node);
-        let after = usage + share(&home) - before.map(share).unwrap_or_default();
-        self.quotas.check_growth(usage, after)?;
-        self.txn.set_home(self.driver, id, Some(home));
-        Ok(())
+    fn keep(&mut self, id: &Id, home: Home) -> Result<(), OverQuota> {
+        self.txn.set_home_within(self.quotas, self.node, (self.driver, id), home)
     }
 
     /// Why the list is stale about an id without a home. An unknown history counts as a change.
@@ -184,9 +177,8 @@ impl Recorder<'_, '_> {
             return Ok(());
         }
         if home.absent || home.entry != entry {
-            let source = source.map(Box::new).or_else(|| home.source.clone());
-            let listed = Home { absent: false, entry, source, ..home.clone() };
-            self.keep(id, Some(&home), listed)?;
+            let source = source.map(Box::new).or(home.source);
+            self.keep(id, Home { absent: false, entry, source, ..home })?;
         }
         Ok(())
     }
