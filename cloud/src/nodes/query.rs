@@ -60,6 +60,11 @@ impl QueryError {
         matches!(self, Self::Call(Error::OverQuota { .. }))
     }
 
+    /// Whether the node gave its list, and another node may have a part of it.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Call(Error::Unconfirmed { .. } | Error::Disputed { .. }))
+    }
+
     /// The code for a caller.
     pub fn code(&self) -> Code {
         match self {

@@ -27,8 +27,10 @@ const MAX_ENTRIES: i32 = 500;
 
 /// A kind of list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum ListKind {
+pub enum ListKind {
+    /// Of ListVolumes.
     Volumes,
+    /// Of ListSnapshots.
     Snapshots,
 }
 
@@ -36,7 +38,7 @@ pub(super) enum ListKind {
 pub(super) type Secrets = BTreeMap<String, String>;
 
 /// A page of a node's list.
-pub(super) struct Page {
+pub struct Page {
     pub(super) entries: Vec<Bytes>,
     /// The token of the next page; empty at the end.
     pub(super) next: String,
@@ -128,7 +130,7 @@ impl ListKind {
     ///
     /// # Errors
     /// It cannot be decoded.
-    pub(super) fn read(self, entry: &Bytes) -> Result<Option<Made>, DecodeError> {
+    pub fn read(self, entry: &Bytes) -> Result<Option<Made>, DecodeError> {
         match Method::creating(self.thing()).learn() {
             Learn::Made(read) => {
                 let made = read(entry)?.into_iter().next();
@@ -195,7 +197,7 @@ impl ListKind {
 
 impl Page {
     /// Reads an unframed answer. None if it is malformed.
-    pub(super) fn read(answer: &[u8]) -> Option<Self> {
+    pub fn read(answer: &[u8]) -> Option<Self> {
         let mut page = Self { entries: Vec::new(), next: String::new(), bytes: answer.len() };
         for field in wire::fields(answer) {
             let field = field.ok()?;
@@ -211,8 +213,13 @@ impl Page {
         Some(page)
     }
 
+    /// The entries, as the driver wrote them.
+    pub fn entries(&self) -> &[Bytes] {
+        &self.entries
+    }
+
     /// The bytes of all entries.
-    pub(super) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.entries.iter().map(Bytes::len).sum()
     }
 }

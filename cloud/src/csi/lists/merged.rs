@@ -108,6 +108,8 @@ impl Lists {
             }
         }
         let mut why = None;
+        let mut held = Vec::new();
+        let mut why_held = None;
         let mut unimplemented = Vec::new();
         for (pending, node) in asked {
             match wait(pending, end).await {
@@ -115,6 +117,10 @@ impl Lists {
                 Some(Err(error)) if error.code() == Code::Unimplemented => unimplemented.push(node),
                 // It has been asked and set apart: no node alone decides for all.
                 Some(Err(error)) if error.is_over_quota() => {}
+                Some(Err(error)) if error.is_held() => {
+                    why_held.get_or_insert_with(|| chain(&*error));
+                    held.push(node);
+                }
                 Some(Err(error)) => {
                     why.get_or_insert_with(|| chain(&*error));
                     unanswered.push(node);
@@ -131,7 +137,8 @@ impl Lists {
             let driver = self.refresher.queries.driver.clone();
             return Err(Error::NotImplemented { driver, method: kind.method().name() });
         }
-        self.check_known(kind, unanswered, why)
+        self.check_known(kind, unanswered, why)?;
+        self.check_known(kind, held, why_held)
     }
 
     /// Checks that each of these nodes was listed before. One whose answers are no use counts with

@@ -5,6 +5,7 @@
 
 pub mod background;
 pub mod faults;
+pub mod first_lists;
 pub mod health;
 pub mod kind;
 pub mod merged;

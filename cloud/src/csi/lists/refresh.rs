@@ -12,21 +12,27 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::faults::no_use;
+use super::first_lists::{FirstLists, Held};
 use super::kind::{ListKind, Page, Secrets};
 use super::progress::{Endless, Progress};
-use super::whole::{ListEnd, ListPage, Recorded, WholeList, missing};
+use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::node_names::names;
 use crate::state::quotas::OverQuota;
 use crate::state::record::NodeDriver;
 use crate::state::set_apart::{Kind, Reason};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
+use crate::state::txn::Txn;
 
 /// The most pages of a node's list.
 const MAX_PAGES: usize = 2000;
 /// How long a node's complete list may take.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
+
+/// How long a node's first list waits for the other nodes' first lists.
+const OTHERS: Duration = Duration::from_millis(500);
 
 /// The number of entries at the node, or why it was not listed.
 pub(super) type Refreshed = Result<usize, Arc<QueryError>>;
@@ -46,11 +52,13 @@ pub(super) struct Refresher {
     pub(super) store: Store,
     /// The complete lists since the start of csi-cloud.
     listed: Arc<Mutex<HashSet<(NodeName, ListKind)>>>,
+    /// What nodes listed before all were listed.
+    first_lists: Arc<FirstLists>,
 }
 
 impl Refresher {
     pub(super) fn new(queries: NodeQueries, store: Store) -> Self {
-        Self { queries, store, listed: Arc::default() }
+        Self { queries, store, listed: Arc::default(), first_lists: Arc::default() }
     }
 
     fn listed(&self) -> MutexGuard<'_, HashSet<(NodeName, ListKind)>> {
@@ -65,6 +73,7 @@ impl Refresher {
     /// Forgets the node's complete lists.
     pub(super) fn forget(&self, node: &NodeName) {
         self.listed().retain(|(listed, _)| listed != node);
+        self.first_lists.forget(node);
     }
 
     /// The driver's count of changed homes.
@@ -147,13 +156,60 @@ impl Refresher {
     }
 
     async fn list(&self, query: &ListQuery) -> Result<usize, QueryError> {
+        let until = Instant::now() + OTHERS;
         loop {
             let end = self.read_list(query).await?;
             let entries = end.ids.len();
             let is_complete = end.is_complete;
+            let held = end.held.clone().filter(|_| is_complete);
             self.record_end(&query.node, end).await?;
-            if is_complete {
-                return Ok(entries);
+            match held {
+                Some(held) => self.wait_for_others(query, &held, until).await?,
+                None if is_complete => return Ok(entries),
+                // It is older than a call.
+                None => {}
+            }
+        }
+    }
+
+    /// Waits until the other nodes were listed too, so that this list can be read again.
+    ///
+    /// # Errors
+    /// Another node lists the same id, or was not listed in time.
+    async fn wait_for_others(
+        &self,
+        query: &ListQuery,
+        held: &HeldBack,
+        until: Instant,
+    ) -> Result<(), QueryError> {
+        let ListQuery { node, kind, .. } = query;
+        let driver = &self.queries.driver;
+        let first_lists = &self.first_lists;
+        first_lists.note(node, *kind, &held.ids);
+        let at = self.store.read(|state| state.driver(driver)?.at(node).cloned());
+        let is_first = !at.is_some_and(|at| self.is_known(node, *kind, &at));
+        let unknown = || self.store.read(|state| first_lists.unknown(state, driver, node, *kind));
+        if is_first
+            && matches!(held.why, Held::Unknown(_))
+            && first_lists.wait_until(until, || unknown().is_empty()).await
+        {
+            return Ok(());
+        }
+        Err(self.held(node, held).into())
+    }
+
+    /// The error of a list with an id that another node may have.
+    fn held(&self, node: &NodeName, held: &HeldBack) -> Error {
+        let driver = self.queries.driver.clone();
+        let id = held.ids.first().map(|id| id.text().to_owned()).unwrap_or_default();
+        match &held.why {
+            Held::Unknown(others) => {
+                Error::Unconfirmed { driver, id, node: node.clone(), nodes: names(others) }
+            }
+            Held::Disputed(others) => {
+                let mut nodes = [std::slice::from_ref(node), others].concat();
+                nodes.sort();
+                Error::Disputed { driver, id, nodes: names(&nodes) }
             }
         }
     }
@@ -167,6 +223,7 @@ impl Refresher {
             let (_, again) = self.read_pages(query).await?;
             end.ids.extend(again.ids);
             end.is_complete &= again.is_complete;
+            end.held = again.held.or(end.held);
         }
         Ok(end)
     }
@@ -183,7 +240,7 @@ impl Refresher {
         let kind = end.kind;
         let driver = self.queries.driver.clone();
         let at = node.clone();
-        let is_complete = end.is_complete;
+        let is_complete = end.is_complete && end.held.is_none();
         let recorded = self.store.write(move |txn| end.record(txn, &driver, &at)).await;
         recorded.map_err(|source| Error::NotDurable { source: source.into() })?;
         if is_complete {
@@ -195,31 +252,48 @@ impl Refresher {
     /// Notes a complete list.
     fn set_listed(&self, node: &NodeName, kind: ListKind) {
         self.listed().insert((node.clone(), kind));
+        self.first_lists.settled(node, kind);
         // A node's first list of volumes covers its snapshots too.
         if kind == ListKind::Volumes {
             self.store.clear_apart(node, Some(&self.queries.driver), Kind::OverLimit);
         }
     }
 
-    /// Records a page of a list. Returns false if it may be older than a call.
-    async fn record_page(&self, node: &NodeName, page: ListPage) -> Result<bool, QueryError> {
+    /// Records a page of a list, and notes in its end what became of it.
+    async fn record_page(
+        &self,
+        node: &NodeName,
+        page: ListPage,
+        end: &mut ListEnd,
+    ) -> Result<(), QueryError> {
         let driver = self.queries.driver.clone();
         let at = node.clone();
         let quotas = *self.store.quotas();
-        let recorded = self.store.write(move |txn| page.record(txn, &driver, &at, &quotas)).await;
-        self.is_complete(node, recorded)
+        let first_lists = self.first_lists.clone();
+        let write = move |txn: &mut Txn<'_>| page.record(txn, &driver, &at, &quotas, &first_lists);
+        match self.recorded(node, self.store.write(write).await)? {
+            Recorded::Held(mut held) => match &mut end.held {
+                Some(before) => before.ids.append(&mut held.ids),
+                none => *none = Some(held),
+            },
+            Recorded::TooOld => end.is_complete = false,
+            Recorded::Complete | Recorded::Over(_) => {}
+        }
+        Ok(())
     }
 
-    /// Whether all of a page or list was recorded.
-    fn is_complete(
+    /// What became of a page or list.
+    ///
+    /// # Errors
+    /// It is not durable, or over a quota.
+    fn recorded(
         &self,
         node: &NodeName,
         recorded: Result<Recorded, StoreError>,
-    ) -> Result<bool, QueryError> {
+    ) -> Result<Recorded, QueryError> {
         match recorded.map_err(|source| Error::NotDurable { source: source.into() })? {
-            Recorded::Complete => Ok(true),
-            Recorded::TooOld => Ok(false),
             Recorded::Over(over) => Err(self.over_quota(node, over).into()),
+            recorded => Ok(recorded),
         }
     }
 
@@ -236,8 +310,10 @@ impl Refresher {
         let driver = self.queries.driver.clone();
         let at = node.clone();
         let quotas = *self.store.quotas();
-        let recorded = self.store.write(move |txn| list.record(txn, &driver, &at, &quotas)).await;
-        let is_complete = self.is_complete(node, recorded)?;
+        let first_lists = self.first_lists.clone();
+        let write = move |txn: &mut Txn<'_>| list.record(txn, &driver, &at, &quotas, &first_lists);
+        let recorded = self.recorded(node, self.store.write(write).await)?;
+        let is_complete = recorded == Recorded::Complete;
         if is_complete {
             self.set_listed(node, kind);
         }
@@ -257,7 +333,8 @@ impl Refresher {
         let since = self.changes();
         let deadline = Instant::now() + LONGEST;
         let quotas = self.store.quotas();
-        let mut end = ListEnd { kind: *kind, since, ids: HashSet::new(), is_complete: true };
+        let mut end =
+            ListEnd { kind: *kind, since, ids: HashSet::new(), is_complete: true, held: None };
         let mut token = String::new();
         let mut progress = Progress::default();
         for pages in 1..=MAX_PAGES {
@@ -268,7 +345,8 @@ impl Refresher {
             })?;
             let entries = self.read_entries(node, *kind, &page)?;
             end.ids.extend(entries.iter().map(|entry| entry.id.clone()));
-            end.is_complete &= self.record_page(node, ListPage { since, entries }).await?;
+            let listed = ListPage { kind: *kind, since, entries };
+            self.record_page(node, listed, &mut end).await?;
             if page.next.is_empty() {
                 return Ok((pages, end));
             }

@@ -1,6 +1,7 @@
 //! Lists against a model: an entry that exists during a whole list appears in it exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -10,16 +11,19 @@ use proto::csi::Id;
 use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 
+use super::first_lists::FirstLists;
 use super::kind::{ENTRIES, ListKind};
 use super::whole::{ListEnd, ListPage, Recorded, WholeList};
 use super::{page, token};
 use crate::state::known::State;
-use crate::state::quotas::{Quota, Quotas};
+use crate::state::quotas::Quotas;
 use crate::state::record::{Change, Home, Node, NodeDriver};
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 use crate::state::{ingest, list_entry};
+
+mod quotas;
 
 const NODES: usize = 2;
 
@@ -96,6 +100,7 @@ struct Listing {
 
 struct World {
     store: Store,
+    first_lists: Arc<FirstLists>,
     /// The ids at each node. No two nodes share an id.
     existing: [BTreeSet<String>; NODES],
     /// Created by csi-cloud, and neither deleted nor vanished since.
@@ -181,12 +186,14 @@ impl World {
         let second = entries.split_off(entries.len() / 2);
         let mut is_complete = true;
         for entries in [entries, second] {
-            let page = ListPage { since, entries };
-            let quotas = Quotas::default();
-            let write = move |txn: &mut Txn<'_>| page.record(txn, &driver(), &name(node), &quotas);
+            let page = ListPage { kind, since, entries };
+            let first = self.first_lists.clone();
+            let write = move |txn: &mut Txn<'_>| {
+                page.record(txn, &driver(), &name(node), &Quotas::default(), &first)
+            };
             is_complete &= self.store.write(write).await.unwrap() == Recorded::Complete;
         }
-        let end = ListEnd { kind, since, ids, is_complete };
+        let end = ListEnd { kind, since, ids, is_complete, held: None };
         self.store.write(move |txn| end.record(txn, &driver(), &name(node))).await.unwrap();
     }
 
@@ -241,11 +248,19 @@ fn set_nodes(txn: &mut Txn<'_>) {
     }
 }
 
+/// Each node was listed, so that no id is held back.
+fn first_lists() -> Arc<FirstLists> {
+    let first_lists = FirstLists::default();
+    (0..NODES).for_each(|node| first_lists.note(&name(node), ListKind::Volumes, &[]));
+    first_lists.into()
+}
+
 async fn world(tasks: &Tasks) -> World {
     let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
     store.write(set_nodes).await.unwrap();
     World {
         store,
+        first_lists: first_lists(),
         existing: Default::default(),
         created: BTreeSet::new(),
         deleted: BTreeSet::new(),
@@ -287,8 +302,10 @@ async fn two_nodes_with_one_id_are_told_apart_and_the_first_keeps_it() {
     for node in [1, 0, 0] {
         let list =
             WholeList { kind: ListKind::Volumes, since: 0, entries: made(["same".to_owned()]) };
-        let quotas = Quotas::default();
-        let write = move |txn: &mut Txn<'_>| list.record(txn, &driver(), &name(node), &quotas);
+        let first = world.first_lists.clone();
+        let write = move |txn: &mut Txn<'_>| {
+            list.record(txn, &driver(), &name(node), &Quotas::default(), &first)
+        };
         world.store.write(write).await.unwrap();
     }
     world.store.read(|state| {
@@ -429,7 +446,8 @@ async fn record(store: &Store, list: WholeList) -> bool {
 }
 
 async fn record_within(store: &Store, list: WholeList, quotas: Quotas) -> Recorded {
-    store.write(move |txn| list.record(txn, &driver(), &name(0), &quotas)).await.unwrap()
+    let first = first_lists();
+    store.write(move |txn| list.record(txn, &driver(), &name(0), &quotas, &first)).await.unwrap()
 }
 
 #[tokio::test]
@@ -466,34 +484,4 @@ async fn what_a_call_found_as_it_was_is_newer_than_a_list_too() {
     world.record(0).await;
     let page = world.store.read(|state| first_page(state, ListKind::Volumes, 0));
     assert_eq!(attached_to(&page), 0, "the list undid it");
-}
-
-#[tokio::test]
-async fn a_list_beyond_the_quota_is_not_kept_and_hides_nothing() {
-    let mut world = world(&Tasks::default()).await;
-    world.existing[0].insert("known".to_owned());
-    assert!(record(&world.store, world.list(0)).await);
-    world.existing[0] = ["a", "b", "c"].map(str::to_owned).into();
-    let two = Quotas { volumes: 2, ..Quotas::default() };
-    let recorded = record_within(&world.store, world.list(0), two).await;
-    let Recorded::Over(over) = recorded else { panic!("{recorded:?}") };
-    assert_eq!((over.quota, over.found), (Quota::Volumes, 3));
-    assert_eq!(world.homes().len(), 2, "up to the quota, and no more");
-    assert!(world.shown().contains("known"), "a list that is not believed hid a volume");
-    // What is known may be more than a quota that was lowered.
-    let homes = world.homes();
-    world.existing[0] = homes.clone();
-    let one = Quotas { volumes: 1, ..Quotas::default() };
-    assert_eq!(record_within(&world.store, world.list(0), one).await, Recorded::Complete);
-    assert_eq!(world.homes(), homes);
-}
-
-#[tokio::test]
-async fn entries_that_are_larger_than_the_quota_are_not_kept() {
-    let mut world = world(&Tasks::default()).await;
-    world.existing[0].insert("a".to_owned());
-    let small = Quotas { durable_bytes: 50, ..Quotas::default() };
-    let recorded = record_within(&world.store, world.list(0), small).await;
-    let Recorded::Over(over) = recorded else { panic!("{recorded:?}") };
-    assert_eq!((over.quota, world.homes().len()), (Quota::DurableBytes, 0));
 }

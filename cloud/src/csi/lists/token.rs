@@ -10,12 +10,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 const MARK: &[u8] = b"edge-csi\x01";
 
 /// A token of a list, for the page after this key.
-pub(super) fn write(list: u8, after: &str) -> String {
+pub fn write(list: u8, after: &str) -> String {
     URL_SAFE_NO_PAD.encode([MARK, &[list], after.as_bytes()].concat())
 }
 
 /// Reads a token of this list. None if csi-cloud did not write it.
-pub(super) fn read(list: u8, token: &str) -> Option<String> {
+pub fn read(list: u8, token: &str) -> Option<String> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
     let after = bytes.strip_prefix(MARK)?.strip_prefix(&[list])?;
     String::from_utf8(after.to_vec()).ok()

@@ -5,6 +5,8 @@
 //! A list is older than changes made while it was read. Homes that changed since are left alone. An
 //! id that changed and has no home requires another list. Homes are never removed here: an id that
 //! the list lacks becomes absent. It is not shown, but a delete still goes to its node.
+//!
+//! An id without a home is held back while another node may have it: see [`FirstLists`].
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,6 +15,7 @@ use proto::csi::{Id, Made};
 use proto::names::{DriverName, NodeName};
 use tracing::warn;
 
+use super::first_lists::{FirstLists, Held};
 use super::kind::ListKind;
 use crate::state::clock::now;
 use crate::state::known::State;
@@ -31,6 +34,7 @@ pub(super) struct WholeList {
 
 /// One page of a node's list.
 pub(super) struct ListPage {
+    pub(super) kind: ListKind,
     /// The driver's count of changes before the node was asked for the first page.
     pub(super) since: u64,
     pub(super) entries: Vec<Made>,
@@ -45,6 +49,16 @@ pub(super) struct ListEnd {
     pub(super) ids: HashSet<Id>,
     /// Whether no page was too old.
     pub(super) is_complete: bool,
+    /// The ids that were held back.
+    pub(super) held: Option<HeldBack>,
+}
+
+/// Ids that are not kept, because another node may have them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HeldBack {
+    pub(super) ids: Vec<Id>,
+    /// Why the first one is held back.
+    pub(super) why: Held,
 }
 
 /// The transaction that records one node's list.
@@ -56,6 +70,11 @@ struct Recorder<'r, 's> {
     /// Ids without a home that changed after the list began. None if that is unknown.
     stale: Option<HashMap<&'s Id, Stale>>,
     quotas: &'r Quotas,
+    kind: ListKind,
+    first_lists: &'r FirstLists,
+    /// The other nodes of which nothing is known; looked up for the first id without a home.
+    unknown: Option<Vec<NodeName>>,
+    held: Option<HeldBack>,
 }
 
 /// What became of a list.
@@ -65,6 +84,8 @@ pub(super) enum Recorded {
     Complete,
     /// It may be older than a call: the node must be asked again.
     TooOld,
+    /// Its entries are recorded, but for these ids.
+    Held(HeldBack),
     /// Its entries are recorded up to the quota, and no more.
     Over(OverQuota),
 }
@@ -77,16 +98,20 @@ impl WholeList {
         driver: &DriverName,
         node: &NodeName,
         quotas: &Quotas,
+        first_lists: &FirstLists,
     ) -> Recorded {
         let Self { kind, since, entries } = self;
         let ids = entries.iter().map(|entry| entry.id.clone()).collect();
-        let recorded = ListPage { since, entries }.record(txn, driver, node, quotas);
-        let is_complete = match recorded {
-            Recorded::Complete => true,
-            Recorded::TooOld => false,
+        let page = ListPage { kind, since, entries };
+        let recorded = page.record(txn, driver, node, quotas, first_lists);
+        let mut end = ListEnd { kind, since, ids, is_complete: true, held: None };
+        match &recorded {
+            Recorded::Complete => {}
+            Recorded::TooOld => end.is_complete = false,
+            Recorded::Held(held) => end.held = Some(held.clone()),
             Recorded::Over(_) => return recorded,
-        };
-        ListEnd { kind, since, ids, is_complete }.record(txn, driver, node);
+        }
+        end.record(txn, driver, node);
         recorded
     }
 }
@@ -99,13 +124,25 @@ impl ListPage {
         driver: &DriverName,
         node: &NodeName,
         quotas: &Quotas,
+        first_lists: &FirstLists,
     ) -> Recorded {
-        let Self { since, entries } = self;
+        let Self { kind, since, entries } = self;
         let stale = match txn.state().driver(driver) {
             Some(driver) => driver.stale_since(since),
             None => Some(HashMap::new()),
         };
-        let mut recorder = Recorder { txn, driver, node, since, stale, quotas };
+        let mut recorder = Recorder {
+            txn,
+            driver,
+            node,
+            since,
+            stale,
+            quotas,
+            kind,
+            first_lists,
+            unknown: None,
+            held: None,
+        };
         let mut is_complete = true;
         for entry in entries {
             match recorder.record(entry) {
@@ -113,18 +150,22 @@ impl ListPage {
                 Err(over) => return Recorded::Over(over),
             }
         }
-        if is_complete { Recorded::Complete } else { Recorded::TooOld }
+        match recorder.held {
+            _ if !is_complete => Recorded::TooOld,
+            Some(held) => Recorded::Held(held),
+            None => Recorded::Complete,
+        }
     }
 }
 
 impl ListEnd {
     /// Hides what the whole list lacks, and notes that the node was listed.
     pub(super) fn record(self, txn: &mut Txn<'_>, driver: &DriverName, node: &NodeName) {
-        let Self { kind, since, ids, is_complete } = self;
+        let Self { kind, since, ids, is_complete, held } = self;
         for id in missing(txn.state(), driver, node, kind, since, &ids) {
             set_absent(txn, driver, &id);
         }
-        if is_complete && kind == ListKind::Volumes {
+        if is_complete && held.is_none() && kind == ListKind::Volumes {
             set_listed(txn, driver, node);
         }
     }
@@ -139,6 +180,7 @@ impl Recorder<'_, '_> {
             _ if self.txn.is_changing(self.driver, &id) => {}
             Some(home) => self.update(&id, entry, source, home)?,
             None => match self.why_stale(&id) {
+                None if self.is_held(&id) => {}
                 None => {
                     let source = source.map(Box::new);
                     let home = Home { entry, source, ..Home::at(self.node.clone(), now()) };
@@ -150,6 +192,25 @@ impl Recorder<'_, '_> {
             },
         }
         Ok(true)
+    }
+
+    /// Whether another node may have an id without a home; then it is held back.
+    fn is_held(&mut self, id: &Id) -> bool {
+        let Self { txn, driver, node, kind, first_lists, .. } = self;
+        let state = txn.state();
+        let unknown =
+            self.unknown.get_or_insert_with(|| first_lists.unknown(state, driver, node, *kind));
+        let why = if unknown.is_empty() {
+            match first_lists.claimants(state, driver, node, id) {
+                others if others.is_empty() => return false,
+                others => Held::Disputed(others),
+            }
+        } else {
+            Held::Unknown(unknown.clone())
+        };
+        let held = self.held.get_or_insert_with(|| HeldBack { ids: Vec::new(), why });
+        held.ids.push(id.clone());
+        true
     }
 
     fn keep(&mut self, id: &Id, home: Home) -> Result<(), OverQuota> {
