@@ -238,6 +238,25 @@ pub enum Error {
         /// The nodes.
         nodes: String,
     },
+    /// One of several nodes refused to end what has no home.
+    #[error(
+        "{node} refused {method} of {id:?}, which has no home among the nodes with driver \
+         {driver}, and is gone only if each of them says so: {why}; if {node} has it, `csi-cloud \
+         volume adopt {driver} ID --node {node}`, and if {node} cannot be trusted, `csi-cloud node \
+         remove {node}`"
+    )]
+    RefusedByOne {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The RPC.
+        method: &'static str,
+        /// The id.
+        id: String,
+        /// The node.
+        node: NodeName,
+        /// The status of its driver.
+        why: String,
+    },
     /// Several nodes claim the same id without a home.
     #[error(
         "{nodes} each say that they have {id:?} of driver {driver}, so none is believed and \
@@ -375,6 +394,7 @@ proto::codes! { Error:
     NotBesideSource { .. } => ResourceExhausted,
     NoSuchThing { .. } => NotFound,
     NotAsked { .. } => Unavailable,
+    RefusedByOne { .. } => Unavailable,
     Disputed { .. } => Unavailable,
     Unconfirmed { .. } => Unavailable,
     BadAnswer { .. } => Unavailable,

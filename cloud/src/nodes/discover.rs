@@ -135,13 +135,18 @@ impl Discovery<'_> {
     }
 
     /// Sends a delete to every node, without secrets if there are several. The answer is OK if all
-    /// nodes said so. A final refusal is returned only if no node's outcome is open, because
-    /// sidecars end the call then.
+    /// nodes said so. The driver's refusal is returned if there is one node only: one of several
+    /// nodes decides nothing.
     ///
     /// # Errors
-    /// A node could not be reached or its outcome is unknown, and it may have the volume.
+    /// A node could not be reached or its outcome is unknown, and it may have the volume; or one of
+    /// several nodes refused.
     pub async fn delete(&self, method: Method, id: &Id, call: &Call) -> Result<Answer, Error> {
         let nodes = self.nodes();
+        let is_only_one = nodes.len() == 1;
+        if id.text().is_empty() && !is_only_one {
+            return Err(Error::Missing(method.name(), "an id"));
+        }
         let call = self.without_secrets(nodes.len(), method, call)?;
         let (nodes, mut silent): (Vec<_>, Vec<_>) =
             nodes.into_iter().partition(|node| self.queries.links().now(node).is_some());
@@ -156,28 +161,32 @@ impl Discovery<'_> {
         for (answer, node) in answers {
             match answer {
                 Ok(answer) if answer.ok().is_some() => deleted = Some(answer),
-                Ok(answer) => refused = refused.filter(is_open).or(Some(answer)),
+                Ok(answer) => refused = Some((answer, node)),
                 Err(error) => {
                     warn!(%node, rpc = method.name(), error = error.chain(), "could not be told");
                     silent.push(node);
                 }
             }
         }
-        if let Some(status) =
-            refused.as_ref().filter(|_| !silent.is_empty()).and_then(Answer::failure)
-        {
-            let rpc = method.name();
-            let id = id.text();
-            warn!(rpc, id, %status, "a driver refuses, and other nodes could not be told");
-        }
-        match refused.or(deleted) {
-            _ if !silent.is_empty() => {
+        match refused {
+            Some((answer, _)) if is_only_one => Ok(answer),
+            Some((answer, node)) => Err(self.refused(method, id, node, &answer)),
+            None if !silent.is_empty() => {
                 silent.sort();
                 Err(self.not_asked(id, &silent))
             }
-            Some(answer) => Ok(answer),
-            // No node was told, because no node can have it.
-            None => Ok(Answer::of(frame::frame(&[]))),
+            // Without an answer no node was told, because no node can have it.
+            None => Ok(deleted.unwrap_or_else(|| Answer::of(frame::frame(&[])))),
+        }
+    }
+
+    fn refused(&self, method: Method, id: &Id, node: NodeName, answer: &Answer) -> Error {
+        Error::RefusedByOne {
+            driver: self.queries.driver.clone(),
+            method: method.name(),
+            id: id.text().into(),
+            node,
+            why: answer.failure().map(|status| status.to_string()).unwrap_or_default(),
         }
     }
 
@@ -297,13 +306,4 @@ impl Discovery<'_> {
             nodes: names(nodes),
         }
     }
-}
-
-/// True if sidecars take this refusal as an open outcome.
-fn is_open(refused: &Answer) -> bool {
-    let code = refused.failure().map(|status| status.code());
-    matches!(
-        code,
-        Some(Code::Cancelled | Code::DeadlineExceeded | Code::Aborted | Code::Unavailable)
-    )
 }
