@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop size tools stand stand-down e2e
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop size tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ sim: ## The simulation (optimised): SEEDS=n, or one of them with its trace: SEED
 
 mutants: ## Put faults into a copy of our code and see whether the simulation finds them; MUTANTS='names'
 	sh tests/mutants.sh $(MUTANTS)
+
+fuzz: tools ## Each parser of bytes from outside under cargo-fuzz; SECONDS=n for each, TARGETS='names'
+	sh tests/fuzz.sh '$(or $(SECONDS),60)' $(TARGETS)
 
 chaos: build ## Kill, stop and cut everything at random under load, and look for what was lost; SECONDS=n SEED=n
 	target/debug/conformance chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
