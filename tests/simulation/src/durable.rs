@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::disk::Noted;
 use super::fleet::{Fleet, driver_name};
-use super::keys::name;
+use super::keys::{LIAR, name};
 use super::model::World;
 use super::record::{Called, Ending, is_open};
 use drivers::testdriver::Received;
@@ -125,12 +125,15 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
     let Some(driver) = driver else { return vec!["the store knows no driver".into()] };
     let shared = world.fleet.shape().scope == Scope::Shared;
     let mut wrong = Vec::new();
-    for (id, home) in driver.homes() {
+    // What only a liar claims is its own.
+    let is_a_lie = |id: &Id, node: &str| node == LIAR && !things.contains_key(id);
+    let homes = driver.homes().iter();
+    for (id, home) in homes.filter(|(id, home)| !is_a_lie(id, home.node.as_str())) {
         let right = things.get(id).is_some_and(|(node, called)| {
             (shared || home.node.as_str() == name(*node))
                 && home.name.as_deref().is_none_or(|name| name == called)
                 && !home.absent
-                && home.conflicts.is_empty()
+                && home.conflicts.iter().all(|node| node.as_str() == LIAR)
         });
         if !right {
             let there = things.get(id);
@@ -230,7 +233,8 @@ pub async fn rebuilt(world: &World) -> Vec<String> {
 fn homes_of(fleet: &Fleet) -> BTreeMap<Id, String> {
     let homes = |state: &State| {
         let driver = state.driver(&driver_name().ok()?)?;
-        Some(driver.homes().iter().map(|(id, home)| (id.clone(), home.node.to_string())).collect())
+        let homes = driver.homes().iter().filter(|(_, home)| home.node.as_str() != LIAR);
+        Some(homes.map(|(id, home)| (id.clone(), home.node.to_string())).collect())
     };
     fleet.store().and_then(|store| store.read(homes)).unwrap_or_default()
 }

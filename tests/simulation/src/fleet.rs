@@ -9,7 +9,9 @@ use std::time::Duration;
 use cloud::csi::front::Front;
 use cloud::nodes::link_task;
 use cloud::nodes::links::Links;
-use cloud::state::policy::{Policy, Scope};
+use cloud::state::node_set::NodeSet;
+use cloud::state::policy::{Controllers, Policy, Scope};
+use cloud::state::record::Node;
 use cloud::state::store::writer::Store;
 use edge::link::dial::Dial;
 use edge_calls::drivers::Drivers;
@@ -17,7 +19,7 @@ use edge_calls::executor::Executor;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
 use proto::link::tls;
-use proto::link::tls::Role;
+use proto::link::tls::{Credentials, Role};
 use proto::link::{Connect, KeepAlive, ws};
 use proto::names::{DriverName, NodeName};
 use tokio::io::DuplexStream;
@@ -26,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dice::Dice;
 use super::disk::{Crash, Disk, Noted};
-use super::keys::{Keys, NODES};
+use super::keys::{Keys, LIAR, NODES};
 use super::net::Net;
 use super::process::Process;
 use super::trace::Trace;
@@ -85,6 +87,8 @@ pub struct Shape {
     pub ways: &'static [&'static str],
     /// How many of a hundred lives of the cloud end at one of its commits.
     pub crashes: u32,
+    /// Whether one more node lies.
+    pub liar: bool,
 }
 
 /// The state of a shared driver's election.
@@ -195,11 +199,8 @@ impl Fleet {
         let percent = self.shape.crashes;
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
-        let links = Arc::new(Links::new(
-            store.clone(),
-            process.tasks.clone(),
-            cloud::lease::answer::answer,
-        ));
+        let links = Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer);
+        let links = Arc::new(links.scoped(&[(driver_name()?, self.policy())].into()));
         let front =
             Front::new(driver_name()?, self.policy(), store.clone(), links.clone(), Arc::default());
         let front = Arc::new(front);
@@ -229,7 +230,10 @@ impl Fleet {
 
     /// The rules for the driver.
     pub fn policy(&self) -> Policy {
-        Policy { scope: Some(self.shape.scope), ..Policy::new(None) }
+        // Whoever may be elected can do all to a shared driver's volumes.
+        let honest = NODES.iter().filter_map(|node| node.parse().ok()).collect();
+        let controllers = Some(Controllers::Of(NodeSet::new(honest)));
+        Policy { scope: Some(self.shape.scope), controllers, ..Policy::new(None) }
     }
 
     /// Draws a death at a commit for the next cloud, and starts the cloud again after a while.
@@ -352,9 +356,37 @@ impl Fleet {
     /// How many nodes the cloud knows.
     pub fn known(&self) -> usize {
         let known = |store: &Store| {
-            store.read(|state| Some(state.driver(&driver_name().ok()?)?.nodes().len()))
+            store.read(|state| {
+                let nodes = state.driver(&driver_name().ok()?)?.nodes();
+                Some(nodes.keys().filter(|node| node.as_str() != LIAR).count())
+            })
         };
         self.lock().cloud.as_ref().and_then(|cloud| known(&cloud.store)).unwrap_or(0)
+    }
+
+    /// The credentials of a program.
+    ///
+    /// # Errors
+    /// Its certificate cannot be read.
+    pub fn credentials(&self, name: &str, role: Role) -> anyhow::Result<Credentials> {
+        self.keys.of(name, role)
+    }
+
+    /// Removes a node as an operator does. Returns false if there is no cloud that could.
+    pub async fn remove(&self, node: &str) -> bool {
+        let cloud = self.lock().cloud.as_ref().map(|it| (it.store.clone(), it.links.clone()));
+        let (Some((store, links)), Ok(node)) = (cloud, node.parse::<NodeName>()) else {
+            return false;
+        };
+        let at = node.clone();
+        let removed = Some(cloud::state::clock::now());
+        let write = store.write(move |txn| {
+            let known = txn.node(&at).cloned().unwrap_or(Node { since: 1, removed: None });
+            txn.set_node(&at, Some(Node { removed, ..known }));
+        });
+        let is_done = write.await.is_ok();
+        links.end(&node);
+        is_done
     }
 
     /// Starts a node's edge, if it does not run.

@@ -21,6 +21,9 @@ const CLOUD: &str = "cloud.sim";
 pub const NODES: [&str; 12] =
     ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "n11", "n12"];
 
+/// The node whose edge lies, in some runs.
+pub const LIAR: &str = "liar";
+
 /// A node's name.
 pub(super) fn name(node: usize) -> &'static str {
     NODES.get(node).copied().unwrap_or("?")
@@ -48,7 +51,7 @@ impl Keys {
         cloud.subject_alt_names = vec![SanType::DnsName(CLOUD.try_into()?)];
         cloud.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         issue(dir.path(), "cloud", &cloud, &issuer)?;
-        for node in NODES {
+        for node in NODES.into_iter().chain([LIAR]) {
             let mut edge = params(node);
             edge.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{node}").try_into()?)];
             edge.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -12,6 +12,8 @@ pub mod durable;
 mod elected;
 pub mod fleet;
 pub mod keys;
+mod liar;
+mod lies;
 pub mod life;
 pub mod model;
 pub mod net;
@@ -34,6 +36,7 @@ use self::chaos::Chaos;
 use self::dice::Dice;
 use self::fleet::{Fleet, Shape};
 use self::keys::{Keys, WAYS};
+use self::liar::Liar;
 use self::model::{Found, KINDS, Topology, World};
 use self::net::Net;
 use self::record::Record;
@@ -97,7 +100,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let began = Instant::now();
     let mut dice = Dice::new(seed, "run");
     let tasks = Tasks::default();
-    let shape = shape(&mut dice);
+    let shape = Shape { liar: Dice::new(seed, "is there a liar").chance(30), ..shape(&mut dice) };
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -118,6 +121,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     if dice.chance(40) {
         life::inherit(&world, &mut dice, &lives);
     }
+    let liar = shape.liar.then(|| Liar::begin(&world));
     let watchers = tasks.child();
     watchers.spawn_until_stop("lister", model::lister::keep(world.clone()));
     if shape.scope == Scope::Shared {
@@ -126,6 +130,10 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     chaos.run().await;
     tokio::time::sleep_until(begun + life::SPAN).await;
     calm(&world, &lives).await?;
+    if let Some(liar) = &liar {
+        liar.end().await;
+        world.found.add(liar.wrong());
+    }
     life::end(&world, &mut dice);
     // Some lists still meet the last deletes.
     tokio::time::sleep(LAST_LISTS).await;
@@ -151,6 +159,8 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         timeout: Duration::from_secs(dice.pick(&[5, 10, 15, 60])),
         most: Duration::from_secs(dice.pick(&[30, 60, 300])),
         topology: match shape.scope {
+            // A volume that may be anywhere may be at the liar, too.
+            Scope::Node if shape.liar => Topology::Strict,
             Scope::Node => dice.pick(&[Topology::Strict, Topology::Preferred, Topology::Anywhere]),
             Scope::Shared => Topology::Anywhere,
         },
@@ -158,9 +168,10 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         seed,
     };
     trace.say(format_args!(
-        "seed {seed}: {} nodes, scope {:?}, {} ways to the cloud, whose lives end at a \
+        "seed {seed}: {} nodes{}, scope {:?}, {} ways to the cloud, whose lives end at a \
          commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
         shape.nodes,
+        if shape.liar { " and a liar" } else { "" },
         shape.scope,
         shape.ways.len(),
         shape.crashes,
@@ -178,6 +189,7 @@ fn shape(dice: &mut Dice) -> Shape {
         scope: dice.pick(&[Scope::Node, Scope::Node, Scope::Shared]),
         ways: if dice.chance(50) { &WAYS[..] } else { &WAYS[..1] },
         crashes: dice.pick(&[0, 50, 90]),
+        liar: false,
     }
 }
 
