@@ -4,6 +4,8 @@ use std::io;
 use std::io::Write;
 use std::iter::repeat_n;
 
+use proto::host::plain;
+
 /// The spaces between columns.
 const GAP: usize = 3;
 
@@ -52,15 +54,7 @@ fn printable(cell: &str) -> String {
     if cell.is_empty() {
         return "-".into();
     }
-    let mut printable = String::new();
-    for c in cell.chars() {
-        if c.is_control() {
-            printable.extend(c.escape_default());
-        } else {
-            printable.push(c);
-        }
-    }
-    printable
+    plain(cell)
 }
 
 #[cfg(test)]

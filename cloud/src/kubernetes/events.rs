@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use proto::control::not_taken::Pod;
 use proto::csi::Id;
+use proto::host::plain;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 
@@ -231,8 +232,9 @@ fn claimants(home: &Home) -> Vec<About> {
     claimants
 }
 
-/// Cuts a note to the length that the API accepts.
-pub(super) fn cut(mut note: String) -> String {
+/// The note without control characters, cut to the length that the API accepts.
+pub(super) fn cut(note: &str) -> String {
+    let mut note = plain(note);
     let end = note.floor_char_boundary(NOTE);
     note.truncate(end);
     note
@@ -388,7 +390,7 @@ mod tests {
         for word in ["node n1", "direct check", "v1 of d.example, v2 of d.example"] {
             assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
         }
-        assert_eq!(cut(notice.note.clone()), notice.note, "it is short enough");
+        assert_eq!(cut(&notice.note), notice.note, "it is short enough");
         let reference = notice.about.reference(Some("u1".into()));
         assert_eq!(
             (reference.kind.as_deref(), reference.namespace.as_deref(), reference.name.as_deref()),
@@ -398,7 +400,15 @@ mod tests {
 
     #[test]
     fn a_note_is_cut_between_characters() {
-        assert_eq!(cut("é".repeat(600)).len(), 1024);
-        assert_eq!(cut(format!("a{}", "é".repeat(600))).len(), 1023);
+        assert_eq!(cut(&"é".repeat(600)).len(), 1024);
+        assert_eq!(cut(&format!("a{}", "é".repeat(600))).len(), 1023);
+    }
+
+    #[test]
+    fn a_note_has_no_control_characters_of_a_volumes_id() {
+        let pod = Pod { namespace: "shop".into(), name: "db-0".into(), uid: "u1".into() };
+        let volumes = vec!["v1\u{1b}[2J\nforged\u{202e}".to_owned()];
+        let note = cut(&not_taken(&Untold { node: node("n1"), pod, volumes }).note);
+        assert!(note.ends_with("v1\\u{1b}[2J\\nforged\\u{202e}"), "{note}");
     }
 }

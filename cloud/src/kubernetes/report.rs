@@ -191,7 +191,7 @@ impl Keeper {
         let event = Event {
             type_: notice.type_,
             reason: notice.reason.into(),
-            note: Some(events::cut(notice.note.clone())),
+            note: Some(events::cut(&notice.note)),
             action: "Watching".into(),
             secondary: None,
         };

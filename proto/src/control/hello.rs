@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::lease::{Reply, Request};
 use super::not_taken::NotTaken;
 use crate::csi::topology::Scope;
+use crate::host::plain::{plain, plain_text};
 use crate::names::{DriverName, NodeName};
 
 /// The protocol that this version speaks; `docs/wire.md` describes it.
@@ -61,6 +62,7 @@ pub struct Hello {
     /// Its node's name, for the log; its identity is in its certificate.
     pub node: NodeName,
     /// The version of csi-edge, for the log.
+    #[serde(deserialize_with = "plain_text")]
     pub version: String,
     /// The drivers at this node.
     pub drivers: Vec<Driver>,
@@ -78,6 +80,7 @@ pub struct Welcome {
     /// The protocol it speaks.
     pub protocol: u32,
     /// The version of csi-cloud, for the log.
+    #[serde(deserialize_with = "plain_text")]
     pub version: String,
     /// The longest wait of the edge before it dials again, in ms. A small fleet is back soon, and a
     /// large fleet does not come back all at once.
@@ -103,6 +106,7 @@ pub struct Refused {
     /// The protocol that the cloud speaks.
     pub protocol: u32,
     /// The reason, for an operator.
+    #[serde(deserialize_with = "plain_text")]
     pub reason: String,
 }
 
@@ -143,8 +147,8 @@ pub enum MessageError {
     #[error("a control message of more than {MAX_BYTES} bytes")]
     Larger,
     /// Not a message of this protocol.
-    #[error("a control message that cannot be read")]
-    Unreadable(#[source] serde_json::Error),
+    #[error("a control message that cannot be read: {0}")]
+    Unreadable(String),
     /// A hello of another protocol than ours.
     #[error(
         "the edge speaks link protocol {theirs} and this cloud speaks {PROTOCOL}; {}",
@@ -154,6 +158,11 @@ pub enum MessageError {
         /// The protocol in the hello.
         theirs: u32,
     },
+}
+
+/// What serde says may repeat the peer's words.
+fn unreadable(error: serde_json::Error) -> MessageError {
+    MessageError::Unreadable(plain(&error.to_string()))
 }
 
 fn advice(theirs: u32) -> &'static str {
@@ -166,7 +175,7 @@ impl Message {
     /// # Errors
     /// It is larger than [`MAX_BYTES`].
     pub fn encode(&self) -> Result<String, MessageError> {
-        let text = serde_json::to_string(self).map_err(MessageError::Unreadable)?;
+        let text = serde_json::to_string(self).map_err(unreadable)?;
         if text.len() > MAX_BYTES { Err(MessageError::TooLarge(text.len())) } else { Ok(text) }
     }
 
@@ -192,7 +201,7 @@ impl Message {
         {
             return Err(MessageError::Protocol { theirs });
         }
-        serde_json::from_slice(bytes).map_err(MessageError::Unreadable)
+        serde_json::from_slice(bytes).map_err(unreadable)
     }
 }
 
@@ -321,5 +330,24 @@ mod tests {
             }
             let _ = Message::decode(&bytes);
         }
+    }
+
+    #[test]
+    fn what_a_peer_says_is_shown_without_its_control_characters() {
+        let evil = "\u{1b}[2J\nforged\u{202e}";
+        let refused = Message::Refused(Refused { protocol: PROTOCOL, reason: evil.into() });
+        let Message::Hello(hello) = hello() else { panic!("no hello") };
+        let hello = Message::Hello(Hello { version: evil.into(), ..hello });
+        let shown = |message: Message| match Message::decode(message.encode().unwrap().as_bytes()) {
+            Ok(Message::Refused(refused)) => refused.reason,
+            Ok(Message::Hello(hello)) => hello.version,
+            _ => panic!("another message"),
+        };
+        for text in [shown(refused), shown(hello)] {
+            assert_eq!(text, "\\u{1b}[2J\\nforged\\u{202e}");
+        }
+        let name = format!("{{\"hello{}\":1}}", "\\u001b\\n");
+        let error = Message::decode(name.as_bytes()).unwrap_err().to_string();
+        assert!(!error.contains(char::is_control) && error.contains("\\u{1b}"), "{error}");
     }
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::host::plain::plain_text;
 use crate::names::DriverName;
 
 /// The longest id of a volume in a message, in bytes; the shortest has one. CSI's limit is 128,
@@ -31,6 +32,7 @@ pub enum Step {
     /// A pod needs the volume, and the edge has no lease of it.
     Ask {
         /// The pod's UID; empty if it is unknown.
+        #[serde(deserialize_with = "plain_text")]
         pod: String,
     },
     /// The edge has the lease.
@@ -38,6 +40,7 @@ pub enum Step {
         /// The epoch that the cloud granted it with; 0 if the cloud never did.
         epoch: u64,
         /// The pod's UID; empty if it is unknown.
+        #[serde(deserialize_with = "plain_text")]
         pod: String,
     },
     /// The edge has no lease, whatever the cloud recorded.
@@ -69,16 +72,19 @@ pub enum Outcome {
     #[serde(rename = "anothers")]
     HeldElsewhere {
         /// Which node, and what to do; for an operator.
+        #[serde(deserialize_with = "plain_text")]
         why: String,
     },
     /// An operator took it from this node; another node may have it.
     Fenced {
         /// Which node, and what to do; for an operator.
+        #[serde(deserialize_with = "plain_text")]
         why: String,
     },
     /// Unknown for now.
     NotNow {
         /// The reason; for an operator.
+        #[serde(deserialize_with = "plain_text")]
         why: String,
     },
 }

@@ -1,12 +1,14 @@
-//! The process and its machine: tracked tasks, unix sockets, files that appear whole, start and
-//! end.
+//! The process and its machine: tracked tasks, unix sockets, files that appear whole, text that is
+//! safe to show, start and end.
 //!
 //! Every task has a name and an owner, and every wait for one ends. May use: names.
 
 pub mod chain;
+pub mod plain;
 pub mod program;
 pub mod publish;
 pub mod socket;
 pub mod tasks;
 
 pub use chain::chain;
+pub use plain::plain;

@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use crate::control::hello::{MAX_BYTES, Message, MessageError};
+use crate::host::plain;
 use crate::link::end::{End, Event, Io, Kind, Opening};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{HANDSHAKE, LinkError, within_handshake};
@@ -420,7 +421,7 @@ fn failed(error: &ConnectionError) -> LinkError {
         }
         ConnectionError::ApplicationClosed(close) => LinkError::Closed(format!(
             "the other side closed it: {}",
-            String::from_utf8_lossy(&close.reason)
+            plain(&String::from_utf8_lossy(&close.reason))
         )),
         ConnectionError::LocallyClosed => LinkError::Closed("closed here".into()),
         ConnectionError::Reset => LinkError::Closed("the other side has been restarted".into()),
@@ -428,6 +429,6 @@ fn failed(error: &ConnectionError) -> LinkError {
             LinkError::Tls(tls::explain_quic(error.code, &error.reason))
         }
         ConnectionError::ConnectionClosed(close) => LinkError::Tls(tls::explain_close(close)),
-        error => LinkError::Transport(error.to_string()),
+        error => LinkError::Transport(plain(&error.to_string())),
     }
 }

@@ -18,6 +18,7 @@ use tracing::warn;
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::host::chain::chain;
+use crate::host::plain;
 use crate::link::error::LinkError;
 use crate::names::{IdentityError, NodeName, front_of, node_of};
 
@@ -332,15 +333,15 @@ pub fn explain_io(error: &io::Error) -> String {
 pub fn explain_quic(code: quinn::TransportErrorCode, reason: &str) -> String {
     match alert(code) {
         Some(alert) => ours(alert, reason),
-        None => format!("QUIC failed: {code}: {reason}"),
+        None => format!("QUIC failed: {code}: {}", plain(reason)),
     }
 }
 
 /// A failure of QUIC that the other side reported, in words.
 pub fn explain_close(close: &quinn::ConnectionClose) -> String {
     match alert(close.error_code) {
-        Some(alert) => theirs(alert, &String::from_utf8_lossy(&close.reason)),
-        None => close.to_string(),
+        Some(alert) => theirs(alert, &plain(&String::from_utf8_lossy(&close.reason))),
+        None => plain(&close.to_string()),
     }
 }
 

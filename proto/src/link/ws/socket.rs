@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
+use crate::host::plain;
 use crate::link::error::Reason;
 use crate::link::keep_alive::KeepAlive;
 
@@ -108,8 +109,7 @@ impl Socket {
                     }
                 }
                 Some(Ok(Frame::Close(frame))) => {
-                    let told =
-                        frame.map(|frame| frame.reason.as_str().to_owned()).unwrap_or_default();
+                    let told = frame.map(|frame| plain(frame.reason.as_str())).unwrap_or_default();
                     self.reason.set(format!("the other side closed it: {told}"));
                 }
                 Some(Ok(Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_))) => {}

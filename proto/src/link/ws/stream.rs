@@ -6,6 +6,7 @@ use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use crate::control::hello::MAX_BYTES;
+use crate::host::plain;
 use crate::link::end::Io;
 use crate::link::error::LinkError;
 use crate::link::tls;
@@ -43,8 +44,8 @@ pub(super) fn explain(error: &WsError) -> String {
         WsError::Io(io) => tls::explain_io(io),
         WsError::Http(answer) => {
             let body = answer.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-            format!("it answered HTTP {}: {}", answer.status(), body.trim())
+            format!("it answered HTTP {}: {}", answer.status(), plain(body.trim()))
         }
-        error => error.to_string(),
+        error => plain(&error.to_string()),
     }
 }
