@@ -7,7 +7,7 @@ use proto::control::hello::Message;
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Credentials, server_config};
-use proto::link::{Event, Io, KeepAlive, Kind, Link, dial, quic, ws};
+use proto::link::{Event, GREETING, Io, KeepAlive, Kind, Link, dial, quic, ws};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -64,7 +64,8 @@ impl Listener {
         match self {
             Self::Ws(listener, acceptor) => {
                 let (tcp, _) = listener.accept().await.unwrap();
-                let (node, link) = acceptor.accept(Box::new(tcp)).await.unwrap()?;
+                let greeted = acceptor.greet(Box::new(tcp)).await.unwrap();
+                let (node, link) = acceptor.accept(greeted).await.unwrap()?;
                 assert_eq!(node.as_str(), "n1");
                 Some(link.into())
             }
@@ -185,4 +186,26 @@ async fn a_close_tells_the_other_side_why() {
         let (text, ()) = tokio::join!(end_of(&mut edge), cloud.close("it is over"));
         assert!(text.contains("the other side closed it: it is over"), "{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_whole_client_hello_is_given_up_after_two_seconds() {
+    let [cloud, _] = credentials();
+    let tls = server_config(&cloud, ws::ALPN).unwrap();
+    let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
+    let (far, mut near) = tokio::io::duplex(1024);
+    let begun = tokio::time::Instant::now();
+    let greeting = async { acceptor.greet(Box::new(far)).await.err().map(|e| e.to_string()) };
+    // The start of a record of 512 bytes, a byte each 100 ms.
+    let dripping = async {
+        for byte in [0x16, 3, 1, 2, 0, 1].into_iter().chain([0; 90]) {
+            if near.write_u8(byte).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    let (error, ()) = tokio::join!(greeting, dripping);
+    assert!(error.as_deref().is_some_and(|e| e.contains("no TLS ClientHello")), "{error:?}");
+    assert!(begun.elapsed() < 2 * GREETING, "{:?}", begun.elapsed());
 }

@@ -169,8 +169,9 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 
 async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
     ws::tune(&tcp);
+    let greeted = acceptor.greet(Box::new(tcp)).await?;
     // Boxed, so that a waiting connection takes no memory for a handshake.
-    let link = Box::pin(acceptor.accept(Box::new(tcp))).await?;
+    let link = Box::pin(acceptor.accept(greeted)).await?;
     Ok(link.map(|(node, link)| (node, link.into())))
 }
 

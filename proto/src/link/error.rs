@@ -10,6 +10,9 @@ use crate::names::IdentityError;
 /// How long dialing and authenticating may take.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// How long a connection may take to send its whole TLS ClientHello.
+pub const GREETING: Duration = Duration::from_secs(2);
+
 /// Why there is no link, or none any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -25,6 +28,9 @@ pub enum LinkError {
     /// It took longer than [`HANDSHAKE`].
     #[error("the other side did not answer within {HANDSHAKE:?}")]
     TimedOut,
+    /// It sent no whole ClientHello within [`GREETING`].
+    #[error("the other side sent no TLS ClientHello within {GREETING:?}")]
+    Silent,
     /// The peer's certificate names nobody that may link.
     #[error("the certificate of the other side is not a node's")]
     Identity(#[from] IdentityError),

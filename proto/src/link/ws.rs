@@ -12,7 +12,8 @@ use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tokio::time::timeout;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsConnector, TlsStream};
 use tokio_tungstenite::tungstenite::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
@@ -25,7 +26,7 @@ use crate::control::hello::Message;
 use crate::host::chain::chain;
 use crate::link::end::{Connect, End, Event, Io, Kind, Opening};
 use crate::link::endpoint::{Endpoint, Transport};
-use crate::link::error::{LinkError, within_handshake};
+use crate::link::error::{GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
 use crate::names::{NodeName, node_of};
 
@@ -75,27 +76,45 @@ pub fn tcp() -> Connect {
 /// Accepts connections at the cloud and makes links of them.
 #[derive(Clone)]
 pub struct Acceptor {
-    tls: TlsAcceptor,
+    tls: Arc<rustls::ServerConfig>,
     keep_alive: KeepAlive,
     waiting: Waiting,
 }
 
+/// A connection whose TLS ClientHello has been read.
+pub struct Greeted(StartHandshake<Io>);
+
 impl Acceptor {
     /// An acceptor with this TLS configuration (ALPN `http/1.1`).
     pub fn new(tls: Arc<rustls::ServerConfig>, keep_alive: KeepAlive) -> Self {
-        Self { tls: tls.into(), keep_alive, waiting: Waiting::default() }
+        Self { tls, keep_alive, waiting: Waiting::default() }
+    }
+
+    /// Reads the ClientHello of a connection. It takes little memory and no cryptography, so it
+    /// needs no place among the handshakes.
+    ///
+    /// # Errors
+    /// It is not there within [`GREETING`], or is none.
+    pub async fn greet(&self, io: Io) -> Result<Greeted, LinkError> {
+        let greeting = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), io);
+        let greeted = timeout(GREETING, greeting).await.map_err(|_| LinkError::Silent)?;
+        greeted.map(Greeted).map_err(|error| tls_failed(&error))
     }
 
     /// Authenticates a connection. None if it was a bulk stream, which its link has now.
     ///
     /// # Errors
     /// The peer has no certificate of a node, is too slow, or does not speak our transport.
-    pub async fn accept(&self, io: Io) -> Result<Option<(NodeName, WsLink)>, LinkError> {
-        within_handshake(self.authenticate(io)).await
+    pub async fn accept(&self, greeted: Greeted) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+        within_handshake(self.authenticate(greeted)).await
     }
 
-    async fn authenticate(&self, io: Io) -> Result<Option<(NodeName, WsLink)>, LinkError> {
-        let stream = self.tls.accept(io).await.map_err(|error| tls_failed(&error))?;
+    async fn authenticate(
+        &self,
+        Greeted(start): Greeted,
+    ) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+        let handshake = start.into_stream(self.tls.clone());
+        let stream = handshake.await.map_err(|error| tls_failed(&error))?;
         let node = {
             let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
             node_of(certificates.first().ok_or(LinkError::TimedOut)?)?

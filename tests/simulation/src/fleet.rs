@@ -215,7 +215,8 @@ impl Fleet {
             let acceptor = acceptor.clone();
             let links = taking.clone();
             tasks.spawn("link", async move {
-                if let Ok(Some((node, link))) = acceptor.accept(io).await {
+                let Ok(greeted) = acceptor.greet(io).await else { return };
+                if let Ok(Some((node, link))) = acceptor.accept(greeted).await {
                     link_task::run(&links, node, link.into(), None).await;
                 }
             });
