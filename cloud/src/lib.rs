@@ -80,6 +80,9 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let store = store.with_quotas(config.quotas);
     let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
     let links = Arc::new(links.scoped(&config.policies));
+    let watched = links.clone();
+    let watch = async move { watched.watch_certificates().await };
+    groups.edges.spawn_until_stop("certificates", watch);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
         groups.keeping.spawn_until_stop("busy-poll", calls.busy_poll.clone().run());

@@ -2,16 +2,19 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "only tests call these functions")]
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
-use proto::control::hello::Message;
+use proto::control::hello::{MAX_BYTES, Message, Refused};
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Credentials, server_config};
-use proto::link::{Event, GREETING, Io, KeepAlive, Kind, Link, dial, quic, ws};
+use proto::link::{Connect, Event, GREETING, Io, KeepAlive, Kind, Link, WRITE, dial, quic, ws};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 /// Credentials of one CA: the cloud's and those of node n1.
 fn credentials() -> [Credentials; 2] {
@@ -194,7 +197,7 @@ async fn a_connection_without_a_whole_client_hello_is_given_up_after_two_seconds
     let tls = server_config(&cloud, ws::ALPN).unwrap();
     let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
     let (far, mut near) = tokio::io::duplex(1024);
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let greeting = async { acceptor.greet(Box::new(far)).await.err().map(|e| e.to_string()) };
     // The start of a record of 512 bytes, a byte each 100 ms.
     let dripping = async {
@@ -202,10 +205,94 @@ async fn a_connection_without_a_whole_client_hello_is_given_up_after_two_seconds
             if near.write_u8(byte).await.is_err() {
                 break;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     let (error, ()) = tokio::join!(greeting, dripping);
     assert!(error.as_deref().is_some_and(|e| e.contains("no TLS ClientHello")), "{error:?}");
     assert!(begun.elapsed() < 2 * GREETING, "{:?}", begun.elapsed());
+}
+
+/// A link over a network that takes few bytes, and its edge, which reads none of them.
+async fn unread() -> (Link, Link) {
+    let [cloud, node] = credentials();
+    let tls = server_config(&cloud, ws::ALPN).unwrap();
+    let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
+    let (near, far) = tokio::io::duplex(4096);
+    let near = Arc::new(Mutex::new(Some(near)));
+    let connect: Connect = Arc::new(move |_| {
+        let near = near.lock().unwrap().take();
+        Box::pin(async move { Ok(Box::new(near.ok_or(std::io::ErrorKind::NotFound)?) as Io) })
+    });
+    let endpoint: Endpoint = "wss://localhost:1".parse().unwrap();
+    let dialing = dial(&endpoint, &node, KeepAlive::default(), &connect);
+    let accepting = async {
+        let greeted = acceptor.greet(Box::new(far)).await.unwrap();
+        acceptor.accept(greeted).await.unwrap().unwrap().1
+    };
+    let (cloud, edge) = tokio::join!(accepting, dialing);
+    (cloud.into(), edge.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_nothing_holds_up_a_write_for_ten_seconds_and_little_memory() {
+    let (mut cloud, _edge) = unread().await;
+    let reason = "x".repeat(MAX_BYTES / 2);
+    let large = Message::Refused(Refused { protocol: 1, reason });
+    let begun = Instant::now();
+    let mut taken = 0;
+    let error = loop {
+        match cloud.send(&large).await {
+            Ok(()) => taken += 1,
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("took no message"), "{error}");
+    assert!(taken <= 5, "{taken} messages wait, of 128 KiB each");
+    assert!(begun.elapsed() <= WRITE + Duration::from_secs(1), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    cloud.close("nobody reads this").await;
+    assert!(begun.elapsed() <= Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_not_read_ends_though_nobody_writes_more() {
+    let (mut cloud, _edge) = unread().await;
+    let large = Message::Refused(Refused { protocol: 1, reason: "x".repeat(100_000) });
+    cloud.send(&large).await.unwrap();
+    let begun = Instant::now();
+    let ended = end_of(&mut cloud).await;
+    assert!(ended.contains("took no message"), "{ended}");
+    assert!(begun.elapsed() <= Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_burst_of_messages_waits_for_its_reader() {
+    for transport in Transport::ALL {
+        let (_listener, mut cloud, mut edge) = linked(transport).await;
+        let sending = async {
+            for _ in 0..150 {
+                edge.send(&Message::Leaving).await.unwrap();
+            }
+            end_of(&mut edge).await
+        };
+        let hearing = async {
+            for _ in 0..151 {
+                assert!(matches!(cloud.next().await, Event::Message(Message::Leaving)));
+            }
+            cloud.close("all is heard").await;
+        };
+        let (ended, ()) = tokio::join!(sending, hearing);
+        assert!(ended.contains("all is heard"), "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn each_end_knows_when_the_certificate_of_the_other_ends() {
+    for transport in Transport::ALL {
+        let (_listener, cloud, edge) = linked(transport).await;
+        // rcgen's default.
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(67_090_118_400);
+        assert_eq!([cloud.expires(), edge.expires()], [Some(end); 2], "{transport:?}");
+    }
 }

@@ -216,7 +216,7 @@ fn outcome(
             "a volume is another node's than was thought: it was given it later"
         );
         // That node reports all its leases on its next link, and learns the outcome there.
-        links.end(&from);
+        links.end(&from, "a volume was given to another node; the next link tells which");
     }
     let explain = |record: &LeaseRecord| explain(driver, id, record, links.store(), links);
     match verdict {

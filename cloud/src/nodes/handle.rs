@@ -4,7 +4,8 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::SystemTime;
 
 use futures_channel::mpsc;
 use proto::host::chain;
@@ -35,6 +36,10 @@ pub struct Handle {
     passing: Arc<Semaphore>,
     /// Stopped when the link ends; all tasks of the link are part of it.
     pub(super) tasks: Tasks,
+    /// Why csi-cloud ends it; the first reason counts.
+    why: OnceLock<&'static str>,
+    /// When the certificate of the edge ends; none if that is not known.
+    expires: Option<SystemTime>,
     /// True while it is its node's link: not replaced, and the edge is not leaving.
     in_use: AtomicBool,
     /// True once it is logged that the node holds as many leases as it may.
@@ -69,12 +74,36 @@ impl Handle {
             room: Semaphore::new(MAX_CALLS),
             passing: Arc::new(Semaphore::new(MAX_PASSING)),
             tasks,
+            why: OnceLock::new(),
+            expires: None,
             in_use: AtomicBool::new(true),
             full: AtomicBool::default(),
             unserved: std::sync::Mutex::default(),
             begun: Instant::now(),
             peer,
         }
+    }
+
+    /// The same link of an edge whose certificate ends then.
+    #[must_use]
+    pub(super) fn expiring(self, expires: Option<SystemTime>) -> Self {
+        Self { expires, ..self }
+    }
+
+    /// True if the certificate of the edge has ended by then.
+    pub(super) fn is_expired(&self, now: SystemTime) -> bool {
+        self.expires.is_some_and(|end| end <= now)
+    }
+
+    /// Ends the link, and tells the edge why.
+    pub(super) fn end(&self, why: &'static str) {
+        let _ = self.why.set(why);
+        self.tasks.stop();
+    }
+
+    /// Why csi-cloud ends it; none if csi-cloud stops.
+    pub(super) fn why(&self) -> Option<&'static str> {
+        self.why.get().copied()
     }
 
     /// True until the link ends.

@@ -16,6 +16,9 @@ use crate::nodes::links::Links;
 /// exceptions.
 const MOST: usize = 1024;
 
+/// Requests beyond these count against the link's budget of messages.
+const CROWDED: usize = 64;
+
 /// The requests of one link that wait for an answer.
 pub(crate) struct LeaseQueue<'a> {
     links: &'a Links,
@@ -28,6 +31,11 @@ pub(crate) struct LeaseQueue<'a> {
 impl<'a> LeaseQueue<'a> {
     pub(crate) fn new(links: &'a Links, node: &'a NodeName, handle: &'a Arc<Handle>) -> Self {
         Self { links, node, handle, waiting: VecDeque::new(), running: None }
+    }
+
+    /// True if more requests wait than an edge that keeps the rules sends at once.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.waiting.len() >= CROWDED
     }
 
     /// Queues a request.

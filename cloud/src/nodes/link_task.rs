@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -15,17 +16,24 @@ use proto::host::chain;
 use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::nodes::budget::Budget;
+use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::lease_queue::LeaseQueue;
-use crate::nodes::links::{Links, Told};
+use crate::nodes::links::{Links, REMOVED};
+use crate::nodes::telling::Told;
 use crate::state::{ingest, report};
+
+/// The time for a refused edge to take the reason.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Runs a link, authenticated as `node` and dialed from `from`, until it ends.
 pub async fn run(links: &Links, node: NodeName, link: Link, from: Option<SocketAddr>) {
     // Boxed like all rare steps, so that the future of an idle link stays small.
-    let Some(established) = Box::pin(establish(links, &node, link, from)).await else { return };
+    let Some(established) = Box::pin(greet(links, &node, link, from)).await else { return };
     let Established { link, handle, wanted, told } = established;
     {
         let mut task = LinkTask {
@@ -37,14 +45,17 @@ pub async fn run(links: &Links, node: NodeName, link: Link, from: Option<SocketA
             told,
             leases: LeaseQueue::new(links, &node, &handle),
             told_to_leave: false,
+            budget: Budget::default(),
             leaving: false,
         };
-        if let End::Close(reason) = task.drive().await {
+        let end = task.drive().await;
+        // No call begins on a link that is being closed.
+        links.remove(&node, &handle);
+        if let End::Close(reason) = end {
             task.link.close(&reason).await;
         }
     }
     handle.tasks.stop();
-    links.remove(&node, &handle);
     handle.tasks.ended().await;
 }
 
@@ -56,13 +67,40 @@ struct Established {
     told: watch::Receiver<Told>,
 }
 
-/// Hello and welcome; none if the link is refused or lost.
+/// Hello and welcome; none if the link is refused or lost, or loses its place meanwhile.
+async fn greet(
+    links: &Links,
+    node: &NodeName,
+    link: Link,
+    from: Option<SocketAddr>,
+) -> Option<Established> {
+    let greeting = links.greetings.begin(node);
+    let established = tokio::select! {
+        biased;
+        () = greeting.ended() => {
+            info!(%node, "a link lost its place before its welcome, to a newer one or a removal");
+            return None;
+        }
+        established = establish(links, node, link, from, &greeting) => established?,
+    };
+    // A removal is durable before it ends greetings and links, so none is missed.
+    if links.store().read(|state| state.is_removed(node)) {
+        established.handle.end(REMOVED);
+    }
+    Some(established)
+}
+
 async fn establish(
     links: &Links,
     node: &NodeName,
     mut link: Link,
     from: Option<SocketAddr>,
+    greeting: &Greeting,
 ) -> Option<Established> {
+    if let Some(reason) = removal(links, node) {
+        refuse(node, link, &reason).await;
+        return None;
+    }
     let hello = match hello(links, node, &mut link).await {
         Ok(hello) => hello,
         Err(Some(reason)) => {
@@ -71,6 +109,7 @@ async fn establish(
         }
         Err(None) => return None,
     };
+    greeting.heard();
     let peer = Peer {
         transport: link.transport(),
         address: from,
@@ -101,7 +140,8 @@ async fn establish(
     }
     // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
     let (want, wanted) = mpsc::channel(2);
-    let handle = Arc::new(Handle::new(peer, want, links.tasks().group()));
+    let handle = Handle::new(peer, want, links.tasks().group()).expiring(link.expires());
+    let handle = Arc::new(handle);
     handle.set_unserved(unserved);
     links.enter(node, &handle);
     Some(Established { link, handle, wanted, told })
@@ -110,7 +150,7 @@ async fn establish(
 /// The hello of a node that may link. Otherwise the reason for the refusal; none if the link is
 /// lost.
 async fn hello(links: &Links, node: &NodeName, link: &mut Link) -> Result<Hello, Option<String>> {
-    let hello = match tokio::time::timeout(HANDSHAKE, link.next()).await {
+    let hello = match timeout(HANDSHAKE, link.next()).await {
         Ok(Event::Message(Message::Hello(hello))) => hello,
         Ok(Event::Closed(LinkError::Message(error))) => return Err(Some(chain(&error))),
         Ok(Event::Closed(error)) => {
@@ -124,11 +164,13 @@ async fn hello(links: &Links, node: &NodeName, link: &mut Link) -> Result<Hello,
     if links.is_drained() {
         return Err(Some("csi-cloud is stopping; dial it elsewhere, or later".into()));
     }
-    if links.store().read(|state| state.is_removed(node)) {
-        let admit = format!("`csi-cloud node admit {node}` lets it in again");
-        return Err(Some(format!("an operator removed this node; {admit}")));
-    }
-    Ok(hello)
+    removal(links, node).map_or(Ok(hello), |reason| Err(Some(reason)))
+}
+
+/// Why a removed node is refused; none if it may link.
+fn removal(links: &Links, node: &NodeName) -> Option<String> {
+    let is_removed = links.store().read(|state| state.is_removed(node));
+    is_removed.then(|| format!("{REMOVED}; `csi-cloud node admit {node}` lets it in again"))
 }
 
 fn log_hello(node: &NodeName, hello: &Hello) {
@@ -143,7 +185,8 @@ fn log_hello(node: &NodeName, hello: &Hello) {
 async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
     warn!(%node, reason, "refused a link");
     let refused = Refused { protocol: PROTOCOL, reason: reason.into() };
-    if link.send(&Message::Refused(refused)).await.is_ok() {
+    let told = timeout(LAST_WORD, link.send(&Message::Refused(refused))).await;
+    if matches!(told, Ok(Ok(()))) {
         link.close(reason).await;
     }
 }
@@ -157,6 +200,7 @@ struct LinkTask<'a> {
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Told>,
     leases: LeaseQueue<'a>,
+    budget: Budget,
     /// The cloud has told the edge to leave.
     told_to_leave: bool,
     /// The edge has said that it leaves.
@@ -198,18 +242,31 @@ impl LinkTask<'_> {
                     Err(end) => return end,
                 },
             };
-            // A failed send means that the link is lost; its next event says so.
-            if let Some(message) = send {
-                let _ = self.link.send(&message).await;
+            if let Some(message) = send
+                && let Some(end) = Box::pin(self.send(message)).await
+            {
+                return end;
             }
         }
     }
 
     fn stopped(&self) -> End {
         info!(node = %self.node, "unlinked by csi-cloud");
-        let stopping = self.links.tasks().is_stopped();
-        let reason = if stopping { "csi-cloud is stopping" } else { "replaced by a newer link" };
-        End::Close(reason.into())
+        End::Close(self.handle.why().unwrap_or("csi-cloud is stopping").into())
+    }
+
+    /// Sends a message; returns how the link ends if the edge does not take it, or is not to.
+    async fn send(&mut self, message: Message) -> Option<End> {
+        let sent = tokio::select! {
+            biased;
+            () = self.handle.tasks.stopped() => return Some(self.stopped()),
+            sent = self.link.send(&message) => sent,
+        };
+        match sent {
+            Err(error @ LinkError::NotRead) => Some(self.broken(chain(&error))),
+            // Any other failure means that the link is lost; its next event says so.
+            _ => None,
+        }
     }
 
     /// Opens a byte stream for a call.
@@ -225,6 +282,9 @@ impl LinkTask<'_> {
 
     /// Handles an event of the link; returns the message to send back, if any.
     async fn hear(&mut self, event: Event) -> Result<Option<Message>, End> {
+        if matches!(event, Event::Message(_)) && !self.is_paced(&event) {
+            self.budget.take().map_err(|reason| self.broken(reason.into()))?;
+        }
         match event {
             Event::Message(Message::Drivers(drivers)) => self.drivers(drivers).await.map(Some),
             Event::Message(Message::Lease(request)) => {
@@ -258,6 +318,11 @@ impl LinkTask<'_> {
                 Err(End::Closed)
             }
         }
+    }
+
+    /// True for a lease request of an edge that waits for earlier answers: they pace it.
+    fn is_paced(&self, event: &Event) -> bool {
+        matches!(event, Event::Message(Message::Lease(_))) && !self.leases.is_crowded()
     }
 
     /// Records the edge's drivers, and tells it their scopes.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use proto::control::hello::{PROTOCOL, Welcome};
@@ -15,13 +15,21 @@ use proto::host::tasks::Tasks;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
+use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
+use crate::nodes::telling::{Telling, Told};
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
+
+/// How often certificates of linked edges are looked at.
+const LOOK: Duration = Duration::from_secs(30);
+/// Why the links of a removed node end.
+pub(crate) const REMOVED: &str = "an operator removed this node";
+const EXPIRED: &str = "the edge's certificate has ended; make a new one, and check both clocks";
 
 /// Answers an edge's lease request. The room `lease` is above this one, so the function is passed
 /// in.
@@ -44,24 +52,19 @@ pub struct Links {
     draining: Tasks,
     /// Changed whenever a node has a new link.
     linking: watch::Sender<()>,
-    told: watch::Sender<Told>,
-    scopes: Scopes,
+    telling: Arc<Telling>,
+    /// Links that are not welcomed yet.
+    pub(super) greetings: Greetings,
     authority: Authority,
     /// The number of links made so far.
     made: AtomicU64,
 }
 
-/// What all edges are told, and told again when it changes.
-pub(super) struct Told {
-    /// Grows with the largest number of links seen.
-    backoff_cap: Duration,
-    /// The scopes of all drivers. Each edge is told those of its own drivers.
-    scopes: BTreeMap<DriverName, Scope>,
-}
-
 impl Links {
     /// An empty set of links, whose tasks are part of `tasks`.
     pub fn new(store: Store, tasks: Tasks, answer_lease: AnswerLease) -> Self {
+        let cap = backoff_cap(0);
+        let telling = Telling::new(store.clone(), tasks.clone(), Scopes::default(), cap);
         Self {
             answer_lease,
             by_node: Mutex::default(),
@@ -72,8 +75,8 @@ impl Links {
             tasks,
             draining: Tasks::default(),
             linking: watch::Sender::default(),
-            told: watch::Sender::new(Told { backoff_cap: backoff_cap(0), scopes: BTreeMap::new() }),
-            scopes: Scopes::default(),
+            telling: Arc::new(telling),
+            greetings: Greetings::default(),
             authority: Authority::default(),
             made: AtomicU64::new(0),
         }
@@ -84,7 +87,10 @@ impl Links {
     pub fn scoped(self, policies: &BTreeMap<DriverName, Policy>) -> Self {
         let authority = Authority::new(policies.clone());
         authority.apply(&self.store);
-        Self { scopes: Scopes::new(policies), authority, ..self }
+        let scopes = Scopes::new(policies);
+        let cap = backoff_cap(0);
+        let telling = Telling::new(self.store.clone(), self.tasks.clone(), scopes, cap);
+        Self { telling: Arc::new(telling), authority, ..self }
     }
 
     /// Who may have which driver.
@@ -102,7 +108,7 @@ impl Links {
 
     /// A driver's scope, as edges are told.
     pub(crate) fn scope(&self, driver: &DriverName) -> Option<Scope> {
-        self.scopes.of(driver, &self.store)
+        self.telling.scopes().of(driver, &self.store)
     }
 
     /// The durable state.
@@ -158,10 +164,28 @@ impl Links {
         counts
     }
 
-    /// Ends the link of a node, if it has one.
-    pub fn end(&self, node: &NodeName) {
+    /// Ends the link of a node, if it has one, and those that it is making. Make durable before
+    /// that the node may not link.
+    pub fn end(&self, node: &NodeName, why: &'static str) {
+        self.greetings.end(node);
         if let Some(link) = self.now(node) {
-            link.tasks.stop();
+            link.end(why);
+        }
+    }
+
+    /// Ends the links whose edge's certificate has ended, for as long as csi-cloud runs.
+    pub async fn watch_certificates(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            self.end_expired(SystemTime::now());
+        }
+    }
+
+    fn end_expired(&self, now: SystemTime) {
+        let links = self.by_node();
+        for (node, link) in links.iter().filter(|(_, link)| link.is_expired(now)) {
+            warn!(%node, "the certificate of the edge has ended, and so does its link");
+            link.end(EXPIRED);
         }
     }
 
@@ -193,14 +217,10 @@ impl Links {
     pub(crate) fn enter(&self, node: &NodeName, handle: &Arc<Handle>) {
         if let Some(older) = self.put(node, handle) {
             info!(%node, "a newer link replaces the older one");
-            older.tasks.stop();
+            older.end("replaced by a newer link");
         }
-        let cap = backoff_cap(self.by_node().len());
-        self.told.send_if_modified(|told| {
-            let larger = cap > told.backoff_cap;
-            told.backoff_cap = cap.max(told.backoff_cap);
-            larger
-        });
+        let linked = self.by_node().len();
+        self.telling.cap(backoff_cap(linked));
         info!(%node, "linked");
     }
 
@@ -232,29 +252,25 @@ impl Links {
 
     /// Changes whenever edges have to be told something new.
     pub(super) fn told(&self) -> watch::Receiver<Told> {
-        self.told.subscribe()
+        self.telling.told()
     }
 
     /// Tells all edges again if a node's report has changed a driver's scope.
     pub(crate) fn refresh_scopes(&self) {
-        let mut scopes = self.scopes.all(&self.store);
-        self.told.send_if_modified(|told| {
-            std::mem::swap(&mut told.scopes, &mut scopes);
-            told.scopes != scopes
-        });
+        self.telling.refresh();
     }
 
     /// What an edge is told at first, and again when any of it changes. Of a driver without a front
     /// it is told the scope that its own driver implies.
     pub(super) fn welcome(&self, node: &NodeName, unserved: &[Unserved]) -> Welcome {
-        let mut scopes = self.scopes.at(node, &self.store);
+        let mut scopes = self.telling.scopes().at(node, &self.store);
         scopes.extend(
             unserved.iter().filter_map(|driver| Some((driver.name.clone(), driver.scope?))),
         );
         Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
-            backoff_cap_ms: u32::try_from(self.told.borrow().backoff_cap.as_millis()).ok(),
+            backoff_cap_ms: u32::try_from(self.telling.backoff_cap().as_millis()).ok(),
             scopes,
             leases: true,
             not_taken: true,
@@ -333,6 +349,27 @@ mod tests {
         }
         assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
         assert!(told.has_changed().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_link_ends_with_its_edges_certificate() {
+        let tasks = Tasks::default();
+        let links = links(&tasks);
+        let now = SystemTime::now();
+        let linked = |name: &str, expires| {
+            let handle = Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child());
+            let handle = Arc::new(handle.expiring(expires));
+            links.enter(&name.parse().unwrap(), &handle);
+            handle
+        };
+        let ended = linked("n1", Some(now));
+        let valid = linked("n2", now.checked_add(Duration::from_secs(1)));
+        let unknown = linked("n3", None);
+        links.end_expired(now);
+        assert!(!ended.is_up() && valid.is_up() && unknown.is_up());
+        assert_eq!(ended.why(), Some(EXPIRED));
+        links.end(&"n2".parse().unwrap(), REMOVED);
+        assert_eq!(valid.why(), Some(REMOVED));
     }
 
     #[tokio::test]

@@ -5,7 +5,9 @@
 
 pub mod accept;
 pub mod admission;
+mod budget;
 pub mod discover;
+mod greetings;
 pub mod handle;
 pub mod in_doubt;
 pub mod lease_queue;
@@ -14,3 +16,4 @@ pub mod links;
 pub mod node_call;
 pub mod query;
 pub mod scopes;
+mod telling;

@@ -86,7 +86,7 @@ mod tests {
         Driver { name: name.parse().unwrap(), answers: answers.collect() }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_scope_is_the_operators_word_or_what_a_driver_said_and_else_not_told() {
         let tasks = Tasks::default();
         let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
@@ -132,6 +132,27 @@ mod tests {
             .unwrap();
         assert_eq!(scopes.at(&n1, &store).get(&inferred), Some(&Scope::Shared));
         links.refresh_scopes();
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         assert!(!told.has_changed().unwrap(), "there is nothing new to tell");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scopes_that_change_all_the_time_are_told_once_a_second() {
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let links = Links::new(store.clone(), tasks, |_, _, _, _| Box::pin(async { None }));
+        let mut told = links.told();
+        let node: NodeName = "n1".parse().unwrap();
+        let mut messages = 0;
+        for time in 0..100 {
+            // A driver that no node had before has a new scope.
+            let another = driver(&format!("d{time}.example"), time % 2 == 0);
+            ingest::drivers(&store, &Authority::default(), &node, vec![another]).await.unwrap();
+            links.refresh_scopes();
+            tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+            messages += usize::from(told.has_changed().unwrap());
+            told.mark_unchanged();
+        }
+        assert!((1..=4).contains(&messages), "{messages} in 3 s");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use edge_calls::executor::Replaced;
 use edge_calls::lease_client::LeaseRequest;
@@ -27,6 +27,9 @@ use super::hello::{Greeted, cap};
 const GOODBYE: Duration = Duration::from_secs(2);
 /// How long a replaced link may go on with its calls.
 const RETIRED: Duration = Duration::from_secs(600);
+/// How often the cloud's certificate is looked at. The clock may be set meanwhile.
+const LOOK: Duration = Duration::from_secs(30);
+const EXPIRED: &str = "csi-cloud's certificate has ended; make a new one, and check both clocks";
 const STOPPING: &str = "csi-edge lets this link go";
 
 /// An event of a link, for the task that keeps links.
@@ -121,25 +124,31 @@ impl Serving {
             };
             let stepped = tokio::select! {
                 biased;
-                () = tasks.given_up() => self.close().await,
-                () = over => self.close().await,
-                () = quiet(&self.streams), if self.streams.is_stopped() => self.close().await,
+                () = tasks.given_up() => self.close(STOPPING).await,
+                () = over => self.close(STOPPING).await,
+                () = expired(link.expires()) => {
+                    let closed = self.close(EXPIRED).await;
+                    closed.and(Err(LinkError::Closed(EXPIRED.into())))
+                }
+                () = quiet(&self.streams), if self.streams.is_stopped() => {
+                    self.close(STOPPING).await
+                }
                 () = sleep(GOODBYE), if self.leaving && !self.streams.is_stopped() => {
                     self.streams.stop();
                     Ok(())
                 }
-                () = tasks.stopped(), if !self.leaving => self.say_goodbye().await,
+                () = tasks.stopped(), if !self.leaving => self.say_goodbye(tasks).await,
                 _ = changed.changed() => {
                     let drivers = self.dial.drivers.hello();
-                    link.send(&Message::Drivers(drivers)).await
+                    send(link, &Message::Drivers(drivers), tasks).await
                 }
                 Some(request) = next(&mut self.requests) => {
                     self.waiting.retain(|_, waiting| !waiting.is_closed());
                     self.waiting.insert(request.request.id, request.answer);
-                    link.send(&Message::Lease(request.request)).await
+                    send(link, &Message::Lease(request.request), tasks).await
                 }
                 report = report(&mut self.reports) => {
-                    link.send(&Message::NotTaken(report)).await
+                    send(link, &Message::NotTaken(report), tasks).await
                 }
                 event = link.next() => self.take(event).await,
             };
@@ -186,18 +195,18 @@ impl Serving {
     }
 
     /// Asks the cloud to begin no more calls here.
-    async fn say_goodbye(&mut self) -> Result<(), LinkError> {
+    async fn say_goodbye(&mut self, tasks: &Tasks) -> Result<(), LinkError> {
         self.leaving = true;
         self.end.get_or_insert_with(|| Instant::now() + RETIRED);
         match &mut self.link {
-            Some(link) => link.send(&Message::Leaving).await,
+            Some(link) => send(link, &Message::Leaving, tasks).await,
             None => Ok(()),
         }
     }
 
-    async fn close(&mut self) -> Result<(), LinkError> {
+    async fn close(&mut self, reason: &str) -> Result<(), LinkError> {
         if let Some(link) = self.link.take() {
-            link.close(STOPPING).await;
+            link.close(reason).await;
         }
         Ok(())
     }
@@ -218,6 +227,15 @@ impl Serving {
                 debug!(?kind, error = %chain(&error), "HTTP/2 on a link ended");
             }
         });
+    }
+}
+
+/// Sends a message, unless csi-edge is to end at once.
+async fn send(link: &mut Link, message: &Message, tasks: &Tasks) -> Result<(), LinkError> {
+    tokio::select! {
+        biased;
+        () = tasks.given_up() => Err(LinkError::Closed(STOPPING.into())),
+        sent = link.send(message) => sent,
     }
 }
 
@@ -242,8 +260,31 @@ async fn report(reports: &mut Option<watch::Receiver<Option<NotTaken>>>) -> NotT
     }
 }
 
+/// Ends soon after a certificate has.
+async fn expired(end: Option<SystemTime>) {
+    let Some(end) = end else { return std::future::pending().await };
+    while SystemTime::now() < end {
+        sleep(LOOK).await;
+    }
+}
+
 /// Ends when nothing more is served, and the cloud has had time to close.
 async fn quiet(streams: &Tasks) {
     streams.ended().await;
     sleep(GOODBYE).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_has_ended_is_noticed_within_a_minute() {
+        let now = SystemTime::now();
+        let minute = Duration::from_secs(60);
+        assert!(tokio::time::timeout(minute, expired(Some(now))).await.is_ok());
+        let later = now.checked_add(100 * minute);
+        assert!(tokio::time::timeout(10 * minute, expired(later)).await.is_err());
+        assert!(tokio::time::timeout(minute, expired(None)).await.is_err(), "it is not known");
+    }
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -49,10 +50,14 @@ pub trait End: Send {
     /// The transport that made it.
     fn transport(&self) -> Transport;
 
+    /// When the other side's certificate ends; none if that cannot be read.
+    fn expires(&self) -> Option<SystemTime>;
+
     /// The next event. May be dropped and called again without loss.
     fn next(&mut self) -> BoxFuture<'_, Event>;
 
-    /// Sends an encoded control message; it goes out while [`End::next`] is called.
+    /// Sends an encoded control message; it goes out while [`End::next`] is called. Dropped before
+    /// its end, it leaves a link that can only be closed.
     fn send(&mut self, text: String) -> BoxFuture<'_, Result<(), LinkError>>;
 
     /// At the cloud: opens a byte stream. The future does not borrow the link, and ends only if

@@ -13,6 +13,9 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may take to send its whole TLS ClientHello.
 pub const GREETING: Duration = Duration::from_secs(2);
 
+/// How long the other side may take to accept a control message.
+pub const WRITE: Duration = Duration::from_secs(10);
+
 /// Why there is no link, or none any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -31,6 +34,9 @@ pub enum LinkError {
     /// It sent no whole ClientHello within [`GREETING`].
     #[error("the other side sent no TLS ClientHello within {GREETING:?}")]
     Silent,
+    /// It took no control message for [`WRITE`].
+    #[error("the other side took no message for {WRITE:?}")]
+    NotRead,
     /// The peer's certificate names nobody that may link.
     #[error("the certificate of the other side is not a node's")]
     Identity(#[from] IdentityError),

@@ -14,6 +14,6 @@ pub mod transport;
 pub mod ws;
 
 pub use end::{ByteStream, Connect, End, Event, Io, Kind, Opening};
-pub use error::{GREETING, HANDSHAKE, LinkError};
+pub use error::{GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;
 pub use transport::{Link, dial};

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -54,6 +54,8 @@ pub struct QuicLink {
     opened: Option<BoxFuture<'static, Result<(Kind, Io), LinkError>>>,
     /// The edge's socket, if the link has its own.
     socket: Option<Quinn>,
+    /// When the other side's certificate ends.
+    expires: Option<SystemTime>,
 }
 
 fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
@@ -161,17 +163,19 @@ impl Acceptor {
 pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), LinkError> {
     within_handshake(async {
         let connection = incoming.await.map_err(|e| failed(&e))?;
-        let certificates = connection
-            .peer_identity()
-            .and_then(|any| any.downcast::<Vec<CertificateDer<'_>>>().ok());
-        let certificate = certificates.as_deref().and_then(|all| all.first());
-        let node =
-            node_of(certificate.ok_or_else(|| LinkError::Tls("it showed no certificate".into()))?)?;
+        let missing = || LinkError::Tls("it showed no certificate".into());
+        let node = node_of(&certificate(&connection).ok_or_else(missing)?)?;
         // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
         let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
         Ok((node, QuicLink::new(connection, send, recv)))
     })
     .await
+}
+
+/// The other side's certificate.
+fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
+    let identity = connection.peer_identity()?;
+    identity.downcast::<Vec<CertificateDer<'static>>>().ok()?.into_iter().next()
 }
 
 /// An edge's UDP socket.
@@ -326,7 +330,8 @@ impl QuicLink {
         prioritize(&send, None);
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
         let control = Control { send, recv, codec, unread: BytesMut::new() };
-        Self { connection, control, opened: None, socket: None }
+        let expires = certificate(&connection).and_then(|peer| tls::expires(&peer));
+        Self { connection, control, opened: None, socket: None, expires }
     }
 
     async fn next_event(&mut self) -> Event {
@@ -377,6 +382,10 @@ impl QuicLink {
 impl End for QuicLink {
     fn transport(&self) -> Transport {
         Transport::Quic
+    }
+
+    fn expires(&self) -> Option<SystemTime> {
+        self.expires
     }
 
     fn next(&mut self) -> BoxFuture<'_, Event> {

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use ring::hmac;
 use rustls::crypto::CryptoProvider;
@@ -307,6 +308,13 @@ pub fn client_config(
     config.resumption = rustls::client::Resumption::disabled();
     config.alpn_protocols = vec![alpn.to_vec()];
     Ok(Arc::new(config))
+}
+
+/// When the certificate of a peer ends; none if that cannot be read.
+pub fn expires(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// Whether an error of a TLS stream comes from TLS.

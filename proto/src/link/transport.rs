@@ -1,10 +1,13 @@
 //! The dispatch over transports: `dial` has one arm for each, and a `Link` is an end of any.
 
 use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::time::timeout;
 
 use super::end::{Connect, End, Event, Kind, Opening};
 use super::endpoint::{Endpoint, Transport};
-use super::error::LinkError;
+use super::error::{LinkError, WRITE};
 use super::keep_alive::KeepAlive;
 use super::tls::{Credentials, client_config};
 use super::{quic, ws};
@@ -51,18 +54,24 @@ impl Link {
         self.0.transport().scheme()
     }
 
+    /// When the other side's certificate ends; none if that cannot be read.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.0.expires()
+    }
+
     /// The next event. May be dropped and called again without loss.
     pub async fn next(&mut self) -> Event {
         self.0.next().await
     }
 
-    /// Sends a control message; it goes out while [`Link::next`] is called.
+    /// Sends a control message; it goes out while [`Link::next`] is called. Dropped before its end,
+    /// it leaves a link that can only be closed.
     ///
     /// # Errors
-    /// The message is too large, or the link is gone.
+    /// The message is too large, the link is gone, or the other side does not take it in time.
     pub async fn send(&mut self, message: &Message) -> Result<(), LinkError> {
         let text = message.encode()?;
-        self.0.send(text).await
+        timeout(WRITE, self.0.send(text)).await.unwrap_or(Err(LinkError::NotRead))
     }
 
     /// At the cloud: opens a byte stream. The future does not borrow the link, and ends only if

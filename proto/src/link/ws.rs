@@ -5,10 +5,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -20,6 +22,7 @@ use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 use tracing::warn;
 use uuid::Uuid;
 
+use self::metered::Metered;
 use self::socket::{Control, Outgoing, Socket};
 use self::stream::{Ws, config, failed, tls_failed};
 use crate::control::hello::Message;
@@ -28,13 +31,19 @@ use crate::link::end::{Connect, End, Event, Io, Kind, Opening};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
+use crate::link::tls;
 use crate::names::{NodeName, node_of};
 
+mod metered;
 mod socket;
 mod stream;
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"http/1.1";
+/// The time for what the other side still sends when it is told the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The time for the other side to take the end of the link.
+const GOODBYE: Duration = Duration::from_secs(3);
 const LINK_PATH: &str = "/link";
 const BULK_PATH: &str = "/bulk/";
 
@@ -44,6 +53,8 @@ pub struct WsLink {
     idle: Option<Socket>,
     control: Control,
     side: Side,
+    /// When the other side's certificate ends.
+    expires: Option<SystemTime>,
 }
 
 enum Side {
@@ -82,7 +93,7 @@ pub struct Acceptor {
 }
 
 /// A connection whose TLS ClientHello has been read.
-pub struct Greeted(StartHandshake<Io>);
+pub struct Greeted(StartHandshake<Metered>);
 
 impl Acceptor {
     /// An acceptor with this TLS configuration (ALPN `http/1.1`).
@@ -96,7 +107,8 @@ impl Acceptor {
     /// # Errors
     /// It is not there within [`GREETING`], or is none.
     pub async fn greet(&self, io: Io) -> Result<Greeted, LinkError> {
-        let greeting = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), io);
+        let hello = rustls::server::Acceptor::default();
+        let greeting = LazyConfigAcceptor::new(hello, Metered::new(io));
         let greeted = timeout(GREETING, greeting).await.map_err(|_| LinkError::Silent)?;
         greeted.map(Greeted).map_err(|error| tls_failed(&error))
     }
@@ -150,6 +162,11 @@ impl Acceptor {
     }
 }
 
+/// The other side's certificate.
+fn certificate(ws: &Ws) -> Option<&CertificateDer<'static>> {
+    ws.get_ref().get_ref().1.peer_certificates()?.first()
+}
+
 #[expect(clippy::result_large_err, reason = "the library's signature")]
 fn answer_upgrade(
     request: &Request,
@@ -199,7 +216,8 @@ impl Dialer {
             LinkError::Tls(format!("{host:?} is no name that a certificate can have"))
         })?;
         let tls = TlsConnector::from(self.tls.clone());
-        let stream = tls.connect(name, io).await.map_err(|error| tls_failed(&error))?;
+        let stream =
+            tls.connect(name, Metered::new(io)).await.map_err(|error| tls_failed(&error))?;
         let stream = Box::new(TlsStream::from(stream));
         let uri = format!("wss://{host}:{port}{path}");
         let uri = uri.parse().map_err(|_| LinkError::Transport(format!("{uri} is no URL")))?;
@@ -219,8 +237,9 @@ impl Dialer {
 
 impl WsLink {
     fn new(ws: Ws, keep_alive: KeepAlive, side: Side) -> Self {
+        let expires = certificate(&ws).and_then(tls::expires);
         let (socket, control) = Socket::new(ws, keep_alive);
-        Self { idle: Some(socket), control, side }
+        Self { idle: Some(socket), control, side, expires }
     }
 
     async fn next_event(&mut self) -> Event {
@@ -248,10 +267,10 @@ impl WsLink {
 
     /// Waits for one step, and drives the socket while it is idle.
     async fn step(&mut self) -> Step {
-        let Self { idle, control, side } = self;
+        let Self { idle, control, side, .. } = self;
         let readable = std::future::poll_fn(|cx| match idle {
             Some(socket) => socket.poll_readable(cx),
-            None => std::task::Poll::Pending,
+            None => Poll::Pending,
         });
         let bulk = async {
             match side {
@@ -306,6 +325,17 @@ impl WsLink {
         })
     }
 
+    /// Queues a control message as soon as there is room, and sends earlier ones meanwhile.
+    async fn send_text(&mut self, text: String) -> Result<(), LinkError> {
+        let Self { idle, control, .. } = self;
+        let room = std::future::poll_fn(|cx| match idle.as_mut().map(|idle| idle.drain(cx)) {
+            Some(Err(_)) => Poll::Ready(false),
+            _ => control.send.poll_ready(cx).map(|ready| ready.is_ok()),
+        });
+        let sent = room.await && control.send.start_send(Outgoing::Text(text)).is_ok();
+        if sent { Ok(()) } else { Err(control.reason.error()) }
+    }
+
     fn send_outgoing(&mut self, text: String) -> Result<(), LinkError> {
         let sent = self.control.send.try_send(Outgoing::Text(text));
         sent.map_err(|_| self.control.reason.error())
@@ -314,11 +344,13 @@ impl WsLink {
     async fn close_gracefully(mut self: Box<Self>, reason: &str) {
         let _ = self.control.send.try_send(Outgoing::Close(reason.to_owned()));
         // An idle socket is driven here until it has closed; HTTP/2 drives a socket with calls.
-        let closed = async {
-            while let Step::Text(_) | Step::Bulk(_) = self.step().await {}
-            Ok(())
-        };
-        let _ = within_handshake(closed).await;
+        let closed = async { while let Step::Text(_) | Step::Bulk(_) = self.step().await {} };
+        let _ = timeout(GOODBYE, closed).await;
+        // What the other side has sent meanwhile is read. Otherwise the system resets the
+        // connection, and the reason is lost.
+        if let Some(socket) = &mut self.idle {
+            let _ = timeout(LAST_WORDS, socket.drained()).await;
+        }
     }
 }
 
@@ -327,13 +359,16 @@ impl End for WsLink {
         Transport::Ws
     }
 
+    fn expires(&self) -> Option<SystemTime> {
+        self.expires
+    }
+
     fn next(&mut self) -> BoxFuture<'_, Event> {
         Box::pin(self.next_event())
     }
 
     fn send(&mut self, text: String) -> BoxFuture<'_, Result<(), LinkError>> {
-        let sent = self.send_outgoing(text);
-        Box::pin(std::future::ready(sent))
+        Box::pin(self.send_text(text))
     }
 
     fn open(&mut self, kind: Kind) -> Opening {

@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
 use crate::host::plain;
-use crate::link::error::Reason;
+use crate::link::error::{LinkError, Reason, WRITE};
 use crate::link::keep_alive::KeepAlive;
 
 /// The largest binary message, in bytes.
@@ -41,7 +41,8 @@ pub(super) struct Socket {
     unread: Bytes,
     received: mpsc::Sender<String>,
     to_send: mpsc::Receiver<Outgoing>,
-    flush: bool,
+    /// Since when the socket has had something to send.
+    unsent: Option<Instant>,
     ping: Interval,
     keep_alive: KeepAlive,
     heard: Instant,
@@ -59,7 +60,8 @@ impl Socket {
     pub(super) fn new(ws: Ws, keep_alive: KeepAlive) -> (Self, Control) {
         // tokio's channels take 1.3 KiB each, on every idle link.
         let (received, receive) = mpsc::channel(8);
-        let (send, to_send) = mpsc::channel(8);
+        // A message may have 256 KiB, and a peer may read none.
+        let (send, to_send) = mpsc::channel(2);
         let reason = Reason::default();
         let mut ping =
             tokio::time::interval_at(Instant::now() + keep_alive.every, keep_alive.every);
@@ -68,7 +70,7 @@ impl Socket {
         let heard = Instant::now();
         let unread = Bytes::new();
         (
-            Self { ws, unread, received, to_send, flush: false, ping, keep_alive, heard, reason },
+            Self { ws, unread, received, to_send, unsent: None, ping, keep_alive, heard, reason },
             control,
         )
     }
@@ -94,13 +96,15 @@ impl Socket {
             return Poll::Ready(Ok(closed));
         }
         loop {
+            // A control message that finds no room holds up what follows it.
+            let _ = ready!(self.received.poll_ready(cx));
             let frame = ready!(Pin::new(&mut self.ws).poll_next(cx));
             self.heard = Instant::now();
             match frame {
                 Some(Ok(Frame::Binary(bytes))) if bytes.is_empty() => {}
                 Some(Ok(Frame::Binary(bytes))) => return Poll::Ready(Ok(bytes)),
                 Some(Ok(Frame::Text(text))) => {
-                    // A peer that follows the protocol sends few.
+                    // There is room if anybody listens.
                     let full = self.received.try_send(text.as_str().to_owned()).is_err();
                     if full {
                         return Poll::Ready(Err(
@@ -125,38 +129,63 @@ impl Socket {
 
     /// Sends control messages and pings. Ready when the socket shall be closed.
     fn poll_outgoing(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        while self.ping.poll_tick(cx).is_ready() {
-            // The next tick would be too late.
-            if self.heard.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
-                let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
-                return Poll::Ready(Err(self.failed(dead)));
+        self.poll_pings(cx)?;
+        loop {
+            // The buffer holds one control message at most: a peer may read slowly, or not at all.
+            if self.unsent.is_some() {
+                ready!(Pin::new(&mut self.ws).poll_flush(cx)).map_err(|e| self.ws_failed(&e))?;
+                self.unsent = None;
             }
-            self.send_outgoing(cx, Frame::Ping(Bytes::new()))?;
-        }
-        while let Poll::Ready(Some(outgoing)) = self.to_send.poll_next_unpin(cx) {
-            match outgoing {
-                Outgoing::Text(text) => self.send_outgoing(cx, Frame::text(text))?,
-                Outgoing::Close(reason) => {
+            match self.to_send.poll_next_unpin(cx) {
+                Poll::Ready(Some(Outgoing::Text(text))) => {
+                    self.send_outgoing(cx, Frame::text(text))?;
+                }
+                Poll::Ready(Some(Outgoing::Close(reason))) => {
                     self.reason.set(format!("closed here: {reason}"));
                     self.send_outgoing(cx, close_frame(&reason))?;
                     let _ = Pin::new(&mut self.ws).poll_flush(cx);
                     return Poll::Ready(Ok(Bytes::new()));
                 }
+                _ => return Poll::Pending,
             }
         }
-        if self.flush
-            && Pin::new(&mut self.ws).poll_flush(cx).map_err(|e| self.ws_failed(&e))?.is_ready()
-        {
-            self.flush = false;
-        }
-        Poll::Pending
     }
 
-    /// Queues a frame. The socket's buffer takes it even while the network takes none; such frames
-    /// are few and small.
+    /// Sends what can be sent, without reading.
+    pub(super) fn drain(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.poll_outgoing(cx) {
+            Poll::Ready(Err(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends when the other side has closed. What it still sends is dropped.
+    pub(super) async fn drained(&mut self) {
+        while let Some(Ok(_)) = self.ws.next().await {}
+    }
+
+    /// Sends pings, and gives up a peer that says nothing or reads nothing.
+    fn poll_pings(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while self.ping.poll_tick(cx).is_ready() {
+            // The next tick would be too late.
+            if self.heard.elapsed() + self.keep_alive.every > self.keep_alive.dead_after {
+                let dead = format!("no sign of life for {:?}", self.keep_alive.dead_after);
+                return Err(self.failed(dead));
+            }
+            let took = self.ws.get_ref().get_ref().0.took();
+            if self.unsent.is_some_and(|since| since.max(took).elapsed() >= WRITE) {
+                return Err(self.failed(LinkError::NotRead.to_string()));
+            }
+            self.send_outgoing(cx, Frame::Ping(Bytes::new()))?;
+        }
+        Ok(())
+    }
+
+    /// Queues a frame. The socket's buffer takes it even while the network takes none, so there is
+    /// one such frame at a time, and pings.
     fn send_outgoing(&mut self, cx: &mut Context<'_>, frame: Frame) -> io::Result<()> {
         let _ = Pin::new(&mut self.ws).poll_ready(cx).map_err(|e| self.ws_failed(&e))?;
-        self.flush = true;
+        self.unsent.get_or_insert_with(Instant::now);
         Pin::new(&mut self.ws).start_send(frame).map_err(|e| self.ws_failed(&e))
     }
 
@@ -179,7 +208,11 @@ impl Socket {
 
     fn poll_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Poll<io::Result<usize>> {
         let length = chunk.len();
-        ready!(Pin::new(&mut self.ws).poll_ready(cx)).map_err(|e| self.ws_failed(&e))?;
+        let Poll::Ready(ready) = Pin::new(&mut self.ws).poll_ready(cx) else {
+            // HTTP/2 may read nothing while it cannot write.
+            return self.poll_pings(cx).map_or_else(|e| Poll::Ready(Err(e)), |()| Poll::Pending);
+        };
+        ready.map_err(|e| self.ws_failed(&e))?;
         Pin::new(&mut self.ws).start_send(Frame::Binary(chunk)).map_err(|e| self.ws_failed(&e))?;
         Poll::Ready(Ok(length))
     }
@@ -234,8 +267,10 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = ready!(Pin::new(&mut self.ws).poll_flush(cx));
-        self.flush = false;
+        let Poll::Ready(flushed) = Pin::new(&mut self.ws).poll_flush(cx) else {
+            return self.poll_pings(cx).map_or_else(|e| Poll::Ready(Err(e)), |()| Poll::Pending);
+        };
+        self.unsent = None;
         Poll::Ready(flushed.map_err(|e| self.ws_failed(&e)))
     }
 

@@ -5,14 +5,14 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
+use super::metered::Metered;
 use crate::control::hello::MAX_BYTES;
 use crate::host::plain;
-use crate::link::end::Io;
 use crate::link::error::LinkError;
 use crate::link::tls;
 
 /// A WebSocket of a link. TLS is boxed: each layer of a handshake holds the layers below it.
-pub(super) type Ws = WebSocketStream<Box<TlsStream<Io>>>;
+pub(super) type Ws = WebSocketStream<Box<TlsStream<Metered>>>;
 
 /// Small buffers and messages, for every idle link has them.
 pub(super) fn config() -> WebSocketConfig {

@@ -1,0 +1,117 @@
+//! What all edges are told, at most once a second: each telling is a message on every link.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::host::tasks::Tasks;
+use proto::names::DriverName;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::nodes::scopes::Scopes;
+use crate::state::policy::Scope;
+use crate::state::store::writer::Store;
+
+/// The least time between two tellings.
+const APART: Duration = Duration::from_secs(1);
+
+/// What all edges are told, and told again when it changes.
+#[derive(Default)]
+pub(super) struct Told {
+    /// Grows with the largest number of links seen.
+    pub(super) backoff_cap: Duration,
+    /// The scopes of all drivers. Each edge is told those of its own drivers.
+    scopes: BTreeMap<DriverName, Scope>,
+}
+
+/// Tells all edges.
+pub(super) struct Telling {
+    told: watch::Sender<Told>,
+    scopes: Scopes,
+    store: Store,
+    tasks: Tasks,
+    turn: Mutex<Turn>,
+}
+
+/// When edges may be told again, and of which backoff.
+#[derive(Default)]
+struct Turn {
+    backoff_cap: Duration,
+    last: Option<Instant>,
+    is_waiting: bool,
+}
+
+impl Telling {
+    pub(super) fn new(store: Store, tasks: Tasks, scopes: Scopes, backoff_cap: Duration) -> Self {
+        let told = Told { backoff_cap, ..Told::default() };
+        let turn = Turn { backoff_cap, ..Turn::default() };
+        Self { told: watch::Sender::new(told), scopes, store, tasks, turn: Mutex::new(turn) }
+    }
+
+    /// The scopes as the operator and the drivers say.
+    pub(super) fn scopes(&self) -> &Scopes {
+        &self.scopes
+    }
+
+    /// The longest backoff of an edge, as told last.
+    pub(super) fn backoff_cap(&self) -> Duration {
+        self.told.borrow().backoff_cap
+    }
+
+    /// Changes whenever edges have to be told something new.
+    pub(super) fn told(&self) -> watch::Receiver<Told> {
+        self.told.subscribe()
+    }
+
+    /// Tells a backoff that is longer than before.
+    pub(super) fn cap(self: &Arc<Self>, backoff_cap: Duration) {
+        let mut turn = self.turn();
+        if backoff_cap > turn.backoff_cap {
+            turn.backoff_cap = backoff_cap;
+            self.tell(turn);
+        }
+    }
+
+    /// Tells the scopes, if a node's report has changed one.
+    pub(super) fn refresh(self: &Arc<Self>) {
+        self.tell(self.turn());
+    }
+
+    /// Tells all edges now, or a second after the last time.
+    fn tell(self: &Arc<Self>, mut turn: MutexGuard<'_, Turn>) {
+        if turn.is_waiting {
+            return;
+        }
+        let next = turn.last.map(|last| last + APART);
+        let Some(next) = next.filter(|next| *next > Instant::now()) else {
+            return self.tell_now(turn);
+        };
+        turn.is_waiting = true;
+        let telling = self.clone();
+        self.tasks.spawn_until_stop("telling", async move {
+            sleep_until(next).await;
+            let mut turn = telling.turn();
+            turn.is_waiting = false;
+            telling.tell_now(turn);
+        });
+    }
+
+    fn tell_now(&self, mut turn: MutexGuard<'_, Turn>) {
+        let mut scopes = self.scopes.all(&self.store);
+        let cap = turn.backoff_cap;
+        let has_changed = self.told.send_if_modified(|told| {
+            std::mem::swap(&mut told.scopes, &mut scopes);
+            let is_longer = told.backoff_cap != cap;
+            told.backoff_cap = cap;
+            is_longer || told.scopes != scopes
+        });
+        if has_changed {
+            turn.last = Some(Instant::now());
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
