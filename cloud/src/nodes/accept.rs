@@ -14,12 +14,13 @@ use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls;
 use proto::link::tls::Credentials;
-use proto::link::{HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
+use proto::link::{GREETING, HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
 use proto::names::NodeName;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
-use tracing::warn;
+use tokio::time::timeout;
+use tracing::{debug, warn};
 
-use crate::nodes::admission::{Admission, Limits};
+use crate::nodes::admission::{Admission, Limits, Pending};
 use crate::nodes::link_task;
 use crate::nodes::links::Links;
 
@@ -83,10 +84,11 @@ impl Acceptor {
     async fn accept(&self, listener: &TcpListener, acceptor: ws::Acceptor) {
         loop {
             match listener.accept().await {
-                Ok((tcp, from)) => self.take(from, ws_link(acceptor.clone(), tcp)).await,
+                Ok((tcp, from)) => self.take_tcp(tcp, from, acceptor.clone()),
                 Err(error) => {
                     // For example without file descriptors: existing links go on.
                     warn!(%error, "cannot accept an edge");
+                    self.admission.make_room();
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -100,7 +102,7 @@ impl Acceptor {
         self.tasks.clone().spawn("accept", async move {
             let taking = async {
                 while let Some(incoming) = acceptor.accept().await {
-                    self.take_quic(incoming).await;
+                    self.take_quic(incoming);
                 }
             };
             tokio::select! {
@@ -115,45 +117,98 @@ impl Acceptor {
 
     /// A QUIC listener shares the socket of its links. So it stays when the links are drained, and
     /// refuses.
-    async fn take_quic(&self, incoming: quic::Incoming) {
+    fn take_quic(&self, incoming: quic::Incoming) {
         if self.links.is_drained() {
             return incoming.refuse();
         }
+        let from = incoming.remote_address();
         // The source address of a datagram may be forged.
-        if self.admission.is_busy() && incoming.may_retry() {
+        if self.admission.is_busy(from.ip()) && incoming.may_retry() {
             let _ = incoming.retry();
             return;
         }
-        self.take(incoming.remote_address(), quic_link(incoming)).await;
-    }
-
-    /// Waits for admission, then authenticates and runs a link in a task of its own.
-    async fn take<F>(&self, from: SocketAddr, authenticate: F)
-    where
-        F: Future<Output = Authenticated> + Send + 'static,
-    {
-        let waiting = match self.admission.enter(from.ip()).await {
-            Ok(waiting) => waiting,
-            Err(full) => return warn!(%from, error = %full, "refused a connection"),
-        };
-        let links = self.links.clone();
-        let tasks = self.tasks.clone();
+        let at_door = self.admission.at_door(from.ip());
+        let acceptor = self.clone();
         self.tasks.spawn("handshake", async move {
-            let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(authenticate));
-            let Ok((authenticated, place)) = handshake.await else {
-                return warn!(%from, error = %LinkError::TimedOut, "refused a connection");
-            };
-            match authenticated {
-                // A task of its own, so that a link does not keep the size of the handshake's
-                // future.
-                Ok(Some((node, link))) => tasks.spawn("link", async move {
-                    link_task::run(&links, node, link, Some(from)).await;
-                    drop(place);
-                }),
-                Ok(None) => {}
-                Err(error) => warn!(%from, error = chain(&error), "refused a connection"),
+            let entering = timeout(HANDSHAKE, acceptor.admission.enter(from.ip()));
+            match at_door.wait(entering).await {
+                Some(Ok(Ok(pending))) => acceptor.link(from, pending, quic_link(incoming)).await,
+                Some(Ok(Err(full))) => warn!(%from, error = %full, "refused a connection"),
+                Some(Err(_)) | None => debug!(%from, "gave up a connection at the door"),
             }
         });
+    }
+
+    /// Waits for the ClientHello of a connection and for admission, then makes a link of it.
+    fn take_tcp(&self, tcp: TcpStream, from: SocketAddr, ws: ws::Acceptor) {
+        let at_door = self.admission.at_door(from.ip());
+        let acceptor = self.clone();
+        self.tasks.spawn("handshake", async move {
+            let entering = timeout(HANDSHAKE, acceptor.greet(tcp, from, &ws));
+            match at_door.wait(entering).await {
+                Some(Ok(Some((greeted, pending)))) => {
+                    acceptor.link(from, pending, ws_link(ws, greeted)).await;
+                }
+                Some(Ok(None)) => {}
+                Some(Err(_)) | None => debug!(%from, "gave up a connection at the door"),
+            }
+        });
+    }
+
+    /// Reads the ClientHello of a connection; none if it is refused.
+    async fn greet(
+        &self,
+        tcp: TcpStream,
+        from: SocketAddr,
+        ws: &ws::Acceptor,
+    ) -> Option<(ws::Greeted, Pending)> {
+        ws::tune(&tcp);
+        let greeting = async {
+            // TLS takes memory, and who sends nothing needs none.
+            let _ = tcp.readable().await;
+            Box::pin(ws.greet(Box::new(tcp))).await
+        };
+        let greeted = match timeout(GREETING, greeting).await.unwrap_or(Err(LinkError::Silent)) {
+            Ok(greeted) => greeted,
+            Err(error @ LinkError::Silent) => {
+                debug!(%from, error = chain(&error), "refused a connection");
+                return None;
+            }
+            Err(error) => {
+                warn!(%from, error = chain(&error), "refused a connection");
+                return None;
+            }
+        };
+        match self.admission.enter(from.ip()).await {
+            Ok(pending) => Some((greeted, pending)),
+            Err(full) => {
+                warn!(%from, error = %full, "refused a connection");
+                None
+            }
+        }
+    }
+
+    /// Authenticates a connection in its turn, and runs its link in a task of its own.
+    async fn link<F>(self, from: SocketAddr, pending: Pending, authenticate: F)
+    where
+        F: Future<Output = Authenticated>,
+    {
+        let passed = timeout(HANDSHAKE, pending.pass(authenticate)).await;
+        let Ok(Some((authenticated, slot))) = passed else {
+            return warn!(%from, error = %LinkError::TimedOut, "refused a connection");
+        };
+        match authenticated {
+            // A task of its own, so that a link does not keep the size of the handshake's future.
+            Ok(Some((node, link))) => self.tasks.clone().spawn("link", async move {
+                if let Some(slot) = &slot {
+                    slot.note_linked();
+                }
+                link_task::run(&self.links, node, link, Some(from)).await;
+                drop(slot);
+            }),
+            Ok(None) => {}
+            Err(error) => warn!(%from, error = chain(&error), "refused a connection"),
+        }
     }
 }
 
@@ -167,9 +222,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(WAITING)
 }
 
-async fn ws_link(acceptor: ws::Acceptor, tcp: TcpStream) -> Authenticated {
-    ws::tune(&tcp);
-    let greeted = acceptor.greet(Box::new(tcp)).await?;
+async fn ws_link(acceptor: ws::Acceptor, greeted: ws::Greeted) -> Authenticated {
     // Boxed, so that a waiting connection takes no memory for a handshake.
     let link = Box::pin(acceptor.accept(greeted)).await?;
     Ok(link.map(|(node, link)| (node, link.into())))

@@ -1,23 +1,31 @@
 //! Limits connections and handshakes, so that no address blocks another by slowness or by number.
 //!
-//! Handshakes of one address wait for each other, and all handshakes wait for the processor. The
-//! queues are bounded, per address and in total. Many edges behind one NAT share an address, so an
-//! address may have many links.
+//! A connection first sends its ClientHello, which costs little here. Then it waits for a turn among
+//! the handshakes of its address, and among all. Addresses that have linked before have places and
+//! turns of their own. Many edges behind one NAT share an address, so an address may have many
+//! links.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::nodes::places::{Place, Places};
+use crate::nodes::source::{Linked, Source};
+use crate::nodes::turns::Turns;
 
 /// Concurrent handshakes. Each takes about a millisecond of CPU, so more would not be faster.
 const HANDSHAKES: usize = 256;
-/// Connections that are not links yet, of all addresses; more wait in the kernel's backlog.
+/// Connections with a ClientHello that are not links yet; more stay at the door.
 const WAITING: usize = 8192;
 /// Connections of one address that may wait, per concurrent handshake of that address.
 const WAITING_EACH: usize = 32;
+/// Connections at the door: those that have sent no ClientHello yet.
+const AT_DOOR: usize = 4096;
 
-/// The limits of one remote address, or of one /64 of IPv6.
+/// The limits of one remote address, or of one /64 of IPv6. A /48 has four times as much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Concurrent handshakes; more wait.
@@ -38,15 +46,30 @@ pub(crate) struct Admission(Arc<Inner>);
 
 struct Inner {
     limits: Limits,
-    waiting: Arc<Semaphore>,
-    handshakes: Semaphore,
-    addresses: Mutex<HashMap<IpAddr, Address>>,
+    /// For addresses that have not linked yet.
+    strangers: Share,
+    /// For addresses that have.
+    known: Share,
+    sources: Mutex<Sources>,
 }
 
-struct Address {
+/// What connections of one sort share.
+struct Share {
+    door: Places,
+    waiting: Arc<Semaphore>,
+    turns: Turns,
+}
+
+#[derive(Default)]
+struct Sources {
+    counts: HashMap<Source, Counts>,
+    linked: Linked,
+}
+
+struct Counts {
     connections: usize,
     waiting: usize,
-    handshakes: Arc<Semaphore>,
+    turns: Turns,
 }
 
 /// Why a connection is refused.
@@ -58,37 +81,74 @@ pub(crate) enum Full {
     Waiting(usize),
 }
 
+/// A connection at the door.
+pub(crate) struct AtDoor {
+    given_up: CancellationToken,
+    _place: Place,
+}
+
 /// The slot of a connection; free again when dropped.
 pub(crate) struct Slot {
     admission: Admission,
-    address: IpAddr,
-    handshakes: Arc<Semaphore>,
+    sources: Box<[Source]>,
 }
 
 /// A connection that is not a link yet.
 pub(crate) struct Pending {
-    /// Taken when the connection becomes a link.
     slot: Option<Slot>,
+    /// Those of its sources, the narrowest first, and those of its share.
+    turns: Vec<Turns>,
     _one_of_all: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    fn new() -> Self {
+        Self {
+            door: Places::new(AT_DOOR),
+            waiting: Arc::new(Semaphore::new(WAITING)),
+            turns: Turns::new(HANDSHAKES),
+        }
+    }
 }
 
 impl Admission {
     pub(crate) fn new(limits: Limits) -> Self {
         Self(Arc::new(Inner {
             limits,
-            waiting: Arc::new(Semaphore::new(WAITING)),
-            handshakes: Semaphore::new(HANDSHAKES),
-            addresses: Mutex::default(),
+            strangers: Share::new(),
+            known: Share::new(),
+            sources: Mutex::default(),
         }))
     }
 
-    fn addresses(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Address>> {
-        self.0.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when clients must prove their address (QUIC Retry).
-    pub(crate) fn is_busy(&self) -> bool {
-        self.0.waiting.available_permits() < WAITING - HANDSHAKES
+    fn share(&self, sources: &[Source]) -> &Share {
+        let is_known = sources.first().is_some_and(|own| self.sources().linked.contains(*own));
+        if is_known { &self.0.known } else { &self.0.strangers }
+    }
+
+    /// True when clients at this address must prove it (QUIC Retry).
+    pub(crate) fn is_busy(&self, from: IpAddr) -> bool {
+        let sources = Source::all_of(from);
+        let is_full = self.share(&sources).waiting.available_permits() < WAITING - HANDSHAKES;
+        let counts = &self.sources().counts;
+        let own = sources.first().and_then(|own| counts.get(own));
+        is_full || own.is_some_and(|own| own.waiting >= self.0.limits.handshakes)
+    }
+
+    /// A place at the door. Without a free one, the connection that came first is given up.
+    pub(crate) fn at_door(&self, from: IpAddr) -> AtDoor {
+        let given_up = CancellationToken::new();
+        let place = self.share(&Source::all_of(from)).door.take(&given_up);
+        AtDoor { given_up, _place: place }
+    }
+
+    /// Gives up the oldest connection at the door, because the system has no room for more.
+    pub(crate) fn make_room(&self) {
+        let _ = self.0.strangers.door.give_up_oldest() || self.0.known.door.give_up_oldest();
     }
 
     /// Admits a connection, as soon as the total limit allows one more.
@@ -96,61 +156,112 @@ impl Admission {
     /// # Errors
     /// The limits of its own address are reached.
     pub(crate) async fn enter(&self, from: IpAddr) -> Result<Pending, Full> {
+        let sources = Source::all_of(from);
+        let share = self.share(&sources);
         // The semaphore is never closed.
-        let permit = self.0.waiting.clone().acquire_owned().await.ok();
-        let limits = self.0.limits;
-        let address = counted(from);
-        let mut addresses = self.addresses();
-        let entry = addresses.entry(address).or_insert_with(|| Address {
-            connections: 0,
-            waiting: 0,
-            handshakes: Arc::new(Semaphore::new(limits.handshakes)),
-        });
-        if entry.connections >= limits.connections {
-            return Err(Full::Connections(limits.connections));
-        }
-        if entry.waiting >= limits.handshakes * WAITING_EACH {
-            return Err(Full::Waiting(entry.waiting));
-        }
-        entry.connections += 1;
-        entry.waiting += 1;
-        let slot = Slot { admission: self.clone(), address, handshakes: entry.handshakes.clone() };
-        Ok(Pending { slot: Some(slot), _one_of_all: permit })
+        let permit = share.waiting.clone().acquire_owned().await.ok();
+        let mut turns = self.count_in(&sources)?;
+        turns.push(share.turns.clone());
+        let slot = Slot { admission: self.clone(), sources };
+        Ok(Pending { slot: Some(slot), turns, _one_of_all: permit })
     }
 
-    fn count(&self, address: IpAddr, count: impl FnOnce(&mut Address)) {
-        let mut addresses = self.addresses();
-        if let Some(entry) = addresses.get_mut(&address) {
-            count(entry);
-            if entry.connections == 0 {
-                addresses.remove(&address);
+    /// Counts a connection, unless a limit is reached. Returns the turns of its sources.
+    fn count_in(&self, sources: &[Source]) -> Result<Vec<Turns>, Full> {
+        let limits = self.0.limits;
+        let mut all = self.sources();
+        for source in sources {
+            let Some(counts) = all.counts.get(source) else { continue };
+            let connections = limits.connections * source.weight();
+            if counts.connections >= connections {
+                return Err(Full::Connections(connections));
             }
+            if counts.waiting >= limits.handshakes * WAITING_EACH * source.weight() {
+                return Err(Full::Waiting(counts.waiting));
+            }
+        }
+        let count = |source: &Source| {
+            let counts = all.counts.entry(*source).or_insert_with(|| Counts {
+                connections: 0,
+                waiting: 0,
+                turns: Turns::new(limits.handshakes * source.weight()),
+            });
+            counts.connections += 1;
+            counts.waiting += 1;
+            counts.turns.clone()
+        };
+        Ok(sources.iter().map(count).collect())
+    }
+
+    fn count(&self, sources: &[Source], count: impl Fn(&mut Counts)) {
+        let mut all = self.sources();
+        for source in sources {
+            if let Some(counts) = all.counts.get_mut(source) {
+                count(counts);
+                if counts.connections == 0 {
+                    all.counts.remove(source);
+                }
+            }
+        }
+    }
+}
+
+impl AtDoor {
+    /// Waits for what the connection does at the door; none if it is given up.
+    pub(crate) async fn wait<T>(self, greeting: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.given_up.cancelled() => None,
+            greeted = greeting => Some(greeted),
         }
     }
 }
 
 impl Pending {
     /// Waits for the turn of this connection and runs `handshake`; returns its result and the slot
-    /// of the link.
-    pub(crate) async fn pass<T>(mut self, handshake: impl Future<Output = T>) -> (T, Option<Slot>) {
-        let done = match &self.slot {
-            Some(slot) => {
-                let _own_turn = slot.handshakes.acquire().await;
-                let _turn = slot.admission.0.handshakes.acquire().await;
-                handshake.await
+    /// of the link. None if it takes long while others wait.
+    pub(crate) async fn pass<T>(
+        mut self,
+        handshake: impl Future<Output = T>,
+    ) -> Option<(T, Option<Slot>)> {
+        let given_up = CancellationToken::new();
+        let handshaking = async {
+            let mut taken = Vec::new();
+            for turns in &self.turns {
+                taken.push(turns.take().await);
             }
-            // Never: the slot is taken only below.
-            None => handshake.await,
+            // The wait for a turn does not count.
+            for turn in &mut taken {
+                turn.begin(&given_up);
+            }
+            handshake.await
+        };
+        let done = tokio::select! {
+            biased;
+            () = given_up.cancelled() => return None,
+            done = handshaking => done,
         };
         self.waited();
-        (done, self.slot.take())
+        Some((done, self.slot.take()))
     }
 
     fn waited(&self) {
         if let Some(slot) = &self.slot {
-            slot.admission
-                .count(slot.address, |entry| entry.waiting = entry.waiting.saturating_sub(1));
+            slot.count(|counts| counts.waiting = counts.waiting.saturating_sub(1));
         }
+    }
+}
+
+impl Slot {
+    /// Notes that its address has linked.
+    pub(crate) fn note_linked(&self) {
+        if let Some(own) = self.sources.first() {
+            self.admission.sources().linked.note(*own);
+        }
+    }
+
+    fn count(&self, count: impl Fn(&mut Counts)) {
+        self.admission.count(&self.sources, count);
     }
 }
 
@@ -162,24 +273,17 @@ impl Drop for Pending {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.admission
-            .count(self.address, |entry| entry.connections = entry.connections.saturating_sub(1));
-    }
-}
-
-/// The address that counts: a host has a whole /64 of IPv6.
-fn counted(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
+        self.count(|counts| counts.connections = counts.connections.saturating_sub(1));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
-    use tokio::time::timeout;
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
 
     const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
@@ -188,13 +292,23 @@ mod tests {
         Admission::new(Limits { handshakes, connections })
     }
 
+    /// A handshake that never ends.
+    async fn stalled(admission: Admission, from: IpAddr) {
+        if let Ok(pending) = admission.enter(from).await {
+            pending.pass(std::future::pending::<()>()).await;
+        }
+    }
+
+    /// An address that is not in use otherwise.
+    fn stranger(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(0x0a00_0000 + number).into()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn slow_handshakes_of_one_address_do_not_keep_another_out() {
         let admission = admission(2, 1000);
-        let slow = async |admission: &Admission| {
-            admission.enter(ONE).await.unwrap().pass(std::future::pending::<()>()).await.0
-        };
-        let three = async { tokio::join!(slow(&admission), slow(&admission), slow(&admission)) };
+        let slow = || stalled(admission.clone(), ONE);
+        let three = async { tokio::join!(slow(), slow(), slow()) };
         let mut three = std::pin::pin!(three);
         assert!(timeout(Duration::from_secs(1), three.as_mut()).await.is_err());
         // The fourth handshake of the same address waits.
@@ -204,17 +318,76 @@ mod tests {
         assert!(timeout(Duration::from_secs(1), waiting.pass(async {})).await.is_ok());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn handshakes_that_stall_give_way_to_those_that_wait() {
+        let admission = admission(HANDSHAKES, 100_000);
+        let stalled = (0..HANDSHAKES).map(|number| {
+            let number = u32::try_from(number).unwrap();
+            stalled(admission.clone(), stranger(number))
+        });
+        let mut stalled = std::pin::pin!(futures_util::future::join_all(stalled));
+        assert!(timeout(Duration::from_secs(60), stalled.as_mut()).await.is_err());
+        let honest = async { admission.enter(ONE).await.unwrap().pass(async {}).await };
+        let both = async {
+            tokio::select! { passed = honest => passed, _ = stalled => None }
+        };
+        let passed = timeout(Duration::from_millis(10), both).await;
+        assert!(passed.is_ok_and(|passed| passed.is_some()), "the oldest has stalled for a minute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_has_linked_waits_for_no_stranger() {
+        let admission = admission(64, 1000);
+        let (_, slot) = admission.enter(ONE).await.unwrap().pass(async {}).await.unwrap();
+        slot.unwrap().note_linked();
+        let number = |number: usize| u32::try_from(number).unwrap();
+        let mut waiting = Vec::new();
+        for each in 0..WAITING {
+            waiting.push(admission.enter(stranger(number(each))).await.unwrap());
+        }
+        let second = Duration::from_secs(1);
+        assert!(timeout(second, admission.enter(OTHER)).await.is_err(), "strangers wait");
+        let pending = timeout(second, admission.enter(ONE)).await.unwrap().unwrap();
+        assert!(timeout(second, pending.pass(async {})).await.is_ok_and(|done| done.is_some()));
+        // The same at the door.
+        let known = admission.at_door(ONE);
+        let first = admission.at_door(OTHER);
+        let others: Vec<_> =
+            (0..AT_DOOR).map(|each| admission.at_door(stranger(number(each)))).collect();
+        assert!(timeout(second, known.wait(sleep(second / 2))).await.unwrap().is_some());
+        assert!(first.wait(sleep(second)).await.is_none(), "it came first");
+        let last = others.into_iter().next_back().unwrap();
+        assert!(last.wait(async {}).await.is_some());
+    }
+
     #[tokio::test]
     async fn connections_are_counted_while_they_are_there() {
         let admission = admission(8, 2);
-        let (_, first) = admission.enter(ONE).await.unwrap().pass(async {}).await;
+        let (_, first) = admission.enter(ONE).await.unwrap().pass(async {}).await.unwrap();
         let second = admission.enter(ONE).await.unwrap();
         assert_eq!(admission.enter(ONE).await.err(), Some(Full::Connections(2)));
         assert!(admission.enter(OTHER).await.is_ok());
         drop(second);
-        let (_, third) = admission.enter(ONE).await.unwrap().pass(async {}).await;
+        let (_, third) = admission.enter(ONE).await.unwrap().pass(async {}).await.unwrap();
         drop((first, third));
-        assert!(admission.addresses().is_empty(), "nothing is kept of who is gone");
+        assert!(admission.sources().counts.is_empty(), "nothing is kept of who is gone");
+    }
+
+    #[tokio::test]
+    async fn a_site_of_ipv6_has_four_times_as_much_as_a_host() {
+        let admission = admission(8, 2);
+        let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 0, host, 0, 0, 0, 1]);
+        let mut slots = Vec::new();
+        for host in 0..4 {
+            slots.push(admission.enter(address(host)).await.unwrap());
+            slots.push(admission.enter(address(host)).await.unwrap());
+        }
+        assert_eq!(admission.enter(address(0)).await.err(), Some(Full::Connections(2)));
+        assert_eq!(admission.enter(address(4)).await.err(), Some(Full::Connections(8)));
+        let elsewhere = IpAddr::from([0x2001, 0xdb8, 1, 0, 0, 0, 0, 1]);
+        assert!(admission.enter(elsewhere).await.is_ok());
+        drop(slots);
+        assert!(admission.sources().counts.is_empty(), "nothing is kept of who is gone");
     }
 
     #[tokio::test]
@@ -225,15 +398,8 @@ mod tests {
             waiting.push(admission.enter(ONE).await.unwrap());
         }
         assert_eq!(admission.enter(ONE).await.err(), Some(Full::Waiting(WAITING_EACH)));
+        assert!(admission.is_busy(ONE) && !admission.is_busy(OTHER));
         waiting.pop();
         assert!(admission.enter(ONE).await.is_ok());
-    }
-
-    #[test]
-    fn one_host_of_ipv6_is_one_address() {
-        let same = ["2001:db8::1", "2001:db8::ffff:1"].map(|text| counted(text.parse().unwrap()));
-        assert_eq!(same[0], same[1]);
-        assert_ne!(same[0], counted("2001:db8:0:1::1".parse().unwrap()));
-        assert_eq!(counted("::ffff:192.0.2.1".parse().unwrap()), ONE);
     }
 }

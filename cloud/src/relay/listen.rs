@@ -131,7 +131,8 @@ impl RelayListener {
         let acceptor = acceptor.clone();
         self.tasks.spawn_until_stop("handshake", async move {
             let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(acceptor.accept(tcp)));
-            match handshake.await.unwrap_or((Err(LinkError::TimedOut), None)) {
+            let passed = handshake.await.ok().flatten();
+            match passed.unwrap_or((Err(LinkError::TimedOut), None)) {
                 (Ok((relay, io)), place) => listener.serve(relay.to_string(), io, place),
                 (Err(error), _) => warn!(%from, error = chain(&error), "refused a holder"),
             }

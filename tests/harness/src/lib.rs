@@ -3,6 +3,7 @@
 //!
 //! It may use the `drivers`. It knows nothing of Kubernetes.
 
+pub mod flood;
 pub mod leftovers;
 pub mod net;
 pub mod process;

@@ -1,10 +1,12 @@
 //! Limits on what an edge, or any client, may use of the cloud. Each test ends with a good edge
 //! that is not affected.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use harness::flood;
+use harness::flood::{Flood, Sends};
 use harness::requests::controller;
 use harness::wait::{START, until};
 use harness::world::{NODE, QUIET, TRANSPORTS, World, hello};
@@ -12,7 +14,7 @@ use http::StatusCode;
 use proto::control::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
 use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Role, client_config};
-use proto::link::{Event, HANDSHAKE, quic, ws};
+use proto::link::{Event, HANDSHAKE, KeepAlive, dial, quic, ws};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -215,5 +217,39 @@ async fn headers_that_are_too_large_end_that_call_only() -> anyhow::Result<()> {
     }
     let calls = world.driver.calls_of("GetCapacity");
     assert_eq!(calls.len(), 2, "what was refused reached the driver");
+    world.stop().await
+}
+
+#[tokio::test]
+async fn silent_connections_of_many_addresses_keep_no_edge_out() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    let flood = Flood::new(addr(&world)?, 40, 50, Sends::Nothing);
+    until("2,000 connections are open", || async {
+        anyhow::ensure!(flood.open() >= 1_900, "{} are open", flood.open());
+        Ok(())
+    })
+    .await?;
+    let credentials = world.stand.credentials(NODE, Role::Node)?;
+    // An address that has linked before, and one that has not.
+    for from in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 99)] {
+        let connect = flood::from(from);
+        let begun = Instant::now();
+        let endpoint = world.url().parse()?;
+        let mut link = dial(&endpoint, &credentials, KeepAlive::default(), &connect).await?;
+        link.send(&Message::Hello(hello(NODE)?)).await?;
+        let welcome = timeout(START, link.next()).await?;
+        assert!(matches!(welcome, Event::Message(Message::Welcome(_))));
+        let elapsed = begun.elapsed();
+        assert!(elapsed < Duration::from_secs(2), "{from} linked after {elapsed:?}");
+        link.close("done").await;
+    }
+    // Those that said nothing were let go meanwhile, and others came.
+    until("silent connections are let go", || async {
+        anyhow::ensure!(flood.made() >= 4_000, "{} were made", flood.made());
+        Ok(())
+    })
+    .await?;
+    drop(flood);
+    untouched(&world).await?;
     world.stop().await
 }

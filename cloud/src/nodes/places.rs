@@ -1,0 +1,92 @@
+//! Bounded places of those who wait. Without a free one, the oldest is given up for the newcomer.
+//!
+//! Who waits for a peer that says nothing waits long. So the oldest is the one least likely to be
+//! honest, and nobody keeps others out by waiting.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// A bounded number of places. Clones share them.
+#[derive(Clone)]
+pub(super) struct Places(Arc<Mutex<State>>);
+
+struct State {
+    most: usize,
+    next: u64,
+    /// In the order in which they were taken.
+    taken: BTreeMap<u64, CancellationToken>,
+}
+
+/// One place; free again when dropped.
+pub(super) struct Place {
+    places: Places,
+    number: u64,
+}
+
+impl Places {
+    /// So many places, all free.
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Mutex::new(State { most, next: 0, taken: BTreeMap::new() })))
+    }
+
+    /// Takes a place for one whose waiting `given_up` ends. Without a free place, the oldest is
+    /// given up.
+    pub(super) fn take(&self, given_up: &CancellationToken) -> Place {
+        let mut state = self.state();
+        while state.taken.len() >= state.most && state.give_up_oldest() {}
+        let number = state.next;
+        state.next += 1;
+        state.taken.insert(number, given_up.clone());
+        Place { places: self.clone(), number }
+    }
+
+    /// Gives up the oldest; false if nobody waits.
+    pub(super) fn give_up_oldest(&self) -> bool {
+        self.state().give_up_oldest()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn give_up_oldest(&mut self) -> bool {
+        let oldest = self.taken.pop_first();
+        oldest.is_some_and(|(_, given_up)| {
+            given_up.cancel();
+            true
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.state().taken.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_gives_way_and_a_place_that_is_left_is_free() {
+        let places = Places::new(2);
+        let tokens: Vec<_> = (0..4).map(|_| CancellationToken::new()).collect();
+        let given_up = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
+        let first = places.take(&tokens[0]);
+        let second = places.take(&tokens[1]);
+        let third = places.take(&tokens[2]);
+        assert_eq!(given_up(), [true, false, false, false]);
+        drop(second);
+        let fourth = places.take(&tokens[3]);
+        assert_eq!(given_up(), [true, false, false, false], "there was a free place");
+        assert!(places.give_up_oldest());
+        assert_eq!(given_up(), [true, false, true, false]);
+        drop((first, third, fourth));
+        assert!(places.state().taken.is_empty());
+    }
+}
