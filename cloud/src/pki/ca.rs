@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use proto::host::private;
 use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Credentials, Files, Role};
 use proto::names::{FRONT_URI, FrontName, NODE_URI, NodeName};
@@ -57,7 +58,7 @@ impl Authority {
     /// Reads the CA's key. Only the name and the key of the CA's certificate matter here.
     ///
     /// # Errors
-    /// The key cannot be read.
+    /// The key cannot be read, or others can read it too.
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join("ca.key");
         let reading = || {
@@ -67,6 +68,7 @@ impl Authority {
             )
         };
         let pem = std::fs::read_to_string(&path).with_context(reading)?;
+        private::check(&path)?;
         Ok(Self(Issuer::new(ca(1), KeyPair::from_pem(&pem).with_context(reading)?)))
     }
 
@@ -206,6 +208,25 @@ mod tests {
         assert!(issue(dir.path(), &"n1".parse().unwrap(), 1).is_err());
         assert_eq!(std::fs::read(dir.path().join("n1.crt")).unwrap(), node);
         assert!(issue(dir.path(), &"ca".parse().unwrap(), 1).is_err());
+    }
+
+    #[test]
+    fn keys_that_others_can_read_are_refused_and_the_groups_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), &["localhost".into()], 1).unwrap();
+        let files = Files::of(dir.path(), "cloud");
+        let with = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        with(&files.key, 0o440);
+        Credentials::load(&files, Role::Cloud).unwrap();
+        with(&files.key, 0o644);
+        let error = Credentials::load(&files, Role::Cloud).err().unwrap().to_string();
+        assert!(error.contains("cloud.key has mode 0644"), "{error}");
+        with(&dir.path().join("ca.key"), 0o604);
+        let error = issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap_err().to_string();
+        assert!(error.contains("ca.key has mode 0604"), "{error}");
+        assert!(!dir.path().join("n1.key").exists());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod chain;
 pub mod plain;
+pub mod private;
 pub mod program;
 pub mod publish;
 pub mod socket;

@@ -15,11 +15,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{AlertDescription, ClientConfig, RootCertStore, ServerConfig};
 use serde::Deserialize;
-use tracing::warn;
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::host::chain::chain;
 use crate::host::plain;
+use crate::host::private::{self, PrivateError};
 use crate::link::error::LinkError;
 use crate::names::{IdentityError, NodeName, front_of, node_of};
 
@@ -95,6 +95,9 @@ pub enum TlsError {
         /// The error of rustls.
         why: rustls::Error,
     },
+    /// Others can read or change the key.
+    #[error(transparent)]
+    Open(#[from] PrivateError),
     /// A node's certificate that names no node, or a front's that names no front.
     #[error("the certificate in {} is not made for this program", path.display())]
     Identity {
@@ -120,7 +123,7 @@ impl Credentials {
         let chain = certificates(&files.cert)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(unreadable("private key", &files.key))?;
-        warn_of_mode(&files.key);
+        private::check(&files.key)?;
         let credentials = Self { roots: Arc::new(roots), chain, key };
         credentials.check_certificate(&files.cert, &files.ca, role)?;
         credentials.check_key(files)?;
@@ -216,16 +219,6 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         return Err(unreadable(rustls::pki_types::pem::Error::NoItemsFound));
     }
     Ok(certificates)
-}
-
-/// Warns of a key that others can read. It is not refused: mounted secrets are often 0644.
-fn warn_of_mode(key: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    if let Ok(meta) = std::fs::metadata(key)
-        && meta.permissions().mode() & 0o077 != 0
-    {
-        warn!(key = %key.display(), "others than its owner can read the private key; chmod 600 it");
-    }
 }
 
 /// The problem of our own certificate, and what to do.

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 
 /// A path below the repository's root.
-fn at(path: &str) -> PathBuf {
+pub(crate) fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(path)
 }
 
-fn text(path: &str) -> String {
+pub(crate) fn text(path: &str) -> String {
     std::fs::read_to_string(at(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -129,4 +129,17 @@ fn edge_config(file: &Path) {
     if let Err(problems) = edge::config::Config::load(flags(file)) {
         panic!("{problems}");
     }
+}
+
+/// A Secret's files have mode 0644 by default, and such a key is refused.
+#[test]
+fn secrets_with_keys_are_mounted_for_their_group_only() {
+    let manifest = text("deploy/kustomize/base/cloud.yaml");
+    let secrets: Vec<_> = manifest.split("secretName:").skip(1).collect();
+    assert!(!secrets.is_empty());
+    for secret in secrets {
+        let mode = secret.lines().nth(1).unwrap_or_default().trim();
+        assert_eq!(mode, "defaultMode: 0440", "of the Secret {}", secret.lines().next().unwrap());
+    }
+    assert!(manifest.contains("fsGroup: 65532"));
 }
