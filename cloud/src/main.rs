@@ -12,11 +12,14 @@ use proto::host::program;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    program::run(|| match Cli::parse().command {
-        Command::Serve(flags) => {
-            let config = Config::load(*flags)?;
-            program::runtime(config.common.workers)?.block_on(cloud::serve(config))
+    program::run(|| {
+        program::forbid_core_dumps();
+        match Cli::parse().command {
+            Command::Serve(flags) => {
+                let config = Config::load(*flags)?;
+                program::runtime(config.common.workers)?.block_on(cloud::serve(config))
+            }
+            Command::Tool(tool) => cloud::cli::run::run(tool),
         }
-        Command::Tool(tool) => cloud::cli::run::run(tool),
     })
 }

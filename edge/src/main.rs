@@ -5,20 +5,24 @@ use std::process::ExitCode;
 use clap::Parser;
 use edge::cli::{Cli, Command};
 use edge::config::Config;
+use proto::host::program;
 
 // Each call makes dozens of small allocations; docs/performance.md has what this saves.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    proto::host::program::run(|| match Cli::parse().command {
-        Command::Serve(flags) => {
-            let config = Config::load(flags)?;
-            proto::host::program::runtime(config.common.workers)?.block_on(edge::serve(config))
-        }
-        Command::Direct(command) => {
-            let mut out = std::io::stdout();
-            proto::host::program::runtime(1)?.block_on(edge::cli::direct::run(command, &mut out))
+    program::run(|| {
+        program::forbid_core_dumps();
+        match Cli::parse().command {
+            Command::Serve(flags) => {
+                let config = Config::load(flags)?;
+                program::runtime(config.common.workers)?.block_on(edge::serve(config))
+            }
+            Command::Direct(command) => {
+                let mut out = std::io::stdout();
+                program::runtime(1)?.block_on(edge::cli::direct::run(command, &mut out))
+            }
         }
     })
 }

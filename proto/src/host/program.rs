@@ -4,7 +4,8 @@ use std::io;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use tracing::error;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -26,6 +27,22 @@ pub fn run(work: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     }
 }
 
+/// Forbids core dumps of this process, which would write its keys and requests to a disk.
+///
+/// It warns if the system refuses: storage without this protection is better than none.
+pub fn forbid_core_dumps() {
+    if let Err(error) = without_core_dumps() {
+        warn!(%error, "core dumps cannot be forbidden; allow setrlimit and prctl in the sandbox");
+    }
+}
+
+/// core(5): a program that `core_pattern` pipes to ignores the limit, so the flag is needed too.
+/// The flag also keeps other processes of the same user from reading our memory.
+fn without_core_dumps() -> io::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
 /// A runtime with this many worker threads.
 ///
 /// # Errors
@@ -36,4 +53,18 @@ pub fn runtime(workers: u16) -> io::Result<tokio::runtime::Runtime> {
         return tokio::runtime::Builder::new_current_thread().enable_all().build();
     }
     tokio::runtime::Builder::new_multi_thread().worker_threads(workers.into()).enable_all().build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_dumps_are_forbidden_by_limit_and_by_flag() {
+        without_core_dumps().unwrap();
+        let limit = rustix::process::getrlimit(Resource::Core);
+        assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+        let flag = rustix::process::dumpable_behavior().unwrap();
+        assert!(matches!(flag, DumpableBehavior::NotDumpable), "{flag:?}");
+    }
 }

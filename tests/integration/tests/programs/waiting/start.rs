@@ -4,10 +4,11 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use harness::raw::RawClient;
 use harness::stand::Stand;
 use harness::wait::START;
-use harness::world::{DRIVER, TRANSPORTS};
+use harness::world::{DRIVER, TRANSPORTS, World};
 use proto::host::publish::{Existing, publish};
 
 /// Runs a program that must fail, and returns its stderr.
@@ -170,4 +171,18 @@ async fn certificates_of_the_wrong_kind_are_named() -> anyhow::Result<()> {
         assert!(text.contains(expected), "{cert} {key}: {expected} is not in {text}");
     }
     Ok(())
+}
+
+/// A core would have keys and requests in it.
+#[tokio::test]
+async fn both_programs_forbid_core_dumps() -> anyhow::Result<()> {
+    let world = World::new(TRANSPORTS[0]).await?;
+    for process in [&world.cloud.process, &world.edge] {
+        let pid = process.pid().context("it ended")?;
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+        let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+        let words: Vec<_> = core.context("no limit of cores")?.split_whitespace().collect();
+        assert_eq!(words, ["0", "0", "bytes"]);
+    }
+    world.stop().await
 }
