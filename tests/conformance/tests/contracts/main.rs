@@ -4,3 +4,4 @@
 mod deploy;
 mod descriptor;
 mod errors;
+mod units;
