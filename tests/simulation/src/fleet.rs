@@ -386,7 +386,7 @@ impl Fleet {
             txn.set_node(&at, Some(Node { removed, ..known }));
         });
         let is_done = write.await.is_ok();
-        links.end(&node);
+        links.end(&node, "an operator removed this node");
         is_done
     }
 
