@@ -72,8 +72,8 @@ e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,bu
 MEASURE = $(CARGO) build --locked --profile measure --workspace --exclude cloud --exclude edge
 # The products as users get them: by themselves, so that nothing is in them that tests switch on.
 PRODUCTS = $(CARGO) build --locked --release -p cloud -p edge
-# `make sim` and `make e2e FIGURES=1` build theirs.
-MEASURING := bench guestinit hostdir testdriver
+# `make bench`, `make sim` and `make e2e FIGURES=1` build theirs.
+MEASURING := hostdir testdriver
 # Both at the same time, since one waits often where the other could work.
 RELEASE = $(MEASURE) $(addprefix --bin ,$(or $(1),$(MEASURING))) & measure=$$!; \
   $(PRODUCTS); products=$$?; wait $$measure && [ $$products = 0 ]
@@ -81,7 +81,7 @@ RELEASE = $(MEASURE) $(addprefix --bin ,$(or $(1),$(MEASURING))) & measure=$$!; 
 figures:
 	$(call RELEASE,cluster hostdir oci-wrapper)
 
-release: ## The products, and the tests' programs that measure them
+release: ## The products and the tests' drivers
 	$(call RELEASE)
 
 bench: ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, or guest: a direct volume against a shared directory in a real guest

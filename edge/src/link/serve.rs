@@ -128,7 +128,7 @@ impl Serving {
                 () = over => self.close(STOPPING).await,
                 () = expired(link.expires()) => {
                     let closed = self.close(EXPIRED).await;
-                    closed.and(Err(LinkError::Closed(EXPIRED.into())))
+                    closed.and_then(|()| Err(LinkError::Closed(EXPIRED.into())))
                 }
                 () = quiet(&self.streams), if self.streams.is_stopped() => {
                     self.close(STOPPING).await
