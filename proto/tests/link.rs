@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime};
 use proto::control::hello::{MAX_BYTES, Message, Refused};
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
-use proto::link::tls::{Credentials, server_config};
+use proto::link::tls::{Credentials, client_config, server_config};
 use proto::link::{Connect, Event, GREETING, Io, KeepAlive, Kind, Link, WRITE, dial, quic, ws};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
 
 /// Credentials of one CA: the cloud's and those of node n1.
 fn credentials() -> [Credentials; 2] {
@@ -295,4 +296,35 @@ async fn each_end_knows_when_the_certificate_of_the_other_ends() {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(67_090_118_400);
         assert_eq!([cloud.expires(), edge.expires()], [Some(end); 2], "{transport:?}");
     }
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_pings_without_end_is_closed() {
+    let [cloud, node] = credentials();
+    let tls = server_config(&cloud, ws::ALPN).unwrap();
+    let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let pinging = async {
+        let config = client_config(&node, ws::ALPN).unwrap();
+        let name = "localhost".try_into().unwrap();
+        let mut tls = TlsConnector::from(config).connect(name, near).await.unwrap();
+        let upgrade = "GET /link HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n\
+            Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        tls.write_all(upgrade.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(tls.read_u8().await.unwrap());
+        }
+        // An empty ping with an empty mask (RFC 6455, 5.2).
+        tls.write_all(&[0x89, 0x80, 0, 0, 0, 0].repeat(1_000)).await.unwrap();
+        tls
+    };
+    let hearing = async {
+        let greeted = acceptor.greet(Box::new(far)).await.unwrap();
+        let (_, link) = acceptor.accept(greeted).await.unwrap().unwrap();
+        end_of(&mut link.into()).await
+    };
+    let (_tls, ended) = tokio::join!(pinging, hearing);
+    assert!(ended.contains("more signs of life than it may"), "{ended}");
 }

@@ -11,6 +11,7 @@ use futures_channel::mpsc;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::limits::MAX_PASSING;
+use proto::http2::paced::Paced;
 use proto::http2::upstream;
 use proto::http2::upstream::Upstream;
 use proto::link::{Io, Kind, LinkError};
@@ -176,7 +177,9 @@ impl Handle {
         let (answer, opened) = oneshot::channel();
         self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
-        let begun = upstream::connect(io).await.map_err(|error| LinkError::Closed(chain(&error)));
+        let begun = upstream::connect(Paced::new(io))
+            .await
+            .map_err(|error| LinkError::Closed(chain(&error)));
         let (sender, connection) = begun?;
         self.tasks.spawn_until_stop("link http2", async move {
             if let Err(error) = connection.await {

@@ -13,13 +13,12 @@ use futures_util::StreamExt;
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Refused};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
-use proto::link::{Event, HANDSHAKE, Link, LinkError};
+use proto::link::{Budget, Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::nodes::budget::Budget;
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::lease_queue::LeaseQueue;
@@ -29,6 +28,9 @@ use crate::state::{ingest, report};
 
 /// The time for a refused edge to take the reason.
 const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// Why a link beyond its budget is closed.
+const EXCEEDED: &str = "the edge sent more control messages than it may: 20 a second, 200 at once";
 
 /// Runs a link, authenticated as `node` and dialed from `from`, until it ends.
 pub async fn run(links: &Links, node: NodeName, link: Link, from: Option<SocketAddr>) {
@@ -282,8 +284,9 @@ impl LinkTask<'_> {
 
     /// Handles an event of the link; returns the message to send back, if any.
     async fn hear(&mut self, event: Event) -> Result<Option<Message>, End> {
-        if matches!(event, Event::Message(_)) && !self.is_paced(&event) {
-            self.budget.take().map_err(|reason| self.broken(reason.into()))?;
+        let counts = matches!(event, Event::Message(_)) && !self.is_paced(&event);
+        if counts && !self.budget.take() {
+            return Err(self.broken(EXCEEDED.into()));
         }
         match event {
             Event::Message(Message::Drivers(drivers)) => self.drivers(drivers).await.map(Some),

@@ -5,7 +5,6 @@
 
 pub mod accept;
 pub mod admission;
-mod budget;
 pub mod discover;
 mod greetings;
 pub mod handle;

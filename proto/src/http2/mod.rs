@@ -6,6 +6,7 @@ pub mod busy_poll;
 pub mod deadline;
 pub mod forward;
 pub mod limits;
+pub mod paced;
 pub mod serve;
 pub mod upstream;
 

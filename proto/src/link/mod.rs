@@ -4,6 +4,7 @@
 //! it has a first call for them. No room above knows the transports. A new one is a file here, its
 //! scheme in `endpoint.rs` and an arm of `dial` in `transport.rs`. May use: names, host, control.
 
+pub mod budget;
 pub mod end;
 pub mod endpoint;
 pub mod error;
@@ -13,6 +14,7 @@ pub mod tls;
 pub mod transport;
 pub mod ws;
 
+pub use budget::Budget;
 pub use end::{ByteStream, Connect, End, Event, Io, Kind, Opening};
 pub use error::{GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;

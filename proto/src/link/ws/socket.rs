@@ -19,6 +19,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
 use crate::host::plain;
+use crate::link::budget::Budget;
 use crate::link::error::{LinkError, Reason, WRITE};
 use crate::link::keep_alive::KeepAlive;
 
@@ -26,6 +27,8 @@ use crate::link::keep_alive::KeepAlive;
 const MAX_CHUNK: usize = 64 * 1024;
 /// A close frame holds 125 bytes, two of them its code.
 const MAX_REASON: usize = 123;
+
+const TOO_MANY_SIGNS: &str = "it sent more signs of life than it may: 20 a second, 200 at once";
 
 /// A frame that the owner of the link sends beside the stream.
 pub(super) enum Outgoing {
@@ -46,6 +49,8 @@ pub(super) struct Socket {
     ping: Interval,
     keep_alive: KeepAlive,
     heard: Instant,
+    /// The signs of life that the peer may still send.
+    signs: Budget,
     reason: Reason,
 }
 
@@ -70,7 +75,18 @@ impl Socket {
         let heard = Instant::now();
         let unread = Bytes::new();
         (
-            Self { ws, unread, received, to_send, unsent: None, ping, keep_alive, heard, reason },
+            Self {
+                ws,
+                unread,
+                received,
+                to_send,
+                unsent: None,
+                ping,
+                keep_alive,
+                heard,
+                signs: Budget::default(),
+                reason,
+            },
             control,
         )
     }
@@ -101,8 +117,9 @@ impl Socket {
             let frame = ready!(Pin::new(&mut self.ws).poll_next(cx));
             self.heard = Instant::now();
             match frame {
-                Some(Ok(Frame::Binary(bytes))) if bytes.is_empty() => {}
-                Some(Ok(Frame::Binary(bytes))) => return Poll::Ready(Ok(bytes)),
+                Some(Ok(Frame::Binary(bytes))) if !bytes.is_empty() => {
+                    return Poll::Ready(Ok(bytes));
+                }
                 Some(Ok(Frame::Text(text))) => {
                     // There is room if anybody listens.
                     let full = self.received.try_send(text.as_str().to_owned()).is_err();
@@ -116,7 +133,9 @@ impl Socket {
                     let told = frame.map(|frame| plain(frame.reason.as_str())).unwrap_or_default();
                     self.reason.set(format!("the other side closed it: {told}"));
                 }
-                Some(Ok(Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_))) => {}
+                // Pings, pongs, and messages without bytes.
+                Some(Ok(_)) if self.signs.take() => {}
+                Some(Ok(_)) => return Poll::Ready(Err(self.broke_off(cx, TOO_MANY_SIGNS))),
                 Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
                     return Poll::Ready(Ok(Bytes::new()));
                 }
