@@ -34,6 +34,10 @@ impl AdminState {
             link_ups: self.links.made(),
             not_taken: self.not_taken(),
             quota_refusals: self.store.refusals().counts(),
+            records_bytes: (
+                self.store.read(|state| state.usage_of_all().bytes),
+                self.store.quotas().store_bytes,
+            ),
             queue: self.store.queued(),
             drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),
         }

@@ -220,6 +220,7 @@ fn quotas(section: &mut Reader) -> Quotas {
         (Quota::Volumes, &mut quotas.volumes, 1),
         (Quota::DurableBytes, &mut quotas.durable_bytes, MIB),
         (Quota::ListBytes, &mut quotas.list_bytes, MIB),
+        (Quota::StoreBytes, &mut quotas.store_bytes, MIB),
     ] {
         if let Some(number) = section.number(quota.setting(), u16::MAX) {
             *value = u64::from(number) * unit;

@@ -99,9 +99,11 @@ impl PendingCreate<'_> {
         let quotas = *self.journal.store.quotas();
         let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
+            let all = txn.usage_of_all();
             let nodes = nodes.iter().map(|node| (node, txn.usage(node)));
-            let checked =
-                nodes.map(|(node, usage)| match quotas.check_growth(usage, usage.plus_one()) {
+            let checked = nodes
+                .map(|(node, usage)| (node, quotas.check_growth(all, usage, usage.plus_one())))
+                .map(|(node, checked)| match checked {
                     Err(over) if !is_shared => Err((node.clone(), over)),
                     _ => Ok(node),
                 });

@@ -116,6 +116,11 @@ impl State {
         self.usages.of(node)
     }
 
+    /// What is kept of all nodes.
+    pub fn usage_of_all(&self) -> Usage {
+        self.usages.all()
+    }
+
     /// The share of the record that a change replaces.
     fn share_before(&self, change: &Change) -> Option<Share> {
         match change {

@@ -27,6 +27,8 @@ pub struct Quotas {
     pub durable_bytes: u64,
     /// The bytes of one list, all its pages together.
     pub list_bytes: u64,
+    /// The bytes of all nodes' records. The last quarter is for nodes that linked before.
+    pub store_bytes: u64,
 }
 
 /// One of the quotas.
@@ -46,11 +48,16 @@ pub enum Quota {
     DurableBytes,
     /// See [`Quotas::list_bytes`].
     ListBytes,
+    /// See [`Quotas::store_bytes`].
+    StoreBytes,
 }
 
 /// How a node is over a quota.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found} {what}, and {most} is the quota of a node ({setting} in [quotas])")]
+#[error(
+    "{found} {what}, and {most} is the quota of {} ({setting} in [quotas])",
+    quota.whose()
+)]
 pub struct OverQuota {
     /// The quota.
     pub quota: Quota,
@@ -78,13 +85,14 @@ impl Default for Quotas {
             volumes: 20_000,
             durable_bytes: 32 * MIB,
             list_bytes: 32 * MIB,
+            store_bytes: 1024 * MIB,
         }
     }
 }
 
 impl Quota {
     /// All quotas.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Drivers,
         Self::Segments,
         Self::StringBytes,
@@ -92,6 +100,7 @@ impl Quota {
         Self::Volumes,
         Self::DurableBytes,
         Self::ListBytes,
+        Self::StoreBytes,
     ];
 
     /// The quota's key in the configuration, and its name in metrics.
@@ -104,7 +113,13 @@ impl Quota {
             Self::Volumes => "volumes",
             Self::DurableBytes => "durable_mib",
             Self::ListBytes => "list_mib",
+            Self::StoreBytes => "store_mib",
         }
+    }
+
+    /// Whose records it bounds.
+    fn whose(self) -> &'static str {
+        if self == Self::StoreBytes { "all nodes together" } else { "a node" }
     }
 }
 
@@ -119,6 +134,7 @@ impl Quotas {
             Quota::Volumes => self.volumes,
             Quota::DurableBytes => self.durable_bytes,
             Quota::ListBytes => self.list_bytes,
+            Quota::StoreBytes => self.store_bytes,
         }
     }
 
@@ -142,19 +158,38 @@ impl Quotas {
 }
 
 impl Quotas {
-    /// Checks what is kept of a node before and after something new. A change that makes nothing
-    /// more fits always, so a node that is over a lowered quota goes on.
+    /// Checks what is kept of a node before and after something new, with what is kept of all nodes
+    /// before. A change that makes nothing more fits always, so a node that is over a lowered quota
+    /// goes on.
     ///
     /// # Errors
     /// There would be more than a quota.
-    pub fn check_growth(&self, before: Usage, after: Usage) -> Result<(), OverQuota> {
+    pub fn check_growth(&self, all: Usage, before: Usage, after: Usage) -> Result<(), OverQuota> {
         if after.things > before.things {
             self.check(Quota::Volumes, after.things.max(0), || "volumes and snapshots".into())?;
         }
         if after.bytes > before.bytes {
             self.check(Quota::DurableBytes, after.bytes.max(0), || "bytes of records".into())?;
+            let all = (all + after - before).bytes.max(0);
+            self.check(Quota::StoreBytes, all, || "bytes of all records".into())?;
         }
         Ok(())
+    }
+
+    /// Checks whether there is room for a node that never linked. Nodes that did keep the last
+    /// quarter of the store, so that newcomers cannot take it from them.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn check_newcomer(&self, all: Usage) -> Result<(), OverQuota> {
+        let found = u64::try_from(all.bytes).unwrap_or(0);
+        let most = self.store_bytes / 4 * 3;
+        if found <= most {
+            return Ok(());
+        }
+        let quota = Quota::StoreBytes;
+        let what = "bytes of all records leave no room for a new node".to_owned();
+        Err(OverQuota { quota, found, what, most, setting: quota.setting() })
     }
 }
 
@@ -198,12 +233,27 @@ mod tests {
     fn what_makes_nothing_more_fits_always() {
         let quotas = Quotas { volumes: 2, durable_bytes: 100, ..Quotas::default() };
         let usage = |things, bytes| Usage { things, bytes };
-        let check = |before, after| quotas.check_growth(before, after).map_err(|over| over.quota);
+        let none = Usage::default();
+        let check =
+            |before, after| quotas.check_growth(none, before, after).map_err(|over| over.quota);
         assert_eq!(check(usage(1, 50), usage(2, 100)), Ok(()));
         assert_eq!(check(usage(2, 50), usage(3, 60)), Err(Quota::Volumes));
         assert_eq!(check(usage(1, 50), usage(2, 101)), Err(Quota::DurableBytes));
         assert_eq!(check(usage(9, 900), usage(9, 900)), Ok(()), "a quota was lowered");
         assert_eq!(check(usage(9, 900), usage(9, 800)), Ok(()));
+    }
+
+    #[test]
+    fn newcomers_leave_room_for_those_who_were_there() {
+        let quotas = Quotas { store_bytes: 400, ..Quotas::default() };
+        let all = |bytes| Usage { things: 1, bytes };
+        assert_eq!(quotas.check_newcomer(all(300)), Ok(()));
+        let over = quotas.check_newcomer(all(301)).unwrap_err();
+        assert_eq!((over.quota, over.setting), (Quota::StoreBytes, "store_mib"));
+        assert!(over.to_string().contains("quota of all nodes together"), "{over}");
+        let grow = |bytes| quotas.check_growth(all(301), all(0), all(bytes)).map_err(|o| o.quota);
+        assert_eq!(grow(99), Ok(()));
+        assert_eq!(grow(100), Err(Quota::StoreBytes));
     }
 
     #[test]

@@ -21,8 +21,10 @@ use crate::state::store::writer::Store;
 pub fn check(store: &Store, node: &NodeName, drivers: &[Driver]) -> Result<(), OverQuota> {
     let quotas = *store.quotas();
     let known = store.read(|state| drivers_with(state, node, drivers));
-    let checked = quotas
-        .check(Quota::Drivers, drivers.len().max(known), || "drivers".into())
+    let newcomer = store.read(|state| state.node(node).is_none().then(|| state.usage_of_all()));
+    let checked = newcomer
+        .map_or(Ok(()), |all| quotas.check_newcomer(all))
+        .and_then(|()| quotas.check(Quota::Drivers, drivers.len().max(known), || "drivers".into()))
         .and_then(|()| drivers.iter().try_for_each(|driver| check_driver(&quotas, driver)));
     match &checked {
         Ok(()) => store.clear_apart(node, None, Kind::OverLimit),

@@ -189,7 +189,8 @@ impl<'a> Txn<'a> {
         let share = |home: &Home| Usage::of_home(driver, id, home);
         let usage = self.usage(node);
         let before = self.home(driver, id).map(share).unwrap_or_default();
-        quotas.check_growth(usage, usage + share(&home) - before)?;
+        let after = usage + share(&home) - before;
+        quotas.check_growth(self.usage_of_all(), usage, after)?;
         self.set_home(driver, id, Some(home));
         Ok(())
     }
@@ -198,6 +199,11 @@ impl<'a> Txn<'a> {
     pub fn usage(&self, node: &NodeName) -> Usage {
         let durable = self.state.usage(node);
         self.usage.get(node).map_or(durable, |more| durable + *more)
+    }
+
+    /// What is kept of all nodes.
+    pub fn usage_of_all(&self) -> Usage {
+        self.usage.values().fold(self.state.usage_of_all(), |all, more| all + *more)
     }
 
     /// Replaces the share of a record.

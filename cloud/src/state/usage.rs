@@ -28,7 +28,10 @@ pub(super) type Share = (NodeName, Usage);
 
 /// What is kept of all nodes.
 #[derive(Default)]
-pub(super) struct Usages(HashMap<NodeName, Usage>);
+pub(super) struct Usages {
+    nodes: HashMap<NodeName, Usage>,
+    all: Usage,
+}
 
 impl Usage {
     fn of(things: i64, texts: impl IntoIterator<Item = usize>) -> Self {
@@ -124,24 +127,31 @@ impl Sub for Usage {
 impl Usages {
     /// What is kept of a node.
     pub(super) fn of(&self, node: &NodeName) -> Usage {
-        self.0.get(node).copied().unwrap_or_default()
+        self.nodes.get(node).copied().unwrap_or_default()
+    }
+
+    /// What is kept of all nodes.
+    pub(super) fn all(&self) -> Usage {
+        self.all
     }
 
     /// Replaces a record's share.
     pub(super) fn replace(&mut self, before: Option<Share>, after: Option<Share>) {
         if let Some((node, share)) = before {
+            self.all = self.all - share;
             self.set(&node, self.of(&node) - share);
         }
         if let Some((node, share)) = after {
+            self.all = self.all + share;
             self.set(&node, self.of(&node) + share);
         }
     }
 
     fn set(&mut self, node: &NodeName, usage: Usage) {
         if usage == Usage::default() {
-            self.0.remove(node);
+            self.nodes.remove(node);
         } else {
-            self.0.insert(node.clone(), usage);
+            self.nodes.insert(node.clone(), usage);
         }
     }
 }
@@ -160,9 +170,11 @@ mod tests {
         assert_eq!(usages.of(&one), Usage { things: 2, bytes: 150 });
         usages.replace(Some((one.clone(), share(100))), Some((two.clone(), share(120))));
         assert_eq!((usages.of(&one), usages.of(&two)), (share(50), share(120)));
+        assert_eq!(usages.all(), share(50) + share(120));
         usages.replace(Some((one, share(50))), None);
         usages.replace(Some((two, share(120))), None);
-        assert!(usages.0.is_empty(), "what is empty is not kept");
+        assert!(usages.nodes.is_empty(), "what is empty is not kept");
+        assert_eq!(usages.all(), Usage::default());
     }
 
     #[test]

@@ -102,6 +102,8 @@ pub struct Metrics {
     driver_nodes_linked: Family<DriverLabel, Gauge>,
     driver_nodes_set_apart: Family<SetApart, Gauge>,
     quota_refusals: Family<Refused, Counter>,
+    records_bytes: Gauge,
+    records_bytes_limit: Gauge,
     homes: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
     slow: Family<DriverLabel, Counter>,
@@ -126,6 +128,8 @@ pub struct Now {
     pub not_taken: (u64, usize),
     /// What was refused because of quotas, by quota.
     pub quota_refusals: Vec<(&'static str, u64)>,
+    /// The bytes of all nodes' records, and the most that there may be.
+    pub records_bytes: (i64, u64),
     /// Changes that wait for a commit.
     pub queue: usize,
     /// The drivers that have a front.
@@ -200,6 +204,8 @@ impl Metrics {
         self.queue.set(whole(now.queue));
         self.direct_not_taken.set(i64::try_from(now.not_taken.0).unwrap_or(i64::MAX));
         self.direct_not_taken_nodes.set(whole(now.not_taken.1));
+        self.records_bytes.set(now.records_bytes.0);
+        self.records_bytes_limit.set(now.records_bytes.1.cast_signed());
         self.link_ups.inner().store(now.link_ups, Ordering::Relaxed);
         for (quota, refusals) in &now.quota_refusals {
             let counter = self.quota_refusals.get_or_create(&Refused { quota });
@@ -286,6 +292,16 @@ impl Metrics {
             self.quota_refusals.clone(),
         );
         registry.register(
+            "records_bytes",
+            "Bytes of all nodes' records",
+            self.records_bytes.clone(),
+        );
+        registry.register(
+            "records_bytes_limit",
+            "How many bytes of them there may be",
+            self.records_bytes_limit.clone(),
+        );
+        registry.register(
             "homes",
             "Volumes, snapshots and groups whose node is known",
             self.homes.clone(),
@@ -360,6 +376,8 @@ impl Default for Metrics {
             driver_nodes_linked: Family::default(),
             driver_nodes_set_apart: Family::default(),
             quota_refusals: Family::default(),
+            records_bytes: Gauge::default(),
+            records_bytes_limit: Gauge::default(),
             homes: Family::default(),
             intents: Family::default(),
             slow: Family::default(),

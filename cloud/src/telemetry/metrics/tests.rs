@@ -19,6 +19,7 @@ fn now() -> Now {
         link_ups: 9,
         not_taken: (65, 2),
         quota_refusals: vec![("drivers", 2)],
+        records_bytes: (10, 30),
         queue: 6,
         drivers: vec![driver],
     }
@@ -37,6 +38,8 @@ fn all_is_written_with_its_labels() {
     metrics.commits().ended(2, Duration::from_millis(3), false);
     let text = metrics.text(&now());
     for line in [
+        "edge_csi_records_bytes 10",
+        "edge_csi_records_bytes_limit 30",
         r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,
         concat!(
             r#"edge_csi_call_seconds_bucket{le="0.005",hop="link","#,
