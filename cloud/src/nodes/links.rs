@@ -274,6 +274,7 @@ impl Links {
             scopes,
             leases: true,
             not_taken: true,
+            renews: false,
         }
     }
 

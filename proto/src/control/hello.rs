@@ -6,13 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+/// A protobuf message, in base64 within JSON.
+pub use super::base64::Base64 as Protobuf;
+use super::certificate::{Certificate, NotRenewed, Renew};
 use super::lease::{Reply, Request};
 use super::not_taken::NotTaken;
 use crate::csi::topology::Scope;
@@ -52,6 +51,14 @@ pub enum Message {
     /// Edge to cloud, if the welcome says `not_taken`: the direct volumes that no runtime took. The
     /// first follows the welcome, a further one each change.
     NotTaken(NotTaken),
+    /// Edge to cloud, if the welcome says `renews`: asks for a new certificate. It may also be the
+    /// first message on a link, instead of the hello. That is all that a link with an ended
+    /// certificate may send; the cloud closes such a link after its answer.
+    Renew(Renew),
+    /// Cloud to edge: the new certificate.
+    Renewed(Certificate),
+    /// Cloud to edge: there is no new certificate, and why.
+    NotRenewed(NotRenewed),
 }
 
 /// An edge introduces itself.
@@ -98,6 +105,9 @@ pub struct Welcome {
     /// Whether the cloud reads [`Message::NotTaken`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
+    /// Whether the cloud issues certificates, and reads [`Message::Renew`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renews: bool,
 }
 
 /// The cloud refuses the link.
@@ -118,23 +128,6 @@ pub struct Driver {
     /// Its answers, by RPC (`GetPluginInfo`, `NodeGetInfo`, …). Empty while the driver cannot be
     /// reached; an RPC that it does not implement is left out.
     pub answers: BTreeMap<String, Protobuf>,
-}
-
-/// A protobuf message, in base64 within JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Protobuf(pub Bytes);
-
-impl Serialize for Protobuf {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&STANDARD.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Protobuf {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        STANDARD.decode(text).map(|bytes| Self(bytes.into())).map_err(D::Error::custom)
-    }
 }
 
 /// Why bytes are not a control message.
@@ -208,6 +201,7 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     fn hello() -> Message {
@@ -231,6 +225,7 @@ mod tests {
             scopes,
             leases: false,
             not_taken: false,
+            renews: false,
         }
     }
 

@@ -1,9 +1,12 @@
 //! The messages that both ends exchange beside calls: the hello, news of drivers, leases of
-//! volumes, and direct volumes that were not taken.
+//! volumes, direct volumes that were not taken, and certificates.
 //!
 //! Pure codecs: bytes from the other end are parsed once, within bounds, and never panic. May use:
 //! names, csi.
 
+pub mod base64;
+pub mod certificate;
 pub mod hello;
+pub mod join;
 pub mod lease;
 pub mod not_taken;

@@ -71,6 +71,7 @@ impl HostileCloud {
             scopes: Default::default(),
             leases: false,
             not_taken: false,
+            renews: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
         Ok(link)

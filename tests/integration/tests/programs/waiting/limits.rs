@@ -153,6 +153,7 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             scopes: Default::default(),
             leases: false,
             not_taken: false,
+            renews: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
         let reason = "an edge may only tell of its drivers and volumes, and that it leaves";
