@@ -69,14 +69,14 @@ impl Listener {
             Self::Ws(listener, acceptor) => {
                 let (tcp, _) = listener.accept().await.unwrap();
                 let greeted = acceptor.greet(Box::new(tcp)).await.unwrap();
-                let (node, link) = acceptor.accept(greeted).await.unwrap()?;
-                assert_eq!(node.as_str(), "n1");
+                let (peer, link) = acceptor.accept(greeted).await.unwrap().link()?;
+                assert_eq!(peer.name.as_str(), "n1");
                 Some(link.into())
             }
             Self::Quic(acceptor) => {
                 let incoming = acceptor.accept().await.unwrap();
-                let (node, link) = quic::authenticate(incoming).await.unwrap();
-                assert_eq!(node.as_str(), "n1");
+                let (peer, link) = quic::authenticate(incoming).await.unwrap();
+                assert_eq!(peer.name.as_str(), "n1");
                 Some(link.into())
             }
         }
@@ -229,7 +229,7 @@ async fn unread() -> (Link, Link) {
     let dialing = dial(&endpoint, &node, KeepAlive::default(), &connect);
     let accepting = async {
         let greeted = acceptor.greet(Box::new(far)).await.unwrap();
-        acceptor.accept(greeted).await.unwrap().unwrap().1
+        acceptor.accept(greeted).await.unwrap().link().unwrap().1
     };
     let (cloud, edge) = tokio::join!(accepting, dialing);
     (cloud.into(), edge.unwrap())

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use proto::host::chain;
@@ -16,6 +16,7 @@ use proto::link::tls;
 use proto::link::tls::Credentials;
 use proto::link::{GREETING, HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
 use proto::names::NodeName;
+use proto::names::certificate::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 use tracing::{debug, warn};
@@ -224,11 +225,26 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 
 async fn ws_link(acceptor: ws::Acceptor, greeted: ws::Greeted) -> Authenticated {
     // Boxed, so that a waiting connection takes no memory for a handshake.
-    let link = Box::pin(acceptor.accept(greeted)).await?;
-    Ok(link.map(|(node, link)| (node, link.into())))
+    match Box::pin(acceptor.accept(greeted)).await? {
+        ws::Accepted::Link(peer, link) => Ok(Some((in_force(peer)?, (*link).into()))),
+        ws::Accepted::Bulk => Ok(None),
+        // The listener has no configuration of TLS for those who join.
+        ws::Accepted::Asker(_) => Err(LinkError::NotJoined("nobody can join here".into())),
+    }
 }
 
 async fn quic_link(incoming: quic::Incoming) -> Authenticated {
-    let (node, link) = Box::pin(quic::authenticate(incoming)).await?;
-    Ok(Some((node, link.into())))
+    let (peer, link) = Box::pin(quic::authenticate(incoming)).await?;
+    Ok(Some((in_force(peer)?, link.into())))
+}
+
+/// The node, if its certificate has not ended.
+fn in_force(peer: Identity<NodeName>) -> Result<NodeName, LinkError> {
+    if peer.validity.ended(SystemTime::now()) {
+        let node = peer.name;
+        return Err(LinkError::Tls(format!(
+            "the certificate of {node} has expired: make a new one, and check both clocks"
+        )));
+    }
+    Ok(peer.name)
 }

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::base64::Base64;
+use crate::host::plain::plain_text;
 
 /// Edge to cloud: asks for a new certificate of the node that the link's certificate names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,7 @@ pub struct Certificate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotRenewed {
     /// The reason, for an operator.
+    #[serde(deserialize_with = "plain_text")]
     pub why: String,
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::control::hello::MessageError;
+use crate::control::join::JoinError;
 use crate::names::IdentityError;
 
 /// How long dialing and authenticating may take.
@@ -43,6 +44,15 @@ pub enum LinkError {
     /// A control message that cannot be read or written.
     #[error(transparent)]
     Message(#[from] MessageError),
+    /// A message of joining that cannot be read or written.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The cloud was asked for a certificate, and refused.
+    #[error("csi-cloud issues no certificate: {0}")]
+    NotJoined(String),
+    /// The cloud was asked for a certificate, and said nothing for this time.
+    #[error("csi-cloud did not answer within {0:?}")]
+    Unanswered(Duration),
     /// The link ended.
     #[error("the link ended: {0}")]
     Closed(String),

@@ -19,3 +19,4 @@ pub use end::{ByteStream, Connect, End, Event, Io, Kind, Opening};
 pub use error::{GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;
 pub use transport::{Link, dial};
+pub use ws::join;

@@ -16,6 +16,7 @@ use quinn::{
     AckFrequencyConfig, Connection, ConnectionError, ConnectionId, ConnectionIdGenerator,
     Endpoint as Quinn, EndpointConfig, TransportConfig, VarInt,
 };
+use ring::{hkdf, hmac};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
@@ -27,7 +28,8 @@ use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{HANDSHAKE, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls;
-use crate::names::{NodeName, node_of};
+use crate::names::NodeName;
+use crate::names::certificate::{Identity, Validity};
 
 /// The application protocol in the TLS handshake.
 pub const ALPN: &[u8] = b"edge-csi";
@@ -79,10 +81,11 @@ fn transport(keep_alive: KeepAlive, streams_from_peer: u32) -> TransportConfig {
 ///
 /// A packet of an unknown link is answered with a stateless reset (RFC 9000, 10.3). The edge
 /// accepts it only if its key is that of the csi-cloud that it linked to. So the key is derived
-/// from the private key.
+/// from what outlives a restart: a secret that the credentials were given, or the private key.
 fn after_restart(credentials: &tls::Credentials) -> EndpointConfig {
-    let mut config =
-        EndpointConfig::new(Arc::new(credentials.derived_key(b"edge-csi quic stateless reset")));
+    let key = credentials.derived(b"edge-csi quic stateless reset");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_ref());
+    let mut config = EndpointConfig::new(Arc::new(key));
     // All edges send in the same seconds. A reset is smaller than the packet that it answers, so it
     // amplifies nothing.
     config.min_reset_interval(Duration::ZERO);
@@ -125,7 +128,9 @@ impl Acceptor {
     ) -> std::io::Result<Self> {
         let tls = tls::server_config(credentials, ALPN).map_err(std::io::Error::other)?;
         let crypto = QuicServerConfig::try_from(tls).map_err(std::io::Error::other)?;
-        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let tokens = credentials.derived(b"edge-csi quic token");
+        let tokens = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, tokens.as_ref());
+        let mut config = quinn::ServerConfig::new(Arc::new(crypto), Arc::new(tokens));
         let mut transport = transport(keep_alive, 1);
         // Messages to edges are small, so larger packets gain nothing, and MTU discovery takes 1.2
         // KiB for each link. Edges, whose answers may be large, do discover it.
@@ -156,18 +161,18 @@ impl Acceptor {
     }
 }
 
-/// Authenticates an attempt to link.
+/// Authenticates an attempt to link. A node whose certificate has ended may only renew it.
 ///
 /// # Errors
 /// The peer has no certificate of a node, is too slow, or does not speak our transport.
-pub async fn authenticate(incoming: Incoming) -> Result<(NodeName, QuicLink), LinkError> {
+pub async fn authenticate(incoming: Incoming) -> Result<(Identity<NodeName>, QuicLink), LinkError> {
     within_handshake(async {
         let connection = incoming.await.map_err(|e| failed(&e))?;
         let missing = || LinkError::Tls("it showed no certificate".into());
-        let node = node_of(&certificate(&connection).ok_or_else(missing)?)?;
+        let identity = Identity::of_node(&certificate(&connection).ok_or_else(missing)?)?;
         // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
         let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
-        Ok((node, QuicLink::new(connection, send, recv)))
+        Ok((identity, QuicLink::new(connection, send, recv)))
     })
     .await
 }
@@ -330,7 +335,8 @@ impl QuicLink {
         prioritize(&send, None);
         let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_BYTES).new_codec();
         let control = Control { send, recv, codec, unread: BytesMut::new() };
-        let expires = certificate(&connection).and_then(|peer| tls::expires(&peer));
+        let expires = certificate(&connection).and_then(|peer| Validity::of(&peer).ok());
+        let expires = expires.map(|validity| validity.not_after);
         Self { connection, control, opened: None, socket: None, expires }
     }
 

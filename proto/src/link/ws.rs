@@ -1,7 +1,8 @@
 //! Links over WebSocket: TLS over TCP, then `GET /link`.
 //!
 //! Binary messages are the calls stream, text messages are control messages. The bulk stream is a
-//! second connection, which the edge dials when the cloud asks for it.
+//! second connection, which the edge dials when the cloud asks for it. An edge that joins is told
+//! apart by its ALPN.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,10 +19,12 @@ use tokio::time::timeout;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsConnector, TlsStream};
 use tokio_tungstenite::tungstenite::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 use tracing::warn;
 use uuid::Uuid;
 
+use self::join::Asker;
 use self::metered::Metered;
 use self::socket::{Control, Outgoing, Socket};
 use self::stream::{Ws, config, failed, tls_failed};
@@ -31,9 +34,10 @@ use crate::link::end::{Connect, End, Event, Io, Kind, Opening};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
-use crate::link::tls;
-use crate::names::{NodeName, node_of};
+use crate::names::NodeName;
+use crate::names::certificate::{Identity, Validity};
 
+pub mod join;
 mod metered;
 mod socket;
 mod stream;
@@ -84,21 +88,49 @@ pub fn tcp() -> Connect {
     })
 }
 
+/// A connection whose TLS ClientHello has been read.
+pub struct Greeted(StartHandshake<Metered>);
+
+/// What an authenticated connection is.
+pub enum Accepted {
+    /// A link, and whose it is. A node whose certificate has ended may only renew it.
+    Link(Identity<NodeName>, Box<WsLink>),
+    /// A bulk stream, which its link has now.
+    Bulk,
+    /// An edge that asks to join. Nothing of it is authenticated.
+    Asker(Box<Asker>),
+}
+
+impl Accepted {
+    /// The link, and whose it is; none for any other connection.
+    pub fn link(self) -> Option<(Identity<NodeName>, WsLink)> {
+        match self {
+            Self::Link(peer, link) => Some((peer, *link)),
+            Self::Bulk | Self::Asker(_) => None,
+        }
+    }
+}
+
 /// Accepts connections at the cloud and makes links of them.
 #[derive(Clone)]
 pub struct Acceptor {
     tls: Arc<rustls::ServerConfig>,
+    join: Option<Arc<rustls::ServerConfig>>,
     keep_alive: KeepAlive,
     waiting: Waiting,
 }
 
-/// A connection whose TLS ClientHello has been read.
-pub struct Greeted(StartHandshake<Metered>);
-
 impl Acceptor {
     /// An acceptor with this TLS configuration (ALPN `http/1.1`).
     pub fn new(tls: Arc<rustls::ServerConfig>, keep_alive: KeepAlive) -> Self {
-        Self { tls, keep_alive, waiting: Waiting::default() }
+        Self { tls, join: None, keep_alive, waiting: Waiting::default() }
+    }
+
+    /// The same acceptor, which also takes edges that join, by this TLS configuration (ALPN
+    /// [`join::ALPN`]).
+    #[must_use]
+    pub fn with_join(self, tls: Arc<rustls::ServerConfig>) -> Self {
+        Self { join: Some(tls), ..self }
     }
 
     /// Reads the ClientHello of a connection. It takes little memory and no cryptography, so it
@@ -113,38 +145,40 @@ impl Acceptor {
         greeted.map(Greeted).map_err(|error| tls_failed(&error))
     }
 
-    /// Authenticates a connection. None if it was a bulk stream, which its link has now.
+    /// Authenticates a connection.
     ///
     /// # Errors
     /// The peer has no certificate of a node, is too slow, or does not speak our transport.
-    pub async fn accept(&self, greeted: Greeted) -> Result<Option<(NodeName, WsLink)>, LinkError> {
+    pub async fn accept(&self, greeted: Greeted) -> Result<Accepted, LinkError> {
         within_handshake(self.authenticate(greeted)).await
     }
 
-    async fn authenticate(
-        &self,
-        Greeted(start): Greeted,
-    ) -> Result<Option<(NodeName, WsLink)>, LinkError> {
-        let handshake = start.into_stream(self.tls.clone());
-        let stream = handshake.await.map_err(|error| tls_failed(&error))?;
-        let node = {
-            let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            node_of(certificates.first().ok_or(LinkError::TimedOut)?)?
-        };
-        let mut path = String::new();
-        #[expect(clippy::result_large_err, reason = "the library's signature")]
-        let look =
-            |request: &Request, response: Response| answer_upgrade(request, response, &mut path);
-        let stream = Box::new(TlsStream::from(stream));
-        let ws = accept_hdr_async_with_config(stream, look, Some(config()))
-            .await
-            .map_err(|e| failed(&e))?;
+    async fn authenticate(&self, Greeted(start): Greeted) -> Result<Accepted, LinkError> {
+        let joins = start.client_hello().alpn().is_some_and(|mut all| all.any(|p| p == join::ALPN));
+        match self.join.clone().filter(|_| joins) {
+            Some(tls) => {
+                let stream = encrypted(start, tls).await?;
+                let known = |asked: &str| asked == join::PATH;
+                let (ws, _) = upgrade(stream, join::limits(), known).await?;
+                Ok(Accepted::Asker(Box::new(Asker::read(ws).await?)))
+            }
+            None => self.linked(encrypted(start, self.tls.clone()).await?).await,
+        }
+    }
+
+    async fn linked(&self, stream: Box<TlsStream<Metered>>) -> Result<Accepted, LinkError> {
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let identity = Identity::of_node(certificates.first().ok_or(LinkError::TimedOut)?)?;
+        let known = |asked: &str| asked == LINK_PATH || asked.starts_with(BULK_PATH);
+        let (ws, path) = upgrade(stream, config(), known).await?;
+        let node = &identity.name;
         if path == LINK_PATH {
             let side = Side::Cloud { waiting: self.waiting.clone(), node: node.clone() };
-            return Ok(Some((node, WsLink::new(ws, self.keep_alive, side))));
+            let link = WsLink::new(ws, self.keep_alive, side);
+            return Ok(Accepted::Link(identity, Box::new(link)));
         }
-        self.hand_over(&path, &node, ws)?;
-        Ok(None)
+        self.hand_over(&path, node, ws)?;
+        Ok(Accepted::Bulk)
     }
 
     /// Passes a bulk connection to the link that asked for it.
@@ -167,21 +201,40 @@ fn certificate(ws: &Ws) -> Option<&CertificateDer<'static>> {
     ws.get_ref().get_ref().1.peer_certificates()?.first()
 }
 
-#[expect(clippy::result_large_err, reason = "the library's signature")]
-fn answer_upgrade(
-    request: &Request,
-    response: Response,
-    path: &mut String,
-) -> Result<Response, ErrorResponse> {
-    let asked = request.uri().path();
-    if asked == LINK_PATH || asked.starts_with(BULK_PATH) {
-        asked.clone_into(path);
-        return Ok(response);
-    }
-    let mut refusal =
-        ErrorResponse::new(Some(format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n")));
+async fn encrypted(
+    start: StartHandshake<Metered>,
+    tls: Arc<rustls::ServerConfig>,
+) -> Result<Box<TlsStream<Metered>>, LinkError> {
+    let stream = start.into_stream(tls).await.map_err(|error| tls_failed(&error))?;
+    Ok(Box::new(TlsStream::from(stream)))
+}
+
+/// Answers the upgrade of a path that is known, and returns the path.
+async fn upgrade(
+    stream: Box<TlsStream<Metered>>,
+    limits: WebSocketConfig,
+    known: impl Fn(&str) -> bool + Unpin,
+) -> Result<(Ws, String), LinkError> {
+    let mut path = String::new();
+    #[expect(clippy::result_large_err, reason = "the library's signature")]
+    let answer = |request: &Request, response: Response| {
+        let asked = request.uri().path();
+        if known(asked) {
+            asked.clone_into(&mut path);
+            return Ok(response);
+        }
+        Err(no_path(asked))
+    };
+    let accepted = accept_hdr_async_with_config(stream, answer, Some(limits)).await;
+    let ws = accepted.map_err(|e| failed(&e))?;
+    Ok((ws, path))
+}
+
+fn no_path(asked: &str) -> ErrorResponse {
+    let text = format!("no link at {asked}; csi-edge asks for {LINK_PATH}\n");
+    let mut refusal = ErrorResponse::new(Some(text));
     *refusal.status_mut() = http::StatusCode::NOT_FOUND;
-    Err(refusal)
+    refusal
 }
 
 /// Dials the cloud.
@@ -237,7 +290,8 @@ impl Dialer {
 
 impl WsLink {
     fn new(ws: Ws, keep_alive: KeepAlive, side: Side) -> Self {
-        let expires = certificate(&ws).and_then(tls::expires);
+        let expires = certificate(&ws).and_then(|peer| Validity::of(peer).ok());
+        let expires = expires.map(|validity| validity.not_after);
         let (socket, control) = Socket::new(ws, keep_alive);
         Self { idle: Some(socket), control, side, expires }
     }

@@ -11,6 +11,8 @@ use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
+pub mod certificate;
+
 /// A node's certificate has this and the node's name as its only URI.
 pub const NODE_URI: &str = "edge-csi://node/";
 
@@ -41,6 +43,9 @@ pub enum IdentityError {
     /// The certificate cannot be read.
     #[error("the certificate cannot be read: {0}")]
     Certificate(webpki::Error),
+    /// The certificate's serial number or validity cannot be read.
+    #[error("the certificate cannot be read: {0}")]
+    Unreadable(String),
     /// The certificate does not have exactly one name of a node.
     #[error(
         "the certificate has {0} names that begin with {NODE_URI} and a node's has one; was it \

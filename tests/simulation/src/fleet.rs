@@ -216,8 +216,9 @@ impl Fleet {
             let links = taking.clone();
             tasks.spawn("link", async move {
                 let Ok(greeted) = acceptor.greet(io).await else { return };
-                if let Ok(Some((node, link))) = acceptor.accept(greeted).await {
-                    link_task::run(&links, node, link.into(), None).await;
+                let Ok(accepted) = acceptor.accept(greeted).await else { return };
+                if let Some((peer, link)) = accepted.link() {
+                    link_task::run(&links, peer.name, link.into(), None).await;
                 }
             });
         };

@@ -46,8 +46,9 @@ impl HostileCloud {
             match self {
                 Self::Ws(listener, acceptor) => {
                     let (tcp, _) = listener.accept().await?;
-                    let link = acceptor.accept(acceptor.greet(Box::new(tcp)).await?).await?;
-                    let link = link.ok_or_else(|| anyhow::anyhow!("no link"))?.1;
+                    let greeted = acceptor.greet(Box::new(tcp)).await?;
+                    let link = acceptor.accept(greeted).await?;
+                    let link = link.link().ok_or_else(|| anyhow::anyhow!("no link"))?.1;
                     anyhow::Ok(Link::from(link))
                 }
                 Self::Quic(acceptor) => {

@@ -71,9 +71,9 @@ async fn an_edge_that_is_refused_says_why() -> anyhow::Result<()> {
     for _ in 0..2 {
         let (tcp, _) = tokio::time::timeout(START, listener.accept()).await??;
         let greeted = acceptor.greet(Box::new(tcp)).await?;
-        let (node, link) =
-            acceptor.accept(greeted).await?.ok_or_else(|| anyhow::anyhow!("not a link"))?;
-        assert_eq!(node.as_str(), NODE);
+        let accepted = acceptor.accept(greeted).await?.link();
+        let (peer, link) = accepted.ok_or_else(|| anyhow::anyhow!("not a link"))?;
+        assert_eq!(peer.name.as_str(), NODE);
         let mut link = Link::from(link);
         assert!(matches!(
             link.next().await,

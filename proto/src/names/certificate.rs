@@ -1,0 +1,238 @@
+//! Who a certificate names, and for how long: the identity of an authenticated peer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+use x509_parser::time::ASN1Time;
+
+use super::{FrontName, IdentityError, NodeName, front_of, node_of};
+
+/// How long after its end a node's certificate may still renew itself, and do nothing else.
+pub const RENEWABLE: Duration = Duration::from_secs(90 * 86_400);
+
+/// The serial number of a certificate: its bytes in hexadecimal, lower case, without leading zeros.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Serial(Arc<str>);
+
+impl Serial {
+    /// The serial of these bytes, the most significant first.
+    pub fn of(bytes: &[u8]) -> Self {
+        use fmt::Write as _;
+        let mut text = String::new();
+        for byte in bytes.iter().skip_while(|byte| **byte == 0) {
+            let _ = write!(text, "{byte:02x}");
+        }
+        Self(text.into())
+    }
+
+    /// The serial as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Serial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whom a certificate names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A node: csi-edge.
+    Node(NodeName),
+    /// A socket relay: `csi-cloud front`.
+    Front(FrontName),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => write!(f, "node {node}"),
+            Self::Front(front) => write!(f, "front {front}"),
+        }
+    }
+}
+
+/// The time in which a certificate is valid, both ends included, in whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// Its begin.
+    pub not_before: SystemTime,
+    /// Its end.
+    pub not_after: SystemTime,
+}
+
+impl Validity {
+    /// The validity in a certificate.
+    ///
+    /// # Errors
+    /// The certificate cannot be read.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        Ok(parse(certificate)?.1)
+    }
+
+    /// Whether the certificate has ended at this time.
+    pub fn ended(&self, now: SystemTime) -> bool {
+        now.duration_since(self.not_after).is_ok_and(|since| !since.is_zero())
+    }
+
+    /// Whether the certificate has ended at this time, and may still renew itself.
+    pub fn may_only_renew(&self, now: SystemTime) -> bool {
+        let since = now.duration_since(self.not_after).unwrap_or_default();
+        !since.is_zero() && since <= RENEWABLE
+    }
+
+    /// What is left of it at this time; zero if it has ended.
+    pub fn left(&self, now: SystemTime) -> Duration {
+        self.not_after.duration_since(now).unwrap_or_default()
+    }
+
+    /// The time from its begin to its end.
+    pub fn life(&self) -> Duration {
+        self.not_after.duration_since(self.not_before).unwrap_or_default()
+    }
+}
+
+/// What a certificate says of its owner. It counts only if TLS has verified the certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity<N = Subject> {
+    /// Whom it names.
+    pub name: N,
+    /// Its serial number.
+    pub serial: Serial,
+    /// When it is valid. A peer whose certificate has ended may only renew it.
+    pub validity: Validity,
+}
+
+impl Identity {
+    /// The identity in a certificate of a node or a front.
+    ///
+    /// # Errors
+    /// The certificate cannot be read, or names neither exactly one node nor one front.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        let name = match front_of(certificate) {
+            Ok(front) => Subject::Front(front),
+            Err(_) => Subject::Node(node_of(certificate)?),
+        };
+        Self::named(name, certificate)
+    }
+}
+
+impl Identity<NodeName> {
+    /// The identity in a node's certificate.
+    ///
+    /// # Errors
+    /// The certificate cannot be read, or does not name exactly one node.
+    pub fn of_node(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        Self::named(node_of(certificate)?, certificate)
+    }
+}
+
+impl Identity<FrontName> {
+    /// The identity in a front's certificate.
+    ///
+    /// # Errors
+    /// The certificate cannot be read, or does not name exactly one front.
+    pub fn of_front(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        Self::named(front_of(certificate)?, certificate)
+    }
+}
+
+impl<N> Identity<N> {
+    fn named(name: N, certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        let (serial, validity) = parse(certificate)?;
+        Ok(Self { name, serial, validity })
+    }
+}
+
+fn parse(certificate: &CertificateDer<'_>) -> Result<(Serial, Validity), IdentityError> {
+    let (_, parsed) = X509Certificate::from_der(certificate)
+        .map_err(|error| IdentityError::Unreadable(error.to_string()))?;
+    let validity = parsed.validity();
+    let validity =
+        Validity { not_before: time(validity.not_before), not_after: time(validity.not_after) };
+    Ok((Serial::of(parsed.raw_serial()), validity))
+}
+
+/// A time before 1970 counts as 1970.
+fn time(time: ASN1Time) -> SystemTime {
+    let seconds = u64::try_from(time.timestamp()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, KeyPair, SanType, SerialNumber, date_time_ymd};
+
+    fn certificate(uris: &[&str]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        let uri = |uri: &&str| SanType::URI((*uri).try_into().unwrap());
+        params.subject_alt_names = uris.iter().map(uri).collect();
+        params.serial_number = Some(SerialNumber::from_slice(&[0, 0xfe, 1]));
+        params.not_before = date_time_ymd(2026, 1, 1);
+        params.not_after = date_time_ymd(2026, 1, 31);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    }
+
+    #[test]
+    fn an_identity_has_the_serial_and_the_validity_of_its_certificate() {
+        let identity = Identity::of(&certificate(&["edge-csi://node/n1"])).unwrap();
+        assert_eq!(identity.name, Subject::Node("n1".parse().unwrap()));
+        assert_eq!(identity.serial.as_str(), "fe01");
+        assert_eq!(identity.validity.life(), Duration::from_secs(30 * 86_400));
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+        assert_eq!(identity.validity.not_before, begin);
+        let front = Identity::of(&certificate(&["edge-csi://front/f1"])).unwrap();
+        assert_eq!(front.name.to_string(), "front f1");
+        assert!(Identity::of(&certificate(&[])).is_err());
+        let two = certificate(&["edge-csi://node/n1", "edge-csi://node/n2"]);
+        assert!(Identity::of(&two).is_err());
+    }
+
+    #[test]
+    fn an_ended_certificate_may_renew_for_ninety_days() {
+        let Validity { not_after, .. } =
+            Identity::of(&certificate(&["edge-csi://node/n1"])).unwrap().validity;
+        let validity = Validity { not_before: SystemTime::UNIX_EPOCH, not_after };
+        let second = Duration::from_secs(1);
+        for (now, ended, renewable) in [
+            (not_after, false, false),
+            (not_after + second, true, true),
+            (not_after + RENEWABLE, true, true),
+            (not_after + RENEWABLE + second, true, false),
+        ] {
+            assert_eq!(validity.ended(now), ended);
+            assert_eq!(validity.may_only_renew(now), renewable);
+        }
+        assert_eq!(validity.left(not_after - second), second);
+        assert_eq!(validity.left(not_after + second), Duration::ZERO);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_certificate_or_an_error(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            prop_assert!(Identity::of(&CertificateDer::from(bytes)).is_err());
+        }
+
+        #[test]
+        fn a_damaged_certificate_is_read_or_an_error(at in 0_usize..400, byte: u8) {
+            let mut bytes = certificate(&["edge-csi://node/n1"]).to_vec();
+            if let Some(place) = bytes.get_mut(at) {
+                *place = byte;
+            }
+            let _ = Identity::of(&CertificateDer::from(bytes.as_slice()));
+        }
+    }
+}
