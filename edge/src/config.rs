@@ -11,11 +11,12 @@ use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
 use edge_direct::{Nvme, climbs};
 use proto::config::{Common, HOUR, Problems, Reader};
-use proto::link::endpoint::Endpoint;
-use proto::link::tls::Files;
+use proto::link::endpoint::{Endpoint, Transport};
+use proto::link::tls::{Files, Pin};
 use proto::names::DriverName;
 
 use crate::cli::{DriverAt, Serve};
+use crate::identity::join::{Automatic, Cloud};
 
 /// The configuration of csi-edge.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Config {
     pub deny: BTreeSet<Deniable>,
     /// Certificates.
     pub tls: Files,
+    /// How to get them, if they are an identity that is not there yet; none without a token's file.
+    pub join: Option<Automatic>,
     /// The drivers' sockets.
     pub drivers: BTreeMap<DriverName, PathBuf>,
     /// Settings that csi-cloud has too.
@@ -71,7 +74,11 @@ impl Config {
         });
         let [dead_after, return_after] = link.unwrap_or_default();
         let return_after = Duration::from_secs(return_after.unwrap_or(RETURN_AFTER).into());
-        let (tls, common) = file.common(flags.common, dead_after);
+        let identity = file.path("identity");
+        let identity = flags.identity.or(identity);
+        let tls = file.certificates(&flags.common, identity.as_deref());
+        let common = file.common(&flags.common, dead_after);
+        let join = join(&mut file, flags.ca_hash, flags.token_file, &cloud, identity.is_some());
         let listed = file.sections("drivers", |driver| {
             let name = driver.parsed("name", str::parse::<DriverName>);
             let socket = driver.path("socket");
@@ -100,10 +107,36 @@ impl Config {
             targets,
             deny,
             tls,
+            join,
             drivers,
             common,
         })
     }
+}
+
+/// `[join]`: how csi-edge joins by itself, at the first `wss://` endpoint.
+fn join(
+    file: &mut Reader,
+    ca_hash: Option<Pin>,
+    token_file: Option<PathBuf>,
+    cloud: &[Endpoint],
+    has_identity: bool,
+) -> Option<Automatic> {
+    let read = |join: &mut Reader| (join.parsed("ca_hash", str::parse), join.path("token_file"));
+    let (listed_hash, listed_file) = file.section("join", read).unwrap_or_default();
+    let ca = ca_hash.or(listed_hash);
+    let token_file = token_file.or(listed_file);
+    if ca.is_none() && token_file.is_none() {
+        return None;
+    }
+    let ca = file.required("[join] ca_hash (--ca-hash)", ca);
+    let token_file = file.required("[join] token_file (--token-file)", token_file);
+    if !has_identity {
+        file.problem("[join] needs identity (--identity): where the certificate is kept");
+    }
+    let endpoint = cloud.iter().find(|endpoint| endpoint.transport == Transport::Ws).cloned();
+    let endpoint = file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoint);
+    Some(Automatic { cloud: Cloud { endpoint: endpoint?, ca: ca? }, token_file: token_file? })
 }
 
 /// The directories of the runtimes: `direct_volumes`, and each runtime's sandboxes in `[runtimes]`.
@@ -296,6 +329,36 @@ mod tests {
         let file = format!("state = \"/s\"\n{WHOLE}");
         assert_eq!(state(&file, &[]), Some("/s".into()));
         assert_eq!(state(&file, &["--state", "/t"]), Some("/t".into()));
+    }
+
+    const IDENTITY: &str = "cloud = [\"quic://a:1\", \"wss://a:2\"]\nidentity = \"id\"\n\
+        [[drivers]]\nname = \"d.example\"\nsocket = \"/d.sock\"\n";
+
+    #[test]
+    fn an_identity_takes_the_place_of_three_files() {
+        let config = load(IDENTITY, &["--identity", "/etc/edge-csi"]).unwrap();
+        assert_eq!(config.tls, Files::identity("/etc/edge-csi".as_ref()));
+        assert_eq!(config.join, None);
+        let text = load(WHOLE, &["--identity", "/i"]).unwrap_err().to_string();
+        assert!(text.contains("leave out [tls]"), "{text}");
+    }
+
+    #[test]
+    fn joining_by_itself_needs_all_of_it() {
+        let hash = format!("sha256:{}", "0".repeat(64));
+        let section = format!("{IDENTITY}[join]\nca_hash = \"{hash}\"\ntoken_file = \"/t\"\n");
+        let join = load(&section, &[]).unwrap().join.unwrap();
+        assert_eq!(join.cloud.endpoint.to_string(), "wss://a:2", "tokens go over WebSocket");
+        assert_eq!((join.cloud.ca.to_string(), join.token_file), (hash.clone(), "/t".into()));
+        for (file, flags, words) in [
+            (IDENTITY, ["--ca-hash", &hash], "(--token-file) is missing"),
+            (IDENTITY, ["--token-file", "/t"], "(--ca-hash) is missing"),
+            (WHOLE, ["--ca-hash", &hash], "needs identity"),
+            (&section, ["--cloud", "quic://a:1"], "a wss:// endpoint"),
+        ] {
+            let text = load(file, &flags).unwrap_err().to_string();
+            assert!(text.contains(words), "{text} has no {words:?}");
+        }
     }
 
     #[test]

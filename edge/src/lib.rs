@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context;
 use edge_calls::drivers;
@@ -15,17 +16,20 @@ use proto::config::Common;
 use proto::host::socket::Socket;
 use proto::host::tasks;
 use proto::host::tasks::Tasks;
-use proto::link::tls::{Credentials, Role};
+use proto::link::tls::{Credentials, Files, Role};
 use proto::link::ws;
 use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::config::Config;
+use crate::identity::directory::{Directory, Identity, State};
+use crate::identity::expiry;
 use crate::link::dial::Dial;
 
 pub mod cli;
 pub mod config;
 pub mod front;
+pub mod identity;
 pub mod link;
 
 pub use edge_calls::Error;
@@ -36,7 +40,7 @@ pub use edge_calls::Error;
 /// # Errors
 /// A certificate or a socket cannot be used; the text says which and what to do.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
-    let credentials = Credentials::load(&config.tls, Role::Node)?;
+    let (credentials, identity) = identity(&config).await?;
     let node = credentials.node()?;
     // What brings calls stops first, and what executes them after it.
     let doors = Tasks::default();
@@ -66,6 +70,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         serve_fronts(fronts, &drivers, &node, &direct, &doors)?;
     }
     drivers.keep(&work);
+    watch_certificates(&credentials, config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
         work.spawn_until_stop("busy-poll", executor.busy_poll().clone().run());
@@ -74,6 +79,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         cloud: config.cloud,
         return_after: config.return_after,
         credentials,
+        identity,
         node,
         drivers,
         executor,
@@ -93,6 +99,33 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         work.finish_before(tasks::patience(left)).await;
     }
     Ok(())
+}
+
+/// Takes changed files, and logs when the certificate ends.
+fn watch_certificates(credentials: &Credentials, files: Files, renews: bool, tasks: &Tasks) {
+    let current = credentials.clone().keep_current(files, Role::Node);
+    tasks.spawn_until_stop("certificates", current);
+    tasks.spawn_until_stop("certificate's end", expiry::watch(credentials.clone(), renews));
+}
+
+/// The credentials, and the identity behind them if csi-edge renews it. Without an identity, or
+/// with one that is over, it joins if it is told how.
+async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<Identity>)> {
+    if !config.tls.is_identity() {
+        return Ok((Credentials::load(&config.tls, Role::Node)?, None));
+    }
+    let dir = config.tls.cert.parent().unwrap_or_else(|| Path::new("."));
+    let directory = Directory::new(dir);
+    if let (Some(join), State::Empty | State::Over) =
+        (&config.join, directory.state(SystemTime::now()))
+    {
+        let node = join.persist(&directory, &ws::tcp()).await;
+        tracing::info!(%node, cloud = %join.cloud.endpoint, "joined");
+    }
+    let credentials = Credentials::load(&config.tls, Role::Node)
+        .context("csi-edge has no identity; `csi-edge join --help` says how to get one")?;
+    let identity = Identity::new(directory, credentials.clone());
+    Ok((credentials, Some(identity)))
 }
 
 /// Serves one socket for each driver in this directory.

@@ -19,6 +19,10 @@ fn main() -> ExitCode {
                 let config = Config::load(flags)?;
                 program::runtime(config.common.workers)?.block_on(edge::serve(config))
             }
+            Command::Join(command) => {
+                let mut out = std::io::stdout();
+                program::runtime(1)?.block_on(edge::cli::join::run(command, &mut out))
+            }
             Command::Direct(command) => {
                 let mut out = std::io::stdout();
                 program::runtime(1)?.block_on(edge::cli::direct::run(command, &mut out))

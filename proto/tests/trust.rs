@@ -1,5 +1,5 @@
-//! Who is trusted: an edge that joins knows the CA by its hash, certificates are refused by name, an
-//! ended one may renew itself, and files are read again.
+//! Who is trusted: an edge that joins knows the CA by its hash, certificates are refused by name,
+//! an ended one may renew itself, and files are read again.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "only tests call these functions")]
 
 use std::net::SocketAddr;
@@ -13,7 +13,9 @@ use proto::control::hello::Message;
 use proto::control::join::{Answer, Join, Token};
 use proto::host::publish::{Existing, publish};
 use proto::link::endpoint::{Endpoint, Transport};
-use proto::link::tls::{Admit, Credentials, Denied, Files, Pin, Role, join_config, server_config};
+use proto::link::tls::{
+    Admit, Credentials, Denied, Files, Pin, Role, join_config, joining_config, server_config,
+};
 use proto::link::{Event, Io, KeepAlive, Link, LinkError, dial, join, quic, ws};
 use proto::names::NodeName;
 use proto::names::certificate::{Identity, Subject};
@@ -22,7 +24,8 @@ use rcgen::{
     SanType,
 };
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -255,6 +258,26 @@ async fn an_older_cloud_and_quic_take_no_tokens() {
     let quic: Endpoint = "quic://localhost:1".parse().unwrap();
     let error = join::ask(&quic, pin, &question(), &ws::tcp()).await.unwrap_err().to_string();
     assert!(error.contains("wss://"), "{error}");
+}
+
+#[tokio::test]
+async fn those_who_join_get_no_link() {
+    let ca = Ca::new();
+    let listener = Listener::bind(Transport::Ws, &ca.cloud()).await;
+    let tls = joining_config(Pin::of(&ca.der()), join::ALPN).unwrap();
+    for path in ["/link", "/bulk/00000000-0000-4000-8000-000000000000"] {
+        let asking = async {
+            let tcp = TcpStream::connect(("127.0.0.1", listener.endpoint().port)).await.unwrap();
+            let name = "localhost".try_into().unwrap();
+            let stream = TlsConnector::from(tls.clone()).connect(name, tcp).await.unwrap();
+            let uri = format!("wss://localhost{path}").parse().unwrap();
+            let request = tokio_tungstenite::tungstenite::ClientRequestBuilder::new(uri);
+            tokio_tungstenite::client_async(request, stream).await.err().unwrap().to_string()
+        };
+        let (error, accepted) = tokio::join!(asking, listener.accepted());
+        assert!(error.contains("404"), "{path}: {error}");
+        assert!(accepted.is_err(), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -83,7 +83,8 @@ impl Config {
             Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
         let node_fronts = node_fronts(flags.node_fronts, &mut file, fronts.as_deref());
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
-        let (tls, common) = file.common(flags.common, dead_after);
+        let tls = file.certificates(&flags.common, None);
+        let common = file.common(&flags.common, dead_after);
         let limits = file.section("limits", limits).unwrap_or_default();
         let quotas = file.section("quotas", quotas).unwrap_or_default();
         file.required("listen (--listen)", listen.first());

@@ -1,17 +1,20 @@
 //! The command line of csi-edge: what its commands take, and what `csi-edge direct` does.
 //!
-//! It may use `edge-direct`.
+//! It may use `identity` and `edge-direct`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use proto::config::Flags;
 use proto::link::endpoint::Endpoint;
+use proto::link::tls::Pin;
 use proto::names::DriverName;
 
 use self::direct::Direct;
+use self::join::Join;
 
 pub mod direct;
+pub mod join;
 
 /// Carries CSI calls from the cloud out against the drivers of this node.
 ///
@@ -26,11 +29,14 @@ pub struct Cli {
 }
 
 const EXAMPLE: &str = "\
-Example:
+Example: get this node's certificate with a token, once; then serve
+  csi-edge join --cloud wss://cloud.example:7443 --ca-hash sha256:HEX --token ID.SECRET
   csi-edge serve --cloud quic://cloud.example:7443 --cloud wss://cloud.example:7443 \\
     --driver hostdir.edge-csi.io=/run/hostdir/csi.sock \\
-    --ca ca.crt --cert node-1.crt --key node-1.key --fronts /run/edge-csi \\
-    --state /var/lib/edge-csi
+    --identity /etc/edge-csi --fronts /run/edge-csi --state /var/lib/edge-csi
+
+With files of `csi-cloud ca issue`: --ca ca.crt --cert node-1.crt --key node-1.key instead of
+--identity.
 
 RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,info.";
 
@@ -39,6 +45,13 @@ RUST_LOG sets what is logged, for example RUST_LOG=debug or RUST_LOG=edge=debug,
 pub enum Command {
     /// Link to the cloud and serve until told to stop (SIGTERM, SIGINT).
     Serve(Serve),
+    /// Get this node's certificate from csi-cloud, with a token.
+    ///
+    /// `csi-cloud token create NODE` prints this command with all that it needs. The key is made
+    /// here and never leaves this node. Nothing is sent before csi-cloud has shown a certificate of
+    /// the CA with the hash. A token is good for one node and one use; if the answer was lost, the
+    /// same command can be run again.
+    Join(Join),
     /// Look after the volumes that are handed to VMs directly.
     #[command(subcommand)]
     Direct(Direct),
@@ -57,6 +70,17 @@ pub struct Serve {
     /// A driver of this node and its CSI socket; give it once for each driver
     #[arg(long = "driver", value_name = "NAME=SOCKET", value_parser = driver_at)]
     pub drivers: Vec<DriverAt>,
+    /// The directory of this node's identity, as `csi-edge join` makes it; instead of --ca, --cert
+    /// and --key. csi-edge renews it by itself
+    #[arg(long, value_name = "DIR")]
+    pub identity: Option<PathBuf>,
+    /// The hash of csi-cloud's CA: csi-edge joins by itself while --identity has no certificate.
+    /// With --token-file
+    #[arg(long, value_name = "sha256:HEX")]
+    pub ca_hash: Option<Pin>,
+    /// The file of the token to join with, for example of a projected ServiceAccount token
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// A directory for this node's own CSI sockets, one NAME.sock for each driver
     #[arg(long, value_name = "DIR")]
     pub fronts: Option<PathBuf>,

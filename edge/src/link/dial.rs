@@ -14,6 +14,8 @@ use proto::link::{Connect, KeepAlive};
 use proto::names::NodeName;
 use tokio::sync::watch;
 
+use crate::identity::directory::Identity;
+
 /// All that dialing needs.
 pub struct Dial {
     /// The endpoints of the cloud, the preferred first.
@@ -22,6 +24,8 @@ pub struct Dial {
     pub return_after: Duration,
     /// Who this edge is, and whom it trusts.
     pub credentials: Credentials,
+    /// The identity behind them, if csi-edge renews it.
+    pub identity: Option<Identity>,
     /// This node, as its certificate says.
     pub node: NodeName,
     /// The drivers that the hello names.

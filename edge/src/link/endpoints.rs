@@ -4,14 +4,14 @@
 //! network that swallows UDP answers nothing. Hellos are sent one at a time, so that the cloud gets
 //! one link only.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use proto::host::chain;
 use proto::link;
 use proto::link::endpoint::Endpoint;
-use proto::link::{HANDSHAKE, LinkError};
+use proto::link::{HANDSHAKE, Link, LinkError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{Mutex, watch};
@@ -22,6 +22,8 @@ use super::backoff::{Backoff, Cap};
 use super::dial::Dial;
 use super::hello;
 use super::hello::Greeted;
+use super::renew;
+use crate::identity::directory::Identity;
 
 /// How long an endpoint has for itself before the next one joins.
 const STAGGER: Duration = Duration::from_secs(3);
@@ -169,10 +171,21 @@ impl Candidate {
     }
 
     async fn link(&self, dial: &Dial, gate: &Gate) -> Result<Greeted, LinkError> {
-        let link =
-            link::dial(&self.endpoint, &dial.credentials, dial.keep_alive, &dial.connect).await?;
+        let ended = |identity: &&Identity| identity.ended(SystemTime::now());
+        if let Some(identity) = dial.identity.as_ref().filter(ended) {
+            let link = self.dial(dial).await?;
+            let _one_at_a_time = gate.hello.lock().await;
+            if ended(&identity) {
+                renew::ended(identity, link).await?;
+            }
+        }
+        let link = self.dial(dial).await?;
         let _one_at_a_time = gate.hello.lock().await;
         hello::greet(dial, &self.endpoint, link).await
+    }
+
+    async fn dial(&self, dial: &Dial) -> Result<Link, LinkError> {
+        link::dial(&self.endpoint, &dial.credentials, dial.keep_alive, &dial.connect).await
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Greeted {
     pub(super) leases: bool,
     /// Whether the cloud is told of direct volumes that were not taken.
     pub(super) not_taken: bool,
+    /// Whether the cloud issues certificates.
+    pub(super) renews: bool,
     pub(super) backoff_cap: Option<Duration>,
 }
 
@@ -44,9 +46,10 @@ pub(super) async fn greet(
             let backoff_cap = cap(&welcome);
             let leases = welcome.leases;
             let not_taken = welcome.not_taken;
+            let renews = welcome.renews;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.hear(welcome.scopes);
-            Ok(Greeted { link, changed, leases, not_taken, backoff_cap })
+            Ok(Greeted { link, changed, leases, not_taken, renews, backoff_cap })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
             Err(LinkError::Transport(format!(

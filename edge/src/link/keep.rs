@@ -1,6 +1,7 @@
 //! Keeps a link to the cloud by the best endpoint there is.
 //!
-//! While the endpoint in use is not the preferred one, that is tried again. A cloud that is going
+//! A certificate that is replaced is shown on a new link, which replaces the one in use. While the
+//! endpoint in use is not the preferred one, that is tried again. A cloud that is going
 //! away is left for another.
 
 use std::sync::Arc;
@@ -11,8 +12,10 @@ use edge_calls::executor::Replaced;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::link::LinkError;
+use proto::link::tls::Credentials;
 use rand::RngExt;
 use rand::rngs::StdRng;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -37,6 +40,10 @@ struct Current {
     replaced: Replaced,
     /// The cloud said that it goes away.
     leaving: bool,
+    /// The certificate that the link was dialed with, or an older one.
+    shown: Option<CertificateDer<'static>>,
+    /// There is a newer certificate.
+    outdated: bool,
     return_after: Duration,
 }
 
@@ -49,6 +56,9 @@ impl Dial {
         let mut current: Option<Current> = None;
         loop {
             let aim = current.as_ref().map_or(Aim::Any, |current| current.aim(&mut dice));
+            let shown = dial.credentials.certificate();
+            let in_use = current.as_ref().filter(|current| !current.outdated);
+            let in_use = in_use.map(|current| current.shown.clone());
             tokio::select! {
                 biased;
                 () = tasks.stopped() => return,
@@ -59,9 +69,12 @@ impl Dial {
                     LinkEvent::BackoffCap(cap) => endpoints.cap(cap),
                     LinkEvent::Ended(reason) => ended(current.take(), &reason, &mut endpoints),
                 },
+                () = outdated(&dial.credentials, in_use) => {
+                    current.iter_mut().for_each(|current| current.outdated = true);
+                }
                 found = endpoints.find(&dial, &aim) => match found {
                     Some(found) => {
-                        let newer = begin(&dial, found, &mut endpoints, &tasks);
+                        let newer = begin(&dial, found, shown, &mut endpoints, &tasks);
                         if let Some(older) = current.replace(newer) {
                             older.let_go();
                         }
@@ -76,7 +89,13 @@ impl Dial {
     }
 }
 
-fn begin(dial: &Arc<Dial>, found: Found, endpoints: &mut Endpoints, tasks: &Tasks) -> Current {
+fn begin(
+    dial: &Arc<Dial>,
+    found: Found,
+    shown: Option<CertificateDer<'static>>,
+    endpoints: &mut Endpoints,
+    tasks: &Tasks,
+) -> Current {
     let Found { endpoint, greeted } = found;
     endpoints.cap(greeted.backoff_cap);
     let name = endpoints.name(endpoint);
@@ -94,6 +113,8 @@ fn begin(dial: &Arc<Dial>, found: Found, endpoints: &mut Endpoints, tasks: &Task
         tasks: link_tasks,
         replaced,
         leaving: false,
+        shown,
+        outdated: false,
         return_after: dial.return_after,
     }
 }
@@ -105,6 +126,15 @@ fn ended(current: Option<Current>, reason: &LinkError, endpoints: &mut Endpoints
     let delay = endpoints.ended(ended.endpoint, stable);
     let cloud = endpoints.name(ended.endpoint);
     warn!(%cloud, reason = %chain(reason), ?delay, "no link; dialing again");
+}
+
+/// Ends when there is a newer certificate than the one that the link in use has shown; never
+/// without such a link.
+async fn outdated(credentials: &Credentials, shown: Option<Option<CertificateDer<'static>>>) {
+    match shown {
+        Some(shown) => credentials.renewed(shown.as_ref()).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The next event of the link in use; never one without a link.
@@ -122,6 +152,7 @@ impl Current {
     fn aim(&self, dice: &mut StdRng) -> Aim {
         match self.endpoint {
             endpoint if self.leaving => Aim::Elsewhere { than: endpoint },
+            _ if self.outdated => Aim::Any,
             0 => Aim::Nothing,
             endpoint => {
                 let after = self.return_after.mul_f64(dice.random_range(0.5..1.5));

@@ -1,12 +1,13 @@
 //! Keeps one link to the cloud and serves the cloud's calls on it.
 //!
 //! Promises: the first endpoint that links is used, and the preferred one is tried again; a new
-//! link is up before the older one is let go; a link ends only after its calls. It may use
-//! `edge-calls` and `proto`.
+//! link is up before the older one is let go; a link ends only after its calls; the certificate is
+//! renewed on the link. It may use `edge-calls` and `proto`.
 
 pub mod backoff;
 pub mod dial;
 mod endpoints;
 mod hello;
 mod keep;
+mod renew;
 mod serve;

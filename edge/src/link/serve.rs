@@ -22,6 +22,8 @@ use tracing::{debug, info};
 
 use super::dial::Dial;
 use super::hello::{Greeted, cap};
+use super::renew;
+use super::renew::Renewal;
 
 /// How long the cloud may take to answer a goodbye, and to close a link after its last call.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -55,7 +57,8 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { tell, tasks, replaced } = link;
-    let Greeted { link, changed, leases, not_taken, .. } = greeted;
+    let Greeted { link, changed, leases, not_taken, renews, .. } = greeted;
+    let renewal = dial.identity.clone().filter(|_| renews).map(Renewal::new);
     let requests = if leases {
         Some(dial.leases.linked())
     } else {
@@ -78,6 +81,7 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         replaced,
         requests,
         reports,
+        renewal,
         waiting: HashMap::new(),
         leaving: false,
         end: None,
@@ -104,6 +108,8 @@ struct Serving {
     requests: Option<mpsc::Receiver<LeaseRequest>>,
     /// The direct volumes that were not taken; none if the cloud does not hear of them.
     reports: Option<watch::Receiver<Option<NotTaken>>>,
+    /// Renews this node's certificate; none if the cloud issues none.
+    renewal: Option<Renewal>,
     /// Who waits for the cloud's answers.
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     /// Goodbye has been sent.
@@ -150,6 +156,7 @@ impl Serving {
                 report = report(&mut self.reports) => {
                     send(link, &Message::NotTaken(report), tasks).await
                 }
+                request = renew::next(&mut self.renewal) => send(link, &request, tasks).await,
                 event = link.next() => self.take(event).await,
             };
             if let Err(ended) = stepped {
@@ -170,12 +177,21 @@ impl Serving {
             }
             Event::Message(Message::Welcome(again)) => {
                 let _ = self.tell.send(LinkEvent::BackoffCap(cap(&again))).await;
+                self.renews(again.renews);
                 self.dial.scopes.hear(again.scopes);
                 self.settle_scopes();
             }
             Event::Message(Message::LeaseReply(Reply { id, outcome })) => {
                 // A caller that left asks again.
                 let _ = self.waiting.remove(&id).map(|waiting| waiting.send(outcome));
+            }
+            Event::Message(Message::Renewed(certificate)) => {
+                if let Some(renewal) = &mut self.renewal {
+                    renewal.renewed(certificate, &self.link_tasks);
+                }
+            }
+            Event::Message(Message::NotRenewed(not)) => {
+                self.renewal.iter_mut().for_each(|renewal| renewal.refused(&not.why));
             }
             Event::Message(Message::Refused(refused)) => {
                 return Err(LinkError::Closed(refused.reason));
@@ -184,6 +200,15 @@ impl Serving {
             Event::Closed(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Takes the cloud's word on whether it issues certificates.
+    fn renews(&mut self, renews: bool) {
+        if !renews {
+            self.renewal = None;
+        } else if self.renewal.is_none() {
+            self.renewal = self.dial.identity.clone().map(Renewal::new);
+        }
     }
 
     /// Puts told scopes in force, while the link goes on.

@@ -105,21 +105,38 @@ impl Reader {
         reader
     }
 
-    /// Takes the settings of both programs: certificates (none if one is missing, which is a
-    /// problem) and the rest. `dead_after` is from the section `[link]`, in seconds.
-    pub fn common(&mut self, flags: Flags, dead_after: Option<u16>) -> (Option<Files>, Common) {
+    /// Takes the certificates: those of `identity`, or else of the flags and the section `[tls]`.
+    /// None if one is missing, which is a problem.
+    pub fn certificates(&mut self, flags: &Flags, identity: Option<&Path>) -> Option<Files> {
         let tls = self.section("tls", |tls| [tls.path("ca"), tls.path("cert"), tls.path("key")]);
         let [ca, cert, key] = tls.unwrap_or_default();
-        let ca = self.required("[tls] ca (--ca)", flags.ca.or(ca));
-        let cert = self.required("[tls] cert (--cert)", flags.cert.or(cert));
-        let key = self.required("[tls] key (--key)", flags.key.or(key));
+        let ca = flags.ca.clone().or(ca);
+        let cert = flags.cert.clone().or(cert);
+        let key = flags.key.clone().or(key);
+        if let Some(dir) = identity {
+            if ca.or(cert).or(key).is_some() {
+                self.problem(
+                    "identity has the CA, the certificate and the key; leave out [tls] (--ca, \
+                     --cert, --key), or identity (--identity)",
+                );
+            }
+            return Some(Files::identity(dir));
+        }
+        let ca = self.required("[tls] ca (--ca)", ca);
+        let cert = self.required("[tls] cert (--cert)", cert);
+        let key = self.required("[tls] key (--key)", key);
+        ca.zip(cert).zip(key).map(|((ca, cert), key)| Files { ca, cert, key })
+    }
+
+    /// Takes the other settings of both programs. `dead_after` is from the section `[link]`, in
+    /// seconds.
+    pub fn common(&mut self, flags: &Flags, dead_after: Option<u16>) -> Common {
         let workers = self.number("workers", 1024);
-        let files = ca.zip(cert).zip(key).map(|((ca, cert), key)| Files { ca, cert, key });
         let grace = self.number("grace_s", HOUR);
         let grace = Duration::from_secs(flags.grace.or(grace).unwrap_or(GRACE).into());
         let dead_after = flags.dead_after.or(dead_after).map(|s| Duration::from_secs(s.into()));
         let keep_alive = dead_after.map(KeepAlive::dead_after).unwrap_or_default();
-        (files, Common { workers: flags.workers.or(workers).unwrap_or(WORKERS), grace, keep_alive })
+        Common { workers: flags.workers.or(workers).unwrap_or(WORKERS), grace, keep_alive }
     }
 
     /// Returns the value; a missing one is a problem.

@@ -412,6 +412,7 @@ impl Fleet {
             cloud: cloud.collect::<Result<_, _>>()?,
             return_after: RETURN,
             credentials: self.keys.of(name.as_str(), Role::Node)?,
+            identity: None,
             node: name.clone(),
             drivers,
             executor,

@@ -90,8 +90,8 @@ fn theirs(alert: AlertDescription, detail: &str) -> String {
             "it says that ours is of another CA than its own"
         }
         AlertDescription::CertificateRevoked => {
-            "it has revoked our certificate (`csi-cloud node revoke`): if this node may link again, \
-             make a token there (`csi-cloud token create`) and run `csi-edge join --replace` here"
+            "it has revoked our certificate (`csi-cloud node revoke`): to link again, make a token \
+             there (`csi-cloud token create`) and run `csi-edge join --replace` here"
         }
         AlertDescription::AccessDenied => {
             "our node was removed there: `csi-cloud node admit NODE` lets it link again"

@@ -20,8 +20,8 @@ pub struct Pin([u8; 32]);
 /// Why a text is not a [`Pin`].
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no hash of a CA; it is sha256: and 64 hexadecimal digits, as `csi-cloud token create` \
-     prints it"
+    "{0:?} is no hash of a CA; it is sha256: and 64 hexadecimal digits, as `csi-cloud token \
+     create` prints it"
 )]
 pub struct PinError(String);
 

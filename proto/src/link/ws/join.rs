@@ -94,9 +94,8 @@ pub async fn ask(
 async fn upgraded(endpoint: &Endpoint, pin: Pin, connect: &Connect) -> Result<Ws, LinkError> {
     let Endpoint { transport, host, port } = endpoint;
     if *transport != Transport::Ws {
-        return Err(LinkError::Transport(format!(
-            "{endpoint} cannot be joined over; name a wss:// endpoint of csi-cloud"
-        )));
+        let why = format!("{endpoint} takes no tokens; name a wss:// endpoint of csi-cloud");
+        return Err(LinkError::NotJoined(why));
     }
     let at = format!("{host}:{port}");
     let io = connect(at.clone()).await.map_err(|e| LinkError::Unreachable(at, e))?;

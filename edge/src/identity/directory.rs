@@ -1,0 +1,274 @@
+//! The directory of an identity: `node.pem` with certificate and key, and `ca.crt`.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use anyhow::{Context, bail};
+use proto::control::certificate::Certificate;
+use proto::host::publish::{Existing, publish};
+use proto::link::tls::{Credentials, Files, Pem, Role};
+use proto::names::NodeName;
+use proto::names::certificate::Validity;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::request::{Issued, Request};
+
+/// The key of a request without an answer; a later attempt uses it again, because csi-cloud may
+/// have issued its certificate.
+const JOINING: &str = "joining.key";
+
+/// The files of an identity.
+#[derive(Clone, Debug)]
+pub struct Directory(PathBuf);
+
+/// What a directory has.
+#[derive(Debug)]
+pub enum State {
+    /// No identity.
+    Empty,
+    /// An identity that has ended, and cannot renew itself any more.
+    Over,
+    /// An identity in use.
+    Valid {
+        /// Whole days until its end; 0 if it has ended and may renew itself.
+        days: u64,
+    },
+    /// A file that cannot be read as an identity.
+    Unknown(String),
+}
+
+impl Directory {
+    /// The identity in this directory, which need not exist.
+    pub fn new(dir: &Path) -> Self {
+        Self(dir.to_owned())
+    }
+
+    /// Its files.
+    pub fn files(&self) -> Files {
+        Files::identity(&self.0)
+    }
+
+    /// The path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What it has.
+    pub fn state(&self, now: SystemTime) -> State {
+        let pem = match std::fs::read(self.files().cert) {
+            Ok(pem) => pem,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return State::Empty,
+            Err(error) => return State::Unknown(error.to_string()),
+        };
+        let certificate = match CertificateDer::from_pem_slice(&pem) {
+            Ok(certificate) => certificate,
+            Err(error) => return State::Unknown(error.to_string()),
+        };
+        match Validity::of(&certificate) {
+            Ok(validity) if validity.ended(now) && !validity.may_only_renew(now) => State::Over,
+            Ok(validity) => State::Valid { days: validity.left(now).as_secs() / 86_400 },
+            Err(error) => State::Unknown(error.to_string()),
+        }
+    }
+
+    /// Refuses to replace an identity that may be of use.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn check_replaceable(&self) -> anyhow::Result<()> {
+        let path = self.files().cert;
+        match self.state(SystemTime::now()) {
+            State::Empty | State::Over => Ok(()),
+            State::Valid { days } => bail!(
+                "{} is an identity in use, valid for {days} more days; nothing was asked. csi-edge \
+                 renews it by itself; --replace makes a new one all the same",
+                path.display()
+            ),
+            State::Unknown(why) => bail!(
+                "{} is there and cannot be read as an identity ({why}); nothing was asked. Look at \
+                 it, then use --replace or another --identity",
+                path.display()
+            ),
+        }
+    }
+
+    /// A request whose key outlives a lost answer.
+    ///
+    /// # Errors
+    /// The key cannot be kept in the directory.
+    pub fn request(&self) -> anyhow::Result<Request> {
+        let path = self.0.join(JOINING);
+        let keeping = || format!("the new key cannot be kept in {}", path.display());
+        if let Ok(key) = std::fs::read_to_string(&path)
+            && let Ok(request) = Request::of(&key)
+        {
+            return Ok(request);
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0).with_context(keeping)?;
+        let request = Request::new()?;
+        publish(&path, request.key().as_bytes(), 0o600, Existing::Replace).with_context(keeping)?;
+        Ok(request)
+    }
+
+    /// Writes an identity, whole or not at all. The CA goes first: it vouches for the next
+    /// certificate, and may vouch for the one before.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn write(&self, pem: &Pem) -> anyhow::Result<()> {
+        let Files { ca, cert, .. } = self.files();
+        let writing = |path: &Path| format!("{} cannot be written", path.display());
+        publish(&ca, &pem.ca, 0o644, Existing::Replace).with_context(|| writing(&ca))?;
+        publish(&cert, &pem.cert, 0o600, Existing::Replace).with_context(|| writing(&cert))?;
+        let _ = std::fs::remove_file(self.0.join(JOINING));
+        Ok(())
+    }
+}
+
+/// An identity in use, which renews itself.
+#[derive(Clone)]
+pub struct Identity {
+    directory: Directory,
+    credentials: Credentials,
+    /// When its certificate came: when the file was written.
+    obtained: Arc<Mutex<Option<SystemTime>>>,
+}
+
+impl Identity {
+    /// The identity in a directory, from which the credentials were read.
+    pub fn new(directory: Directory, credentials: Credentials) -> Self {
+        let written = std::fs::metadata(directory.files().cert).and_then(|file| file.modified());
+        let obtained = written.ok().filter(|written| *written <= SystemTime::now());
+        Self { directory, credentials, obtained: Arc::new(Mutex::new(obtained)) }
+    }
+
+    /// Whether its certificate has ended, so that it can only be renewed.
+    pub fn ended(&self, now: SystemTime) -> bool {
+        self.credentials.validity().is_some_and(|validity| validity.ended(now))
+    }
+
+    /// When its certificate is valid. It begins when it came: an issuer lets it begin earlier, for
+    /// clocks that are behind.
+    pub fn validity(&self) -> Option<Validity> {
+        let obtained = *self.obtained.lock().unwrap_or_else(PoisonError::into_inner);
+        let validity = self.credentials.validity()?;
+        let not_before = validity.not_before.max(obtained.unwrap_or(validity.not_before));
+        Some(Validity { not_before: not_before.min(validity.not_after), ..validity })
+    }
+
+    /// The certificate in use. It tells whether a link has an older one.
+    pub fn certificate(&self) -> Option<CertificateDer<'static>> {
+        self.credentials.certificate()
+    }
+
+    /// Takes a certificate that came for a request: checks it, writes it, and uses it from the next
+    /// handshake on. It waits for the disk.
+    ///
+    /// # Errors
+    /// It cannot be used, names another node, or cannot be written. The old one stays in use.
+    pub fn renew(&self, request: Request, certificate: &Certificate) -> anyhow::Result<()> {
+        let node: NodeName = self.credentials.node()?;
+        let files = self.directory.files();
+        let Issued { pem, node: named, .. } = request.issued(certificate, &files)?;
+        if named != node {
+            bail!("csi-cloud issued a certificate of node {named}, and this is node {node}");
+        }
+        self.directory.write(&pem)?;
+        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner) = Some(SystemTime::now());
+        self.credentials.reload(&files, Role::Node)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::test_ca::Ca;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// Writes an identity that ends in, or ended before, so many days.
+    fn identity(dir: &Path, ca: &Ca, days: i64) -> Directory {
+        let directory = Directory::new(dir);
+        let request = directory.request().unwrap();
+        let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", days);
+        let chain = format!("{}{}", certificate.chain, request.key()).into_bytes();
+        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain };
+        directory.write(&pem).unwrap();
+        directory
+    }
+
+    #[test]
+    fn only_an_identity_of_no_more_use_is_replaced_without_being_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let directory = Directory::new(&dir.path().join("new"));
+        directory.check_replaceable().unwrap();
+        for (days, replaceable) in [(3, false), (-3, false), (-91, true)] {
+            let directory = identity(dir.path(), &ca, days);
+            let checked = directory.check_replaceable();
+            assert_eq!(checked.is_ok(), replaceable, "{days}: {checked:?}");
+            if let Err(error) = checked {
+                assert!(error.to_string().contains("--replace"), "{error}");
+            }
+        }
+        let directory = identity(dir.path(), &ca, -91);
+        publish(&directory.files().cert, b"nonsense", 0o600, Existing::Replace).unwrap();
+        let error = directory.check_replaceable().unwrap_err().to_string();
+        assert!(error.contains("cannot be read as an identity"), "{error}");
+    }
+
+    #[test]
+    fn the_key_of_a_request_outlives_a_lost_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("identity");
+        let directory = Directory::new(&path);
+        let key = directory.request().unwrap().key();
+        assert_eq!(directory.request().unwrap().key(), key);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        assert_eq!(mode(&path.join(JOINING)), 0o600);
+        let files = identity(&path, &Ca::new(), 3).files();
+        assert!(!path.join(JOINING).exists(), "the key is used");
+        assert_eq!(mode(&files.cert), 0o600);
+        assert!(std::fs::read_to_string(&files.key).unwrap().contains(&key));
+        assert_ne!(directory.request().unwrap().key(), key);
+    }
+
+    #[test]
+    fn a_renewal_replaces_the_identity_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let directory = identity(dir.path(), &ca, 3);
+        let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
+        let identity = Identity::new(directory.clone(), credentials.clone());
+        let before = credentials.certificate();
+        let renew = |name: &str, ca: &Ca| {
+            let request = Request::new().unwrap();
+            let certificate = ca.issue(&request.csr().unwrap(), name, 10);
+            identity.renew(request, &certificate)
+        };
+        let error = renew("edge-csi://node/n2", &ca).unwrap_err().to_string();
+        assert!(error.contains("of node n2, and this is node n1"), "{error}");
+        let stolen = ca.issue(&Request::new().unwrap().csr().unwrap(), "edge-csi://node/n1", 10);
+        assert!(identity.renew(Request::new().unwrap(), &stolen).is_err(), "another key");
+        assert_eq!(credentials.certificate(), before);
+        renew("edge-csi://node/n1", &ca).unwrap();
+        assert_ne!(credentials.certificate(), before);
+        let kept = Credentials::load(&directory.files(), Role::Node).unwrap();
+        assert_eq!(kept.certificate(), credentials.certificate());
+        // The time before the issue does not count as life.
+        let validity = identity.validity().unwrap();
+        assert!(validity.life() > 9 * DAY && validity.life() <= 10 * DAY, "{validity:?}");
+        // The CA of the answer is trusted from now on.
+        renew("edge-csi://node/n1", &Ca::new()).unwrap();
+        assert_ne!(credentials.ca(), kept.ca());
+    }
+}

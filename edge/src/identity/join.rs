@@ -1,0 +1,238 @@
+//! Joins a cloud with a token: asks for this node's certificate, and keeps it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use backon::{BackoffBuilder, ExponentialBuilder};
+use proto::control::join::{Join, Token};
+use proto::host::chain;
+use proto::link::endpoint::Endpoint;
+use proto::link::tls::{Files, Pin};
+use proto::link::{Connect, join};
+use proto::names::NodeName;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tracing::warn;
+
+use super::directory::Directory;
+use super::request::Issued;
+
+/// The largest token, in bytes. One of a ServiceAccount has about 1 KiB.
+const MAX_TOKEN: u64 = 16 * 1024;
+
+/// Where to ask, and whom to trust.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cloud {
+    /// A `wss://` endpoint of csi-cloud.
+    pub endpoint: Endpoint,
+    /// The hash of its CA.
+    pub ca: Pin,
+}
+
+/// Joins by itself at start, with a token from a file that something else keeps current.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Automatic {
+    /// Where to ask, and whom to trust.
+    pub cloud: Cloud,
+    /// The file of the token.
+    pub token_file: PathBuf,
+}
+
+/// Reads a token's file.
+///
+/// # Errors
+/// It cannot be read, or holds no token.
+pub fn token(path: &Path) -> anyhow::Result<Token> {
+    let reading = || format!("the token in {} cannot be read", path.display());
+    let length = std::fs::metadata(path).with_context(reading)?.len();
+    if length > MAX_TOKEN {
+        bail!("{} has {length} bytes, and a token has at most {MAX_TOKEN}", path.display());
+    }
+    let text = std::fs::read_to_string(path).with_context(reading)?;
+    if text.trim().is_empty() {
+        bail!("{} is empty; it should hold a token", path.display());
+    }
+    Ok(Token::new(&text))
+}
+
+/// Asks for a certificate and keeps it; an identity in the directory is replaced.
+///
+/// # Errors
+/// The cloud is not the right one, refuses, or what it issues cannot be used or kept. The directory
+/// then has what it had.
+pub async fn join(
+    cloud: &Cloud,
+    token: Token,
+    directory: &Directory,
+    connect: &Connect,
+) -> anyhow::Result<NodeName> {
+    let request = directory.request()?;
+    let question = Join { token, csr: request.csr()? };
+    let asking = || format!("cannot join {}", cloud.endpoint);
+    let certificate =
+        join::ask(&cloud.endpoint, cloud.ca, &question, connect).await.with_context(asking)?;
+    let Issued { pem, node, .. } =
+        request.issued(&certificate, &directory.files()).with_context(asking)?;
+    let pinned = CertificateDer::pem_slice_iter(&pem.ca)
+        .filter_map(Result::ok)
+        .any(|ca| Pin::of(&ca) == cloud.ca);
+    if !pinned {
+        bail!("{} does not trust the CA with the hash {} itself", cloud.endpoint, cloud.ca);
+    }
+    directory.write(&pem)?;
+    Ok(node)
+}
+
+impl Automatic {
+    /// Tries to join until it is done: csi-cloud may not be up yet, or the token not there.
+    pub async fn persist(&self, directory: &Directory, connect: &Connect) -> NodeName {
+        let delays = ExponentialBuilder::new()
+            .with_min_delay(std::time::Duration::from_secs(1))
+            .with_max_delay(std::time::Duration::from_secs(60))
+            .with_jitter()
+            .without_max_times();
+        let mut delays = delays.build();
+        loop {
+            let error = match self.once(directory, connect).await {
+                Ok(node) => return node,
+                Err(error) => error,
+            };
+            let delay = delays.next().unwrap_or_default();
+            let reason = chain(error.as_ref());
+            warn!(cloud = %self.cloud.endpoint, %reason, ?delay, "cannot join; trying again");
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    async fn once(&self, directory: &Directory, connect: &Connect) -> anyhow::Result<NodeName> {
+        join(&self.cloud, token(&self.token_file)?, directory, connect).await
+    }
+}
+
+/// What to do after joining, for an operator.
+pub fn advice(cloud: &Cloud, directory: &Directory, node: &NodeName) -> String {
+    let Files { cert, ca, .. } = directory.files();
+    let dir = directory.path().display();
+    format!(
+        "joined as node {node}; wrote {} and {}\n\
+         csi-edge renews the certificate by itself. Start it with\n\n  \
+         csi-edge serve --identity {dir} --cloud {} --driver NAME=SOCKET\n\n\
+         or write into its configuration file (edge.toml)\n\n  \
+         identity = \"{dir}\"",
+        cert.display(),
+        ca.display(),
+        cloud.endpoint
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::directory::State;
+    use crate::identity::test_ca::Ca;
+    use proto::control::join::Answer;
+    use proto::host::publish::{Existing, publish};
+    use proto::link::tls::{join_config, server_config};
+    use proto::link::{KeepAlive, ws};
+    use std::time::SystemTime;
+    use tokio::net::TcpListener;
+
+    /// A cloud's door, which answers those who join.
+    struct Door(TcpListener, ws::Acceptor);
+
+    impl Door {
+        async fn open(ca: &Ca) -> (Self, Cloud) {
+            let credentials = ca.cloud();
+            let tls = server_config(&credentials, ws::ALPN).unwrap();
+            let acceptor = ws::Acceptor::new(tls, KeepAlive::default())
+                .with_join(join_config(&credentials, join::ALPN).unwrap());
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let endpoint = format!("wss://localhost:{port}").parse().unwrap();
+            (Self(listener, acceptor), Cloud { endpoint, ca: Pin::of(&ca.der()) })
+        }
+
+        async fn answer(&self, answer: impl FnOnce(&Join) -> Answer) {
+            let (tcp, _) = self.0.accept().await.unwrap();
+            let greeted = self.1.greet(Box::new(tcp)).await.unwrap();
+            let ws::Accepted::Asker(asker) = self.1.accept(greeted).await.unwrap() else {
+                panic!("nobody asks")
+            };
+            let answer = answer(&asker.join);
+            asker.reply(&answer).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_gives_an_identity_and_a_refusal_leaves_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let (door, cloud) = Door::open(&ca).await;
+        let directory = Directory::new(dir.path());
+        let tcp = ws::tcp();
+        let asked = join(&cloud, Token::new("t"), &directory, &tcp);
+        let refusing = door.answer(|_| Answer::refused("the token has expired"));
+        let error = tokio::join!(asked, refusing).0.unwrap_err();
+        assert!(chain(error.as_ref()).contains("the token has expired"), "{error:?}");
+        let key = directory.request().unwrap().key();
+
+        let issuing = door.answer(|question| {
+            assert_eq!(question.token.reveal(), "t");
+            Answer::Certificate(ca.issue(&question.csr, "edge-csi://node/n1", 3))
+        });
+        let asked = join(&cloud, Token::new("t"), &directory, &tcp);
+        let node = tokio::join!(asked, issuing).0.unwrap();
+        let advice = advice(&cloud, &directory, &node);
+        assert!(advice.contains("node n1") && advice.contains("serve --identity"), "{advice}");
+        assert!(matches!(directory.state(SystemTime::now()), State::Valid { days: 2 }));
+        let identity = std::fs::read_to_string(directory.files().key).unwrap();
+        assert!(identity.contains(&key), "the refused request's key was used again");
+
+        // What cannot be used does not replace it.
+        let issuing = door.answer(|question| {
+            let theirs = Ca::new().issue(&question.csr, "edge-csi://node/n1", 3);
+            Answer::Certificate(theirs)
+        });
+        let asked = join(&cloud, Token::new("t"), &directory, &tcp);
+        let error = tokio::join!(asked, issuing).0.unwrap_err().to_string();
+        assert!(error.contains("does not trust the CA with the hash"), "{error}");
+        assert_eq!(std::fs::read_to_string(directory.files().key).unwrap(), identity);
+    }
+
+    #[tokio::test]
+    async fn an_edge_joins_by_itself_as_soon_as_there_is_a_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::new();
+        let (door, cloud) = Door::open(&ca).await;
+        let token_file = dir.path().join("token");
+        let automatic = Automatic { cloud, token_file: token_file.clone() };
+        let directory = Directory::new(&dir.path().join("identity"));
+        let connect = ws::tcp();
+        let appearing = async {
+            // The first attempt finds no token.
+            tokio::task::yield_now().await;
+            publish(&token_file, b"sa-token\n", 0o600, Existing::Replace).unwrap();
+            door.answer(|question| {
+                assert_eq!(question.token.reveal(), "sa-token");
+                Answer::Certificate(ca.issue(&question.csr, "edge-csi://node/n1", 3))
+            })
+            .await;
+        };
+        let (node, ()) = tokio::join!(automatic.persist(&directory, &connect), appearing);
+        assert_eq!(node.as_str(), "n1");
+    }
+
+    #[test]
+    fn a_token_file_is_read_with_care() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let error = token(&path).unwrap_err().to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+        let large = usize::try_from(MAX_TOKEN).unwrap() + 1;
+        for (content, words) in [(" \n".to_owned(), "is empty"), ("x".repeat(large), "at most")] {
+            publish(&path, content.as_bytes(), 0o600, Existing::Replace).unwrap();
+            let error = token(&path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

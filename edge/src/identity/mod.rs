@@ -1,0 +1,13 @@
+//! The identity of this node: its key, made here, and the certificate that csi-cloud issues for it.
+//!
+//! Promises: the key never leaves the node; certificate and key are one file, replaced in one step;
+//! an identity that is valid is replaced only by a renewal or by an operator's word. It may use
+//! `proto`.
+
+pub mod directory;
+pub mod expiry;
+pub mod join;
+pub mod request;
+pub mod schedule;
+#[cfg(test)]
+mod test_ca;
