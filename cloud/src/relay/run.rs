@@ -41,13 +41,17 @@ pub struct Settings {
 /// A socket or a certificate cannot be used; the text says which and what to do.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let credentials = credentials(&settings)?;
-    let Settings { fronts: directory, mut drivers, servers, grace, .. } = settings;
+    let Settings { fronts: directory, mut drivers, servers, tls, grace } = settings;
     drivers.sort();
     drivers.dedup();
     let sockets = bind(&directory, &drivers)?;
     // Callers stop first; the connection that carries their calls stays until these are answered.
     let fronts = Tasks::default();
     let calling = Tasks::default();
+    if let (Some(credentials), Some(files)) = (&credentials, tls) {
+        let current = credentials.clone().keep_current(files, Role::Front);
+        calling.spawn_until_stop("certificates", current);
+    }
     let last_answers = Arc::new(LastAnswers::default());
     let server = Arc::new(Server::new(servers, credentials));
     let keeping = server.clone().keep(last_answers.clone(), drivers.clone(), calling.clone());

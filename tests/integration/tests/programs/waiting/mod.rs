@@ -12,6 +12,7 @@ mod limits;
 mod links;
 mod net;
 mod quotas;
+mod renewal;
 mod restart;
 mod routing;
 mod secrets;
