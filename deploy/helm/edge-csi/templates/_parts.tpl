@@ -44,6 +44,7 @@ the values.
 {{- $workload := include "edge-csi.file" (dict "root" $root "path" (printf "base/%s.yaml" .half)) | fromYaml -}}
 {{- $components := $root.Values.drivers -}}
 {{- if and $root.Values.direct (eq .half "edge") -}}{{- $components = append $components "direct" -}}{{- end -}}
+{{- if and $root.Values.join.caHash (eq .half "edge") -}}{{- $components = append $components "join" -}}{{- end -}}
 {{- range $components -}}
   {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/%s.yaml" . $.half)) | fromYamlArray -}}
   {{- include "edge-csi.patch" (dict "workload" $workload "patches" $patches) -}}
@@ -106,11 +107,19 @@ publish_csinode = {{ .Values.publishCSINode | quote }}
 cloud = {{ toJson .Values.address }}
 fronts = "/fronts"
 state = "/var/lib/edge-csi"
+{{- if .Values.join.caHash }}
+identity = "/var/lib/edge-csi/identity"
+
+[join]
+ca_hash = {{ .Values.join.caHash | quote }}
+token_file = "/var/run/secrets/edge-csi/token"
+{{- else }}
 
 [tls]
 ca = "/etc/edge-csi-tls/ca.crt"
 cert = "/etc/edge-csi-tls/edge.crt"
 key = "/etc/edge-csi-tls/edge.key"
+{{- end }}
 {{- range include "edge-csi.names" . | fromJsonArray }}
 
 [[drivers]]
