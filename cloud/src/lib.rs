@@ -78,6 +78,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let calls = Arc::new(Calls::default());
     let store = open(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
+    store.secrets().await.context("csi-cloud has no secret keys")?;
     let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
     let links = Arc::new(links.scoped(&config.policies));
     let watched = links.clone();

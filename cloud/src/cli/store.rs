@@ -10,6 +10,7 @@ use crate::config::output::Output;
 use crate::state::check::Wrong;
 use crate::state::store::examine::examine;
 use crate::state::store::transfer;
+use crate::state::store::transfer::ExportedSecrets;
 use crate::state::store::url::StoreAt;
 
 /// The widest column of a table, in characters.
@@ -19,7 +20,13 @@ const WIDEST: usize = 60;
 pub(super) fn run(command: StoreCommand) -> anyhow::Result<()> {
     match command {
         StoreCommand::Check { store, output } => check(&store, output, &mut io::stdout().lock()),
-        StoreCommand::Export { store } => transfer::export(&store, &mut io::stdout().lock()),
+        StoreCommand::Export { store, with_secrets } => {
+            let secrets = match with_secrets {
+                true => ExportedSecrets::Included,
+                false => ExportedSecrets::LeftOut,
+            };
+            transfer::export(&store, secrets, &mut io::stdout().lock())
+        }
         StoreCommand::Import { store, file } => transfer::import(&store, &file),
     }
 }

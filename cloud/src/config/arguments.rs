@@ -156,6 +156,10 @@ pub enum StoreCommand {
         /// Where it is: file:PATH
         #[arg(long, value_name = "URL")]
         store: StoreAt,
+        /// The secret keys of csi-cloud as well, in clear. Without them csi-cloud makes new keys
+        /// after an import: links are dialed anew, and leases are confirmed anew
+        #[arg(long)]
+        with_secrets: bool,
     },
     /// Make a store of an export. It must not be there yet, or be empty.
     Import {

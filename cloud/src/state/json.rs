@@ -102,6 +102,28 @@ pub(super) mod base64 {
     }
 }
 
+/// A key or hash of 32 bytes.
+pub(super) mod digest {
+    use ::base64::Engine;
+    use ::base64::prelude::BASE64_STANDARD;
+    use serde::de::Error;
+    use serde::{Deserializer, Serializer};
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64_STANDARD.encode(bytes))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
+        let text = std::borrow::Cow::<'_, str>::deserialize(from)?;
+        // The text may be a secret, so an error does not show it.
+        let decoded = BASE64_STANDARD.decode(&*text).ok();
+        let bytes = decoded.and_then(|decoded| decoded.try_into().ok());
+        bytes.ok_or_else(|| D::Error::custom("a key or hash is 32 bytes in base64"))
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Base64(#[serde(with = "base64")] Bytes);
 

@@ -13,6 +13,7 @@ use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
 use crate::state::set_apart::{ApartNodes, Kind, Reason};
+use crate::state::trust::Trust;
 use crate::state::usage::{Share, Usage, Usages};
 
 /// All records of the store.
@@ -26,6 +27,7 @@ pub struct State {
     apart: ApartNodes,
     /// The last lease epoch.
     epoch: u64,
+    trust: Trust,
     usages: Usages,
 }
 
@@ -106,6 +108,11 @@ impl State {
         self.epoch
     }
 
+    /// Whom csi-cloud trusts, and its own secret keys.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
     /// The number of leases that a node holds.
     pub fn held_by(&self, node: &NodeName) -> usize {
         self.drivers.values().filter_map(|driver| driver.held.get(node)).sum()
@@ -140,7 +147,8 @@ impl State {
             | Change::Elected(..)
             | Change::Profile(..)
             | Change::Lease(..)
-            | Change::Epoch(_) => None,
+            | Change::Epoch(_)
+            | Change::Trust(_) => None,
         }
     }
 
@@ -179,6 +187,7 @@ impl State {
                 self.drivers.entry(driver).or_default().set_lease(id, lease)
             }
             Change::Epoch(last) => self.epoch = last,
+            Change::Trust(change) => self.trust.apply(change),
         }
     }
 

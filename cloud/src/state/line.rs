@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::json;
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
+use crate::state::trust::{Secrets, TrustChange};
 
 /// The version of the format. It grows when an older csi-cloud could misread a line.
 pub(super) const FORMAT: u64 = 1;
@@ -55,6 +56,8 @@ pub(super) enum Line {
     },
     /// The last lease epoch.
     Epoch { last: u64 },
+    /// The secret keys of csi-cloud, if the export is asked for them.
+    Secrets(Secrets),
 }
 
 /// The line is no record.
@@ -73,6 +76,7 @@ impl TryFrom<Change> for Line {
             Change::Lease(driver, id, Some(record)) => Self::Lease { driver, id, record },
             Change::Epoch(last) => Self::Epoch { last },
             Change::Profile(driver, Some(profile)) => Self::Profile { driver, profile },
+            Change::Trust(TrustChange::Secrets(secrets)) => Self::Secrets(secrets),
             _ => return Err(NoRecord),
         })
     }
@@ -91,6 +95,7 @@ impl TryFrom<Line> for Change {
             Line::Lease { driver, id, record } => Self::Lease(driver, id, Some(record)),
             Line::Epoch { last } => Self::Epoch(last),
             Line::Profile { driver, profile } => Self::Profile(driver, Some(profile)),
+            Line::Secrets(secrets) => Self::Trust(TrustChange::Secrets(secrets)),
             Line::Begin { .. } | Line::End { .. } => return Err(NoRecord),
         })
     }

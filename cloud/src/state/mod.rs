@@ -31,5 +31,6 @@ pub mod report;
 pub mod segment_index;
 pub mod set_apart;
 pub mod store;
+pub mod trust;
 pub mod txn;
 pub mod usage;

@@ -11,6 +11,7 @@ use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::state::json;
+use crate::state::trust::TrustChange;
 
 /// The home node of a volume, snapshot or group snapshot, and its last known state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,6 +195,8 @@ pub enum Change {
     Lease(DriverName, Id, Option<LeaseRecord>),
     /// The last lease epoch; it only grows.
     Epoch(u64),
+    /// A record of whom csi-cloud trusts.
+    Trust(TrustChange),
 }
 
 impl Change {
@@ -210,7 +213,8 @@ impl Change {
             | Self::Home(..)
             | Self::Intent(..)
             | Self::Node(..)
-            | Self::Epoch(_) => None,
+            | Self::Epoch(_)
+            | Self::Trust(_) => None,
         }
     }
 }

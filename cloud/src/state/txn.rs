@@ -9,6 +9,7 @@ use proto::names::{DriverName, NodeName};
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
+use crate::state::trust::{Secrets, TrustChange};
 use crate::state::usage::{Share, Usage};
 
 /// Changed values by key; none is a removal.
@@ -25,6 +26,7 @@ pub struct Txn<'a> {
     profiles: Over<DriverName, Profile>,
     leases: Over<(DriverName, Id), LeaseRecord>,
     epoch: Option<u64>,
+    secrets: Option<Secrets>,
     /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
     /// The load that these changes add to a node or remove from it.
@@ -45,6 +47,7 @@ impl<'a> Txn<'a> {
             profiles: HashMap::new(),
             leases: HashMap::new(),
             epoch: None,
+            secrets: None,
             without: HashSet::new(),
             load: HashMap::new(),
             usage: HashMap::new(),
@@ -166,6 +169,18 @@ impl<'a> Txn<'a> {
         self.epoch = Some(epoch.max(self.epoch()));
     }
 
+    /// The secret keys; none before a csi-cloud was started with this store.
+    pub fn secrets(&self) -> Option<&Secrets> {
+        self.secrets.as_ref().or_else(|| self.state.trust().secrets())
+    }
+
+    /// Sets the secret keys, unless there are some.
+    pub fn set_secrets(&mut self, secrets: Secrets) {
+        if self.secrets().is_none() {
+            self.secrets = Some(secrets);
+        }
+    }
+
     /// Volumes and running creates at a node.
     pub fn load(&self, driver: &DriverName, node: &NodeName) -> u64 {
         let durable = self.state.driver(driver).map_or(0, |driver| driver.load(node));
@@ -245,9 +260,10 @@ impl<'a> Txn<'a> {
         let leases =
             self.leases.into_iter().map(|((driver, id), lease)| Change::Lease(driver, id, lease));
         let epoch = self.epoch.map(Change::Epoch);
+        let secrets = self.secrets.map(TrustChange::Secrets).map(Change::Trust);
         let of_drivers =
             homes.chain(intents).chain(at).chain(elected).chain(profiles).chain(leases);
-        (of_drivers.chain(nodes).chain(epoch).collect(), self.without)
+        (of_drivers.chain(nodes).chain(epoch).chain(secrets).collect(), self.without)
     }
 }
 

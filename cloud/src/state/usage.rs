@@ -93,7 +93,8 @@ impl Change {
             | Self::Elected(..)
             | Self::Profile(..)
             | Self::Lease(..)
-            | Self::Epoch(_) => None,
+            | Self::Epoch(_)
+            | Self::Trust(_) => None,
         }
     }
 }

@@ -18,6 +18,8 @@ use crate::state::store::backend::StoreError;
 use crate::state::store::key;
 use crate::state::store::key::KeyError;
 use crate::state::store::table::Table;
+use crate::state::store::trust_codec;
+use crate::state::store::trust_codec::TrustCodecError;
 use crate::state::store::value::{
     AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue,
     LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
@@ -40,6 +42,8 @@ pub(super) enum CodecError {
     Name(#[from] IdentityError),
     #[error("its value is not the protobuf message that it should be")]
     Value(#[from] prost::DecodeError),
+    #[error(transparent)]
+    Trust(#[from] TrustCodecError),
 }
 
 /// Encodes a change.
@@ -76,6 +80,7 @@ pub(super) fn encode(change: &Change) -> Row {
             lease.as_ref().map(|lease| LeaseValue::from(lease).encode_to_vec()),
         ),
         Change::Epoch(last) => (LAST.into(), Some(EpochValue { last: *last }.encode_to_vec())),
+        Change::Trust(change) => trust_codec::encode(change),
     };
     Row { table: Table::of(change), key, value }
 }
@@ -141,6 +146,7 @@ impl Decoder {
                 Change::Lease(driver, key::id(rest)?, Some(self.lease(LeaseValue::decode(value)?)?))
             }
             Table::Epochs if key == LAST => Change::Epoch(EpochValue::decode(value)?.last),
+            Table::Secrets => Change::Trust(trust_codec::secrets(key, value)?),
             Table::Epochs => return Err(KeyError::Key.into()),
         })
     }

@@ -22,6 +22,7 @@ use crate::state::store::backend::{Backend, StoreError};
 use crate::state::store::codec;
 use crate::state::store::codec::Decoder;
 use crate::state::store::table::Table;
+use crate::state::trust::TrustChange;
 
 /// The size of redb's cache in bytes. All records are in memory anyway.
 const CACHE: usize = 8 << 20;
@@ -110,7 +111,10 @@ impl File {
         let mut empty = if path.try_exists()? { Some(Self::existing(path)?) } else { None };
         let mut count = 0_u64;
         if let Some(empty) = &mut empty {
-            empty.load(&mut |_| count += 1)?;
+            // The secret keys are those of a csi-cloud that was started and then learned nothing.
+            empty.load(&mut |change| {
+                count += u64::from(!matches!(change, Change::Trust(TrustChange::Secrets(_))))
+            })?;
         }
         if count > 0 {
             anyhow::bail!(

@@ -12,6 +12,7 @@ pub mod measured;
 pub mod memory;
 mod table;
 pub mod transfer;
+mod trust_codec;
 pub mod url;
 mod value;
 pub mod writer;

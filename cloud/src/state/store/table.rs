@@ -3,6 +3,7 @@
 //! A table's name is part of the format, so it never changes.
 
 use crate::state::record::Change;
+use crate::state::trust::TrustChange;
 
 /// A kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,11 +16,12 @@ pub(super) enum Table {
     Leases,
     Epochs,
     Profiles,
+    Secrets,
 }
 
 impl Table {
     /// The order of loading: volumes are counted before nodes are sorted by load.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Nodes,
         Self::Elected,
         Self::Homes,
@@ -28,11 +30,12 @@ impl Table {
         Self::Leases,
         Self::Epochs,
         Self::Profiles,
+        Self::Secrets,
     ];
 
     /// True if a store of this format may lack the table, because an older csi-cloud created it.
     pub(super) fn may_be_missing(self) -> bool {
-        matches!(self, Self::Leases | Self::Epochs | Self::Profiles)
+        matches!(self, Self::Leases | Self::Epochs | Self::Profiles | Self::Secrets)
     }
 
     /// The table of a change.
@@ -46,6 +49,7 @@ impl Table {
             Change::Lease(..) => Self::Leases,
             Change::Epoch(_) => Self::Epochs,
             Change::Profile(..) => Self::Profiles,
+            Change::Trust(TrustChange::Secrets(_)) => Self::Secrets,
         }
     }
 
@@ -60,6 +64,7 @@ impl Table {
             Self::Leases => "owners",
             Self::Epochs => "epochs",
             Self::Profiles => "profiles",
+            Self::Secrets => "secrets",
         }
     }
 }

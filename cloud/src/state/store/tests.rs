@@ -13,6 +13,7 @@ use crate::state::record::{
 };
 use crate::state::store::codec;
 use crate::state::store::table::Table;
+use crate::state::trust::{SecretKey, Secrets, TrustChange};
 use std::sync::Arc;
 
 use proto::host::tasks::Tasks;
@@ -37,6 +38,12 @@ pub(super) fn home(node: &str) -> Home {
 /// A change of a volume's home at one driver.
 pub(super) fn volume(id: impl Into<String>, home: Option<Home>) -> Change {
     Change::Home("d.example".parse().unwrap(), Id::Volume(id.into()), home)
+}
+
+/// Secret keys whose bytes are all this one.
+pub(super) fn secrets(byte: u8) -> Change {
+    let key = SecretKey::of([byte; 32]);
+    Change::Trust(TrustChange::Secrets(Secrets { resets: key.clone(), leases: key }))
 }
 
 /// The records of a backend, by table and key.
@@ -185,6 +192,7 @@ pub(super) fn change() -> BoxedStrategy<Change> {
         1 => profile.boxed(),
         2 => owner.boxed(),
         1 => any::<u64>().prop_map(Change::Epoch).boxed(),
+        1 => any::<u8>().prop_map(secrets).boxed(),
     ]
     .boxed()
 }

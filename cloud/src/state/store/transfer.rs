@@ -14,20 +14,34 @@ use crate::state::record::Change;
 use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
 use crate::state::store::url::StoreAt;
+use crate::state::trust::TrustChange;
 
 /// The number of changes in one commit of an import.
 const BATCH: usize = 10_000;
+
+/// Whether an export has the secret keys of csi-cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportedSecrets {
+    /// They are left out. A csi-cloud that starts with a store made from the export makes new ones.
+    LeftOut,
+    /// They are in it, in clear: who can read the export can end links and forge leases.
+    Included,
+}
 
 /// Writes all records as lines of JSON.
 ///
 /// # Errors
 /// The store is missing, in use, or cannot be trusted; or the output fails.
-pub fn export(at: &StoreAt, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn export(at: &StoreAt, secrets: ExportedSecrets, out: &mut dyn Write) -> anyhow::Result<()> {
     let mut file = File::existing(at.file()?)?;
     let mut out = BufWriter::new(out);
     let mut records = 0;
     let mut written = line(&mut out, &Line::Begin { format: FORMAT });
     file.load(&mut |change| {
+        let is_secret = matches!(change, Change::Trust(TrustChange::Secrets(_)));
+        if is_secret && secrets == ExportedSecrets::LeftOut {
+            return;
+        }
         records += 1;
         // After a failed line no other is written.
         if let (Ok(()), Ok(record)) = (&written, Line::try_from(change)) {

@@ -17,12 +17,24 @@ use crate::state::not_taken::NotTakenReports;
 use crate::state::quotas::{OverQuota, Quotas, Refusals};
 use crate::state::record::Change;
 use crate::state::set_apart::{Kind, Reason};
+use crate::state::trust::{NoRandomness, Secrets};
 use crate::state::txn::Txn;
 
 /// The number of changes that may wait; more callers wait for room in the queue.
 const QUEUE: usize = 4096;
 /// The largest number of changes in one commit.
 const BATCH: usize = 1024;
+
+/// Why there are no secret keys.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretsError {
+    /// They cannot be made.
+    #[error(transparent)]
+    Randomness(#[from] NoRandomness),
+    /// They cannot be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 type Settle = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 type Job = Box<dyn FnOnce(&mut Txn<'_>) -> Settle + Send>;
@@ -149,6 +161,23 @@ impl Store {
     /// Why a node is set apart for a driver; none if it is not.
     pub fn why_apart(&self, node: &NodeName, driver: &DriverName) -> Option<Reason> {
         self.read(|state| state.apart().why(node, driver).map(|apart| apart.reason.clone()))
+    }
+
+    /// The secret keys of csi-cloud. The first call makes them, so they are durable before use.
+    ///
+    /// # Errors
+    /// They cannot be made, or not be kept.
+    pub async fn secrets(&self) -> Result<Secrets, SecretsError> {
+        if let Some(secrets) = self.read(|state| state.trust().secrets().cloned()) {
+            return Ok(secrets);
+        }
+        let made = Secrets::generate()?;
+        let keep = move |txn: &mut Txn<'_>| {
+            txn.set_secrets(made.clone());
+            // Another task may have been faster.
+            txn.secrets().cloned().unwrap_or(made)
+        };
+        Ok(self.write(keep).await?)
     }
 
     /// Makes a change and waits until it is durable. `change` sees all changes before it. It is

@@ -168,6 +168,7 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::Lease(driver, id, own) => txn.set_lease(&driver, &id, own),
         Change::Epoch(last) => txn.set_epoch(last),
         Change::Profile(driver, profile) => txn.set_profile(&driver, profile),
+        Change::Trust(TrustChange::Secrets(secrets)) => txn.set_secrets(secrets),
     }
 }
 
@@ -187,4 +188,16 @@ proptest! {
         }
         agree(&state, &all)?;
     }
+}
+
+#[tokio::test]
+async fn secret_keys_are_made_once_and_outlive_a_restart() {
+    let kept = Memory::default();
+    let store = opened(kept.clone());
+    let (one, other) = join(store.secrets(), store.secrets()).await;
+    let one = one.unwrap();
+    assert_eq!(one, other.unwrap());
+    assert_eq!(opened(kept).secrets().await.unwrap(), one);
+    let failing = opened(Memory::default().crashing(Crash::Before(0)));
+    assert!(failing.secrets().await.is_err(), "what is not durable is not used");
 }

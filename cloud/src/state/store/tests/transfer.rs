@@ -9,12 +9,35 @@ use crate::cli::store::check;
 use crate::config::output::Output;
 use crate::state::store::tests::*;
 use crate::state::store::transfer;
+use crate::state::store::transfer::ExportedSecrets;
 use crate::state::store::url::StoreAt;
 
 fn exported(path: &Path) -> String {
     let mut out = Vec::new();
-    transfer::export(&StoreAt::File(path.into()), &mut out).unwrap();
+    transfer::export(&StoreAt::File(path.into()), ExportedSecrets::Included, &mut out).unwrap();
     String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn secret_keys_are_exported_only_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    File::open(&path).unwrap().commit(&[secrets(7), volume("v", Some(home("n1")))]).unwrap();
+    let mut out = Vec::new();
+    let at = StoreAt::File(path.clone());
+    transfer::export(&at, ExportedSecrets::LeftOut, &mut out).unwrap();
+    let without = String::from_utf8(out).unwrap();
+    assert!(!without.contains("secrets") && without.ends_with("{\"end\":{\"records\":1}}\n"));
+    let line = r#"{"secrets":{"resets":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","leases":"#;
+    assert!(exported(&path).contains(line), "{}", exported(&path));
+    // Both are whole; and a store with secret keys alone is as good as an empty one.
+    for lines in [&without, &exported(&path)] {
+        let other = tempfile::tempdir().unwrap();
+        let other = other.path().join("store");
+        File::open(&other).unwrap().commit(&[secrets(9)]).unwrap();
+        imported(&other, lines).unwrap();
+        assert_eq!(exported(&other), *lines);
+    }
 }
 
 fn checked(path: &Path, output: Output) -> (anyhow::Result<()>, String) {
@@ -143,7 +166,7 @@ fn a_store_that_is_not_there_is_not_made() {
     let (outcome, _) = checked(&path, Output::Table);
     assert!(format!("{:#}", outcome.unwrap_err()).contains("cannot be opened"));
     assert!(!path.exists());
-    assert!(transfer::export(&StoreAt::Memory, &mut Vec::new()).is_err());
+    assert!(transfer::export(&StoreAt::Memory, ExportedSecrets::LeftOut, &mut Vec::new()).is_err());
 }
 
 fn linked(node: &str) -> Change {

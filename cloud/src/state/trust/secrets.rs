@@ -1,0 +1,80 @@
+//! The secret keys of csi-cloud, which outlive restarts.
+//!
+//! They cannot be printed, and an export leaves them out unless it is asked for them: whoever has
+//! them can end links and forge leases.
+
+use std::fmt;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+use crate::state::json;
+
+/// A secret key of 32 bytes. Its `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretKey(#[serde(with = "json::digest")] [u8; 32]);
+
+/// The secret keys of csi-cloud.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Secrets {
+    /// For QUIC's stateless resets and address tokens.
+    pub resets: SecretKey,
+    /// For the MACs of leases of direct volumes.
+    pub leases: SecretKey,
+}
+
+/// The system has no random numbers.
+#[derive(Debug, thiserror::Error)]
+#[error("the system gives no random numbers for a secret key; is /dev/urandom there?")]
+pub struct NoRandomness;
+
+impl Secrets {
+    /// New secret keys.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn generate() -> Result<Self, NoRandomness> {
+        Ok(Self { resets: SecretKey::generate()?, leases: SecretKey::generate()? })
+    }
+}
+
+impl SecretKey {
+    /// A new key.
+    fn generate() -> Result<Self, NoRandomness> {
+        let mut key = [0; 32];
+        SystemRandom::new().fill(&mut key).map_err(|_| NoRandomness)?;
+        Ok(Self(key))
+    }
+
+    /// The key of these bytes.
+    pub const fn of(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The secret bytes. Never log them.
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_and_are_not_printed() {
+        let one = Secrets::generate().unwrap();
+        let other = Secrets::generate().unwrap();
+        assert_ne!(one.resets, other.resets);
+        assert_ne!(one.resets, one.leases);
+        assert_eq!(format!("{one:?}"), "Secrets { resets: ***, leases: *** }");
+    }
+}
