@@ -3,12 +3,13 @@
 //! The names of fields and variants are part of the format, so they never change.
 
 use proto::csi::Id;
+use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::state::json;
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
-use crate::state::trust::{Secrets, TrustChange};
+use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange};
 
 /// The version of the format. It grows when an older csi-cloud could misread a line.
 pub(super) const FORMAT: u64 = 1;
@@ -58,6 +59,10 @@ pub(super) enum Line {
     Epoch { last: u64 },
     /// The secret keys of csi-cloud, if the export is asked for them.
     Secrets(Secrets),
+    /// A token, with hashes only.
+    Token { id: TokenId, token: Token },
+    /// The revocation of a name.
+    Revoked { name: Subject, revocation: Revocation },
 }
 
 /// The line is no record.
@@ -77,6 +82,10 @@ impl TryFrom<Change> for Line {
             Change::Epoch(last) => Self::Epoch { last },
             Change::Profile(driver, Some(profile)) => Self::Profile { driver, profile },
             Change::Trust(TrustChange::Secrets(secrets)) => Self::Secrets(secrets),
+            Change::Trust(TrustChange::Token(id, Some(token))) => Self::Token { id, token },
+            Change::Trust(TrustChange::Revocation(name, Some(revocation))) => {
+                Self::Revoked { name, revocation }
+            }
             _ => return Err(NoRecord),
         })
     }
@@ -96,6 +105,10 @@ impl TryFrom<Line> for Change {
             Line::Epoch { last } => Self::Epoch(last),
             Line::Profile { driver, profile } => Self::Profile(driver, Some(profile)),
             Line::Secrets(secrets) => Self::Trust(TrustChange::Secrets(secrets)),
+            Line::Token { id, token } => Self::Trust(TrustChange::Token(id, Some(token))),
+            Line::Revoked { name, revocation } => {
+                Self::Trust(TrustChange::Revocation(name, Some(revocation)))
+            }
             Line::Begin { .. } | Line::End { .. } => return Err(NoRecord),
         })
     }

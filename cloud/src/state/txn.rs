@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use proto::csi::Id;
+use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
-use crate::state::trust::{Secrets, TrustChange};
+use crate::state::trust::{Revocation, Secrets, Token, TokenId, TrustChange, TrustChanges};
 use crate::state::usage::{Share, Usage};
 
 /// Changed values by key; none is a removal.
@@ -26,7 +27,7 @@ pub struct Txn<'a> {
     profiles: Over<DriverName, Profile>,
     leases: Over<(DriverName, Id), LeaseRecord>,
     epoch: Option<u64>,
-    secrets: Option<Secrets>,
+    trust: TrustChanges,
     /// Changed things without a home.
     without: HashSet<(DriverName, Id)>,
     /// The load that these changes add to a node or remove from it.
@@ -47,7 +48,7 @@ impl<'a> Txn<'a> {
             profiles: HashMap::new(),
             leases: HashMap::new(),
             epoch: None,
-            secrets: None,
+            trust: TrustChanges::default(),
             without: HashSet::new(),
             load: HashMap::new(),
             usage: HashMap::new(),
@@ -171,14 +172,22 @@ impl<'a> Txn<'a> {
 
     /// The secret keys; none before a csi-cloud was started with this store.
     pub fn secrets(&self) -> Option<&Secrets> {
-        self.secrets.as_ref().or_else(|| self.state.trust().secrets())
+        self.trust.secrets(self.state.trust())
     }
 
-    /// Sets the secret keys, unless there are some.
-    pub fn set_secrets(&mut self, secrets: Secrets) {
-        if self.secrets().is_none() {
-            self.secrets = Some(secrets);
-        }
+    /// A token.
+    pub fn token(&self, id: &TokenId) -> Option<&Token> {
+        self.trust.token(self.state.trust(), id)
+    }
+
+    /// The revocation of a name.
+    pub fn revocation(&self, subject: &Subject) -> Option<&Revocation> {
+        self.trust.revocation(self.state.trust(), subject)
+    }
+
+    /// Changes the records of whom csi-cloud trusts.
+    pub fn set_trust(&mut self, change: TrustChange) {
+        self.trust.set(change);
     }
 
     /// Volumes and running creates at a node.
@@ -260,10 +269,10 @@ impl<'a> Txn<'a> {
         let leases =
             self.leases.into_iter().map(|((driver, id), lease)| Change::Lease(driver, id, lease));
         let epoch = self.epoch.map(Change::Epoch);
-        let secrets = self.secrets.map(TrustChange::Secrets).map(Change::Trust);
+        let trust = self.trust.into_changes().map(Change::Trust);
         let of_drivers =
             homes.chain(intents).chain(at).chain(elected).chain(profiles).chain(leases);
-        (of_drivers.chain(nodes).chain(epoch).chain(secrets).collect(), self.without)
+        (of_drivers.chain(nodes).chain(epoch).chain(trust).collect(), self.without)
     }
 }
 

@@ -44,7 +44,8 @@ impl fmt::Display for Serial {
 }
 
 /// Whom a certificate names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Subject {
     /// A node: csi-edge.
     Node(NodeName),

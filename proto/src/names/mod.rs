@@ -67,7 +67,8 @@ pub enum IdentityError {
 pub struct NodeName(Arc<str>);
 
 /// The name of a front in its certificate, for the log: a DNS-1123 subdomain of at most 253 bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct FrontName(Arc<str>);
 
 /// The name of a CSI driver in its `GetPluginInfo`, at most 63 bytes. Clones share the text.

@@ -147,6 +147,8 @@ impl Decoder {
             }
             Table::Epochs if key == LAST => Change::Epoch(EpochValue::decode(value)?.last),
             Table::Secrets => Change::Trust(trust_codec::secrets(key, value)?),
+            Table::Tokens => Change::Trust(trust_codec::token(key, value)?),
+            Table::Revocations => Change::Trust(trust_codec::revocation(key, value)?),
             Table::Epochs => return Err(KeyError::Key.into()),
         })
     }

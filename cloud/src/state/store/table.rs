@@ -17,11 +17,13 @@ pub(super) enum Table {
     Epochs,
     Profiles,
     Secrets,
+    Tokens,
+    Revocations,
 }
 
 impl Table {
     /// The order of loading: volumes are counted before nodes are sorted by load.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Nodes,
         Self::Elected,
         Self::Homes,
@@ -31,11 +33,17 @@ impl Table {
         Self::Epochs,
         Self::Profiles,
         Self::Secrets,
+        Self::Tokens,
+        Self::Revocations,
     ];
 
     /// True if a store of this format may lack the table, because an older csi-cloud created it.
     pub(super) fn may_be_missing(self) -> bool {
-        matches!(self, Self::Leases | Self::Epochs | Self::Profiles | Self::Secrets)
+        match self {
+            Self::Nodes | Self::Elected | Self::Homes | Self::Intents | Self::NodeDrivers => false,
+            Self::Leases | Self::Epochs | Self::Profiles => true,
+            Self::Secrets | Self::Tokens | Self::Revocations => true,
+        }
     }
 
     /// The table of a change.
@@ -50,6 +58,8 @@ impl Table {
             Change::Epoch(_) => Self::Epochs,
             Change::Profile(..) => Self::Profiles,
             Change::Trust(TrustChange::Secrets(_)) => Self::Secrets,
+            Change::Trust(TrustChange::Token(..)) => Self::Tokens,
+            Change::Trust(TrustChange::Revocation(..)) => Self::Revocations,
         }
     }
 
@@ -65,6 +75,8 @@ impl Table {
             Self::Epochs => "epochs",
             Self::Profiles => "profiles",
             Self::Secrets => "secrets",
+            Self::Tokens => "tokens",
+            Self::Revocations => "revocations",
         }
     }
 }

@@ -6,6 +6,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proto::csi::{Id, Method};
+use proto::names::certificate::{Serial, Subject};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{
@@ -13,7 +14,9 @@ use crate::state::record::{
 };
 use crate::state::store::codec;
 use crate::state::store::table::Table;
-use crate::state::trust::{SecretKey, Secrets, TrustChange};
+use crate::state::trust::{
+    Hash, Revocation, SecretKey, Secrets, Token, TokenId, TokenUse, TrustChange,
+};
 use std::sync::Arc;
 
 use proto::host::tasks::Tasks;
@@ -168,6 +171,28 @@ fn any_lease() -> impl Strategy<Value = LeaseRecord> {
         .prop_map(|(owner, attached, broken)| LeaseRecord { holder: owner, attached, broken })
 }
 
+fn any_trust() -> impl Strategy<Value = Change> {
+    let hash = || any::<[u8; 32]>().prop_map(Hash);
+    let serial = || vec(any::<u8>(), 0..20).prop_map(|bytes| Serial::of(&bytes));
+    let used =
+        (hash(), any::<u64>(), serial()).prop_map(|(key, at, serial)| TokenUse { key, at, serial });
+    let token = (node(), hash(), any::<u64>(), any::<u64>(), option::of(used)).prop_map(
+        |(node, secret, created, expires, used)| Token { node, secret, created, expires, used },
+    );
+    let id = "[0-9a-f]{15}[01]".prop_map(|id| TokenId::try_from(id).unwrap());
+    let subject = prop_oneof![
+        node().prop_map(Subject::Node),
+        "n[0-3]".prop_map(|front| Subject::Front(front.parse().unwrap())),
+    ];
+    let revocation = (any::<u64>(), vec(serial(), 0..3))
+        .prop_map(|(since, allowed)| Revocation { since, allowed });
+    prop_oneof![
+        (id, option::of(token)).prop_map(|(id, token)| TrustChange::Token(id, token)),
+        (subject, option::of(revocation)).prop_map(|(of, it)| TrustChange::Revocation(of, it)),
+    ]
+    .prop_map(Change::Trust)
+}
+
 /// Boxed: the whole strategy tree would overflow a test's stack.
 pub(super) fn change() -> BoxedStrategy<Change> {
     let of_node = (any::<u64>(), option::of(any::<u64>()))
@@ -193,6 +218,7 @@ pub(super) fn change() -> BoxedStrategy<Change> {
         2 => owner.boxed(),
         1 => any::<u64>().prop_map(Change::Epoch).boxed(),
         1 => any::<u8>().prop_map(secrets).boxed(),
+        2 => any_trust().boxed(),
     ]
     .boxed()
 }
@@ -219,7 +245,26 @@ fn the_bytes_of_a_record_never_change() {
         from: vec!["n1".parse().unwrap()],
     };
     let profile = Change::Profile("d".parse().unwrap(), Some(profile));
+    let token = Token {
+        node: "n1".parse().unwrap(),
+        secret: Hash([0; 32]),
+        created: 1,
+        expires: 2,
+        used: None,
+    };
+    let id = TokenId::try_from("0123456789abcdef".to_owned()).unwrap();
+    let token = Change::Trust(TrustChange::Token(id, Some(token)));
+    let revocation = Revocation { since: 5, allowed: vec![Serial::of(&[0xab])] };
+    let of = Subject::Front("f1".parse().unwrap());
+    let revocation = Change::Trust(TrustChange::Revocation(of, Some(revocation)));
     for (change, table, key, value) in [
+        (
+            token,
+            "tokens",
+            b"0123456789abcdef".as_slice(),
+            [b"\x0a\x02n1\x12\x20".as_slice(), &[0; 32], b"\x18\x01\x20\x02"].concat().as_slice(),
+        ),
+        (revocation, "revocations", b"front\0f1", b"\x08\x05\x12\x02ab"),
         (
             profile,
             "profiles",

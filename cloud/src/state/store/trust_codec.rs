@@ -2,12 +2,20 @@
 
 use bytes::Bytes;
 use prost::Message;
+use proto::names::IdentityError;
+use proto::names::certificate::{Serial, Subject};
 
+use crate::state::store::key;
 use crate::state::store::key::KeyError;
-use crate::state::trust::{SecretKey, Secrets, TrustChange};
+use crate::state::trust::{
+    Hash, Revocation, SecretKey, Secrets, Token, TokenId, TokenUse, TrustChange,
+};
 
 /// The only key of the table of secrets.
 const OWN: &[u8] = b"own";
+/// The kinds of names in keys.
+const NODE: &str = "node";
+const FRONT: &str = "front";
 
 #[derive(Clone, PartialEq, Message)]
 struct SecretsValue {
@@ -17,6 +25,38 @@ struct SecretsValue {
     leases: Bytes,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct TokenValue {
+    #[prost(string, tag = "1")]
+    node: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    secret: Bytes,
+    #[prost(uint64, tag = "3")]
+    created: u64,
+    #[prost(uint64, tag = "4")]
+    expires: u64,
+    #[prost(message, optional, tag = "5")]
+    used: Option<UseValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct UseValue {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+    #[prost(uint64, tag = "2")]
+    at: u64,
+    #[prost(string, tag = "3")]
+    serial: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RevocationValue {
+    #[prost(uint64, tag = "1")]
+    since: u64,
+    #[prost(string, repeated, tag = "2")]
+    allowed: Vec<String>,
+}
+
 /// Why bytes are no trust record.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TrustCodecError {
@@ -24,6 +64,10 @@ pub(super) enum TrustCodecError {
     Key(#[from] KeyError),
     #[error("its value is not the protobuf message that it should be")]
     Value(#[from] prost::DecodeError),
+    #[error("it holds a name that is none")]
+    Name(#[from] IdentityError),
+    #[error("it holds a serial number that is none: {0:?}")]
+    Serial(String),
     #[error("its {what} has {length} bytes and should have {expected}")]
     Length { what: &'static str, length: usize, expected: usize },
 }
@@ -35,6 +79,17 @@ pub(super) fn encode(change: &TrustChange) -> (Vec<u8>, Option<Vec<u8>>) {
             let bytes = |key: &SecretKey| Bytes::copy_from_slice(key.expose());
             let value = SecretsValue { resets: bytes(resets), leases: bytes(leases) };
             (OWN.into(), Some(value.encode_to_vec()))
+        }
+        TrustChange::Token(id, token) => {
+            let value = token.as_ref().map(|token| TokenValue::from(token).encode_to_vec());
+            (id.as_str().into(), value)
+        }
+        TrustChange::Revocation(subject, revocation) => {
+            let value = revocation.as_ref().map(|Revocation { since, allowed }| {
+                let allowed = allowed.iter().map(ToString::to_string).collect();
+                RevocationValue { since: *since, allowed }.encode_to_vec()
+            });
+            (of_subject(subject), value)
         }
     }
 }
@@ -48,6 +103,84 @@ pub(super) fn secrets(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCode
     let resets = SecretKey::of(sized("key of resets", &value.resets)?);
     let leases = SecretKey::of(sized("key of leases", &value.leases)?);
     Ok(TrustChange::Secrets(Secrets { resets, leases }))
+}
+
+/// The change that sets a token.
+pub(super) fn token(id: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecError> {
+    let id = TokenId::try_from(key::text(id)?.to_owned()).map_err(|_| KeyError::Key)?;
+    let value = TokenValue::decode(value)?;
+    let used = match value.used {
+        Some(used) => Some(TokenUse {
+            key: Hash(sized("hash of a key", &used.key)?),
+            at: used.at,
+            serial: serial(used.serial)?,
+        }),
+        None => None,
+    };
+    let token = Token {
+        node: value.node.parse()?,
+        secret: Hash(sized("hash of a secret", &value.secret)?),
+        created: value.created,
+        expires: value.expires,
+        used,
+    };
+    Ok(TrustChange::Token(id, Some(token)))
+}
+
+/// The change that sets a revocation.
+pub(super) fn revocation(key: &[u8], value: &[u8]) -> Result<TrustChange, TrustCodecError> {
+    let RevocationValue { since, allowed } = RevocationValue::decode(value)?;
+    let allowed = allowed.into_iter().map(serial).collect::<Result<_, _>>()?;
+    Ok(TrustChange::Revocation(subject_of(key)?, Some(Revocation { since, allowed })))
+}
+
+/// The key of a name: its kind, NUL, and the name.
+fn of_subject(subject: &Subject) -> Vec<u8> {
+    let (kind, name) = match subject {
+        Subject::Node(node) => (NODE, node.as_str()),
+        Subject::Front(front) => (FRONT, front.as_str()),
+    };
+    [kind, "\0", name].concat().into()
+}
+
+fn subject_of(key: &[u8]) -> Result<Subject, TrustCodecError> {
+    let (kind, name) = key::split(key)?;
+    let name = key::text(name)?;
+    match kind {
+        NODE => Ok(Subject::Node(name.parse()?)),
+        FRONT => Ok(Subject::Front(name.parse()?)),
+        _ => Err(KeyError::Key.into()),
+    }
+}
+
+/// A serial in hexadecimal.
+fn serial(text: String) -> Result<Serial, TrustCodecError> {
+    let digit =
+        |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
+    Ok(Serial::of(&bytes.ok_or(TrustCodecError::Serial(text))?))
+}
+
+impl From<&Token> for TokenValue {
+    fn from(token: &Token) -> Self {
+        let bytes = |hash: &Hash| Bytes::copy_from_slice(&hash.0);
+        let used = token.used.as_ref().map(|used| UseValue {
+            key: bytes(&used.key),
+            at: used.at,
+            serial: used.serial.to_string(),
+        });
+        Self {
+            node: token.node.to_string(),
+            secret: bytes(&token.secret),
+            created: token.created,
+            expires: token.expires,
+            used,
+        }
+    }
 }
 
 fn sized<const N: usize>(what: &'static str, bytes: &[u8]) -> Result<[u8; N], TrustCodecError> {

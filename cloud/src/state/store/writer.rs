@@ -17,7 +17,7 @@ use crate::state::not_taken::NotTakenReports;
 use crate::state::quotas::{OverQuota, Quotas, Refusals};
 use crate::state::record::Change;
 use crate::state::set_apart::{Kind, Reason};
-use crate::state::trust::{NoRandomness, Secrets};
+use crate::state::trust::{NoRandomness, Secrets, TrustChange};
 use crate::state::txn::Txn;
 
 /// The number of changes that may wait; more callers wait for room in the queue.
@@ -173,9 +173,12 @@ impl Store {
         }
         let made = Secrets::generate()?;
         let keep = move |txn: &mut Txn<'_>| {
-            txn.set_secrets(made.clone());
             // Another task may have been faster.
-            txn.secrets().cloned().unwrap_or(made)
+            if let Some(secrets) = txn.secrets() {
+                return secrets.clone();
+            }
+            txn.set_trust(TrustChange::Secrets(made.clone()));
+            made
         };
         Ok(self.write(keep).await?)
     }

@@ -168,7 +168,7 @@ fn make(txn: &mut Txn<'_>, change: &Change) {
         Change::Lease(driver, id, own) => txn.set_lease(&driver, &id, own),
         Change::Epoch(last) => txn.set_epoch(last),
         Change::Profile(driver, profile) => txn.set_profile(&driver, profile),
-        Change::Trust(TrustChange::Secrets(secrets)) => txn.set_secrets(secrets),
+        Change::Trust(change) => txn.set_trust(change),
     }
 }
 
