@@ -2,6 +2,7 @@
 
 use crate::config::arguments::CaCommand;
 use crate::pki::ca;
+use crate::pki::install::{Use, use_ca};
 
 /// Makes certificates.
 pub(super) fn run(command: CaCommand) -> anyhow::Result<()> {
@@ -12,6 +13,18 @@ pub(super) fn run(command: CaCommand) -> anyhow::Result<()> {
         }
         CaCommand::Issue { node: Some(node), front: None, dir, days } => {
             ca::issue(&dir, &node, days)
+        }
+        CaCommand::Use { cert, key, root, dir, hosts, days } => {
+            let from = Use {
+                cert: &cert,
+                key: &key,
+                root: root.as_deref(),
+                dir: &dir,
+                hosts: &hosts,
+                days,
+            };
+            println!("{}", use_ca(&from)?);
+            Ok(())
         }
         // clap requires one of them.
         CaCommand::Issue { node: None, front: None, .. } => Ok(()),

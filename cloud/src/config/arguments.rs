@@ -137,6 +137,32 @@ pub enum CaCommand {
         #[arg(value_parser = clap::value_parser!(u16).range(1..=3650))]
         days: u16,
     },
+    /// Take an existing CA: check it, and write ca.crt, issuer.crt and issuer.key for csi-cloud.
+    ///
+    /// With an intermediate, the root's key can stay offline. In Kubernetes a mounted TLS Secret
+    /// needs no such step: name its files in the section [ca].
+    Use {
+        /// The certificate of the CA that issues, and those between it and the root, PEM
+        #[arg(long, value_name = "FILE")]
+        cert: PathBuf,
+        /// Its private key: PKCS #8, PEM
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// The root, PEM; not needed if --cert is one
+        #[arg(long, value_name = "FILE")]
+        root: Option<PathBuf>,
+        /// Where the files go
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// A name or address at which edges dial csi-cloud; may be given several times. Then
+        /// cloud.crt and cloud.key are made too
+        #[arg(long = "host", value_name = "HOST")]
+        hosts: Vec<String>,
+        /// How long the certificate of csi-cloud is valid, in days
+        #[arg(long, value_name = "N", default_value_t = 90)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=3650))]
+        days: u16,
+    },
 }
 
 /// The commands that look after the store.

@@ -14,10 +14,18 @@ use crate::config::serve_arguments::Serve;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
+use crate::pki::issuers::CaSettings;
 use crate::relay::address::Address;
 use crate::state::policy::Policy;
 use crate::state::quotas::{MIB, Quota, Quotas};
 use crate::state::store::url::StoreAt;
+
+/// The longest life of an issued certificate, in days.
+const MAX_DAYS: u16 = 3650;
+/// The life of a node's certificate, in days.
+const NODE_DAYS: u16 = 30;
+/// The life of csi-cloud's own certificate, in days.
+const CLOUD_DAYS: u16 = 90;
 
 /// The whole configuration of csi-cloud.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +56,10 @@ pub struct Config {
     pub kubernetes: Option<Kubernetes>,
     /// Certificates.
     pub tls: Files,
+    /// The CA that issues certificates; none if none are issued.
+    pub ca: Option<CaSettings>,
+    /// Where edges reach this csi-cloud from outside, for the command that joins a node.
+    pub advertise: Option<Endpoint>,
     /// The limits of one remote address.
     pub limits: Limits,
     /// The quotas of each node.
@@ -85,6 +97,8 @@ impl Config {
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let tls = file.certificates(&flags.common, None);
         let common = file.common(&flags.common, dead_after);
+        let ca = file.section("ca", ca).flatten();
+        let advertise = file.parsed("advertise", str::parse::<Endpoint>);
         let limits = file.section("limits", limits).unwrap_or_default();
         let quotas = file.section("quotas", quotas).unwrap_or_default();
         file.required("listen (--listen)", listen.first());
@@ -108,6 +122,8 @@ impl Config {
             http: flags.http.or(http),
             kubernetes,
             tls,
+            ca,
+            advertise,
             limits,
             quotas,
             common,
@@ -198,6 +214,17 @@ fn sections(
         }
     });
     (policies, csidrivers)
+}
+
+/// The section `[ca]`.
+fn ca(section: &mut Reader) -> Option<CaSettings> {
+    let cert = section.path("cert");
+    let key = section.path("key");
+    let node_days = section.number("node_days", MAX_DAYS).unwrap_or(NODE_DAYS);
+    let cloud_days = section.number("cloud_days", MAX_DAYS).unwrap_or(CLOUD_DAYS);
+    let cert = section.required("[ca] cert", cert)?;
+    let key = section.required("[ca] key", key)?;
+    Some(CaSettings { cert, key, node_days, cloud_days })
 }
 
 fn limits(section: &mut Reader) -> Limits {

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::config::arguments::{Cli, Command};
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::{ApiAt, Kubernetes, Publish};
+use crate::pki::issuers::CaSettings;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::quotas::Quotas;
 use crate::state::store::url::StoreAt;
@@ -53,6 +54,19 @@ fn object(file: &str, driver: &str) -> CsiDriverSettings {
 
 fn pinned(node: &str) -> Placement {
     Placement::Pinned(node.parse().unwrap())
+}
+
+#[test]
+fn a_ca_has_a_certificate_and_a_key_and_its_lives_have_defaults() {
+    assert_eq!(load(WHOLE, &[]).unwrap().ca, None);
+    let ca = load(&with("[ca]\ncert = \"/i\"\nkey = \"/j\"\nnode_days = 7\n"), &[]).unwrap().ca;
+    let expected = CaSettings { cert: "/i".into(), key: "/j".into(), node_days: 7, cloud_days: 90 };
+    assert_eq!(ca, Some(expected));
+    let text = load(&with("[ca]\ncert = \"/i\"\nnode_days = 0\n"), &[]).unwrap_err().to_string();
+    assert!(text.contains("[ca] key is missing") && text.contains("from 1 to 3650"), "{text}");
+    let file = WHOLE.replace("[tls]", "advertise = \"wss://cloud.example:7443\"\n[tls]");
+    let advertise = load(&file, &[]).unwrap().advertise.unwrap();
+    assert_eq!(advertise.to_string(), "wss://cloud.example:7443");
 }
 
 #[test]

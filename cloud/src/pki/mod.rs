@@ -1,6 +1,10 @@
-//! The certificate authority of a small installation: it issues the certificates of both ends.
+//! The CA: makes certificates by command, and issues them to nodes that join or renew.
 //!
-//! A certificate names one node or one relay. The CA chooses every field; a request cannot add
-//! rights. May use: no other room.
+//! Whom a certificate names comes from a token or from an older certificate, never from the
+//! request. May use: state.
 
 pub mod ca;
+pub mod install;
+pub mod issuer;
+pub mod issuers;
+pub mod request;

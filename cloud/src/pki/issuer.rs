@@ -1,0 +1,294 @@
+//! Issues certificates with the CA of `[ca]`, which may be an intermediate of an offline root.
+//!
+//! A CA is used only after a trial: a certificate that it issues must be verified by the roots that
+//! both ends trust. So a wrong file is reported at start-up, and not by the first edge.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use proto::names::certificate::{Serial, Subject, Validity};
+use proto::names::{FRONT_URI, NODE_URI};
+use rcgen::{
+    CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PublicKeyData, SanType,
+    SerialNumber,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+use crate::pki::request::ProvenKey;
+use crate::state::trust::{Hash, NoRandomness};
+
+/// A certificate begins this long ago, because clocks differ. It is below a twentieth of the
+/// shortest life, one day, so that edges renew in time.
+const SLACK: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A CA that can issue.
+pub struct Issuer {
+    issuer: rcgen::Issuer<'static, KeyPair>,
+    /// What follows an issued certificate: the certificates up to the root, without it.
+    between: Vec<CertificateDer<'static>>,
+    /// The roots that both ends trust.
+    roots: Vec<CertificateDer<'static>>,
+    /// The root of this CA.
+    root: CertificateDer<'static>,
+    /// The end of this CA's own certificates.
+    not_after: SystemTime,
+}
+
+/// An issued certificate.
+pub struct Issued {
+    /// The certificate and those between it and the root, PEM.
+    pub chain: String,
+    /// The roots that both ends trust, PEM.
+    pub ca: String,
+    /// When it ends.
+    pub not_after: SystemTime,
+}
+
+/// Why nothing can be issued.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// A file cannot be read.
+    #[error("the CA's file {} cannot be read: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// The key is not usable.
+    #[error(
+        "the CA's key {} cannot be used: {why}. It must be PKCS #8 in PEM, without a password: \
+         `openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`; with cert-manager, `encoding: PKCS8`",
+        path.display()
+    )]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// The trial failed.
+    #[error(
+        "the CA in {} cannot issue: the roots in {} do not verify what it issues: {why}. Are \
+         certificate and key one pair, is it a CA, and is its root among the roots?",
+        cert.display(),
+        roots.display()
+    )]
+    Trial {
+        /// The CA's certificate.
+        cert: PathBuf,
+        /// The roots.
+        roots: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// The CA's own certificate has ended.
+    #[error("the CA's own certificate has ended; give csi-cloud a new one: `csi-cloud ca use`")]
+    Ended,
+    /// The library refuses.
+    #[error("the certificate cannot be made")]
+    Make(#[from] rcgen::Error),
+    /// The system has no random numbers.
+    #[error(transparent)]
+    Randomness(#[from] NoRandomness),
+}
+
+/// A new serial number: 16 random bytes (RFC 5280, 4.1.2.2: positive, at most 20 bytes).
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn new_serial() -> Result<([u8; 16], Serial), NoRandomness> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomness)?;
+    // Positive, and without leading zeros.
+    bytes[0] = bytes[0] & 0x7f | 0x40;
+    Ok((bytes, Serial::of(&bytes)))
+}
+
+impl Issuer {
+    /// Reads a CA, and checks that what it issues is verified by the roots in `roots`.
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn open(cert: &Path, key: &Path, roots: &Path) -> Result<Self, IssueError> {
+        let chain = certificates(cert)?;
+        let trusted = certificates(roots)?;
+        let pem = std::fs::read_to_string(key)
+            .map_err(|error| IssueError::File { path: key.into(), why: error.to_string() })?;
+        let wrong_key =
+            |error: rcgen::Error| IssueError::Key { path: key.into(), why: error.to_string() };
+        let pair = KeyPair::from_pem(&pem).map_err(wrong_key)?;
+        let failed =
+            |why: String| IssueError::Trial { cert: cert.into(), roots: roots.into(), why };
+        let Some(own) = chain.first() else { return Err(failed("it is empty".into())) };
+        let not_after =
+            chain.iter().map(|one| Validity::of(one).map(|validity| validity.not_after));
+        let not_after = not_after.collect::<Result<Vec<_>, _>>();
+        let not_after = not_after.map_err(|error| failed(error.to_string()))?;
+        let issuer = rcgen::Issuer::from_ca_cert_der(own, pair)
+            .map_err(|error| failed(error.to_string()))?;
+        let between = chain.iter().filter(|one| !trusted.contains(one)).cloned().collect();
+        let mut issuer = Self {
+            issuer,
+            between,
+            root: own.clone(),
+            roots: trusted,
+            not_after: not_after.into_iter().min().unwrap_or(SystemTime::UNIX_EPOCH),
+        };
+        issuer.root = issuer.trial().map_err(failed)?;
+        Ok(issuer)
+    }
+
+    /// Issues a certificate for this name and key.
+    ///
+    /// # Errors
+    /// The CA has ended, or the library refuses.
+    pub fn issue(
+        &self,
+        subject: &Subject,
+        key: &ProvenKey,
+        serial: &[u8; 16],
+        days: u16,
+    ) -> Result<Issued, IssueError> {
+        let (name, uri) = match subject {
+            Subject::Node(node) => (node.as_str(), NODE_URI),
+            Subject::Front(front) => (front.as_str(), FRONT_URI),
+        };
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, common_name(name));
+        params.subject_alt_names = vec![SanType::URI(format!("{uri}{name}").try_into()?)];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params, key.key(), serial, days)
+    }
+
+    /// Issues a certificate for csi-cloud at these hosts.
+    ///
+    /// # Errors
+    /// As for [`Self::issue`], or a host is neither a name nor an address.
+    pub fn issue_cloud(
+        &self,
+        hosts: &[String],
+        key: &KeyPair,
+        days: u16,
+    ) -> Result<Issued, IssueError> {
+        let mut params = CertificateParams::new(hosts.to_vec())?;
+        params.distinguished_name.push(DnType::CommonName, "csi-cloud");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let (serial, _) = new_serial()?;
+        self.sign(params, key, &serial, days)
+    }
+
+    /// The end of the CA's own certificates.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// The SHA-256 of the root's certificate (DER), by which an edge recognises it.
+    pub fn root_hash(&self) -> Hash {
+        Hash::of(&self.root)
+    }
+
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        key: &impl PublicKeyData,
+        serial: &[u8; 16],
+        days: u16,
+    ) -> Result<Issued, IssueError> {
+        let now = SystemTime::now();
+        if now >= self.not_after {
+            return Err(IssueError::Ended);
+        }
+        // No certificate outlives its CA.
+        let not_after = self.not_after.min(now + DAY * u32::from(days));
+        params.not_before = (now - SLACK).into();
+        params.not_after = not_after.into();
+        params.serial_number = Some(SerialNumber::from_slice(serial));
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(key, &self.issuer)?;
+        let chain = certificate.pem() + &pems(&self.between);
+        Ok(Issued { chain, ca: pems(&self.roots), not_after })
+    }
+
+    /// Issues a certificate and verifies it; returns the root that verifies it.
+    fn trial(&self) -> Result<CertificateDer<'static>, String> {
+        let key = KeyPair::generate().map_err(|error| error.to_string())?;
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let issued = self.sign(params, &key, &[1; 16], 1).map_err(|error| error.to_string())?;
+        let leaf = CertificateDer::from_pem_slice(issued.chain.as_bytes())
+            .map_err(|error| error.to_string())?;
+        let mut why = "there is no root".to_owned();
+        for root in &self.roots {
+            match self.verify(&leaf, root) {
+                Ok(()) => return Ok(root.clone()),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(why)
+    }
+
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        root: &CertificateDer<'_>,
+    ) -> Result<(), webpki::Error> {
+        let algorithms = default_provider().signature_verification_algorithms;
+        let anchor = [anchor_from_trusted_cert(root)?];
+        EndEntityCert::try_from(leaf)?
+            .verify_for_usage(
+                algorithms.all,
+                &anchor,
+                &self.between,
+                UnixTime::now(),
+                KeyUsage::client_auth(),
+                None,
+                None,
+            )
+            .map(drop)
+    }
+}
+
+/// A common name has at most 64 characters (RFC 5280, A.1); the whole name is in the URI.
+fn common_name(name: &str) -> &str {
+    name.get(..64).unwrap_or(name)
+}
+
+/// The certificates in a PEM file.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IssueError> {
+    let unreadable = |why: String| IssueError::File { path: path.into(), why };
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let read: Vec<_> = read.map_err(|error| unreadable(error.to_string()))?;
+    if read.is_empty() {
+        return Err(unreadable("it has no certificate".into()));
+    }
+    Ok(read)
+}
+
+fn pems(certificates: &[CertificateDer<'_>]) -> String {
+    let mut text = String::new();
+    for certificate in certificates {
+        text += "-----BEGIN CERTIFICATE-----\n";
+        // RFC 7468: lines of 64 characters.
+        let encoded = BASE64_STANDARD.encode(certificate);
+        let mut rest = encoded.as_str();
+        while !rest.is_empty() {
+            let (line, after) = rest.split_at(rest.len().min(64));
+            text += line;
+            text.push('\n');
+            rest = after;
+        }
+        text += "-----END CERTIFICATE-----\n";
+    }
+    text
+}
+
+#[cfg(test)]
+pub(in crate::pki) mod tests;
