@@ -4,7 +4,9 @@
 //! request. May use: state.
 
 pub mod ca;
+pub mod enrolment;
 pub mod install;
 pub mod issuer;
 pub mod issuers;
+mod pace;
 pub mod request;

@@ -1,0 +1,250 @@
+//! Issues certificates to nodes that join with a token, or renew with an older certificate.
+//!
+//! What is issued is recorded first: a token is used, and a serial is allowed, in one transaction.
+//! If csi-cloud ends after that, the same key may ask again.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use proto::control::certificate::Certificate;
+use proto::control::join::{Answer, Join};
+use proto::link::tls::{Admit, Denied};
+use proto::names::NodeName;
+use proto::names::certificate::{Identity, Serial, Subject};
+use tracing::{info, warn};
+
+use crate::pki::issuer::{IssueError, Issued, new_serial};
+use crate::pki::issuers::Issuers;
+use crate::pki::pace::{Failures, Renewals};
+use crate::pki::request::{ProvenKey, RequestError};
+use crate::state::clock::now;
+use crate::state::store::backend::StoreError;
+use crate::state::store::writer::Store;
+use crate::state::trust::{
+    Hash, NoRandomness, ShownToken, Token, TokenRefusal, TokenUse, TrustChange, check_token,
+};
+use crate::state::txn::Txn;
+
+/// Issues certificates to nodes.
+pub struct Enrolment {
+    store: Store,
+    issuers: Option<Issuers>,
+    failures: Mutex<Failures>,
+    renewals: Mutex<Renewals>,
+}
+
+/// Why no certificate is issued.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolmentError {
+    /// There is no CA.
+    #[error(
+        "this csi-cloud issues no certificates: its configuration has no section [ca]; \
+         `csi-cloud ca use` says what to put there"
+    )]
+    NoCa,
+    /// The request gives no key.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The token lets nobody join.
+    #[error(transparent)]
+    Token(#[from] TokenRefusal),
+    /// The node was removed.
+    #[error("{0} was removed; `csi-cloud node admit {0}` lets it in again, then make a new token")]
+    Removed(NodeName),
+    /// The node was revoked after its token was made.
+    #[error(
+        "{0} was revoked after this token was made; make a new one: `csi-cloud token create {0}`"
+    )]
+    RevokedSince(NodeName),
+    /// The certificate that is to be renewed was revoked.
+    #[error(
+        "this certificate of {0} was revoked; a new token lets it join again: `csi-cloud token create {0}`"
+    )]
+    Revoked(NodeName),
+    /// The address has failed too often.
+    #[error("too many tokens from this address were refused; try again in a minute")]
+    TooManyFailures,
+    /// The node has renewed in the last minute.
+    #[error("{0} has renewed its certificate within the last minute; try again later")]
+    TooSoon(NodeName),
+    /// The CA cannot issue.
+    #[error("csi-cloud cannot issue a certificate; its log says why")]
+    Issue(#[from] IssueError),
+    /// There are no random numbers.
+    #[error("csi-cloud cannot issue a certificate; its log says why")]
+    Randomness(#[from] NoRandomness),
+    /// The record could not be made.
+    #[error("csi-cloud could not record the certificate; try again")]
+    Store(#[from] StoreError),
+    /// The task that signs has ended.
+    #[error("csi-cloud is stopping; try again")]
+    Stopping,
+}
+
+impl EnrolmentError {
+    /// True if a stranger may be trying tokens.
+    fn is_suspect(&self) -> bool {
+        matches!(self, Self::Token(_) | Self::Request(_) | Self::RevokedSince(_) | Self::Removed(_))
+    }
+}
+
+/// Decides in each handshake whether a certificate of our CA counts.
+pub fn admit(store: &Store) -> Admit {
+    let store = store.clone();
+    Admit::by(move |identity| {
+        store.read(|state| {
+            if state.trust().is_revoked(&identity.name, &identity.serial) {
+                return Err(Denied::Revoked);
+            }
+            match &identity.name {
+                Subject::Node(node) if state.is_removed(node) => Err(Denied::Removed),
+                Subject::Node(_) | Subject::Front(_) => Ok(()),
+            }
+        })
+    })
+}
+
+impl Enrolment {
+    /// Issues by this CA, if there is one, and keeps its records in this store.
+    pub fn new(store: Store, issuers: Option<Issuers>) -> Self {
+        Self { store, issuers, failures: Mutex::default(), renewals: Mutex::default() }
+    }
+
+    /// The CA; none if nothing can be issued.
+    pub fn issuers(&self) -> Option<&Issuers> {
+        self.issuers.as_ref()
+    }
+
+    /// Answers an edge at this address that wants to join.
+    pub async fn join(self: &Arc<Self>, from: IpAddr, join: &Join) -> Answer {
+        match self.joined(from, join).await {
+            Ok(certificate) => Answer::Certificate(certificate),
+            Err(error) => {
+                if error.is_suspect() {
+                    self.failures().add(from);
+                }
+                warn!(%from, error = proto::host::chain(&error), "refused an edge that asked to join");
+                Answer::refused(error.to_string())
+            }
+        }
+    }
+
+    async fn joined(
+        self: &Arc<Self>,
+        from: IpAddr,
+        join: &Join,
+    ) -> Result<Certificate, EnrolmentError> {
+        if self.failures().is_full(from) {
+            return Err(EnrolmentError::TooManyFailures);
+        }
+        self.issuers().ok_or(EnrolmentError::NoCa)?;
+        let key = ProvenKey::of(&join.csr.0)?;
+        let shown = ShownToken::parse(join.token.reveal())?;
+        let (bytes, serial) = new_serial()?;
+        let hash = key.hash();
+        let recorded = serial.clone();
+        let record = move |txn: &mut Txn<'_>| use_token(txn, &shown, hash, recorded);
+        let node = self.store.write(record).await??;
+        let certificate = self.issued(node.clone(), key, bytes).await?;
+        info!(%node, %serial, %from, "issued a certificate to a node that joined");
+        Ok(certificate)
+    }
+
+    /// Renews the certificate of a node. `peer` is its authenticated identity.
+    ///
+    /// # Errors
+    /// The node was revoked or removed, renews too often, or nothing can be issued.
+    pub async fn renew(
+        self: &Arc<Self>,
+        peer: &Identity<NodeName>,
+        csr: &[u8],
+    ) -> Result<Certificate, EnrolmentError> {
+        self.issuers().ok_or(EnrolmentError::NoCa)?;
+        let node = &peer.name;
+        let key = ProvenKey::of(csr)?;
+        if !self.renewals.lock().unwrap_or_else(PoisonError::into_inner).take(node) {
+            return Err(EnrolmentError::TooSoon(node.clone()));
+        }
+        let (bytes, serial) = new_serial()?;
+        let old = peer.clone();
+        let recorded = serial.clone();
+        let record = move |txn: &mut Txn<'_>| allow_renewal(txn, &old, recorded);
+        self.store.write(record).await??;
+        let certificate = self.issued(node.clone(), key, bytes).await?;
+        info!(%node, %serial, before = %peer.serial, "renewed the certificate of a node");
+        Ok(certificate)
+    }
+
+    /// Signs, in a blocking thread: the CA's files may have to be read again.
+    async fn issued(
+        self: &Arc<Self>,
+        node: NodeName,
+        key: ProvenKey,
+        serial: [u8; 16],
+    ) -> Result<Certificate, EnrolmentError> {
+        let enrolment = self.clone();
+        let signing = tokio::task::spawn_blocking(move || -> Result<Issued, EnrolmentError> {
+            let issuers = enrolment.issuers().ok_or(EnrolmentError::NoCa)?;
+            let days = issuers.settings().node_days;
+            let subject = Subject::Node(node);
+            Ok(issuers.current().issue(&subject, &key, &serial, days)?)
+        });
+        let issued = signing.await.map_err(|_| EnrolmentError::Stopping)??;
+        Ok(Certificate { chain: issued.chain, ca: issued.ca })
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Uses a token for this key; the certificate with this serial may then be issued.
+fn use_token(
+    txn: &mut Txn<'_>,
+    shown: &ShownToken,
+    key: Hash,
+    serial: Serial,
+) -> Result<NodeName, EnrolmentError> {
+    let now = now();
+    let kept = txn.token(&shown.id).cloned();
+    let node = check_token(kept.as_ref(), shown, key, now)?;
+    if txn.node(&node).is_some_and(|node| node.removed.is_some()) {
+        return Err(EnrolmentError::Removed(node));
+    }
+    let Some(token) = kept else { return Err(TokenRefusal::Unknown.into()) };
+    let subject = Subject::Node(node.clone());
+    if let Some(revocation) = txn.revocation(&subject).cloned() {
+        if !revocation.allows_token(token.created) {
+            return Err(EnrolmentError::RevokedSince(node));
+        }
+        let revocation = revocation.allowing(serial.clone());
+        txn.set_trust(TrustChange::Revocation(subject, Some(revocation)));
+    }
+    let at = token.used.as_ref().map_or(now, |used| used.at);
+    let used = Some(TokenUse { key, at, serial });
+    txn.set_trust(TrustChange::Token(shown.id.clone(), Some(Token { used, ..token })));
+    Ok(node)
+}
+
+/// Checks that a node may renew; the certificate with this serial may then be issued.
+fn allow_renewal(
+    txn: &mut Txn<'_>,
+    old: &Identity<NodeName>,
+    serial: Serial,
+) -> Result<(), EnrolmentError> {
+    let node = &old.name;
+    if txn.node(node).is_some_and(|node| node.removed.is_some()) {
+        return Err(EnrolmentError::Removed(node.clone()));
+    }
+    let subject = Subject::Node(node.clone());
+    let Some(revocation) = txn.revocation(&subject).cloned() else { return Ok(()) };
+    if revocation.refuses(&old.serial) {
+        return Err(EnrolmentError::Revoked(node.clone()));
+    }
+    let revocation = revocation.allowing(serial);
+    txn.set_trust(TrustChange::Revocation(subject, Some(revocation)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
