@@ -80,7 +80,8 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let store = store.with_quotas(config.quotas);
     store.secrets().await.context("csi-cloud has no secret keys")?;
     let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
-    let links = Arc::new(links.scoped(&config.policies));
+    let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
+    let links = Arc::new(links);
     let watched = links.clone();
     let watch = async move { watched.watch_certificates().await };
     groups.edges.spawn_until_stop("certificates", watch);

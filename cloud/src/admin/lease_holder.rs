@@ -23,6 +23,9 @@ pub struct LeaseHolder {
     /// The lease's epoch, which grows with each new holder; none if the volume is only attached.
     #[serde(default)]
     pub holder_epoch: Option<u64>,
+    /// True if the node has the lease by its own word, which no MAC proved.
+    #[serde(default)]
+    pub holder_unproven: Option<bool>,
     /// Since when the pod has the volume, or it is attached, in ms since 1970.
     #[serde(default)]
     pub holder_since_ms: Option<u64>,
@@ -41,6 +44,7 @@ impl From<&LeaseRecord> for LeaseHolder {
             holder_attached: node.map(|_| attached.is_some()),
             holder_node_id: attached.map(|attached| attached.id.to_string()),
             holder_epoch: owner.map(|owner| owner.epoch),
+            holder_unproven: owner.map(|owner| owner.unproven),
             holder_since_ms: owned_since.or_else(|| attached.map(|attached| attached.since)),
         }
     }
@@ -51,6 +55,8 @@ impl From<&LeaseRecord> for LeaseHolder {
 pub(super) enum Hold {
     /// This pod has it there; empty if the pod is unknown.
     Pod(Box<str>),
+    /// The node says that it has it, and the record does not.
+    Claimed,
     /// It is attached there, and no pod has it.
     Attached,
 }
@@ -59,6 +65,9 @@ pub(super) enum Hold {
 pub(super) fn hold(lease: &LeaseRecord, node: &NodeName) -> Option<Hold> {
     if let Some(owner) = lease.holder.as_ref().filter(|owner| owner.node == *node) {
         return Some(Hold::Pod(owner.pod.clone()));
+    }
+    if lease.claims.iter().any(|claim| claim.node == *node) {
+        return Some(Hold::Claimed);
     }
     let attached = lease.attached.as_ref().filter(|attached| attached.node == *node);
     attached.map(|_| Hold::Attached)

@@ -41,6 +41,9 @@ pub struct LeaseView {
     /// The nodes from which it was taken and which have not had it since.
     #[serde(default)]
     pub taken_from: Vec<NodeName>,
+    /// The nodes that say that they have it, without a proof and against the record or each other.
+    #[serde(default)]
+    pub claimed_by: Vec<NodeName>,
 }
 
 impl AdminState {
@@ -77,5 +80,6 @@ fn view(driver: &DriverName, id: &Id, lease: &LeaseRecord) -> LeaseView {
         linked: None,
         broken: lease.broken.iter().map(|broken| broken.epoch).max(),
         taken_from: lease.broken.iter().map(|broken| broken.node.clone()).collect(),
+        claimed_by: lease.claims.iter().map(|claim| claim.node.clone()).collect(),
     }
 }

@@ -177,13 +177,14 @@ fn forget_record(txn: &mut Txn<'_>, node: &NodeName, record: &Record) {
     }
 }
 
-/// Ends the lease of a volume whose data was at the node, unless another node holds it or has it
-/// attached: a guest may run there.
+/// Ends the lease of a volume whose data was at the node, unless another node holds it, claims
+/// it, or has it attached: a guest may run there.
 fn end_lease(txn: &mut Txn<'_>, node: &NodeName, driver: &DriverName, id: &Id) {
     let Some(lease) = txn.lease(driver, id) else { return };
     let holder = lease.holder.as_ref().map(|holder| &holder.node);
     let attached = lease.attached.as_ref().map(|attached| &attached.node);
-    if holder.into_iter().chain(attached).all(|other| other == node) {
+    let claims = lease.claims.iter().map(|claim| &claim.node);
+    if holder.into_iter().chain(attached).chain(claims).all(|other| other == node) {
         txn.set_lease(driver, id, None);
     }
 }

@@ -137,7 +137,7 @@ fn still_held(state: &State, node: &NodeName) -> String {
     let leases = state.drivers().into_values().flat_map(|of| of.leases().values());
     for hold in leases.filter_map(|lease| hold(lease, node)) {
         match hold {
-            Hold::Pod(_) => held += 1,
+            Hold::Pod(_) | Hold::Claimed => held += 1,
             Hold::Attached => attached += 1,
         }
     }

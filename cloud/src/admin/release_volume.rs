@@ -94,8 +94,8 @@ fn check_release(
         let other = LeaseHolder::from(lease).holder_node.ok_or_else(nobody)?;
         return Err(Refused::conflict(format!("{other} has it, and not {node}")));
     };
-    // No guest has a volume that is only attached.
-    if *standing == Standing::Linked && hold != Hold::Attached {
+    // No guest has a volume that is only attached. A claim is a word that an operator may refute.
+    if *standing == Standing::Linked && matches!(hold, Hold::Pod(_)) {
         return Err(Refused::conflict(format!(
             "{node} is linked: delete the pod there, and it lets go when the volume is \
              unpublished. If `csi-edge direct list` there does not have the volume, it does not \
@@ -109,6 +109,7 @@ fn check_release(
 fn description(hold: &Hold) -> String {
     match hold {
         Hold::Attached => ", where it is attached and not published".into(),
+        Hold::Claimed => ", which says that it has it and does not prove it".into(),
         Hold::Pod(pod) if pod.is_empty() => ", where a pod has it".into(),
         Hold::Pod(pod) => format!(", where pod {pod} has it"),
     }
@@ -150,10 +151,10 @@ fn precondition(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
 fn remaining_duty(hold: &Hold, node: &NodeName, standing: &Standing) -> String {
     match (hold, standing) {
         (Hold::Attached, _) => String::new(),
-        (Hold::Pod(_), Standing::Removed | Standing::Mute(_)) => {
+        (Hold::Pod(_) | Hold::Claimed, Standing::Removed | Standing::Mute(_)) => {
             format!("; {node} is not told, so see to it that no pod there has it again")
         }
-        (Hold::Pod(_), Standing::Away | Standing::Linked) => format!(
+        (Hold::Pod(_) | Hold::Claimed, Standing::Away | Standing::Linked) => format!(
             "; keep {node} off its storage until it has linked, and `csi-edge direct list` there \
              says that it is fenced, or does not have it"
         ),
@@ -176,7 +177,8 @@ mod tests {
 
     #[test]
     fn only_who_cannot_let_go_by_itself_is_taken_from_and_what_is_promised_is_said() {
-        let owner = Holder { node: node("n1"), epoch: 1, pod: "p".into(), since: 1 };
+        let owner =
+            Holder { node: node("n1"), epoch: 1, pod: "p".into(), since: 1, unproven: false };
         let held = LeaseRecord { holder: Some(owner), ..LeaseRecord::default() };
         let refused = check_release(Some(&held), &node("n1"), &Standing::Linked).unwrap_err();
         assert!(refused.text.contains("n1 is linked") && refused.text.contains("stop csi-edge"));

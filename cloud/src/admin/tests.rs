@@ -217,7 +217,7 @@ async fn only_a_removed_node_is_forgotten_and_only_with_the_number_of_its_volume
 
 /// A lease of a guest at this node.
 fn held(at: &str) -> LeaseRecord {
-    let holder = Holder { node: node(at), epoch: 1, pod: "p".into(), since: 1 };
+    let holder = Holder { node: node(at), epoch: 1, pod: "p".into(), since: 1, unproven: false };
     LeaseRecord { holder: Some(holder), ..LeaseRecord::default() }
 }
 

@@ -7,8 +7,18 @@ use crate::cli::cells::{optional, short, since};
 use crate::cli::output::pages;
 use crate::config::admin_arguments::Show;
 
-const HEADERS: &[&str] =
-    &["ID", "DRIVER", "NODE", "LINK", "POD", "ATTACHED", "EPOCH", "AGE", "TAKEN FROM"];
+const HEADERS: &[&str] = &[
+    "ID",
+    "DRIVER",
+    "NODE",
+    "LINK",
+    "POD",
+    "ATTACHED",
+    "EPOCH",
+    "AGE",
+    "TAKEN FROM",
+    "CLAIMED BY",
+];
 
 /// Prints the leases.
 pub(super) async fn run(
@@ -26,6 +36,7 @@ fn row(lease: &LeaseView) -> Vec<String> {
     let attached = holder.holder_attached.map(|attached| if attached { "yes" } else { "no" });
     let pod = holder.holder_pod.as_deref().map(|pod| if pod.is_empty() { "?" } else { pod });
     let taken_from: Vec<_> = lease.taken_from.iter().map(ToString::to_string).collect();
+    let claimed_by: Vec<_> = lease.claimed_by.iter().map(ToString::to_string).collect();
     vec![
         short(&lease.id),
         lease.driver.to_string(),
@@ -36,5 +47,6 @@ fn row(lease: &LeaseView) -> Vec<String> {
         optional(holder.holder_epoch),
         holder.holder_since_ms.map(since).unwrap_or_default(),
         taken_from.join(" "),
+        claimed_by.join(" "),
     ]
 }

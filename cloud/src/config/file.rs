@@ -40,6 +40,8 @@ pub struct Config {
     pub holders: Vec<Address>,
     /// Each node has a front for each driver as well: `FRONTS/NODE/DRIVER.sock`.
     pub node_fronts: bool,
+    /// Whether direct volumes get new leases. False while a store is put back.
+    pub new_leases: bool,
     /// The node for calls that name none.
     pub default_node: Option<NodeName>,
     /// One policy for each of `drivers`.
@@ -94,6 +96,7 @@ impl Config {
         let kubernetes =
             Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
         let node_fronts = node_fronts(flags.node_fronts, &mut file, fronts.as_deref());
+        let new_leases = file.yes_no("new_leases").unwrap_or(true);
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
         let tls = file.certificates(&flags.common, None);
         let common = file.common(&flags.common, dead_after);
@@ -114,6 +117,7 @@ impl Config {
             fronts,
             holders,
             node_fronts,
+            new_leases,
             default_node,
             policies,
             csidrivers,

@@ -90,7 +90,7 @@ fn a_flag_overrides_the_file() {
 fn all_that_is_wrong_is_named_at_once() {
     let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n\
         http = \"here\"\n\
-        node_fronts = 1\n[tls]\ncrt = \"\"\n[limits]\nconnections_per_address = 0\n";
+        node_fronts = 1\nnew_leases = 1\n[tls]\ncrt = \"\"\n[limits]\nconnections_per_address = 0\n";
     let text = load(file, &[]).unwrap_err().to_string();
     for expected in [
         "link without TLS",
@@ -101,6 +101,7 @@ fn all_that_is_wrong_is_named_at_once() {
         "connections_per_address is a whole number from 1 to 65535",
         "http: invalid socket address",
         "node_fronts is true or false",
+        "new_leases is true or false",
         "drivers (--driver) is missing",
         "fronts (--fronts) is missing",
         "store (--store)",
@@ -154,7 +155,7 @@ fn a_store_must_be_named_and_is_relative_to_the_file() {
 fn what_is_not_said_has_a_default() {
     let config = load(WHOLE, &[]).unwrap();
     assert_eq!(config.admin, Path::new("/run/x/_admin.sock"));
-    assert_eq!((config.http, config.node_fronts), (None, false));
+    assert_eq!((config.http, config.node_fronts, config.new_leases), (None, false, true));
     assert_eq!(config.policies.len(), 2);
     let policy = policy(WHOLE, "a.example");
     assert_eq!(policy, Policy::new(Some(&"n1".parse().unwrap())));

@@ -166,6 +166,7 @@ mod tests {
                     epoch: 1,
                     pod: "".into(),
                     since: 1,
+                    unproven: false,
                 };
                 let own =
                     crate::state::record::LeaseRecord { holder: Some(owner), ..Default::default() };

@@ -55,7 +55,8 @@ fn reserve_in(
     let record = txn.lease(driver, id).cloned().unwrap_or_default();
     let attached = record.attached.as_ref();
     let holder = record.holder.as_ref().map(|holder| &holder.node);
-    let user = holder.or_else(|| attached.map(|attached| &attached.node));
+    let claimant = record.claims.first().map(|claim| &claim.node);
+    let user = holder.or(claimant).or_else(|| attached.map(|attached| &attached.node));
     let again = attached.filter(|attached| *attached.id == *node_id).map(|attached| &attached.node);
     match (named.nodes.as_slice(), user) {
         (_, None) if !direct => Verdict::Done,
@@ -96,13 +97,18 @@ pub(crate) async fn detached(
     written.await
 }
 
-/// True if a volume has a holder or is attached.
+/// True if a volume has a holder, is claimed, or is attached.
 pub(crate) fn is_in_use(store: &Store, driver: &DriverName, id: &Id) -> bool {
-    let in_use = |record: &LeaseRecord| record.holder.is_some() || record.attached.is_some();
+    let in_use = |record: &LeaseRecord| has_user(record) || record.attached.is_some();
     store.read(|state| state.driver(driver).and_then(|driver| driver.lease(id)).is_some_and(in_use))
 }
 
-/// Refuses to delete a volume that has a holder.
+/// True if a node holds it, or says so.
+fn has_user(record: &LeaseRecord) -> bool {
+    record.holder.is_some() || !record.claims.is_empty()
+}
+
+/// Refuses to delete a volume that has a holder, or that a node claims.
 ///
 /// # Errors
 /// The holder.
@@ -113,7 +119,7 @@ pub(crate) fn check_delete(
     id: &Id,
 ) -> Result<(), Error> {
     let record = store.read(|state| state.driver(driver)?.lease(id).cloned());
-    match record.filter(|record| record.holder.is_some()) {
+    match record.filter(has_user) {
         None => Ok(()),
         Some(record) => Err(held(store, links, driver, id, &record)),
     }

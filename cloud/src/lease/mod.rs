@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod attach;
 pub mod decide;
+pub(crate) mod mac;
 pub mod request;
 pub mod standing;
 pub mod step;

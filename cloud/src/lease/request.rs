@@ -10,7 +10,8 @@ use proto::host::chain;
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
-use crate::lease::decide::{Step, Verdict};
+use crate::lease::decide::{Report, Step, Verdict};
+use crate::lease::mac::Granted;
 use crate::lease::standing::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
@@ -42,6 +43,8 @@ enum Refusal {
 /// The result of a step.
 struct Applied {
     verdict: Verdict,
+    /// The MAC of a lease that csi-cloud granted.
+    mac: Option<String>,
     /// The holder before, if the record has changed.
     before: Option<Holder>,
     /// True if the record has changed.
@@ -67,6 +70,11 @@ pub(crate) async fn handle(
     if let Err(over) = check_pod(links.store().quotas(), &request.step) {
         links.store().refuse_over_quota(node, None, &over);
         return Some(Outcome::NotNow { why: chain(&over) });
+    }
+    if matches!(request.step, Asked::Ask { .. }) && !links.gives_new_leases() {
+        let why = "csi-cloud gives no new leases, as new_leases = false in its configuration says; \
+                   volumes that nodes hold are confirmed";
+        return Some(Outcome::NotNow { why: why.into() });
     }
     let scope = links.scope(&driver);
     let volume = (driver.clone(), id.clone());
@@ -123,16 +131,28 @@ fn apply(
     node: &NodeName,
     asked: &Asked,
 ) -> Applied {
+    // A store that csi-cloud serves has its keys.
+    let key = txn.secrets().map(|secrets| secrets.leases.clone());
+    let granted = |epoch| Granted { node, driver, id, epoch };
+    let is_proven =
+        |epoch, mac: &str| key.as_ref().is_some_and(|key| granted(epoch).is_proven_by(mac, key));
     let asked = match asked {
         Asked::Ask { pod } => Step::Ask(pod),
-        Asked::Hold { epoch, pod } => Step::Hold(*epoch, pod),
+        Asked::Hold { epoch, pod, mac } => {
+            let proven = mac.as_deref().is_some_and(|mac| is_proven(*epoch, mac));
+            Step::Hold(Report { epoch: *epoch, pod, proven })
+        }
         Asked::Release => Step::Release,
     };
     let before = txn.lease(driver, id).cloned();
     let verdict = step(txn, driver, id, node, asked);
+    let mac = match verdict {
+        Verdict::Held(epoch) => key.as_ref().map(|key| granted(epoch).mac(key)),
+        _ => None,
+    };
     let changed = txn.lease(driver, id) != before.as_ref();
     let before = before.and_then(|record| record.holder).filter(|_| changed);
-    Applied { verdict, before, changed }
+    Applied { verdict, mac, before, changed }
 }
 
 /// Checks that a node may hold a volume at all.
@@ -207,13 +227,15 @@ fn outcome(
     (driver, id): (&DriverName, &Id),
     applied: Applied,
 ) -> Outcome {
-    let Applied { verdict, before, changed } = applied;
+    let Applied { verdict, mac, before, changed } = applied;
     let volume = id.text();
-    if let Some(before) = before.filter(|before| before.node != *node) {
+    let is_now = matches!(verdict, Verdict::Held(_));
+    if let Some(before) = before.filter(|before| is_now && before.node != *node) {
         let Holder { node: from, pod, .. } = before;
         warn!(
             %node, %driver, volume, %from, pod,
-            "a volume is another node's than was thought: it was given it later"
+            "a volume is another node's than was thought: it proves a later grant, or what it \
+             contradicts was not proven"
         );
         // That node reports all its leases on its next link, and learns the outcome there.
         links.end(&from, "a volume was given to another node; the next link tells which");
@@ -224,7 +246,26 @@ fn outcome(
             if changed {
                 info!(%node, %driver, volume, epoch, "a volume is the node's");
             }
-            Outcome::Held { epoch }
+            Outcome::Held { epoch, mac }
+        }
+        Verdict::HeldByWord(epoch) => {
+            if changed {
+                warn!(
+                    %node, %driver, volume, epoch,
+                    "a volume is the node's by its own word, which nothing contradicts"
+                );
+            }
+            Outcome::Held { epoch, mac: None }
+        }
+        Verdict::Contested(record) => {
+            let why = format!(
+                "node {node} cannot prove that this volume is its own; {}",
+                explain(&record)
+            );
+            if changed {
+                warn!(%node, %driver, volume, why, "a node says that it has what is not free");
+            }
+            Outcome::NotNow { why }
         }
         Verdict::Done => Outcome::Released,
         Verdict::HeldElsewhere(record) => Outcome::HeldElsewhere { why: explain(&record) },

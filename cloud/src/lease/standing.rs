@@ -5,7 +5,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::nodes::links::Links;
-use crate::state::record::{Attached, Holder, LeaseRecord};
+use crate::state::record::{Attached, Holder, LeaseClaim, LeaseRecord};
 use crate::state::store::writer::Store;
 
 /// Whether the node of a holder can release its lease.
@@ -52,6 +52,13 @@ pub(crate) fn explain(
             let release = release(&holder.node);
             format!("{}, and {}", has(holder), until(&holder.node, &standing, &release))
         }
+        (None, _) if !record.claims.is_empty() => format!(
+            "{}, and no lease of this csi-cloud proves it; it is kept from everybody until all but \
+             one say that they do not have it. If one of them does not have it, and only then, \
+             {} says so for it",
+            claimed(&record.claims),
+            release_of_each(&record.claims, release)
+        ),
         (None, Some(Attached { node, id, since })) => format!(
             "it is attached to node {node}{}, as {id:?}, and is free when it is detached \
              (ControllerUnpublishVolume); if it was, and the driver says the same, \
@@ -61,6 +68,18 @@ pub(crate) fn explain(
         ),
         (None, None) => "it is nobody's now".into(),
     }
+}
+
+/// Names the nodes that claim it.
+fn claimed(claims: &[LeaseClaim]) -> String {
+    let says = |claim: &LeaseClaim| {
+        format!("node {} says that it has it{}", claim.node, date(claim.since))
+    };
+    claims.iter().map(says).collect::<Vec<_>>().join(", ")
+}
+
+fn release_of_each(claims: &[LeaseClaim], release: impl Fn(&NodeName) -> String) -> String {
+    claims.iter().map(|claim| release(&claim.node)).collect::<Vec<_>>().join(" or ")
 }
 
 fn has(holder: &Holder) -> String {

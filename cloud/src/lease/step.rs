@@ -20,7 +20,12 @@ pub(crate) fn step(
     step: Step<'_>,
 ) -> Verdict {
     let now = now();
-    let reported = if let Step::Hold(epoch, _) = step { epoch } else { 0 };
+    // A node may invent what it does not prove, and an invented epoch must not move ours: granted
+    // epochs follow the clock, so that those of a store that was lost are earlier.
+    let reported = match step {
+        Step::Hold(report) if report.proven => report.epoch,
+        _ => 0,
+    };
     // Larger than all epochs granted so far, also by a newer store of which this is an older copy.
     let epoch = now.max(txn.epoch().saturating_add(1)).max(reported.saturating_add(1));
     let at = Moment { epoch, now };

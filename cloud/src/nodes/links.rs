@@ -56,6 +56,8 @@ pub struct Links {
     /// Links that are not welcomed yet.
     pub(super) greetings: Greetings,
     authority: Authority,
+    /// Whether direct volumes get new leases.
+    new_leases: bool,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -78,6 +80,7 @@ impl Links {
             telling: Arc::new(telling),
             greetings: Greetings::default(),
             authority: Authority::default(),
+            new_leases: true,
             made: AtomicU64::new(0),
         }
     }
@@ -91,6 +94,17 @@ impl Links {
         let cap = backoff_cap(0);
         let telling = Telling::new(self.store.clone(), self.tasks.clone(), scopes, cap);
         Self { telling: Arc::new(telling), authority, ..self }
+    }
+
+    /// The same, which gives new leases of direct volumes or not.
+    #[must_use]
+    pub fn with_new_leases(self, new_leases: bool) -> Self {
+        Self { new_leases, ..self }
+    }
+
+    /// Whether direct volumes get new leases.
+    pub(crate) fn gives_new_leases(&self) -> bool {
+        self.new_leases
     }
 
     /// Who may have which driver.

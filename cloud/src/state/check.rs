@@ -125,10 +125,13 @@ fn about_intent(state: &State, of: &DriverState, name: &Id, intent: &Intent) -> 
 fn about_lease(state: &State, lease: &LeaseRecord) -> Vec<String> {
     let holder = lease.holder.iter().map(|holder| &holder.node);
     let nodes = holder.chain(lease.attached.iter().map(|attached| &attached.node));
+    let nodes = nodes.chain(lease.claims.iter().map(|claim| &claim.node));
     let mut why: Vec<_> = nodes.filter_map(|node| unknown(state, node)).collect();
     why.dedup();
     let broken = lease.broken.iter().map(|broken| broken.epoch).max();
-    let epoch = lease.holder.as_ref().map(|holder| holder.epoch).max(broken).unwrap_or_default();
+    // What a node states without a proof is not counted as given out.
+    let granted = lease.holder.as_ref().filter(|holder| !holder.unproven);
+    let epoch = granted.map(|holder| holder.epoch).max(broken).unwrap_or_default();
     if epoch > state.epoch() {
         why.push(format!(
             "its epoch {epoch} may be given out again: the last one is said to be {}",

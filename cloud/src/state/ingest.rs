@@ -251,9 +251,10 @@ pub async fn update(
     write.await
 }
 
-/// Removes the lease of a deleted volume, unless a node still holds it.
+/// Removes the lease of a deleted volume, unless a node still holds or claims it.
 fn end_lease(txn: &mut Txn<'_>, driver: &DriverName, id: &Id) {
-    if txn.lease(driver, id).is_some_and(|lease| lease.holder.is_none()) {
+    if txn.lease(driver, id).is_some_and(|lease| lease.holder.is_none() && lease.claims.is_empty())
+    {
         txn.set_lease(driver, id, None);
     }
 }

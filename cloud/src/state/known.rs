@@ -44,7 +44,7 @@ pub struct DriverState {
     profile: Option<Profile>,
     /// The leases of direct volumes.
     leases: BTreeMap<Id, LeaseRecord>,
-    /// The number of leases by node.
+    /// The number of leases by node, with those that it claims.
     held: HashMap<NodeName, usize>,
     /// The number of intents with an unknown outcome.
     open: usize,
@@ -113,7 +113,7 @@ impl State {
         &self.trust
     }
 
-    /// The number of leases that a node holds.
+    /// The number of leases that a node holds or claims.
     pub fn held_by(&self, node: &NodeName) -> usize {
         self.drivers.values().filter_map(|driver| driver.held.get(node)).sum()
     }
@@ -417,18 +417,17 @@ impl DriverState {
     }
 
     fn set_lease(&mut self, id: Id, lease: Option<LeaseRecord>) {
-        let holder = |lease: &LeaseRecord| lease.holder.as_ref().map(|holder| holder.node.clone());
-        let after = lease.as_ref().and_then(holder);
+        let after = lease.as_ref().map(nodes_of).unwrap_or_default();
         let before = match lease {
             Some(lease) => self.leases.insert(id, lease),
             None => self.leases.remove(&id),
         };
-        if let Some(node) = before.as_ref().and_then(holder)
-            && let Some(held) = self.held.get_mut(&node)
-        {
-            *held = held.saturating_sub(1);
+        for node in before.as_ref().map(nodes_of).unwrap_or_default() {
+            if let Some(held) = self.held.get_mut(&node) {
+                *held = held.saturating_sub(1);
+            }
         }
-        if let Some(node) = after {
+        for node in after {
             *self.held.entry(node).or_default() += 1;
         }
     }
@@ -492,4 +491,10 @@ impl DriverState {
         self.by_load.insert((load, node.clone()));
         self.at.insert(node, at);
     }
+}
+
+/// The nodes of a lease: its holder, and those that claim it.
+fn nodes_of(lease: &LeaseRecord) -> Vec<NodeName> {
+    let holder = lease.holder.iter().map(|holder| &holder.node);
+    holder.chain(lease.claims.iter().map(|claim| &claim.node)).cloned().collect()
 }

@@ -137,6 +137,27 @@ pub struct Holder {
     pub pod: Box<str>,
     /// Since when that pod has it, in ms since 1970.
     pub since: u64,
+    /// True if the node has it by its own word, which no MAC proved.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unproven: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A node's word that it holds a volume, which no MAC proved and which contradicts the record or
+/// another node's word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseClaim {
+    /// The node.
+    pub node: NodeName,
+    /// The epoch that it states.
+    pub epoch: u64,
+    /// Since when it says so, in ms since 1970.
+    pub since: u64,
 }
 
 /// The attachment of a direct volume, done or attempted (ControllerPublishVolume).
@@ -174,6 +195,10 @@ pub struct LeaseRecord {
     pub attached: Option<Attached>,
     /// The revoked leases, the latest last; each node once.
     pub broken: Vec<Broken>,
+    /// The unproven words of nodes, each node once. While there is no holder, they keep the volume
+    /// from everybody.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<LeaseClaim>,
 }
 
 /// A change of the store; without a value the record is removed.

@@ -42,6 +42,9 @@ pub enum Step {
         /// The pod's UID; empty if it is unknown.
         #[serde(deserialize_with = "plain_text")]
         pod: String,
+        /// The cloud's MAC of the lease, as it came; none if the cloud gave none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mac: Option<String>,
     },
     /// The edge has no lease, whatever the cloud recorded.
     Release,
@@ -65,6 +68,10 @@ pub enum Outcome {
     Held {
         /// Grows with each lease of the volume that the cloud grants.
         epoch: u64,
+        /// Proves to the cloud that it granted this lease to this node: base64, opaque to edges.
+        /// None of an older cloud, and of a lease that the node has by its own word.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mac: Option<String>,
     },
     /// This node no longer.
     Released,
@@ -107,18 +114,29 @@ mod tests {
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":{"ask":{"pod":"p"}}}}"#,
             ),
             (
-                request(Step::Hold { epoch: 5, pod: String::new() }),
+                request(Step::Hold { epoch: 5, pod: String::new(), mac: None }),
                 concat!(
                     r#"{"own":{"id":7,"driver":"d.example","volume":"v","#,
                     r#""step":{"hold":{"epoch":5,"pod":""}}}}"#
                 ),
             ),
             (
+                request(Step::Hold { epoch: 5, pod: "p".into(), mac: Some("bWFj".into()) }),
+                concat!(
+                    r#"{"own":{"id":7,"driver":"d.example","volume":"v","#,
+                    r#""step":{"hold":{"epoch":5,"pod":"p","mac":"bWFj"}}}}"#
+                ),
+            ),
+            (
+                reply(Outcome::Held { epoch: 9, mac: Some("bWFj".into()) }),
+                r#"{"owner":{"id":7,"answer":{"held":{"epoch":9,"mac":"bWFj"}}}}"#,
+            ),
+            (
                 request(Step::Release),
                 r#"{"own":{"id":7,"driver":"d.example","volume":"v","step":"release"}}"#,
             ),
             (
-                reply(Outcome::Held { epoch: 9 }),
+                reply(Outcome::Held { epoch: 9, mac: None }),
                 r#"{"owner":{"id":7,"answer":{"held":{"epoch":9}}}}"#,
             ),
             (reply(Outcome::Released), r#"{"owner":{"id":7,"answer":"released"}}"#),

@@ -7,22 +7,29 @@ use proptest::prelude::*;
 
 use crate::lease::decide::*;
 
-const NODES: usize = 3;
+pub(super) const NODES: usize = 3;
+
+/// A lease as a node keeps it: its epoch, and the key of its MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) epoch: u64,
+    key: Option<u32>,
+}
 
 /// The state of the lease at a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Lease {
+pub(super) enum Lease {
     #[default]
     None,
-    Held(u64),
-    LetGo(u64),
+    Held(Grant),
+    LetGo(Grant),
     InDoubt,
     Fenced,
 }
 
 /// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     Lost,
     Unanswered,
     Answered,
@@ -30,7 +37,7 @@ enum Way {
 
 /// An event; the number is the node.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(super) enum Event {
     Publish(usize, Way),
     Unpublish(usize, Way),
     Cut(usize),
@@ -45,7 +52,7 @@ enum Event {
     PutBack,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub(super) fn event() -> impl Strategy<Value = Event> {
     let at = || 0..NODES;
     let way =
         || prop_oneof![1 => Just(Way::Lost), 1 => Just(Way::Unanswered), 6 => Just(Way::Answered)];
@@ -63,39 +70,46 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Node {
-    lease: Lease,
+pub(super) struct Node {
+    pub(super) lease: Lease,
     linked: bool,
     /// An operator has said that nobody there uses it.
-    excused: bool,
+    pub(super) excused: bool,
     /// It has not reported since the copy was restored.
-    unheard: bool,
+    pub(super) unheard: bool,
+    /// It keeps no MACs, like an older csi-edge.
+    pub(super) is_older: bool,
 }
 
 impl Node {
-    fn has(self) -> bool {
+    pub(super) fn has(self) -> bool {
         matches!(self.lease, Lease::Held(_) | Lease::LetGo(_) | Lease::Fenced)
     }
 }
 
 #[derive(Default)]
-struct World {
-    nodes: [Node; NODES],
-    record: LeaseRecord,
+pub(super) struct World {
+    pub(super) nodes: [Node; NODES],
+    pub(super) record: LeaseRecord,
     epoch: u64,
     copy: (LeaseRecord, u64),
+    /// The key of MACs; another one after the store was lost.
+    pub(super) key: u32,
     /// Whether the clock continues when a copy is restored. Otherwise only the nodes' reports keep
     /// epochs apart.
-    clock: bool,
+    pub(super) clock: bool,
     now: u64,
     /// A node that lost its lease without an operator's revocation.
-    wronged: Option<usize>,
+    pub(super) wronged: Option<usize>,
 }
 
 impl World {
-    fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
+    pub(super) fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
         self.now += 1;
-        let reported = if let Step::Hold(epoch, _) = step { epoch } else { 0 };
+        let reported = match step {
+            Step::Hold(report) if report.proven => report.epoch,
+            _ => 0,
+        };
         let clock = if self.clock { self.now } else { 0 };
         let epoch = clock.max(self.epoch + 1).max(reported + 1);
         let before = self.record.clone();
@@ -107,22 +121,43 @@ impl World {
         verdict
     }
 
+    /// A node reports its lease, with its MAC if it has one.
+    pub(super) fn hold(&mut self, at: usize, grant: Grant) -> Verdict {
+        let proven = grant.key == Some(self.key);
+        self.step(at, Step::Hold(Report { epoch: grant.epoch, pod: "p", proven }))
+    }
+
+    /// What a node keeps after an answer.
+    pub(super) fn granted(&self, at: usize, verdict: &Verdict) -> Option<Grant> {
+        let key = Some(self.key).filter(|_| !self.nodes[at].is_older);
+        match verdict {
+            Verdict::Held(epoch) => Some(Grant { epoch: *epoch, key }),
+            Verdict::HeldByWord(epoch) => Some(Grant { epoch: *epoch, key: None }),
+            _ => None,
+        }
+    }
+
+    /// True if a node has not reported since the copy was restored. Pods must not start before.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.nodes.iter().any(|node| node.unheard)
+    }
+
     /// A pod wants the volume.
-    fn publish(&mut self, at: usize, way: Way) {
+    pub(super) fn publish(&mut self, at: usize, way: Way) {
         match self.nodes[at].lease {
-            Lease::LetGo(epoch) => self.nodes[at].lease = Lease::Held(epoch),
+            Lease::LetGo(grant) => self.nodes[at].lease = Lease::Held(grant),
             Lease::None | Lease::InDoubt if self.nodes[at].linked => {
-                // After a restore, pods must not start before all nodes have reported.
-                if self.nodes.iter().any(|node| node.unheard) {
+                if self.is_recovering() {
                     return;
                 }
                 self.nodes[at].lease = Lease::InDoubt;
                 if way == Way::Lost {
                     return;
                 }
-                let Verdict::Held(epoch) = self.step(at, Step::Ask("p")) else { return };
+                let verdict = self.step(at, Step::Ask("p"));
+                let Some(grant) = self.granted(at, &verdict) else { return };
                 if way == Way::Answered {
-                    self.nodes[at].lease = Lease::Held(epoch);
+                    self.nodes[at].lease = Lease::Held(grant);
                 }
             }
             _ => {}
@@ -131,7 +166,7 @@ impl World {
 
     fn unpublish(&mut self, at: usize, way: Way) {
         match self.nodes[at].lease {
-            Lease::Held(epoch) => self.nodes[at].lease = Lease::LetGo(epoch),
+            Lease::Held(grant) => self.nodes[at].lease = Lease::LetGo(grant),
             Lease::Fenced => self.nodes[at].lease = Lease::InDoubt,
             _ => {}
         }
@@ -143,17 +178,17 @@ impl World {
             return;
         }
         match self.nodes[at].lease {
-            Lease::Held(epoch) if way != Way::Lost => {
-                let verdict = self.step(at, Step::Hold(epoch, "p"));
+            Lease::Held(grant) if way != Way::Lost => {
+                let verdict = self.hold(at, grant);
                 self.nodes[at].unheard = false;
                 let fenced = matches!(verdict, Verdict::Fenced(_));
                 if fenced && !self.nodes[at].excused {
                     self.wronged = Some(at);
                 }
                 self.nodes[at].lease = match verdict {
-                    Verdict::Held(epoch) if way == Way::Answered => Lease::Held(epoch),
                     Verdict::Fenced(_) if way == Way::Answered => Lease::Fenced,
-                    _ => Lease::Held(epoch),
+                    _ if way != Way::Answered => Lease::Held(grant),
+                    verdict => Lease::Held(self.granted(at, &verdict).unwrap_or(grant)),
                 };
             }
             Lease::LetGo(_) | Lease::InDoubt => {
@@ -169,7 +204,7 @@ impl World {
         }
     }
 
-    fn happens(&mut self, event: Event) {
+    pub(super) fn happens(&mut self, event: Event) {
         match event {
             Event::Publish(at, way) => self.publish(at, way),
             Event::Unpublish(at, way) => self.unpublish(at, way),
@@ -205,7 +240,7 @@ impl World {
     }
 }
 
-fn name(at: usize) -> NodeName {
+pub(super) fn name(at: usize) -> NodeName {
     format!("n{at}").parse().unwrap()
 }
 

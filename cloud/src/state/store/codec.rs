@@ -12,7 +12,7 @@ use prost::Message;
 use proto::names::{DriverName, IdentityError, NodeName};
 
 use crate::state::record::{
-    Attached, Broken, Change, Holder, Home, Intent, LeaseRecord, Node, Profile,
+    Attached, Broken, Change, Holder, Home, Intent, LeaseClaim, LeaseRecord, Node, Profile,
 };
 use crate::state::store::backend::StoreError;
 use crate::state::store::key;
@@ -22,7 +22,7 @@ use crate::state::store::trust_codec;
 use crate::state::store::trust_codec::TrustCodecError;
 use crate::state::store::value::{
     AttachedValue, BrokenValue, ElectedValue, EpochValue, HolderValue, HomeValue, IntentValue,
-    LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
+    LeaseClaimValue, LeaseValue, NodeDriverValue, NodeValue, ProfileValue,
 };
 
 /// A change as bytes; without a value the record is removed.
@@ -187,14 +187,18 @@ impl Decoder {
 
     fn lease(&mut self, value: LeaseValue) -> Result<LeaseRecord, CodecError> {
         let mut lease = LeaseRecord::default();
-        if let Some(HolderValue { node, epoch, pod, since }) = value.holder {
-            lease.holder = Some(Holder { node: self.node(&node)?, epoch, pod: pod.into(), since });
+        if let Some(HolderValue { node, epoch, pod, since, unproven }) = value.holder {
+            let node = self.node(&node)?;
+            lease.holder = Some(Holder { node, epoch, pod: pod.into(), since, unproven });
         }
         if let Some(AttachedValue { node, id, since }) = value.attached {
             lease.attached = Some(Attached { node: self.node(&node)?, id: id.into(), since });
         }
         for BrokenValue { node, epoch } in value.broken {
             lease.broken.push(Broken { node: self.node(&node)?, epoch });
+        }
+        for LeaseClaimValue { node, epoch, since } in value.claims {
+            lease.claims.push(LeaseClaim { node: self.node(&node)?, epoch, since });
         }
         Ok(lease)
     }

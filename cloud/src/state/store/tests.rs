@@ -10,7 +10,8 @@ use proto::names::certificate::{Serial, Subject};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::record::{
-    Attached, Broken, Change, Claim, Holder, Home, Intent, LeaseRecord, Node, NodeDriver, Profile,
+    Attached, Broken, Change, Claim, Holder, Home, Intent, LeaseClaim, LeaseRecord, Node,
+    NodeDriver, Profile,
 };
 use crate::state::store::codec;
 use crate::state::store::table::Table;
@@ -162,13 +163,20 @@ fn any_profile() -> impl Strategy<Value = Profile> {
 
 fn any_lease() -> impl Strategy<Value = LeaseRecord> {
     let text = || boxed().prop_map(Option::unwrap_or_default);
-    let owner = (node(), any::<u64>(), text(), any::<u64>())
-        .prop_map(|(node, epoch, pod, since)| Holder { node, epoch, pod, since });
+    let owner = (node(), any::<u64>(), text(), any::<u64>(), any::<bool>()).prop_map(
+        |(node, epoch, pod, since, unproven)| Holder { node, epoch, pod, since, unproven },
+    );
+    let claim = (node(), any::<u64>(), any::<u64>()).prop_map(|(node, epoch, since)| LeaseClaim {
+        node,
+        epoch,
+        since,
+    });
     let attached =
         (node(), text(), any::<u64>()).prop_map(|(node, id, since)| Attached { node, id, since });
     let broken = (node(), any::<u64>()).prop_map(|(node, epoch)| Broken { node, epoch });
-    (option::of(owner), option::of(attached), vec(broken, 0..3))
-        .prop_map(|(owner, attached, broken)| LeaseRecord { holder: owner, attached, broken })
+    (option::of(owner), option::of(attached), vec(broken, 0..3), vec(claim, 0..3)).prop_map(
+        |(holder, attached, broken, claims)| LeaseRecord { holder, attached, broken, claims },
+    )
 }
 
 fn any_trust() -> impl Strategy<Value = Change> {
@@ -226,9 +234,11 @@ pub(super) fn change() -> BoxedStrategy<Change> {
 /// The bytes of older stores must be read by every later csi-cloud.
 #[test]
 fn the_bytes_of_a_record_never_change() {
-    let holder = Holder { node: "n1".parse().unwrap(), epoch: 5, pod: "p".into(), since: 1 };
+    let node = "n1".parse().unwrap();
+    let holder = Holder { node, epoch: 5, pod: "p".into(), since: 1, unproven: false };
     let broken = vec![Broken { node: "n3".parse().unwrap(), epoch: 4 }];
-    let lease = LeaseRecord { holder: Some(holder), attached: None, broken };
+    let claims = Vec::new();
+    let lease = LeaseRecord { holder: Some(holder), attached: None, broken, claims };
     let at = NodeDriver {
         answers: Arc::new([("M".to_owned(), b"\x01".as_slice().into())].into()),
         info: None,

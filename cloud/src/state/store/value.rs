@@ -120,6 +120,8 @@ pub(super) struct LeaseValue {
     pub(super) attached: Option<AttachedValue>,
     #[prost(message, repeated, tag = "3")]
     pub(super) broken: Vec<BrokenValue>,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) claims: Vec<LeaseClaimValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -131,6 +133,18 @@ pub(super) struct HolderValue {
     #[prost(string, tag = "3")]
     pub(super) pod: String,
     #[prost(uint64, tag = "4")]
+    pub(super) since: u64,
+    #[prost(bool, tag = "5")]
+    pub(super) unproven: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseClaimValue {
+    #[prost(string, tag = "1")]
+    pub(super) node: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) epoch: u64,
+    #[prost(uint64, tag = "3")]
     pub(super) since: u64,
 }
 
@@ -175,6 +189,7 @@ impl From<&LeaseRecord> for LeaseValue {
             epoch: holder.epoch,
             pod: holder.pod.to_string(),
             since: holder.since,
+            unproven: holder.unproven,
         });
         let attached = lease.attached.as_ref().map(|attached| AttachedValue {
             node: attached.node.to_string(),
@@ -184,7 +199,12 @@ impl From<&LeaseRecord> for LeaseValue {
         let broken = lease.broken.iter();
         let broken =
             broken.map(|broken| BrokenValue { node: broken.node.to_string(), epoch: broken.epoch });
-        Self { holder, attached, broken: broken.collect() }
+        let claims = lease.claims.iter().map(|claim| LeaseClaimValue {
+            node: claim.node.to_string(),
+            epoch: claim.epoch,
+            since: claim.since,
+        });
+        Self { holder, attached, broken: broken.collect(), claims: claims.collect() }
     }
 }
 

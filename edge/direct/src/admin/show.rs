@@ -112,8 +112,8 @@ pub fn report(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 fn owner(lease: &Lease) -> String {
     match lease {
-        Lease::Held { epoch } => format!("this node, epoch {epoch}"),
-        Lease::LetGo { epoch } => format!("this node, epoch {epoch}; it lets go"),
+        Lease::Held { epoch, .. } => format!("this node, epoch {epoch}"),
+        Lease::LetGo { epoch, .. } => format!("this node, epoch {epoch}; it lets go"),
         Lease::Unsettled => "not known; csi-cloud is asked".into(),
         Lease::Fenced { epoch, why } => {
             format!("taken from this node, which had epoch {epoch}: {why}")

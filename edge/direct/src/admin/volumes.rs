@@ -276,7 +276,7 @@ mod tests {
             let driver = "d.example".into();
             let volume_id = volume.into();
             let pod = String::new();
-            Entry { driver, volume_id, pod, lease: Lease::Held { epoch } }
+            Entry { driver, volume_id, pod, lease: Lease::Held { epoch, mac: None } }
                 .keep(dir.path())
                 .unwrap();
         }
@@ -293,7 +293,10 @@ mod tests {
         assert!(volumes.iter().all(|volume| volume.standing == Standing::Lost));
         let seen: Vec<_> =
             volumes.iter().map(|it| (&*it.volume_id, it.fault.is_some(), &it.lease)).collect();
-        assert_eq!(seen, [("v", true, &None), ("w", false, &Some(Lease::Held { epoch: 6 }))]);
+        assert_eq!(
+            seen,
+            [("v", true, &None), ("w", false, &Some(Lease::Held { epoch: 6, mac: None }))]
+        );
         let mut shown = Vec::new();
         show::details(&mut shown, &volumes).unwrap();
         show::table(&mut shown, &volumes).unwrap();

@@ -110,7 +110,7 @@ mod tests {
         let state = dir.path().join("state");
         let known = LeaseCache::default();
         let of = || known.of(&state, "d.example", "v").unwrap();
-        let held = entry(Lease::Held { epoch: 5 });
+        let held = entry(Lease::Held { epoch: 5, mac: None });
         known.keep(&state, &held).unwrap();
         let kept = state.join("direct/owners");
         // A file in place of the directory keeps anything from being written.
@@ -132,14 +132,14 @@ mod tests {
     #[test]
     fn what_was_heard_on_another_link_or_of_another_lease_was_not_heard() {
         let known = LeaseCache::default();
-        let held = entry(Lease::Held { epoch: 5 });
+        let held = entry(Lease::Held { epoch: 5, mac: None });
         assert!(!known.has_heard(1, &held));
         known.hear(1, held.clone());
         assert!(known.has_heard(1, &held) && known.has_confirmed(1, &held));
         assert!(!known.has_heard(2, &held) && !known.has_confirmed(2, &held));
         let pod = Entry { pod: "q".into(), ..held.clone() };
         assert!(!known.has_heard(1, &pod) && known.has_confirmed(1, &pod), "the node is the same");
-        let other = entry(Lease::Held { epoch: 6 });
+        let other = entry(Lease::Held { epoch: 6, mac: None });
         assert!(!known.has_heard(1, &other) && !known.has_confirmed(1, &other));
         known.hear(1, entry(Lease::Unsettled));
         assert!(!known.has_confirmed(1, &entry(Lease::Unsettled)));

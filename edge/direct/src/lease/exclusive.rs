@@ -117,7 +117,7 @@ impl Leases {
         let pod = entry.pod.clone();
         let (step, held) = match entry.lease {
             // An operator may have taken it since the last link.
-            Lease::Held { epoch } => (Step::Hold { epoch, pod }, true),
+            Lease::Held { epoch, ref mac } => (Step::Hold { epoch, pod, mac: mac.clone() }, true),
             _ => (Step::Ask { pod }, false),
         };
         let answer = match self.exchange(driver, &entry, step, ACQUIRE).await {
@@ -131,7 +131,7 @@ impl Leases {
             Err(error) => return Err(not_yet(&volume, HANDED_OVER)(error)),
         };
         match answer {
-            Outcome::Held { epoch } => {
+            Outcome::Held { epoch, .. } => {
                 info!(%driver, volume, epoch, "is this node's");
                 Ok(())
             }

@@ -21,11 +21,18 @@ pub enum Lease {
     Held {
         /// The cloud's epoch; 0 if the volume was published before the cloud could be asked.
         epoch: u64,
+        /// The cloud's MAC of it, opaque here. None in records of an older csi-edge, and of a lease
+        /// that no cloud proved.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mac: Option<String>,
     },
     /// Still this node's, unused here, and the cloud does not know that yet.
     LetGo {
         /// As in [`Lease::Held`].
         epoch: u64,
+        /// As in [`Lease::Held`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mac: Option<String>,
     },
     /// Not this node's, though the cloud may think so: a request or a release has no answer yet.
     Unsettled,
@@ -52,8 +59,8 @@ pub enum Wish {
 /// Decides on a pod's wish for a volume.
 pub fn wish(lease: Option<&Lease>) -> Wish {
     match lease {
-        Some(Lease::Held { epoch } | Lease::LetGo { epoch }) => {
-            Wish::Has(Lease::Held { epoch: *epoch })
+        Some(Lease::Held { epoch, mac } | Lease::LetGo { epoch, mac }) => {
+            Wish::Has(Lease::Held { epoch: *epoch, mac: mac.clone() })
         }
         None | Some(Lease::Unsettled) => Wish::Ask,
         Some(Lease::Fenced { why, .. }) => Wish::Fenced(why.clone()),
@@ -64,11 +71,11 @@ pub fn wish(lease: Option<&Lease>) -> Wish {
 /// publication here.
 pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
     match (lease, recorded) {
-        (Some(Lease::Held { epoch }), false) => Some(Lease::LetGo { epoch }),
-        (Some(Lease::LetGo { epoch }), true) => Some(Lease::Held { epoch }),
+        (Some(Lease::Held { epoch, mac }), false) => Some(Lease::LetGo { epoch, mac }),
+        (Some(Lease::LetGo { epoch, mac }), true) => Some(Lease::Held { epoch, mac }),
         // Published without a lease, by an older csi-edge or with an older csi-cloud. The cloud is
         // told when it can be.
-        (None | Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0 }),
+        (None | Some(Lease::Unsettled), true) => Some(Lease::Held { epoch: 0, mac: None }),
         // No guest has it any more, so this node is an ordinary one again.
         (Some(Lease::Fenced { .. }), false) => Some(Lease::Unsettled),
         (lease, _) => lease,
@@ -78,8 +85,9 @@ pub fn settled(lease: Option<Lease>, recorded: bool) -> Option<Lease> {
 /// What to report to the cloud about an idle volume, and the lease that must be durable before.
 pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
     match lease {
-        Lease::Held { epoch } => {
-            Some((lease.clone(), Step::Hold { epoch: *epoch, pod: pod.into() }))
+        Lease::Held { epoch, mac } => {
+            let step = Step::Hold { epoch: *epoch, pod: pod.into(), mac: mac.clone() };
+            Some((lease.clone(), step))
         }
         // From here on it is not this node's: the cloud may have heard it, even without an answer.
         Lease::LetGo { .. } | Lease::Unsettled => Some((Lease::Unsettled, Step::Release)),
@@ -90,10 +98,15 @@ pub fn statement(lease: &Lease, pod: &str) -> Option<(Lease, Step)> {
 /// The lease after an answer to a step that was sent with this lease.
 pub fn answered(lease: Lease, answer: &Outcome) -> Option<Lease> {
     match (lease, answer) {
-        (Lease::Held { .. } | Lease::Unsettled, Outcome::Held { epoch }) => {
-            Some(Lease::Held { epoch: *epoch })
+        (Lease::Held { epoch: before, mac: kept }, Outcome::Held { epoch, mac }) => {
+            // A cloud that is older than MACs, or has lost its key, takes away no proof.
+            let kept = kept.filter(|_| before == *epoch);
+            Some(Lease::Held { epoch: *epoch, mac: mac.clone().or(kept) })
         }
-        (Lease::Held { epoch }, Outcome::Fenced { why }) => {
+        (Lease::Unsettled, Outcome::Held { epoch, mac }) => {
+            Some(Lease::Held { epoch: *epoch, mac: mac.clone() })
+        }
+        (Lease::Held { epoch, .. }, Outcome::Fenced { why }) => {
             Some(Lease::Fenced { epoch, why: why.clone() })
         }
         (Lease::Unsettled, Outcome::Released | Outcome::HeldElsewhere { .. }) => None,
@@ -191,8 +204,16 @@ fn read(path: &Path) -> io::Result<Entry> {
 mod tests {
     use super::*;
 
+    fn mac(epoch: u64) -> Option<String> {
+        Some(format!("mac of {epoch}"))
+    }
+
+    fn let_go(epoch: u64) -> Lease {
+        Lease::LetGo { epoch, mac: mac(epoch) }
+    }
+
     fn held(epoch: u64) -> Lease {
-        Lease::Held { epoch }
+        Lease::Held { epoch, mac: mac(epoch) }
     }
 
     fn fenced() -> Lease {
@@ -202,7 +223,7 @@ mod tests {
     #[test]
     fn only_what_is_its_own_is_had_without_asking() {
         assert_eq!(wish(Some(&held(5))), Wish::Has(held(5)));
-        assert_eq!(wish(Some(&Lease::LetGo { epoch: 5 })), Wish::Has(held(5)));
+        assert_eq!(wish(Some(&let_go(5))), Wish::Has(held(5)));
         assert_eq!(wish(None), Wish::Ask);
         assert_eq!(wish(Some(&Lease::Unsettled)), Wish::Ask);
         assert_eq!(wish(Some(&fenced())), Wish::Fenced("w".into()));
@@ -210,12 +231,14 @@ mod tests {
 
     #[test]
     fn what_nobody_uses_here_is_let_go_and_what_is_published_is_held() {
-        assert_eq!(settled(Some(held(5)), false), Some(Lease::LetGo { epoch: 5 }));
+        assert_eq!(settled(Some(held(5)), false), Some(let_go(5)));
+        assert_eq!(settled(Some(let_go(5)), true), Some(held(5)));
         assert_eq!(settled(Some(held(5)), true), Some(held(5)));
-        assert_eq!(settled(None, true), Some(held(0)), "published without a question");
+        let unasked = Some(Lease::Held { epoch: 0, mac: None });
+        assert_eq!(settled(None, true), unasked, "published without a question");
         assert_eq!(
             settled(Some(Lease::Unsettled), true),
-            Some(held(0)),
+            unasked,
             "it is never let go under a guest"
         );
         assert_eq!(settled(Some(fenced()), true), Some(fenced()));
@@ -226,24 +249,30 @@ mod tests {
     #[test]
     fn it_is_not_its_own_any_more_before_the_cloud_is_told() {
         let release = Some((Lease::Unsettled, Step::Release));
-        assert_eq!(statement(&Lease::LetGo { epoch: 5 }, "p"), release);
+        assert_eq!(statement(&let_go(5), "p"), release);
         assert_eq!(statement(&Lease::Unsettled, "p"), release);
         assert_eq!(statement(&fenced(), "p"), None);
-        let hold = Step::Hold { epoch: 5, pod: "p".into() };
+        let hold = Step::Hold { epoch: 5, pod: "p".into(), mac: mac(5) };
         assert_eq!(statement(&held(5), "p"), Some((held(5), hold)));
     }
 
     #[test]
     fn an_answer_is_taken_for_what_it_says() {
         let why = || "w".to_owned();
-        assert_eq!(answered(Lease::Unsettled, &Outcome::Held { epoch: 9 }), Some(held(9)));
+        let granted = Outcome::Held { epoch: 9, mac: mac(9) };
+        assert_eq!(answered(Lease::Unsettled, &granted), Some(held(9)));
         assert_eq!(answered(Lease::Unsettled, &Outcome::HeldElsewhere { why: why() }), None);
         assert_eq!(answered(Lease::Unsettled, &Outcome::Released), None);
         assert_eq!(
             answered(Lease::Unsettled, &Outcome::NotNow { why: why() }),
             Some(Lease::Unsettled)
         );
-        assert_eq!(answered(held(5), &Outcome::Held { epoch: 9 }), Some(held(9)));
+        assert_eq!(answered(held(5), &granted), Some(held(9)));
+        let unproven = |epoch| Outcome::Held { epoch, mac: None };
+        assert_eq!(answered(held(5), &unproven(5)), Some(held(5)), "the proof stays");
+        let bare = Some(Lease::Held { epoch: 9, mac: None });
+        assert_eq!(answered(held(5), &unproven(9)), bare, "a MAC is of one epoch");
+        assert_eq!(answered(Lease::Unsettled, &unproven(9)), bare);
         assert_eq!(answered(held(5), &Outcome::Fenced { why: why() }), Some(fenced()));
         assert_eq!(answered(held(5), &Outcome::NotNow { why: why() }), Some(held(5)));
     }
@@ -256,7 +285,7 @@ mod tests {
         let pod = "p".to_owned();
         let mut entry = Entry { driver, volume_id, pod, lease: held(5) };
         assert_eq!(of(dir.path(), "d.example", "v").unwrap(), None);
-        for lease in [held(5), Lease::LetGo { epoch: 5 }, Lease::Unsettled, fenced()] {
+        for lease in [held(5), let_go(5), Lease::Unsettled, fenced()] {
             entry.lease = lease;
             entry.keep(dir.path()).unwrap();
             assert_eq!(of(dir.path(), "d.example", "v").unwrap().as_ref(), Some(&entry));
@@ -268,6 +297,11 @@ mod tests {
         assert!(of(dir.path(), "d.example", "w").is_err());
         publish(&file, b"{\"state\":", 0o600, Existing::Replace).unwrap();
         assert!(of(dir.path(), "d.example", "v").is_err());
+        // A record of an older csi-edge has no MAC.
+        let older = br#"{"driver":"d.example","volume_id":"v","pod":"p","state":"held","epoch":5}"#;
+        publish(&file, older, 0o600, Existing::Replace).unwrap();
+        let lease = of(dir.path(), "d.example", "v").unwrap().unwrap().lease;
+        assert_eq!(lease, Lease::Held { epoch: 5, mac: None });
         forget(dir.path(), "d.example", "v").unwrap();
         forget(dir.path(), "d.example", "v").unwrap();
         assert_eq!(of(dir.path(), "d.example", "v").unwrap(), None);

@@ -258,6 +258,13 @@ async fn a_store_that_was_lost_learns_from_the_nodes_who_has_what() -> anyhow::R
     let mut contest = Contest::held().await?;
     contest.pair.forget_store().await?;
     contest.until_first_has_it().await?;
+    // The key of its MAC was lost too.
+    let owners = contest.pair.json(&["owners"]).await?;
+    assert_eq!(owners[0]["holder_unproven"], true, "{owners}");
+    contest.unpublish(0).await?;
+    contest.until_published(0).await?;
+    let owners = contest.pair.json(&["owners"]).await?;
+    assert_eq!(owners[0]["holder_unproven"], false, "it was granted: {owners}");
     contest.end_at(0).await
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use cloud::lease::decide::{Moment, Step, Verdict, decide};
+use cloud::lease::decide::{Moment, Report, Step, Verdict, decide};
 use cloud::state::record::LeaseRecord;
 use edge_direct::lease::record as lease;
 use edge_direct::lease::record::{Lease, Wish};
@@ -74,6 +74,8 @@ struct Node {
     next: u64,
     /// The leases that the cloud has confirmed on this link.
     confirmed: Option<Lease>,
+    /// It keeps no MACs, like an older csi-edge.
+    is_older: bool,
     /// An operator has said that nobody there uses it any more.
     excused: bool,
 }
@@ -183,12 +185,20 @@ impl World {
         let Some((number, said)) = self.nodes[at].up.pop_front() else { return };
         let verdict = match &said {
             Request::Ask { pod } => self.step(at, Step::Ask(pod)),
-            Request::Hold { epoch, pod } => self.step(at, Step::Hold(*epoch, pod)),
+            Request::Hold { epoch, pod, mac } => {
+                let proven = *mac == Some(mac_of(at, *epoch));
+                self.step(at, Step::Hold(Report { epoch: *epoch, pod, proven }))
+            }
             Request::Release => self.step(at, Step::Release),
         };
         let why = String::new();
         let answer = match verdict {
-            Verdict::Held(epoch) => Outcome::Held { epoch },
+            Verdict::Held(epoch) => {
+                let mac = Some(mac_of(at, epoch)).filter(|_| !self.nodes[at].is_older);
+                Outcome::Held { epoch, mac }
+            }
+            Verdict::HeldByWord(epoch) => Outcome::Held { epoch, mac: None },
+            Verdict::Contested(_) => Outcome::NotNow { why },
             Verdict::Done => Outcome::Released,
             Verdict::HeldElsewhere(_) => Outcome::HeldElsewhere { why },
             Verdict::Fenced(_) => Outcome::Fenced { why },
@@ -252,6 +262,11 @@ impl World {
     }
 }
 
+/// What stands for the cloud's MAC.
+fn mac_of(at: usize, epoch: u64) -> String {
+    format!("{at} has {epoch}")
+}
+
 fn name(at: usize) -> NodeName {
     format!("n{at}").parse().unwrap()
 }
@@ -262,8 +277,12 @@ proptest! {
     #[test]
     fn no_two_nodes_have_a_volume_but_by_an_operators_word(
         events in proptest::collection::vec(event(), 0..200),
+        older in any::<[bool; NODES]>(),
     ) {
         let mut world = World::default();
+        for (node, is_older) in world.nodes.iter_mut().zip(older) {
+            node.is_older = is_older;
+        }
         for (number, event) in events.iter().enumerate() {
             let before = world.nodes.each_ref().map(|node| node.recorded);
             world.happens(*event);

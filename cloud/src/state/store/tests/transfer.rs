@@ -186,7 +186,7 @@ fn intent(method: Method, made: &str) -> Change {
 
 fn owner(node: &str, epoch: u64) -> Change {
     let node = node.parse().unwrap();
-    let owner = Some(Holder { node, epoch, pod: "".into(), since: 1 });
+    let owner = Some(Holder { node, epoch, pod: "".into(), since: 1, unproven: false });
     let own = LeaseRecord { holder: owner, ..LeaseRecord::default() };
     Change::Lease("d.example".parse().unwrap(), Id::Volume("v".into()), Some(own))
 }

@@ -103,11 +103,11 @@ fn why() -> String {
 }
 
 fn held(epoch: u64) -> Lease {
-    Lease::Held { epoch }
+    Lease::Held { epoch, mac: None }
 }
 
 fn hold(epoch: u64) -> Step {
-    Step::Hold { epoch, pod: "uid-1".into() }
+    Step::Hold { epoch, pod: "uid-1".into(), mac: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,8 +142,10 @@ async fn what_is_new_waits_for_a_link_and_what_was_published_before_is_said_at_t
     node.service.leases.settle_and_report(&node.driver, "v").await;
     assert_eq!(node.lease(), Some(held(0)));
     let mut link = node.link();
-    let (all, request) =
-        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Held { epoch: 9 }));
+    let (all, request) = tokio::join!(
+        report_all(&node.service),
+        answered(&mut link, Outcome::Held { epoch: 9, mac: None })
+    );
     assert!(all && request.step == hold(0), "{request:?}");
     assert_eq!(node.lease(), Some(held(9)));
     // An older cloud cannot be asked.
@@ -157,7 +159,7 @@ async fn what_was_held_is_confirmed_on_each_link_before_a_pod_has_it() {
     node.publish("v");
     node.keep("v", held(5));
     let mut link = node.link();
-    let (owned, step) = node.acquire_with(&mut link, Outcome::Held { epoch: 5 }).await;
+    let (owned, step) = node.acquire_with(&mut link, Outcome::Held { epoch: 5, mac: None }).await;
     owned.unwrap();
     assert_eq!(step, hold(5));
     node.acquire(true).await.unwrap();
@@ -181,7 +183,7 @@ async fn what_was_held_is_confirmed_on_each_link_before_a_pod_has_it() {
 #[tokio::test(start_paused = true)]
 async fn a_csi_edge_that_has_just_begun_waits_for_a_link_before_it_goes_on_alone() {
     let node = node(Some(Scope::Shared)).await;
-    node.keep("v", Lease::LetGo { epoch: 5 });
+    node.keep("v", Lease::LetGo { epoch: 5, mac: None });
     let cloud = async {
         sleep(Duration::from_secs(8)).await;
         let mut link = node.link();
@@ -209,7 +211,8 @@ async fn what_was_not_stated_while_it_was_busy_is_when_it_is_free() {
     assert!(!report_all(&node.service).await);
     assert!(link.try_recv().is_err());
     let let_go = node.service.leases.settle_and_report(&node.driver, "v");
-    let ((), request) = tokio::join!(let_go, answered(&mut link, Outcome::Held { epoch: 6 }));
+    let ((), request) =
+        tokio::join!(let_go, answered(&mut link, Outcome::Held { epoch: 6, mac: None }));
     drop(busy);
     assert_eq!((request.step, node.lease()), (hold(5), Some(held(6))));
     assert!(report_all(&node.service).await);
@@ -225,15 +228,18 @@ async fn after_one_silence_no_other_volume_is_kept_waiting_and_what_was_stated_i
     }
     let mut link = node.link();
     let begun = Instant::now();
-    let (all, request) =
-        tokio::join!(report_all(&node.service), answered(&mut link, Outcome::Held { epoch: 1 }));
+    let (all, request) = tokio::join!(
+        report_all(&node.service),
+        answered(&mut link, Outcome::Held { epoch: 1, mac: None })
+    );
     assert!(!all && request.volume == "a", "{request:?}");
     assert_eq!(begun.elapsed(), REPORT);
     assert_eq!(link.try_recv().unwrap().request.volume, "b");
     assert!(link.try_recv().is_err(), "c would have been kept from its callers too");
     let cloud = async {
-        let b = answered(&mut link, Outcome::Held { epoch: 2 }).await;
-        [b, answered(&mut link, Outcome::Held { epoch: 3 }).await].map(|request| request.volume)
+        let b = answered(&mut link, Outcome::Held { epoch: 2, mac: None }).await;
+        [b, answered(&mut link, Outcome::Held { epoch: 3, mac: None }).await]
+            .map(|request| request.volume)
     };
     let (all, rest) = tokio::join!(report_all(&node.service), cloud);
     assert!(all && rest == ["b", "c"], "{rest:?}");
@@ -304,7 +310,7 @@ async fn a_fenced_volume_is_hidden_as_soon_as_its_guest_has_ended() {
         report_all(&node.service),
         answered(&mut link, Outcome::Fenced { why: why() })
     );
-    assert_eq!(request.step, Step::Hold { epoch: 0, pod: String::new() });
+    assert_eq!(request.step, Step::Hold { epoch: 0, pod: String::new(), mac: None });
     assert!(
         matches!(node.lease(), Some(Lease::Fenced { .. })),
         "it is durable before anybody is waited for"
