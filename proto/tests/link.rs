@@ -322,7 +322,7 @@ async fn a_peer_that_sends_pings_without_end_is_closed() {
     };
     let hearing = async {
         let greeted = acceptor.greet(Box::new(far)).await.unwrap();
-        let (_, link) = acceptor.accept(greeted).await.unwrap().unwrap();
+        let (_, link) = acceptor.accept(greeted).await.unwrap().link().unwrap();
         end_of(&mut link.into()).await
     };
     let (_tls, ended) = tokio::join!(pinging, hearing);

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches for ever.
 pub(super) async fn watch(world: World) {
-    let grace = world.fleet.policy().grace;
+    let grace = world.fleet.shape().policy().grace;
     let (mut before, mut linked): (Option<Election>, HashMap<_, Instant>) = Default::default();
     loop {
         tokio::time::sleep(LOOK).await;

@@ -9,8 +9,7 @@ use std::time::Duration;
 use cloud::csi::front::Front;
 use cloud::nodes::link_task;
 use cloud::nodes::links::Links;
-use cloud::state::node_set::NodeSet;
-use cloud::state::policy::{Controllers, Policy, Scope};
+use cloud::state::policy::Scope;
 use cloud::state::record::Node;
 use cloud::state::store::writer::Store;
 use edge::link::dial::Dial;
@@ -31,6 +30,7 @@ use super::disk::{Crash, Disk, Noted};
 use super::keys::{Keys, LIAR, NODES};
 use super::net::Net;
 use super::process::Process;
+use super::shape::Shape;
 use super::trace::Trace;
 use super::wire::{Plan, boxed, wire};
 use drivers::testdriver::{Running, TestDriver};
@@ -74,21 +74,6 @@ pub struct Fleet {
     tasks: Tasks,
     shape: Shape,
     state: Mutex<State>,
-}
-
-/// The shape of a fleet.
-#[derive(Clone, Copy)]
-pub struct Shape {
-    /// How many nodes.
-    pub nodes: usize,
-    /// How far the driver's volumes reach.
-    pub scope: Scope,
-    /// Where edges dial the cloud, the preferred address first.
-    pub ways: &'static [&'static str],
-    /// How many of a hundred lives of the cloud end at one of its commits.
-    pub crashes: u32,
-    /// Whether one more node lies.
-    pub liar: bool,
 }
 
 /// The state of a shared driver's election.
@@ -200,9 +185,14 @@ impl Fleet {
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
         let links = Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer);
-        let links = Arc::new(links.scoped(&[(driver_name()?, self.policy())].into()));
-        let front =
-            Front::new(driver_name()?, self.policy(), store.clone(), links.clone(), Arc::default());
+        let links = Arc::new(links.scoped(&[(driver_name()?, self.shape.policy())].into()));
+        let front = Front::new(
+            driver_name()?,
+            self.shape.policy(),
+            store.clone(),
+            links.clone(),
+            Arc::default(),
+        );
         let front = Arc::new(front);
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
@@ -228,14 +218,6 @@ impl Fleet {
         let fronts = Tasks::default();
         state.cloud = Some(CloudRun { process, since, fronts, links, front, store });
         Ok(())
-    }
-
-    /// The rules for the driver.
-    pub fn policy(&self) -> Policy {
-        // Whoever may be elected can do all to a shared driver's volumes.
-        let honest = NODES.iter().filter_map(|node| node.parse().ok()).collect();
-        let controllers = Some(Controllers::Of(NodeSet::new(honest)));
-        Policy { scope: Some(self.shape.scope), controllers, ..Policy::new(None) }
     }
 
     /// Draws a death at a commit for the next cloud, and starts the cloud again after a while.

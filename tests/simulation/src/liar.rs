@@ -145,7 +145,8 @@ impl Liar {
             4 => {
                 let volume = lies::id(&mut dice, &self.volumes())?;
                 let epoch = dice.between(0, u64::MAX);
-                let step = lease::Step::Hold { epoch, pod: "p".into() };
+                let mac = dice.chance(50).then(|| "bGll".to_owned());
+                let step = lease::Step::Hold { epoch, pod: "p".into(), mac };
                 let driver = super::fleet::driver_name().ok()?;
                 Some(Message::Lease(lease::Request { id: 1, driver, volume, step }))
             }

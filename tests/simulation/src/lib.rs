@@ -20,6 +20,7 @@ pub mod net;
 mod panics;
 pub mod process;
 pub mod record;
+pub mod shape;
 pub mod trace;
 pub mod wire;
 
@@ -34,12 +35,13 @@ use tokio::time::Instant;
 
 use self::chaos::Chaos;
 use self::dice::Dice;
-use self::fleet::{Fleet, Shape};
+use self::fleet::Fleet;
 use self::keys::{Keys, WAYS};
 use self::liar::Liar;
 use self::model::{Found, KINDS, Topology, World};
 use self::net::Net;
 use self::record::Record;
+use self::shape::Shape;
 use self::trace::Trace;
 use drivers::testdriver::{Fault, Times};
 
