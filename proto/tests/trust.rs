@@ -71,7 +71,11 @@ impl Ca {
 
     /// Writes an identity of node n1.
     fn write(&self, dir: &Path, ended: Option<Duration>) -> Files {
-        let (certificate, key) = self.issue(node(), ended);
+        self.write_as(dir, node(), ended)
+    }
+
+    fn write_as(&self, dir: &Path, name: SanType, ended: Option<Duration>) -> Files {
+        let (certificate, key) = self.issue(name, ended);
         let files = Files::identity(dir);
         let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
         publish(&files.cert, pem.as_bytes(), 0o600, Existing::Replace).unwrap();
@@ -365,6 +369,9 @@ async fn new_files_are_used_without_a_restart_and_bad_ones_are_not() {
     publish(&files.cert, b"nonsense", 0o600, Existing::Replace).unwrap();
     assert!(edge.reload(&files, Role::Node).is_err());
     assert_eq!(linked(&listener, &edge).await.0.unwrap().serial, second);
+    ca.write_as(dir.path(), uri("edge-csi://node/n2"), None);
+    let text = edge.reload(&files, Role::Node).unwrap_err().to_string();
+    assert!(text.contains("is of node n2, and this is node n1"), "{text}");
     // The roots are replaced too, for the other side's next certificate.
     let next = Ca::new();
     next.write(dir.path(), None);

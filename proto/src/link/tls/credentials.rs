@@ -180,8 +180,21 @@ impl Credentials {
             return Ok(false);
         }
         let loaded = Loaded::check(pem, files, role)?;
+        self.check_same_node(&loaded, files, role)?;
         self.current.send_replace(Arc::new(loaded));
         Ok(true)
+    }
+
+    /// All that this process has said and keeps is of one node.
+    fn check_same_node(&self, new: &Loaded, files: &Files, role: Role) -> Result<(), TlsError> {
+        let (Role::Node, Ok(ours), Ok(named)) = (role, self.node(), new.node()) else {
+            return Ok(());
+        };
+        if named == ours {
+            return Ok(());
+        }
+        let why = format!("is of node {named}, and this is node {ours}; restart to be that node");
+        Err(TlsError::Certificate { path: files.cert.clone(), why })
     }
 
     /// Compares the files with what is in use, every 10 s, and uses those that have changed. Files
