@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Parser;
 use cloud::config::Config as CloudConfig;
 use cloud::config::arguments as cloud_arguments;
-use cloud::state::store::transfer;
+use cloud::state::store::transfer::{self, ExportedSecrets};
 use cloud::state::store::url::StoreAt;
 use edge::cli as edge_arguments;
 use edge::config::Config as EdgeConfig;
@@ -44,7 +44,7 @@ fn imported(file: &Path, store: &Path) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = Vec::new();
-    let exported = transfer::export(&at, &mut out);
+    let exported = transfer::export(&at, ExportedSecrets::Included, &mut out);
     assert!(exported.is_ok(), "{exported:?}");
     Some(out)
 }
