@@ -30,6 +30,9 @@ use crate::nodes::links::Links;
 /// then seven seconds.
 const WAITING: u32 = 65_535;
 
+/// The pause after a connection that cannot be accepted.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// The state that all listeners share.
 #[derive(Clone)]
 pub struct Acceptor {
@@ -90,7 +93,7 @@ impl Acceptor {
                     // For example without file descriptors: existing links go on.
                     warn!(%error, "cannot accept an edge");
                     self.admission.make_room();
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Limits connections and handshakes, so that no address blocks another by slowness or by number.
 //!
-//! A connection first sends its ClientHello, which costs little here. Then it waits for a turn among
-//! the handshakes of its address, and among all. Addresses that have linked before have places and
-//! turns of their own. Many edges behind one NAT share an address, so an address may have many
-//! links.
+//! A connection first sends its ClientHello, which costs little here. Then it waits for a turn
+//! among the handshakes of its address, and among all. Addresses that have linked before have
+//! places and turns of their own. Many edges behind one NAT share an address, so an address may
+//! have many links.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,6 +24,9 @@ const WAITING: usize = 8192;
 const WAITING_EACH: usize = 32;
 /// Connections at the door: those that have sent no ClientHello yet.
 const AT_DOOR: usize = 4096;
+
+/// Connections at the door that are given up together when the system has no room.
+const ROOM: usize = 64;
 
 /// The limits of one remote address, or of one /64 of IPv6. A /48 has four times as much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,9 +149,14 @@ impl Admission {
         AtDoor { given_up, _place: place }
     }
 
-    /// Gives up the oldest connection at the door, because the system has no room for more.
+    /// Gives up the oldest connections at the door, because the system has no room for more.
     pub(crate) fn make_room(&self) {
-        let _ = self.0.strangers.door.give_up_oldest() || self.0.known.door.give_up_oldest();
+        let Inner { strangers, known, .. } = &*self.0;
+        for _ in 0..ROOM {
+            if !strangers.door.give_up_oldest() && !known.door.give_up_oldest() {
+                return;
+            }
+        }
     }
 
     /// Admits a connection, as soon as the total limit allows one more.
@@ -329,7 +337,7 @@ mod tests {
         assert!(timeout(Duration::from_secs(60), stalled.as_mut()).await.is_err());
         let honest = async { admission.enter(ONE).await.unwrap().pass(async {}).await };
         let both = async {
-            tokio::select! { passed = honest => passed, _ = stalled => None }
+            tokio::select! { biased; passed = honest => passed, _ = stalled => None }
         };
         let passed = timeout(Duration::from_millis(10), both).await;
         assert!(passed.is_ok_and(|passed| passed.is_some()), "the oldest has stalled for a minute");

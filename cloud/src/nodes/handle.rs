@@ -97,7 +97,7 @@ impl Handle {
     }
 
     /// Ends the link, and tells the edge why.
-    pub(super) fn end(&self, why: &'static str) {
+    pub(crate) fn end(&self, why: &'static str) {
         let _ = self.why.set(why);
         self.tasks.stop();
     }

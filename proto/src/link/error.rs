@@ -17,6 +17,10 @@ pub const GREETING: Duration = Duration::from_secs(2);
 /// How long the other side may take to accept a control message.
 pub const WRITE: Duration = Duration::from_secs(10);
 
+/// How long an authenticated connection may take to ask for a link. Shorter than
+/// [`HANDSHAKE`], because a node that is removed meanwhile keeps it open until then.
+pub const ASKING: Duration = Duration::from_secs(4);
+
 /// Why there is no link, or none any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -35,6 +39,9 @@ pub enum LinkError {
     /// It sent no whole ClientHello within [`GREETING`].
     #[error("the other side sent no TLS ClientHello within {GREETING:?}")]
     Silent,
+    /// It is authenticated, and asked for no link within [`ASKING`].
+    #[error("the other side asked for no link within {ASKING:?} of its authentication")]
+    NotAsked,
     /// It took no control message for [`WRITE`].
     #[error("the other side took no message for {WRITE:?}")]
     NotRead,

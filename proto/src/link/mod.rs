@@ -16,7 +16,7 @@ pub mod ws;
 
 pub use budget::Budget;
 pub use end::{ByteStream, Connect, End, Event, Io, Kind, Opening};
-pub use error::{GREETING, HANDSHAKE, LinkError, WRITE};
+pub use error::{ASKING, GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;
 pub use transport::{Link, dial};
 pub use ws::join;

@@ -19,13 +19,14 @@ use quinn::{
 use ring::{hkdf, hmac};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use crate::control::hello::{MAX_BYTES, Message, MessageError};
 use crate::host::plain;
 use crate::link::end::{End, Event, Io, Kind, Opening};
 use crate::link::endpoint::{Endpoint, Transport};
-use crate::link::error::{HANDSHAKE, LinkError, within_handshake};
+use crate::link::error::{ASKING, HANDSHAKE, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
 use crate::link::tls;
 use crate::names::NodeName;
@@ -171,7 +172,9 @@ pub async fn authenticate(incoming: Incoming) -> Result<(Identity<NodeName>, Qui
         let missing = || LinkError::Tls("it showed no certificate".into());
         let identity = Identity::of_node(&certificate(&connection).ok_or_else(missing)?)?;
         // A stream is invisible until its opener writes, so this waits for the hello's first bytes.
-        let (send, recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
+        let asked = timeout(ASKING, connection.accept_bi()).await;
+        let opened = asked.map_err(|_| LinkError::NotAsked)?;
+        let (send, recv) = opened.map_err(|e| failed(&e))?;
         Ok((identity, QuicLink::new(connection, send, recv)))
     })
     .await
@@ -376,11 +379,11 @@ impl QuicLink {
         // A close discards what was not sent yet, so the last control message goes first.
         let mut send = self.control.send;
         let _ = send.finish();
-        let _ = tokio::time::timeout(GOODBYE, send.stopped()).await;
+        let _ = timeout(GOODBYE, send.stopped()).await;
         self.connection.close(VarInt::from_u32(0), reason.as_bytes());
         if let Some(socket) = self.socket {
             // At most three round trips, and only at the edge, whose socket ends with the link.
-            let _ = tokio::time::timeout(HANDSHAKE, socket.wait_idle()).await;
+            let _ = timeout(HANDSHAKE, socket.wait_idle()).await;
         }
     }
 }
@@ -423,7 +426,7 @@ async fn open_stream(connection: Connection, kind: Kind) -> Result<Io, LinkError
 
 /// Why there are no more control messages. A peer ends them before it sends the reason.
 async fn why_ended(connection: &Connection, broken: std::io::Error) -> LinkError {
-    if let Ok(reason) = tokio::time::timeout(2 * GOODBYE, connection.closed()).await {
+    if let Ok(reason) = timeout(2 * GOODBYE, connection.closed()).await {
         return failed(&reason);
     }
     LinkError::Transport(format!("its control stream: {broken}"))

@@ -32,7 +32,7 @@ use crate::control::hello::Message;
 use crate::host::chain::chain;
 use crate::link::end::{Connect, End, Event, Io, Kind, Opening};
 use crate::link::endpoint::{Endpoint, Transport};
-use crate::link::error::{GREETING, LinkError, within_handshake};
+use crate::link::error::{ASKING, GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
 use crate::names::NodeName;
 use crate::names::certificate::{Identity, Validity};
@@ -225,7 +225,8 @@ async fn upgrade(
         }
         Err(no_path(asked))
     };
-    let accepted = accept_hdr_async_with_config(stream, answer, Some(limits)).await;
+    let accepting = accept_hdr_async_with_config(stream, answer, Some(limits));
+    let accepted = timeout(ASKING, accepting).await.map_err(|_| LinkError::NotAsked)?;
     let ws = accepted.map_err(|e| failed(&e))?;
     Ok((ws, path))
 }

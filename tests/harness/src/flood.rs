@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
-/// The pause after a connection that was not made.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pause after a connection that was closed, or not made.
+const PAUSE: Duration = Duration::from_secs(1);
 /// The time between two bytes of a slow sender.
 const DRIP: Duration = Duration::from_secs(1);
 /// The first bytes of a TLS record that holds a ClientHello.
@@ -27,7 +27,7 @@ pub enum Sends {
     Slowly,
 }
 
-/// Open connections. Each that is closed is made again at once. They end when this is dropped.
+/// Open connections. Each that is closed is made again soon. They end when this is dropped.
 pub struct Flood {
     tasks: Tasks,
     counts: Arc<Counts>,
@@ -96,6 +96,7 @@ async fn keep(target: SocketAddr, from: Ipv4Addr, sends: Sends, counts: Arc<Coun
         counts.open.fetch_add(1, Ordering::Relaxed);
         hold(stream, sends).await;
         counts.open.fetch_sub(1, Ordering::Relaxed);
+        sleep(PAUSE).await;
     }
 }
 

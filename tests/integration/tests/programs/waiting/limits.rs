@@ -101,7 +101,7 @@ async fn who_dials_and_says_nothing_is_let_go_in_time() -> anyhow::Result<()> {
     );
     drop(endpoint);
     for world in worlds {
-        world.cloud.process.logged("did not answer within 10s").await?;
+        world.cloud.process.logged("asked for no link within 4s").await?;
         untouched(&world).await?;
         world.stop().await?;
     }
@@ -246,7 +246,7 @@ async fn silent_connections_of_many_addresses_keep_no_edge_out() -> anyhow::Resu
     }
     // Those that said nothing were let go meanwhile, and others came.
     until("silent connections are let go", || async {
-        anyhow::ensure!(flood.made() >= 4_000, "{} were made", flood.made());
+        anyhow::ensure!(flood.made() >= 3_000, "{} were made", flood.made());
         Ok(())
     })
     .await?;
