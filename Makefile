@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hop size tools stand stand-down e2e
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hostile hop size tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +95,10 @@ badnet: ## Calls over a far and lossy network, WebSocket against QUIC (release b
 scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (release build); LINKS=n
 	$(call RELEASE,bench)
 	target/measure/bench scale $(if $(LINKS),--links $(LINKS))
+
+hostile: ## Hostile peers: silent sockets, no hello, nothing read, node remove, changing scopes (release build); CASE=name, SHORT=1 for smaller numbers in a debug build
+	$(if $(SHORT),$(CARGO) build --locked -p cloud -p bench --bin csi-cloud --bin bench,$(call RELEASE,bench))
+	$(if $(SHORT),target/debug,target/measure)/bench hostile $(if $(SHORT),--short) $(if $(CASE),--case $(CASE))
 
 hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
 	$(CARGO) test --workspace --test programs --locked --quiet -- --ignored --nocapture socket_relay::

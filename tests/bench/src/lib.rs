@@ -1,5 +1,6 @@
 //! Measurements with targets: calls, routing, durable creates and guests, very many idle edges
-//! ([`scale`]), and far and lossy networks ([`badnet`]).
+//! ([`scale`]), far and lossy networks
+//! ([`badnet`]), and hostile peers ([`hostile`]).
 //!
 //! The products are the release build in every profile of the measuring program.
 
@@ -10,6 +11,7 @@ pub mod durable;
 pub mod figures;
 pub mod grown;
 pub mod guest_io;
+pub mod hostile;
 pub mod lives;
 pub mod load;
 pub mod report;

@@ -1,10 +1,10 @@
-//! The programs behind `make bench`, `make scale` and `make badnet`.
+//! The programs behind `make bench`, `make scale`, `make badnet` and `make hostile`.
 
 use std::process::ExitCode;
 
 use bench::command::{Case, Options};
 use bench::scale::machine::{Half, pin};
-use bench::{badnet, command, lives, scale};
+use bench::{badnet, command, hostile, lives, scale};
 use clap::{Parser, Subcommand};
 use proto::host::program::runtime;
 
@@ -31,6 +31,7 @@ enum Command {
     Lives(lives::Args),
     Scale(scale::command::Args),
     Badnet(badnet::command::Args),
+    Hostile(hostile::command::Args),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
             pin(None, Half::Edges)?;
             runtime(1)?.block_on(scale::command::main(args))
         }
+        Command::Hostile(args) => runtime(2)?.block_on(hostile::command::main(args)),
         Command::Badnet(args) => runtime(2)?.block_on(badnet::command::main(args)),
     })
 }

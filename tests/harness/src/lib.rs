@@ -6,6 +6,7 @@
 pub mod flood;
 pub mod leftovers;
 pub mod net;
+pub mod no_credit;
 pub mod process;
 pub mod programs;
 pub mod raw;

@@ -1,9 +1,9 @@
 //! Peers with a valid certificate that break the rules on purpose.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use drivers::testdriver::TestDriver;
+use harness::no_credit::{AFTER_WELCOME, AT_WELCOME, NoCredit};
 use harness::process::Process;
 use harness::raw::RawClient;
 use harness::requests::{controller, create};
@@ -13,7 +13,7 @@ use harness::world::{DRIVER, NODE, TRANSPORTS, World, hello};
 use proto::control::hello::{Message, PROTOCOL, Welcome};
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
-use proto::link::tls::{Role, client_config, server_config};
+use proto::link::tls::{Role, server_config};
 use proto::link::{Event, HANDSHAKE, KeepAlive, Kind, Link, quic, ws};
 use rustix::process::Signal;
 use tokio::net::TcpListener;
@@ -183,50 +183,24 @@ async fn what_the_node_denies_reaches_no_driver_and_changes_no_capability() -> a
     edge.process.stop(START).await
 }
 
-/// A link over QUIC whose edge reads nothing.
-struct NoCredit {
-    connection: quinn::Connection,
-    send: quinn::SendStream,
-    _unread: quinn::RecvStream,
-    _endpoint: quinn::Endpoint,
-}
-
 /// The good edge's node, linked with credit for the first messages of csi-cloud only.
-async fn without_credit(world: &World, window: u32) -> anyhow::Result<NoCredit> {
-    let tls = client_config(&world.stand.credentials(NODE, Role::Node)?, quic::ALPN)?;
-    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls)?;
-    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-    let mut transport = quinn::TransportConfig::default();
-    transport.stream_receive_window(window.into());
-    transport.keep_alive_interval(Some(Duration::from_secs(2)));
-    config.transport_config(Arc::new(transport));
-    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse()?)?;
-    let at = world.url().split_once("://").unwrap_or_default().1.parse()?;
-    let connection = endpoint.connect_with(config, at, "127.0.0.1")?.await?;
-    let (mut send, unread) = connection.open_bi().await?;
-    tell(&mut send, &Message::Hello(hello(NODE)?)).await?;
-    Ok(NoCredit { connection, send, _unread: unread, _endpoint: endpoint })
-}
-
-async fn tell(send: &mut quinn::SendStream, message: &Message) -> anyhow::Result<()> {
-    let text = message.encode()?;
-    send.write_all(&u32::try_from(text.len())?.to_be_bytes()).await?;
-    Ok(send.write_all(text.as_bytes()).await?)
+async fn without_credit(world: &World, credit: u32) -> anyhow::Result<NoCredit> {
+    let credentials = world.stand.credentials(NODE, Role::Node)?;
+    NoCredit::dial(world.url(), &credentials, credit, &Message::Hello(hello(NODE)?)).await
 }
 
 #[tokio::test]
 async fn an_edge_that_grants_no_credit_is_let_go_in_time() -> anyhow::Result<()> {
-    // Before its welcome, and after it.
-    for window in [0, 400] {
+    for credit in [AT_WELCOME, AFTER_WELCOME] {
         let world = World::new(TRANSPORTS[1]).await?;
         // It would replace the link.
         world.edge.signal(Signal::STOP)?;
-        let mut edge = without_credit(&world, window).await?;
+        let mut edge = without_credit(&world, credit).await?;
         let begun = Instant::now();
         for _ in 0..20 {
-            tell(&mut edge.send, &Message::Drivers(Vec::new())).await?;
+            edge.send(&Message::Drivers(Vec::new())).await?;
         }
-        timeout(Duration::from_secs(15), edge.connection.closed()).await?;
+        timeout(Duration::from_secs(15), edge.closed()).await?;
         assert!(begun.elapsed() >= Duration::from_secs(3), "it was closed for something else");
         world.edge.kill().await?;
         world.cloud.process.stop(START).await?;
@@ -236,20 +210,20 @@ async fn an_edge_that_grants_no_credit_is_let_go_in_time() -> anyhow::Result<()>
 
 #[tokio::test]
 async fn a_removed_node_has_no_connection_after_5_s_whatever_it_does() -> anyhow::Result<()> {
-    for window in [0, 400] {
+    for credit in [AT_WELCOME, AFTER_WELCOME] {
         let world = World::with(TRANSPORTS[1], &["--http", "127.0.0.1:0"], &[]).await?;
         let admin = world.stand.at("cloud/_admin.sock");
         world.edge.signal(Signal::STOP)?;
-        let mut edge = without_credit(&world, window).await?;
+        let mut edge = without_credit(&world, credit).await?;
         for _ in 0..20 {
-            tell(&mut edge.send, &Message::Drivers(Vec::new())).await?;
+            edge.send(&Message::Drivers(Vec::new())).await?;
         }
         let remove = ["node", "remove", NODE, "--yes", "--admin", &admin];
         world.stand.run("csi-cloud", &remove).await?;
-        timeout(Duration::from_secs(5), edge.connection.closed()).await?;
+        timeout(Duration::from_secs(5), edge.closed()).await?;
         // It is refused at once, though it says nothing more.
-        let again = without_credit(&world, window).await?;
-        timeout(Duration::from_secs(5), again.connection.closed()).await?;
+        let again = without_credit(&world, credit).await?;
+        timeout(Duration::from_secs(5), again.closed()).await?;
         world.edge.kill().await?;
         world.cloud.process.stop(START).await?;
     }

@@ -1,0 +1,75 @@
+//! The command: which cases run, and for how long.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::timeout;
+
+use super::report::Row;
+use super::{door, removal, report, scopes, unread, unwelcomed};
+use crate::report::finish;
+
+/// The longest time of a case.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// Hostile peers against csi-cloud, over WebSocket and QUIC.
+///
+/// Each peer and csi-cloud run on this machine, and csi-cloud is started anew for each row. Writes
+/// one JSON object per row to target/bench/hostile.jsonl. Fails if a row is out of its bounds.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these cases
+    #[arg(long = "case")]
+    cases: Vec<Case>,
+    /// Smaller numbers, for a debug build
+    #[arg(long)]
+    short: bool,
+    /// Where the rows go
+    #[arg(long, default_value = "target/bench/hostile.jsonl")]
+    out: PathBuf,
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Case {
+    /// Silent TCP connections from many addresses, and slow ones
+    Silent,
+    /// Authenticated connections without an upgrade, and without a hello
+    Unwelcomed,
+    /// Edges that take nothing of what csi-cloud sends
+    Unread,
+    /// `node remove` at each step of a link's life
+    Remove,
+    /// Edges that change what all are told
+    Scopes,
+}
+
+/// Runs the cases one after the other.
+///
+/// # Errors
+/// A row is out of its bounds, or a program does not do what it must.
+pub async fn main(args: Args) -> anyhow::Result<()> {
+    let all = [Case::Silent, Case::Unwelcomed, Case::Unread, Case::Remove, Case::Scopes];
+    let mut rows = Vec::new();
+    for case in all {
+        if !args.cases.is_empty() && !args.cases.contains(&case) {
+            continue;
+        }
+        let before = rows.len();
+        let measured = timeout(LONGEST, run(case, args.short, &mut rows)).await;
+        eprint!("{}", report::table(rows.get(before..).unwrap_or_default()));
+        measured.with_context(|| format!("{case:?} takes more than {LONGEST:?}"))??;
+    }
+    finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out)
+}
+
+async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    match case {
+        Case::Silent => door::run(short, rows).await,
+        Case::Unwelcomed => unwelcomed::run(short, rows).await,
+        Case::Unread => unread::run(rows).await,
+        Case::Remove => removal::run(rows).await,
+        Case::Scopes => scopes::run(short, rows).await,
+    }
+}

@@ -1,0 +1,14 @@
+//! `make hostile`: what hostile peers take from csi-cloud and from honest edges.
+//!
+//! Each case has a file with its attack and its bounds. Each row says what was asked, what was
+//! measured, and whether that is within the bounds.
+
+pub mod command;
+
+mod door;
+mod removal;
+mod report;
+mod scopes;
+mod unread;
+mod unwelcomed;
+mod world;
