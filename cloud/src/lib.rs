@@ -26,6 +26,9 @@ use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
+use crate::pki::enrolment;
+use crate::pki::enrolment::Enrolment;
+use crate::pki::issuers::Issuers;
 use crate::relay::listen::RelayListener;
 use crate::state::policy::Policy;
 use crate::state::store::measured::Measured;
@@ -70,6 +73,7 @@ struct Groups {
 /// A certificate, an address or a socket cannot be used; the text says which and what to do.
 pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let credentials = Credentials::load(&config.tls, Role::Cloud)?;
+    let issuers = config.ca.take().map(|ca| Issuers::open(ca, &config.tls)).transpose()?;
     let sockets = bind(&config)?;
     let admin = Socket::bind_for(&config.admin, admin::server::MODE)?;
     let groups = Groups::default();
@@ -78,10 +82,13 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let calls = Arc::new(Calls::default());
     let store = open(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
-    store.secrets().await.context("csi-cloud has no secret keys")?;
+    let secrets = store.secrets().await.context("csi-cloud has no secret keys")?;
+    let credentials =
+        credentials.with_secret(*secrets.resets.expose()).with_admit(enrolment::admit(&store));
+    let enrolment = Arc::new(Enrolment::new(store.clone(), issuers));
     let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
     let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
-    let links = Arc::new(links);
+    let links = Arc::new(links.enrolling(enrolment));
     let watched = links.clone();
     let watch = async move { watched.watch_certificates().await };
     groups.edges.spawn_until_stop("certificates", watch);
@@ -94,12 +101,21 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
         acceptor.listen(endpoint, &credentials).await?;
     }
     let fronts = serve_fronts(&config, sockets, (&store, &links, &calls), &groups.fronts);
-    let relays = RelayListener::new(fronts.clone(), groups.fronts.clone());
+    let relays = RelayListener::new(fronts.clone(), store.clone(), groups.fronts.clone());
     relays.listen(&config.holders, &credentials).await?;
+    let current = credentials.clone().keep_current(config.tls.clone(), Role::Cloud);
+    groups.watching.spawn_until_stop("certificates", current);
     let settings = config.kubernetes.take();
     let policies = config.policies;
-    let mut state =
-        AdminState { store, links: links.clone(), calls, policies, fronts, kubernetes: None };
+    let mut state = AdminState {
+        store,
+        links: links.clone(),
+        calls,
+        policies,
+        fronts,
+        advertise: config.advertise,
+        kubernetes: None,
+    };
     if let Some(settings) = settings {
         let published = publish(settings, &state, config.csidrivers, &groups.watching).await?;
         state.kubernetes = Some(published);

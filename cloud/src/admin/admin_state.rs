@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, NodeName};
 
 use crate::csi::front::Front;
@@ -25,6 +26,8 @@ pub struct AdminState {
     pub policies: BTreeMap<DriverName, Policy>,
     /// Their fronts.
     pub fronts: BTreeMap<DriverName, Arc<Front>>,
+    /// Where edges reach this csi-cloud from outside.
+    pub advertise: Option<Endpoint>,
     /// The state of the CSIDriver objects; none without Kubernetes.
     pub kubernetes: Option<Arc<Published>>,
 }

@@ -26,7 +26,9 @@ pub mod rebuild_homes;
 pub mod refused;
 pub mod release_volume;
 pub mod resolve_intent;
+pub mod revocation;
 pub mod server;
+pub mod tokens;
 pub mod top;
 pub mod volumes;
 

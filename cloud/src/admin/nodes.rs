@@ -1,7 +1,9 @@
 //! `csi-cloud nodes`: all nodes that ever linked.
 
 use std::ops::Bound;
+use std::time::UNIX_EPOCH;
 
+use proto::names::certificate::Subject;
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +29,7 @@ pub struct NodesQuery {
 pub struct NodeView {
     /// Its name.
     pub name: NodeName,
-    /// `linked`, `away` or `removed`.
+    /// `linked`, `away`, `revoked` or `removed`.
     pub state: String,
     /// How long it has been linked, in s.
     pub linked_s: Option<u64>,
@@ -52,6 +54,12 @@ pub struct NodeView {
     pub since_ms: u64,
     /// When it was removed, in ms since 1970.
     pub removed_ms: Option<u64>,
+    /// The end of the certificate of its link, in ms since 1970; none without a link.
+    #[serde(default)]
+    pub not_after_ms: Option<u64>,
+    /// When its certificates were revoked, in ms since 1970, also if it has joined again.
+    #[serde(default)]
+    pub revoked_ms: Option<u64>,
     /// Why it is set apart, for each driver or for all.
     #[serde(default)]
     pub set_apart: Vec<SetApartView>,
@@ -102,7 +110,9 @@ impl AdminState {
             node.away_s = self.links.away(&node.name).map(|away| away.as_secs());
             return;
         };
-        if node.state == "away" {
+        let end = link.expires().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
+        node.not_after_ms = end.and_then(|end| u64::try_from(end.as_millis()).ok());
+        if node.state == "away" || node.state == "revoked" {
             node.state = "linked".into();
         }
         node.unserved = link.unserved().into_iter().map(|driver| driver.name).collect();
@@ -115,13 +125,20 @@ impl AdminState {
 
 /// A node as the store knows it.
 fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
+    let revocation = state.trust().revocation(&Subject::Node(name.clone()));
+    let is_revoked = revocation.is_some_and(|revocation| !revocation.is_overcome());
     let drivers = state.drivers();
     let has = |of: &DriverState| of.at(name).is_some_and(|at| at.gone.is_none());
     let apart = state.apart().at(name);
     let here = drivers.iter().filter(|(_, of)| has(of));
     NodeView {
         name: name.clone(),
-        state: if node.removed.is_some() { "removed" } else { "away" }.into(),
+        state: match node.removed {
+            Some(_) => "removed",
+            None if is_revoked => "revoked",
+            None => "away",
+        }
+        .into(),
         linked_s: None,
         away_s: None,
         transport: None,
@@ -133,6 +150,8 @@ fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
         not_taken: 0,
         since_ms: node.since,
         removed_ms: node.removed,
+        not_after_ms: None,
+        revoked_ms: revocation.map(|revocation| revocation.since),
         set_apart: apart.map(|(driver, apart)| SetApartView::of(driver, apart)).collect(),
     }
 }

@@ -18,7 +18,8 @@ use crate::admin::admin_state::AdminState;
 use crate::admin::refused::{Refusal, Refused};
 use crate::admin::{
     adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases,
-    node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent, top, volumes,
+    node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent, revocation,
+    tokens, top, volumes,
 };
 
 /// The admin socket's name in the fronts' directory.
@@ -87,6 +88,10 @@ pub(super) async fn answer(
         top::PATH => json(&state.top()),
         node_removal::REMOVE => json(&state.remove_node(read(body)?).await?),
         node_removal::ADMIT => json(&state.admit_node(read(body)?).await?),
+        tokens::CREATE => json(&state.create_token(read(body)?).await?),
+        tokens::LIST => json(&state.tokens()),
+        tokens::REVOKE => json(&state.revoke_token(read(body)?).await?),
+        revocation::PATH => json(&state.revoke(read(body)?).await?),
         driver_profile::PATH => json(&state.set_profile(read(body)?).await?),
         node_purge::PATH => json(&state.purge_node(read(body)?).await?),
         resolve_intent::PATH => json(&state.resolve_intent(read(body)?).await?),

@@ -34,6 +34,8 @@ use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
 use crate::state::usage::Usage;
 
+mod trust;
+
 /// The state of one driver, over an empty store.
 pub(crate) fn admin_state(tasks: &Tasks) -> AdminState {
     admin_state_into(Box::new(Memory::default()), tasks)
@@ -50,6 +52,7 @@ pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Admi
         calls: Arc::default(),
         policies,
         fronts: BTreeMap::new(),
+        advertise: None,
         kubernetes: None,
     }
 }

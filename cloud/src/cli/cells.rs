@@ -36,6 +36,14 @@ pub(super) fn since(ms: u64) -> String {
     age(Duration::from_millis(now().saturating_sub(ms)))
 }
 
+/// The time until a moment, given in ms since 1970.
+pub(super) fn until(ms: u64) -> String {
+    match ms.checked_sub(now()) {
+        Some(left) => age(Duration::from_millis(left)),
+        None => "ended".into(),
+    }
+}
+
 /// A duration, as kubectl prints ages.
 pub(super) fn age(time: Duration) -> String {
     let seconds = time.as_secs();

@@ -16,5 +16,6 @@ pub mod output;
 pub mod run;
 pub mod store;
 pub mod table;
-pub mod top;
+pub mod tokens;
+mod top;
 pub mod volumes;

@@ -3,7 +3,7 @@
 use tokio::time::Duration;
 
 use crate::admin::nodes::{NodeView, NodesQuery, PATH, SetApartView};
-use crate::cli::cells::{age, joined, optional, since};
+use crate::cli::cells::{age, joined, optional, since, until};
 use crate::cli::output::pages;
 use crate::config::admin_arguments::Show;
 
@@ -14,6 +14,7 @@ const HEADERS: &[&str] = &[
     "TRANSPORT",
     "ADDRESS",
     "VERSION",
+    "CERT",
     "VOLUMES",
     "NOT-TAKEN",
     "DRIVERS",
@@ -38,6 +39,7 @@ fn row(node: &NodeView) -> Vec<String> {
         optional(node.transport.as_ref()),
         optional(node.address.as_ref()),
         optional(node.version.as_ref()),
+        node.not_after_ms.map(until).unwrap_or_default(),
         node.volumes.to_string(),
         node.not_taken.to_string(),
         joined(&[node.drivers.clone(), node.unserved.clone()].concat()),

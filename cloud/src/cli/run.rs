@@ -3,6 +3,7 @@
 use std::io;
 
 use proto::host::program::runtime;
+use proto::names::certificate::Subject;
 
 use crate::admin::adopt_volume::AdoptVolume;
 use crate::admin::driver_profile::SetProfile;
@@ -11,12 +12,13 @@ use crate::admin::node_purge::PurgeNode;
 use crate::admin::node_removal::{AdmitNode, RemoveNode};
 use crate::admin::release_volume::ReleaseVolume;
 use crate::admin::resolve_intent::ResolveIntent;
+use crate::admin::revocation::Revoke;
 use crate::admin::{
     adopt_volume, driver_profile, forget_volume, node_purge, node_removal, release_volume,
-    resolve_intent,
+    resolve_intent, revocation,
 };
 use crate::cli::output::change;
-use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, top, volumes};
+use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, tokens, top, volumes};
 use crate::config::admin_arguments::{
     Ask, DriverCommand, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,
 };
@@ -61,6 +63,16 @@ async fn ask(command: Ask) -> anyhow::Result<()> {
         Ask::Node(NodeCommand::Admit { node, reach }) => {
             change(&reach, node_removal::ADMIT, &AdmitNode { node }).await
         }
+        Ask::Node(NodeCommand::Revoke { node, front, reach }) => {
+            let name = match (node, front) {
+                (_, Some(front)) => Subject::Front(front),
+                (Some(node), None) => Subject::Node(node),
+                // clap requires one of them.
+                (None, None) => return Ok(()),
+            };
+            change(&reach, revocation::PATH, &Revoke { name }).await
+        }
+        Ask::Token(command) => tokens::run(command).await,
         Ask::Driver(DriverCommand::Profile { driver, from, reach }) => {
             change(&reach, driver_profile::PATH, &SetProfile { driver, from }).await
         }

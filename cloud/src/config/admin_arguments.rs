@@ -1,15 +1,19 @@
 //! The command line of the commands that ask a running csi-cloud.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use proto::config::Reader;
 use proto::csi::{Kind, Method};
-use proto::names::{DriverName, NodeName};
+use proto::link::endpoint::Endpoint;
+use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::admin::server::SOCKET_NAME;
+use crate::admin::tokens::{LONGEST, SHORTEST};
 use crate::config::output::Output;
+use crate::state::trust::TokenId;
 
 /// The default admin socket, which `--fronts /run/edge-csi` gives.
 const ADMIN: &str = "/run/edge-csi/_admin.sock";
@@ -65,9 +69,12 @@ pub enum Ask {
         #[command(flatten)]
         show: Show,
     },
-    /// Remove a node that is gone for good, forget it, or admit it again.
+    /// Remove a node that is gone for good, forget it, admit it again, or revoke its certificates.
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Make, list and revoke the tokens with which nodes join.
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Change what a driver's front reports.
     #[command(subcommand)]
     Driver(DriverCommand),
@@ -159,6 +166,22 @@ pub enum NodeCommand {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Revoke all certificates that a node has now, for example as its key was stolen.
+    ///
+    /// Its link ends at once, and its calls fail until it joins again. It joins only with a token
+    /// that is made after this (`csi-cloud token create`). `node admit` does not undo it. Its
+    /// volumes keep their home.
+    Revoke {
+        /// Its name
+        #[arg(required_unless_present = "front")]
+        node: Option<NodeName>,
+        /// Instead of a node's: those of the socket relay (`csi-cloud front`) of this name
+        #[arg(long, value_name = "NAME", conflicts_with = "node")]
+        front: Option<FrontName>,
+        /// Which csi-cloud
+        #[command(flatten)]
+        reach: Reach,
+    },
     /// Admit a removed node again; its volumes are no longer lost.
     Admit {
         /// Its name
@@ -167,6 +190,57 @@ pub enum NodeCommand {
         #[command(flatten)]
         reach: Reach,
     },
+}
+
+/// The commands about tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token for one node, and print the command that joins it, to be run there.
+    ///
+    /// It lets that node join once, with one key. Whoever has it can be that node: hand it over as
+    /// you would a password.
+    Create {
+        /// The node's name, as Kubernetes knows it
+        node: NodeName,
+        /// How long it is valid: 1m to 7d
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
+        ttl: Duration,
+        /// Where the edge reaches csi-cloud [default: `advertise` of csi-cloud's configuration]
+        #[arg(long, value_name = "wss://HOST:PORT")]
+        cloud: Option<Endpoint>,
+        /// How to show it
+        #[command(flatten)]
+        show: Show,
+    },
+    /// Show all tokens, without their secrets.
+    List(Show),
+    /// Revoke a token. A certificate that was issued for it stays.
+    Revoke {
+        /// Its id, as `token list` shows it
+        id: TokenId,
+        /// Which csi-cloud
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// A duration: a whole number and its unit, for example `90s`, `30m`, `12h` or `7d`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write 90s, 30m, 12h or 7d");
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse().ok().and_then(|number: u64| number.checked_mul(seconds));
+    let seconds = seconds.ok_or_else(wrong)?;
+    if !(SHORTEST..=LONGEST).contains(&seconds) {
+        return Err("a token lives for 1 minute to 7 days".into());
+    }
+    Ok(Duration::from_secs(seconds))
 }
 
 /// The commands about one driver.
@@ -304,6 +378,15 @@ fn creating_methods() -> PossibleValuesParser {
 mod tests {
     use super::*;
     use proto::host::publish::{Existing, publish};
+
+    #[test]
+    fn a_life_of_a_token_is_a_number_and_a_unit() {
+        assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        for text in ["", "1", "h", "1h30m", "-1h", "59s", "8d", "1é", "99999999999999999999d"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
 
     fn reach(admin: Option<&str>, config: Option<PathBuf>) -> Reach {
         Reach { admin: admin.map(Into::into), config }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use proto::host::chain;
@@ -14,6 +14,7 @@ use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls;
 use proto::link::tls::Credentials;
+use proto::link::ws::join::Asker;
 use proto::link::{GREETING, HANDSHAKE, KeepAlive, Link, LinkError, quic, ws};
 use proto::names::NodeName;
 use proto::names::certificate::Identity;
@@ -22,6 +23,7 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::nodes::admission::{Admission, Limits, Pending};
+use crate::nodes::join;
 use crate::nodes::link_task;
 use crate::nodes::links::Links;
 
@@ -70,8 +72,9 @@ impl Acceptor {
     }
 
     fn ws(self, addr: SocketAddr, credentials: &Credentials) -> anyhow::Result<SocketAddr> {
-        let acceptor =
-            ws::Acceptor::new(tls::server_config(credentials, ws::ALPN)?, self.keep_alive);
+        let links = tls::server_config(credentials, ws::ALPN)?;
+        let joining = tls::join_config(credentials, ws::join::ALPN)?;
+        let acceptor = ws::Acceptor::new(links, self.keep_alive).with_join(joining);
         let listener = listen(addr)?;
         let addr = listener.local_addr()?;
         self.tasks.clone().spawn_until_stop("accept", async move {
@@ -203,21 +206,31 @@ impl Acceptor {
         };
         match authenticated {
             // A task of its own, so that a link does not keep the size of the handshake's future.
-            Ok(Some((node, link))) => self.tasks.clone().spawn("link", async move {
+            Ok(Arrival::Link(peer, link)) => self.tasks.clone().spawn("link", async move {
                 if let Some(slot) = &slot {
                     slot.note_linked();
                 }
-                link_task::run(&self.links, node, link, Some(from)).await;
+                link_task::run(&self.links, *peer, link, Some(from)).await;
                 drop(slot);
             }),
-            Ok(None) => {}
+            Ok(Arrival::Asker(asker)) => join::answer(&self.links, from, *asker).await,
+            Ok(Arrival::Bulk) => {}
             Err(error) => warn!(%from, error = chain(&error), "refused a connection"),
         }
     }
 }
 
-/// A link with its authenticated node; none if the connection was a byte stream of another link.
-type Authenticated = Result<Option<(NodeName, Link)>, LinkError>;
+/// What an accepted connection is.
+enum Arrival {
+    /// A link, and whose it is.
+    Link(Box<Identity<NodeName>>, Link),
+    /// A byte stream of another link, which has it now.
+    Bulk,
+    /// An edge that asks to join.
+    Asker(Box<Asker>),
+}
+
+type Authenticated = Result<Arrival, LinkError>;
 
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -228,26 +241,14 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 
 async fn ws_link(acceptor: ws::Acceptor, greeted: ws::Greeted) -> Authenticated {
     // Boxed, so that a waiting connection takes no memory for a handshake.
-    match Box::pin(acceptor.accept(greeted)).await? {
-        ws::Accepted::Link(peer, link) => Ok(Some((in_force(peer)?, (*link).into()))),
-        ws::Accepted::Bulk => Ok(None),
-        // The listener has no configuration of TLS for those who join.
-        ws::Accepted::Asker(_) => Err(LinkError::NotJoined("nobody can join here".into())),
-    }
+    Ok(match Box::pin(acceptor.accept(greeted)).await? {
+        ws::Accepted::Link(peer, link) => Arrival::Link(Box::new(peer), (*link).into()),
+        ws::Accepted::Bulk => Arrival::Bulk,
+        ws::Accepted::Asker(asker) => Arrival::Asker(asker),
+    })
 }
 
 async fn quic_link(incoming: quic::Incoming) -> Authenticated {
     let (peer, link) = Box::pin(quic::authenticate(incoming)).await?;
-    Ok(Some((in_force(peer)?, link.into())))
-}
-
-/// The node, if its certificate has not ended.
-fn in_force(peer: Identity<NodeName>) -> Result<NodeName, LinkError> {
-    if peer.validity.ended(SystemTime::now()) {
-        let node = peer.name;
-        return Err(LinkError::Tls(format!(
-            "the certificate of {node} has expired: make a new one, and check both clocks"
-        )));
-    }
-    Ok(peer.name)
+    Ok(Arrival::Link(Box::new(peer), link.into()))
 }

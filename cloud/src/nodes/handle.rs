@@ -91,6 +91,11 @@ impl Handle {
         Self { expires, ..self }
     }
 
+    /// When the certificate of the edge ends; none if that is not known.
+    pub(crate) fn expires(&self) -> Option<SystemTime> {
+        self.expires
+    }
+
     /// True if the certificate of the edge has ended by then.
     pub(super) fn is_expired(&self, now: SystemTime) -> bool {
         self.expires.is_some_and(|end| end <= now)

@@ -6,15 +6,17 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
+use proto::control::certificate::{NotRenewed, Renew};
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Refused};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::link::{Budget, Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
+use proto::names::certificate::{Identity, Subject};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -22,7 +24,7 @@ use tracing::{info, warn};
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::lease_queue::LeaseQueue;
-use crate::nodes::links::{Links, REMOVED};
+use crate::nodes::links::{Links, REMOVED, REVOKED};
 use crate::nodes::telling::Told;
 use crate::state::{ingest, report};
 
@@ -32,27 +34,29 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// Why a link beyond its budget is closed.
 const EXCEEDED: &str = "the edge sent more control messages than it may: 20 a second, 200 at once";
 
-/// Runs a link, authenticated as `node` and dialed from `from`, until it ends.
-pub async fn run(links: &Links, node: NodeName, link: Link, from: Option<SocketAddr>) {
+/// Runs a link of this authenticated peer, dialed from `from`, until it ends.
+pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Option<SocketAddr>) {
     // Boxed like all rare steps, so that the future of an idle link stays small.
-    let Some(established) = Box::pin(greet(links, &node, link, from)).await else { return };
+    let Some(established) = Box::pin(greet(links, &peer, link, from)).await else { return };
+    let node = &peer.name;
     let Established { link, handle, wanted, told } = established;
     {
         let mut task = LinkTask {
             links,
-            node: &node,
+            identity: &peer,
+            node,
             handle: &handle,
             link,
             wanted,
             told,
-            leases: LeaseQueue::new(links, &node, &handle),
+            leases: LeaseQueue::new(links, node, &handle),
             told_to_leave: false,
             budget: Budget::default(),
             leaving: false,
         };
         let end = task.drive().await;
         // No call begins on a link that is being closed.
-        links.remove(&node, &handle);
+        links.remove(node, &handle);
         if let End::Close(reason) = end {
             task.link.close(&reason).await;
         }
@@ -72,10 +76,11 @@ struct Established {
 /// Hello and welcome; none if the link is refused or lost, or loses its place meanwhile.
 async fn greet(
     links: &Links,
-    node: &NodeName,
+    identity: &Identity<NodeName>,
     link: Link,
     from: Option<SocketAddr>,
 ) -> Option<Established> {
+    let node = &identity.name;
     let greeting = links.greetings.begin(node);
     let established = tokio::select! {
         biased;
@@ -83,33 +88,38 @@ async fn greet(
             info!(%node, "a link lost its place before its welcome, to a newer one or a removal");
             return None;
         }
-        established = establish(links, node, link, from, &greeting) => established?,
+        established = establish(links, identity, link, from, &greeting) => established?,
     };
-    // A removal is durable before it ends greetings and links, so none is missed.
-    if links.store().read(|state| state.is_removed(node)) {
-        established.handle.end(REMOVED);
+    // A removal or revocation is durable before it ends greetings and links, so none is missed.
+    if let Some(why) = excluded(links, identity) {
+        established.handle.end(why);
     }
     Some(established)
 }
 
 async fn establish(
     links: &Links,
-    node: &NodeName,
+    identity: &Identity<NodeName>,
     mut link: Link,
     from: Option<SocketAddr>,
     greeting: &Greeting,
 ) -> Option<Established> {
-    if let Some(reason) = removal(links, node) {
+    let node = &identity.name;
+    if let Some(reason) = refusal(links, identity) {
         refuse(node, link, &reason).await;
         return None;
     }
-    let hello = match hello(links, node, &mut link).await {
+    let hello = match hello(links, identity, &mut link).await {
         Ok(hello) => hello,
-        Err(Some(reason)) => {
+        Err(NoHello::Refused(reason)) => {
             refuse(node, link, &reason).await;
             return None;
         }
-        Err(None) => return None,
+        Err(NoHello::Renewed) => {
+            link.close("link again with the new certificate").await;
+            return None;
+        }
+        Err(NoHello::Lost) => return None,
     };
     greeting.heard();
     let peer = Peer {
@@ -149,30 +159,84 @@ async fn establish(
     Some(Established { link, handle, wanted, told })
 }
 
-/// The hello of a node that may link. Otherwise the reason for the refusal; none if the link is
-/// lost.
-async fn hello(links: &Links, node: &NodeName, link: &mut Link) -> Result<Hello, Option<String>> {
+/// Why a link has no hello.
+enum NoHello {
+    /// It is lost.
+    Lost,
+    /// Its node asked for a new certificate instead, and has the answer.
+    Renewed,
+    /// The node may not link, for this reason.
+    Refused(String),
+}
+
+/// The hello of a node that may link.
+async fn hello(
+    links: &Links,
+    identity: &Identity<NodeName>,
+    link: &mut Link,
+) -> Result<Hello, NoHello> {
+    let node = &identity.name;
     let hello = match timeout(HANDSHAKE, link.next()).await {
+        Ok(Event::Message(Message::Renew(request))) => {
+            // Also of a certificate that has ended, which may do nothing else.
+            let answer = renewed(links, identity, &request).await;
+            let _ = link.send(&answer).await;
+            return Err(NoHello::Renewed);
+        }
         Ok(Event::Message(Message::Hello(hello))) => hello,
-        Ok(Event::Closed(LinkError::Message(error))) => return Err(Some(chain(&error))),
+        Ok(Event::Closed(LinkError::Message(error))) => {
+            return Err(NoHello::Refused(chain(&error)));
+        }
         Ok(Event::Closed(error)) => {
             warn!(%node, error = %chain(&error), "a link ended before its hello");
-            return Err(None);
+            return Err(NoHello::Lost);
         }
-        Ok(_) => return Err(Some("the first message on a link is a hello".into())),
-        Err(_) => return Err(Some("no hello came in time".into())),
+        Ok(_) => return Err(NoHello::Refused("the first message on a link is a hello".into())),
+        Err(_) => return Err(NoHello::Refused("no hello came in time".into())),
     };
     log_hello(node, &hello);
     if links.is_drained() {
-        return Err(Some("csi-cloud is stopping; dial it elsewhere, or later".into()));
+        return Err(NoHello::Refused("csi-cloud is stopping; dial it elsewhere, or later".into()));
     }
-    removal(links, node).map_or(Ok(hello), |reason| Err(Some(reason)))
+    if identity.validity.ended(SystemTime::now()) {
+        let ended = "the certificate of this node has ended, and may only be renewed";
+        return Err(NoHello::Refused(format!("{ended}; a csi-edge that renews does so by itself")));
+    }
+    match refusal(links, identity) {
+        Some(reason) => Err(NoHello::Refused(reason)),
+        None => Ok(hello),
+    }
 }
 
-/// Why a removed node is refused; none if it may link.
-fn removal(links: &Links, node: &NodeName) -> Option<String> {
-    let is_removed = links.store().read(|state| state.is_removed(node));
-    is_removed.then(|| format!("{REMOVED}; `csi-cloud node admit {node}` lets it in again"))
+/// Why a node may not link that could when its handshake began; none if it may.
+fn excluded(links: &Links, identity: &Identity<NodeName>) -> Option<&'static str> {
+    let node = &identity.name;
+    let subject = Subject::Node(node.clone());
+    links.store().read(|state| {
+        let is_revoked = state.trust().is_revoked(&subject, &identity.serial);
+        if state.is_removed(node) { Some(REMOVED) } else { is_revoked.then_some(REVOKED) }
+    })
+}
+
+/// The same, and what to do.
+fn refusal(links: &Links, identity: &Identity<NodeName>) -> Option<String> {
+    let node = &identity.name;
+    let why = excluded(links, identity)?;
+    Some(match why {
+        REMOVED => format!("{why}; `csi-cloud node admit {node}` lets it in again"),
+        _ => format!("{why}; a new token lets it join again: `csi-cloud token create {node}`"),
+    })
+}
+
+/// The answer to a request for a new certificate.
+async fn renewed(links: &Links, identity: &Identity<NodeName>, request: &Renew) -> Message {
+    match links.enrolment().renew(identity, &request.csr.0).await {
+        Ok(certificate) => Message::Renewed(certificate),
+        Err(error) => {
+            warn!(node = %identity.name, error = chain(&error), "refused a new certificate");
+            Message::NotRenewed(NotRenewed { why: error.to_string() })
+        }
+    }
 }
 
 fn log_hello(node: &NodeName, hello: &Hello) {
@@ -196,6 +260,7 @@ async fn refuse(node: &NodeName, mut link: Link, reason: &str) {
 /// An established link.
 struct LinkTask<'a> {
     links: &'a Links,
+    identity: &'a Identity<NodeName>,
     node: &'a NodeName,
     handle: &'a Arc<Handle>,
     link: Link,
@@ -294,6 +359,9 @@ impl LinkTask<'_> {
                 self.leases.push(request).map_err(|reason| End::Close(reason.into()))?;
                 Ok(None)
             }
+            Event::Message(Message::Renew(request)) => {
+                Ok(Some(renewed(self.links, self.identity, &request).await))
+            }
             Event::Message(Message::NotTaken(report)) => {
                 self.not_taken(report);
                 Ok(None)
@@ -308,7 +376,8 @@ impl LinkTask<'_> {
                 Ok(Some(Message::Leave))
             }
             Event::Message(_) | Event::Opened(..) => Err(self.broken(
-                "an edge may only tell of its drivers and volumes, and that it leaves".into(),
+                "an edge may only tell of its drivers and volumes, renew, and say that it leaves"
+                    .into(),
             )),
             Event::Closed(LinkError::Message(error)) => Err(self.broken(chain(&error))),
             // Over WebSocket the last byte stream may end first.

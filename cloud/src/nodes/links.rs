@@ -21,6 +21,7 @@ use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
+use crate::pki::enrolment::Enrolment;
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
@@ -29,6 +30,8 @@ use crate::state::store::writer::Store;
 const LOOK: Duration = Duration::from_secs(30);
 /// Why the links of a removed node end.
 pub(crate) const REMOVED: &str = "an operator removed this node";
+/// Why the link of a node with a revoked certificate ends.
+pub(crate) const REVOKED: &str = "an operator revoked the certificate of this node";
 const EXPIRED: &str = "the edge's certificate has ended; make a new one, and check both clocks";
 
 /// Answers an edge's lease request. The room `lease` is above this one, so the function is passed
@@ -58,6 +61,7 @@ pub struct Links {
     authority: Authority,
     /// Whether direct volumes get new leases.
     new_leases: bool,
+    enrolment: Arc<Enrolment>,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -73,6 +77,7 @@ impl Links {
             lost: Mutex::default(),
             begun: Instant::now(),
             waiting: Mutex::default(),
+            enrolment: Arc::new(Enrolment::new(store.clone(), None)),
             store,
             tasks,
             draining: Tasks::default(),
@@ -105,6 +110,17 @@ impl Links {
     /// Whether direct volumes get new leases.
     pub(crate) fn gives_new_leases(&self) -> bool {
         self.new_leases
+    }
+
+    /// The same, and certificates are issued by this.
+    #[must_use]
+    pub fn enrolling(self, enrolment: Arc<Enrolment>) -> Self {
+        Self { enrolment, ..self }
+    }
+
+    /// What issues certificates to nodes.
+    pub fn enrolment(&self) -> &Arc<Enrolment> {
+        &self.enrolment
     }
 
     /// Who may have which driver.
@@ -288,7 +304,7 @@ impl Links {
             scopes,
             leases: true,
             not_taken: true,
-            renews: false,
+            renews: self.enrolment.issuers().is_some(),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod discover;
 mod greetings;
 pub mod handle;
 pub mod in_doubt;
+mod join;
 pub mod lease_queue;
 pub mod link_task;
 pub mod links;

@@ -11,6 +11,7 @@ use proto::control::join::{Answer, Join};
 use proto::link::tls::{Admit, Denied};
 use proto::names::NodeName;
 use proto::names::certificate::{Identity, Serial, Subject};
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use crate::pki::issuer::{IssueError, Issued, new_serial};
@@ -25,10 +26,15 @@ use crate::state::trust::{
 };
 use crate::state::txn::Txn;
 
+/// Edges that are answered at a time.
+const AT_ONCE: usize = 32;
+
 /// Issues certificates to nodes.
 pub struct Enrolment {
     store: Store,
     issuers: Option<Issuers>,
+    /// Askers that may be answered at a time.
+    places: Semaphore,
     failures: Mutex<Failures>,
     renewals: Mutex<Renewals>,
 }
@@ -61,6 +67,11 @@ pub enum EnrolmentError {
         "this certificate of {0} was revoked; a new token lets it join again: `csi-cloud token create {0}`"
     )]
     Revoked(NodeName),
+    /// Too many join at a time.
+    #[error(
+        "{AT_ONCE} edges join at this moment, which is the most; ask again with the same token"
+    )]
+    Busy,
     /// The address has failed too often.
     #[error("too many tokens from this address were refused; try again in a minute")]
     TooManyFailures,
@@ -107,7 +118,13 @@ pub fn admit(store: &Store) -> Admit {
 impl Enrolment {
     /// Issues by this CA, if there is one, and keeps its records in this store.
     pub fn new(store: Store, issuers: Option<Issuers>) -> Self {
-        Self { store, issuers, failures: Mutex::default(), renewals: Mutex::default() }
+        Self {
+            store,
+            issuers,
+            places: Semaphore::new(AT_ONCE),
+            failures: Mutex::default(),
+            renewals: Mutex::default(),
+        }
     }
 
     /// The CA; none if nothing can be issued.
@@ -138,6 +155,7 @@ impl Enrolment {
             return Err(EnrolmentError::TooManyFailures);
         }
         self.issuers().ok_or(EnrolmentError::NoCa)?;
+        let _place = self.places.try_acquire().map_err(|_| EnrolmentError::Busy)?;
         let key = ProvenKey::of(&join.csr.0)?;
         let shown = ShownToken::parse(join.token.reveal())?;
         let (bytes, serial) = new_serial()?;

@@ -62,7 +62,7 @@ pub fn use_ca(from: &Use<'_>) -> anyhow::Result<String> {
         publish(&path, content, *mode, Existing::Keep)
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
-    let hash: String = issuer.root_hash().0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = issuer.root_pin();
     let dir = from.dir.canonicalize().unwrap_or_else(|_| from.dir.to_owned());
     let dir = dir.display();
     let own = match from.hosts {
@@ -71,7 +71,7 @@ pub fn use_ca(from: &Use<'_>) -> anyhow::Result<String> {
     };
     Ok(format!(
         "wrote {names} in {dir}\n\
-         The root's hash is sha256:{hash}\n\
+         The root's hash is {hash}\n\
          Put this into csi-cloud's configuration:\n\n\
          [tls]\n\
          ca = \"{dir}/ca.crt\"{own}\n\n\

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use proto::link::tls::Pin;
 use proto::names::certificate::{Serial, Subject, Validity};
 use proto::names::{FRONT_URI, NODE_URI};
 use rcgen::{
@@ -21,7 +22,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use crate::pki::request::ProvenKey;
-use crate::state::trust::{Hash, NoRandomness};
+use crate::state::trust::NoRandomness;
 
 /// A certificate begins this long ago, because clocks differ. It is below a twentieth of the
 /// shortest life, one day, so that edges renew in time.
@@ -190,9 +191,9 @@ impl Issuer {
         self.not_after
     }
 
-    /// The SHA-256 of the root's certificate (DER), by which an edge recognises it.
-    pub fn root_hash(&self) -> Hash {
-        Hash::of(&self.root)
+    /// The hash of the root, by which an edge recognises it.
+    pub fn root_pin(&self) -> Pin {
+        Pin::of(&self.root)
     }
 
     fn sign(
@@ -291,4 +292,4 @@ fn pems(certificates: &[CertificateDer<'_>]) -> String {
 }
 
 #[cfg(test)]
-pub(in crate::pki) mod tests;
+pub(crate) mod tests;

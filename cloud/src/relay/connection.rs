@@ -9,7 +9,8 @@ use std::time::Duration;
 use proto::link::tls;
 use proto::link::tls::Credentials;
 use proto::link::{HANDSHAKE, Io, LinkError};
-use proto::names::{FrontName, front_of};
+use proto::names::FrontName;
+use proto::names::certificate::Identity;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
@@ -86,7 +87,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// The peer has no relay's certificate, is too slow, or speaks another protocol.
-    pub async fn accept(&self, tcp: TcpStream) -> Result<(FrontName, Io), LinkError> {
+    pub async fn accept(&self, tcp: TcpStream) -> Result<(Identity<FrontName>, Io), LinkError> {
         let unusable = |error| LinkError::Unreachable("the socket relay".into(), error);
         detect_dead_peer(&tcp).map_err(unusable)?;
         let accepted = tokio::time::timeout(HANDSHAKE, self.0.accept(tcp)).await;
@@ -94,7 +95,7 @@ impl Acceptor {
         let stream = stream.map_err(|error| LinkError::Tls(tls::explain_io(&error)))?;
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let none = || LinkError::Tls("it showed no certificate".into());
-        let relay = front_of(certificates.first().ok_or_else(none)?);
+        let relay = Identity::of_front(certificates.first().ok_or_else(none)?);
         let relay = relay
             .map_err(|error| LinkError::Tls(format!("it may not hold fronts here: {error}")))?;
         Ok((relay, Box::new(stream)))

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use proto::http2::serve;
 use proto::http2::serve::Stopping;
 use proto::link::tls::Credentials;
 use proto::link::{HANDSHAKE, Io, LinkError};
-use proto::names::DriverName;
+use proto::names::certificate::{Identity, Subject};
+use proto::names::{DriverName, FrontName};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tonic::Code;
 use tracing::{debug, info, warn};
@@ -33,11 +35,14 @@ use crate::nodes::admission;
 use crate::nodes::admission::{Admission, Limits};
 use crate::relay::address::Address;
 use crate::relay::connection::{AGAIN, Acceptor, MODE};
+use crate::state::store::writer::Store;
 
 /// How long a stopping csi-cloud may still answer calls in flight here.
 const SOON: Duration = Duration::from_millis(500);
 /// The wait after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often the store is asked whether a connected relay was revoked; there are few relays.
+const LOOKED: Duration = Duration::from_secs(1);
 /// The limits of one remote address; there are few relays.
 const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
 
@@ -45,13 +50,18 @@ const LIMITS: Limits = Limits { handshakes: 8, connections: 64 };
 #[derive(Clone)]
 pub(crate) struct RelayListener {
     fronts: Arc<BTreeMap<DriverName, Arc<Front>>>,
+    store: Store,
     tasks: Tasks,
 }
 
 impl RelayListener {
     /// Its connections are part of `tasks`.
-    pub(crate) fn new(fronts: BTreeMap<DriverName, Arc<Front>>, tasks: Tasks) -> Self {
-        Self { fronts: Arc::new(fronts), tasks }
+    pub(crate) fn new(
+        fronts: BTreeMap<DriverName, Arc<Front>>,
+        store: Store,
+        tasks: Tasks,
+    ) -> Self {
+        Self { fronts: Arc::new(fronts), store, tasks }
     }
 
     /// Listens at all addresses, and prints them.
@@ -105,7 +115,7 @@ impl RelayListener {
                 accepted = socket.listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => self.serve("unix".into(), Box::new(stream), None),
+                Ok((stream, _)) => self.serve(None, Box::new(stream), None),
                 Err(error) => pause_after(&error).await,
             }
         }
@@ -133,17 +143,20 @@ impl RelayListener {
             let handshake = tokio::time::timeout(HANDSHAKE, waiting.pass(acceptor.accept(tcp)));
             let passed = handshake.await.ok().flatten();
             match passed.unwrap_or((Err(LinkError::TimedOut), None)) {
-                (Ok((relay, io)), place) => listener.serve(relay.to_string(), io, place),
+                (Ok((relay, io)), place) => listener.serve(Some(relay), io, place),
                 (Err(error), _) => warn!(%from, error = chain(&error), "refused a holder"),
             }
         });
     }
 
     /// Serves a relay's connection in its own task, which keeps its place in the address's limit.
-    fn serve(&self, relay: String, io: Io, place: Option<admission::Slot>) {
+    fn serve(&self, identity: Option<Identity<FrontName>>, io: Io, place: Option<admission::Slot>) {
+        let name = identity.as_ref().map(|identity| identity.name.to_string());
+        let relay = name.unwrap_or_else(|| "unix".into());
         info!(front = relay, "a socket relay is connected");
         let listener = self.clone();
         let tasks = self.tasks.clone();
+        let store = self.store.clone();
         let service = move |request| listener.clone().answer(request);
         self.tasks.spawn("relay", async move {
             let _place = place;
@@ -152,6 +165,9 @@ impl RelayListener {
                 served = serve::serve(io, service, tasks.stopped()) => {
                     let reason = served.err().map(|error| chain(&error)).unwrap_or_default();
                     debug!(front = relay, reason, "a socket relay's connection ended");
+                }
+                () = revoked(&store, identity) => {
+                    info!(front = relay, "a socket relay was revoked; its connection is ended");
                 }
                 () = tasks.given_up() => {}
             }
@@ -197,6 +213,15 @@ fn again(mut response: Response<Body>) -> Response<Body> {
 /// Whether the next csi-cloud may carry out a call that this one, stopping, could not.
 fn is_for_the_next(error: &Error) -> bool {
     error.code() == Code::Unavailable || error.awaits_link()
+}
+
+/// Ends when the certificate of a relay is revoked; never for a relay on this host.
+async fn revoked(store: &Store, identity: Option<Identity<FrontName>>) {
+    let Some(Identity { name, serial, .. }) = identity else { return pending().await };
+    let subject = Subject::Front(name);
+    while !store.read(|state| state.trust().is_revoked(&subject, &serial)) {
+        tokio::time::sleep(LOOKED).await;
+    }
 }
 
 /// A failed accept, for want of file descriptors say, does not end the relays that are connected.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const SERIAL: [u8; 16] = [0x41; 16];
 
-pub(in crate::pki) fn proven(key: &KeyPair) -> ProvenKey {
+pub(crate) fn proven(key: &KeyPair) -> ProvenKey {
     let mut params = CertificateParams::new(vec!["victim.example".into()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, "victim");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -21,7 +21,7 @@ fn node(name: &str) -> Subject {
     Subject::Node(name.parse().unwrap())
 }
 
-pub(in crate::pki) fn write(dir: &TempDir, name: &str, content: &str) -> PathBuf {
+pub(crate) fn write(dir: &TempDir, name: &str, content: &str) -> PathBuf {
     let path = dir.path().join(name);
     let existing = proto::host::publish::Existing::Replace;
     proto::host::publish::publish(&path, content.as_bytes(), 0o600, existing).unwrap();
@@ -29,7 +29,7 @@ pub(in crate::pki) fn write(dir: &TempDir, name: &str, content: &str) -> PathBuf
 }
 
 /// A root and an intermediate of it; the root's key is not kept.
-pub(in crate::pki) fn intermediate(dir: &TempDir) -> (PathBuf, PathBuf, PathBuf) {
+pub(crate) fn intermediate(dir: &TempDir) -> (PathBuf, PathBuf, PathBuf) {
     let params = |name: &str| {
         let mut params = CertificateParams::default();
         // Names as companies have them: rcgen must write the issuer as it was.
@@ -69,7 +69,7 @@ fn what_is_issued_names_the_subject_only_and_can_be_used() {
     let text = String::from_utf8_lossy(&leaf).into_owned();
     assert!(!text.contains("victim"), "what the request asked for is ignored");
     assert_eq!(issued.ca, fs::read_to_string(&cert).unwrap().replace("\r\n", "\n"));
-    assert_eq!(issuer.root_hash(), { Hash::of(&CertificateDer::from_pem_file(&cert).unwrap()) });
+    assert_eq!(issuer.root_pin(), { Pin::of(&CertificateDer::from_pem_file(&cert).unwrap()) });
     let long = "n".repeat(63) + "." + &"m".repeat(63);
     issuer.issue(&node(&long), &proven(&pair), &SERIAL, 1).unwrap();
 }
@@ -82,7 +82,7 @@ fn an_intermediate_issues_with_its_root_offline() {
     let pair = KeyPair::generate().unwrap();
     let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, 30).unwrap();
     assert_eq!(issued.chain.matches("BEGIN CERTIFICATE").count(), 2);
-    assert_eq!(issuer.root_hash(), { Hash::of(&CertificateDer::from_pem_file(&root).unwrap()) });
+    assert_eq!(issuer.root_pin(), { Pin::of(&CertificateDer::from_pem_file(&root).unwrap()) });
     let files = Files {
         ca: write(&dir, "trusted.crt", &issued.ca),
         cert: write(&dir, "n1.crt", &issued.chain),

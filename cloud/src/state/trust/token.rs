@@ -4,6 +4,7 @@
 //! anybody join.
 
 use std::fmt;
+use std::str::FromStr;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -53,6 +54,14 @@ impl TryFrom<String> for TokenId {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let is_id = text.len() == ID_LENGTH && text.bytes().all(is_hex);
         if is_id { Ok(Self(text.into())) } else { Err(NoTokenId(text)) }
+    }
+}
+
+impl FromStr for TokenId {
+    type Err = NoTokenId;
+
+    fn from_str(text: &str) -> Result<Self, NoTokenId> {
+        text.to_owned().try_into()
     }
 }
 

@@ -203,7 +203,7 @@ async fn a_node_that_was_removed_is_kept_out_until_it_is_admitted() -> anyhow::R
 
     let said = desk.say(&["node", "remove", NODE, "--yes"]).await?;
     assert!(said.contains("n1 is removed; 1 volumes"), "{said}");
-    wait_for_log(&desk.world.edge, "an operator removed this node").await?;
+    wait_for_log(&desk.world.edge, "our node was removed there").await?;
     let nodes = desk.json(&["nodes"]).await?;
     assert_eq!(
         (&nodes[0]["state"], &nodes[0]["linked_s"]),

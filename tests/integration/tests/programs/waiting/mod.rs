@@ -18,3 +18,4 @@ mod routing;
 mod secrets;
 mod socket_relay;
 mod start;
+mod trust;

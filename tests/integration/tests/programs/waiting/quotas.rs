@@ -267,7 +267,7 @@ async fn a_node_that_was_purged_is_forgotten_and_stays_removed() -> anyhow::Resu
     say(&["node", "purge", BAD, "--forget", "40"]).await?;
     let said = say(&["volumes", "-o", "json", "--all"]).await?;
     assert!(!said.contains("vol-10"), "{said}");
-    world.cloud.process.logged("an operator removed this node").await?;
+    world.cloud.process.logged("the node was removed").await?;
     edge.stop(START).await?;
     serving.stop().await;
     world.stop().await

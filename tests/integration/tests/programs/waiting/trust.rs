@@ -1,0 +1,97 @@
+//! A node joins csi-cloud with a token, is revoked, and joins again; over both transports.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use harness::stand::Stand;
+use harness::wait::until;
+use harness::world::{NODE, TRANSPORTS, World};
+use proto::host::publish::{Existing, publish};
+use proto::link;
+use proto::link::tls::{Credentials, Files, Role};
+use proto::link::{KeepAlive, Link, ws};
+use serde_json::Value;
+
+/// A csi-cloud that issues certificates with the stand's own CA.
+struct Issuing {
+    world: World,
+    admin: String,
+    /// Where it takes edges that join.
+    door: String,
+}
+
+impl Issuing {
+    async fn new(transport: &str) -> anyhow::Result<Self> {
+        let stand = Stand::new().await?;
+        let config = stand.at("ca.toml");
+        let pki = stand.pki();
+        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n");
+        publish(Path::new(&config), text.as_bytes(), 0o600, Existing::Keep)?;
+        let more = ["--config", &config, "--listen", "wss://127.0.0.1:0"];
+        let world = World::on(stand, transport, &more).await?;
+        let admin = world.stand.at("cloud/_admin.sock");
+        let door = world.cloud.urls.iter().rev().find(|url| url.starts_with("wss"));
+        let door = door.context("no wss listener")?.clone();
+        Ok(Self { world, admin, door })
+    }
+
+    async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
+        self.world.stand.run("csi-cloud", &[command, &["--admin", &self.admin]].concat()).await
+    }
+
+    async fn json(&self, command: &[&str]) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.say(&[command, &["-o", "json"]].concat()).await?)?)
+    }
+
+    /// Runs the command of a new token, as an operator does.
+    async fn token(&self) -> anyhow::Result<String> {
+        self.say(&["token", "create", NODE, "--cloud", &self.door]).await
+    }
+
+    async fn join(&self, command: &str, name: &str) -> anyhow::Result<Credentials> {
+        let dir = self.world.stand.at(name);
+        let args = command.trim().strip_prefix("csi-edge ").context("another command")?;
+        let args: Vec<_> = args.split(' ').chain(["--identity", &dir]).collect();
+        self.world.stand.run("csi-edge", &args).await?;
+        Ok(Credentials::load(&Files::identity(Path::new(&dir)), Role::Node)?)
+    }
+
+    async fn dial(&self, credentials: &Credentials) -> anyhow::Result<Link> {
+        let url = self.world.url().parse()?;
+        Ok(link::dial(&url, credentials, KeepAlive::default(), &ws::tcp()).await?)
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_node_is_refused_until_it_joins_with_a_later_token() -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let issuing = Issuing::new(transport).await?;
+        let early = issuing.token().await?;
+        let nodes = issuing.json(&["nodes"]).await?;
+        assert!(nodes[0]["not_after_ms"].is_u64(), "{nodes}");
+
+        issuing.say(&["node", "revoke", NODE]).await?;
+        // The link ends, and the edge is told why it gets no other one.
+        until("the edge knows", || async {
+            let log = issuing.world.edge.log();
+            ensure!(String::from_utf8_lossy(&log).contains("it has revoked our certificate"));
+            Ok(())
+        })
+        .await?;
+        assert_eq!(issuing.json(&["nodes"]).await?[0]["state"], "revoked");
+        let refused = issuing.join(&early, "early").await.err().context("it has joined")?;
+        assert!(format!("{refused:#}").contains("revoked after this token"), "{refused:#}");
+
+        let later = issuing.token().await?;
+        let joined = issuing.join(&later, "later").await?;
+        let twice = issuing.join(&later, "twice").await.err().context("it has joined")?;
+        assert!(format!("{twice:#}").contains("used by another key"), "{twice:#}");
+        issuing.dial(&joined).await?;
+        let tokens = issuing.json(&["token", "list"]).await?;
+        let states: Vec<_> = tokens.as_array().context("no list")?.iter().collect();
+        assert!(states.iter().any(|token| token["state"] == "used"), "{tokens}");
+        assert!(states.iter().any(|token| token["state"] == "void"), "{tokens}");
+        issuing.world.stop().await?;
+    }
+    Ok(())
+}
