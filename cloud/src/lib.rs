@@ -24,6 +24,7 @@ use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::keeper::Facts;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
+use crate::kubernetes::token_review;
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::pki::enrolment;
@@ -85,13 +86,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let secrets = store.secrets().await.context("csi-cloud has no secret keys")?;
     let credentials =
         credentials.with_secret(*secrets.resets.expose()).with_admit(enrolment::admit(&store));
-    let enrolment = Arc::new(Enrolment::new(store.clone(), issuers));
-    let links = Links::new(store.clone(), groups.edges.clone(), lease::answer::answer);
-    let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
-    let links = Arc::new(links.enrolling(enrolment));
-    let watched = links.clone();
-    let watch = async move { watched.watch_certificates().await };
-    groups.edges.spawn_until_stop("certificates", watch);
+    let links = links(&config, &store, issuers, &groups.edges);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {
         groups.keeping.spawn_until_stop("busy-poll", calls.busy_poll.clone().run());
@@ -126,6 +121,24 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     groups.watching.spawn("admin", admin::server::serve(state, admin, watching));
     println!("ready");
     tasks::signal().await.context("cannot listen to signals")?;
+    finish(groups, &links, &health, grace).await;
+    Ok(())
+}
+
+/// The links, none yet, and what issues certificates to their nodes.
+fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks) -> Arc<Links> {
+    let enrolment = Arc::new(Enrolment::new(store.clone(), issuers));
+    let links = Links::new(store.clone(), tasks.clone(), lease::answer::answer);
+    let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
+    let links = Arc::new(links.enrolling(enrolment));
+    let watched = links.clone();
+    let watch = async move { watched.watch_certificates().await };
+    tasks.spawn_until_stop("certificates", watch);
+    links
+}
+
+/// Tells everybody to leave, and finishes calls in flight within the grace.
+async fn finish(groups: Groups, links: &Links, health: &Health, grace: Duration) {
     tracing::info!(
         ?grace,
         "stopping: edges are told to go elsewhere, calls in flight are finished"
@@ -136,7 +149,6 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     groups.edges.finish(GOODBYE).await;
     groups.watching.finish(GOODBYE).await;
     groups.keeping.finish(GOODBYE).await;
-    Ok(())
 }
 
 /// Serves health and metrics, if there is an address for them.
@@ -183,6 +195,9 @@ async fn publish(
     csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
     tasks: &Tasks,
 ) -> anyhow::Result<Arc<Published>> {
+    if let Some(review) = token_review::reviewer(&settings, state.calls.clone()).await? {
+        state.links.enrolment().review_by(review);
+    }
     let published = Arc::<Published>::default();
     let facts = Facts {
         store: state.store.clone(),

@@ -255,8 +255,9 @@ fn without_a_word_there_is_no_kubernetes() {
         |sections: &str, flags: &[&str]| load(&with(sections), flags).unwrap().kubernetes;
     assert_eq!(kubernetes("", &[]), None);
     assert_eq!(kubernetes("", &["--publish-csinode", "on"]), None);
-    let of =
-        |api: ApiAt, publish, s| Some(Kubernetes { api, publish, grace: Duration::from_secs(s) });
+    let of = |api: ApiAt, publish, s| {
+        Some(Kubernetes { api, publish, grace: Duration::from_secs(s), join_service_account: None })
+    };
     assert_eq!(kubernetes("[kubernetes]\n", &[]), of(ApiAt::InCluster, Publish::Auto, 60));
     let file = "[kubernetes]\napi = \"/k\"\npublish_csinode = \"off\"\ngrace_s = 5\n";
     assert_eq!(kubernetes(file, &[]), of(ApiAt::Kubeconfig("/k".into()), Publish::Off, 5));

@@ -10,6 +10,7 @@
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
 //! | (core) | persistentvolumes | get | whose volume is lost |
 //! | (core) | pods | get | whose direct volume was not taken |
+//! | authentication.k8s.io | tokenreviews | create | nodes that join, in a role of its own |
 //! | events.k8s.io | events | create, patch | Events |
 
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 //!
 //! No call waits for it, and without Kubernetes everything else works. It changes only fields that
 //! it applied itself. Watches keep a copy of the API's objects, pure functions decide, and one task
-//! sends the requests. May use: telemetry, state, rewrite, nodes.
+//! sends the requests. May use: telemetry, state, pki, rewrite, nodes.
 
 pub mod api;
 pub mod apply_csidrivers;
@@ -20,4 +20,5 @@ pub mod report;
 pub mod retry;
 pub mod run;
 pub mod settings;
+pub mod token_review;
 pub mod watch;

@@ -1,6 +1,7 @@
 //! The settings of Kubernetes: where its API is, and what is published there.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -21,6 +22,50 @@ pub struct Kubernetes {
     ///
     /// A driver that is gone from its node is withdrawn after the same time.
     pub grace: Duration,
+    /// The ServiceAccount whose tokens let nodes join; none if none does.
+    pub join_service_account: Option<ServiceAccount>,
+}
+
+/// A ServiceAccount: `NAMESPACE/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAccount {
+    namespace: String,
+    name: String,
+}
+
+/// A text is no ServiceAccount.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no ServiceAccount; write NAMESPACE/NAME, for example edge-csi/csi-edge")]
+pub struct InvalidAccount(String);
+
+impl ServiceAccount {
+    /// Its user name in Kubernetes.
+    pub(super) fn username(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for ServiceAccount {
+    type Err = InvalidAccount;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAccount> {
+        let is_name = |name: &str| {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+            !name.is_empty() && name.bytes().all(allowed)
+        };
+        match text.split_once('/') {
+            Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+                Ok(Self { namespace: namespace.into(), name: name.into() })
+            }
+            _ => Err(InvalidAccount(text.into())),
+        }
+    }
 }
 
 /// Where the API is.
@@ -109,12 +154,13 @@ impl Kubernetes {
             let api = api.map(|api| api.below(directory));
             let publish = section.parsed("publish_csinode", str::parse::<Publish>);
             let grace = section.number("grace_s", HOUR);
-            (api.unwrap_or(ApiChoice::At(ApiAt::InCluster)), publish, grace)
+            let account = section.parsed("join_service_account", str::parse::<ServiceAccount>);
+            (api.unwrap_or(ApiChoice::At(ApiAt::InCluster)), publish, grace, account)
         });
-        let (api, publish, grace) = section.unwrap_or((ApiChoice::Off, None, None));
+        let (api, publish, grace, account) = section.unwrap_or((ApiChoice::Off, None, None, None));
         let ApiChoice::At(api) = api_flag.unwrap_or(api) else { return None };
         let publish = publish_flag.or(publish).unwrap_or_default();
         let grace = Duration::from_secs(grace.unwrap_or(GRACE).into());
-        Some(Self { api, publish, grace })
+        Some(Self { api, publish, grace, join_service_account: account })
     }
 }

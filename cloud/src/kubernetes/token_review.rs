@@ -29,11 +29,12 @@ const NODE: &str = "authentication.kubernetes.io/node-name";
 pub async fn reviewer(settings: &Kubernetes, calls: Arc<Calls>) -> anyhow::Result<Option<Review>> {
     let Some(account) = settings.join_service_account.clone() else { return Ok(None) };
     let server = Arc::new(Server::new(&settings.api, calls).await?);
-    Ok(Some(Arc::new(move |token| {
+    let review: Review = Arc::new(move |token| {
         let server = server.clone();
         let account = account.clone();
         Box::pin(async move { review(&server, &account, token).await })
-    })))
+    });
+    Ok(Some(review))
 }
 
 async fn review(
@@ -41,7 +42,7 @@ async fn review(
     account: &ServiceAccount,
     token: String,
 ) -> Result<NodeName, ReviewError> {
-    let spec = TokenReviewSpec { audiences: Some(vec![AUDIENCE.into()]), token: Some(token) };
+    let spec = TokenReviewSpec { audiences: Some(vec![AUDIENCE.into()]), token };
     let review = TokenReview { spec, ..TokenReview::default() };
     let api = Api::<TokenReview>::all(server.client.clone());
     let params = PostParams::default();
@@ -62,7 +63,7 @@ fn node_of(status: &TokenReviewStatus, account: &ServiceAccount) -> Result<NodeN
         return Err(ReviewError::NotAuthenticated);
     }
     let user = status.user.clone().unwrap_or_default();
-    if user.username.as_deref() != Some(&account.username()) {
+    if user.username.as_deref() != Some(account.username().as_str()) {
         return Err(ReviewError::OtherAccount(account.to_string()));
     }
     let extra = user.extra.unwrap_or_default();

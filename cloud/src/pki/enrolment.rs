@@ -4,8 +4,9 @@
 //! If csi-cloud ends after that, the same key may ask again.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use futures_util::future::BoxFuture;
 use proto::control::certificate::Certificate;
 use proto::control::join::{Answer, Join};
 use proto::link::tls::{Admit, Denied};
@@ -29,9 +30,37 @@ use crate::state::txn::Txn;
 /// Edges that are answered at a time.
 const AT_ONCE: usize = 32;
 
+/// Asks Kubernetes on which node the pod of a ServiceAccount's token runs.
+pub type Review =
+    Arc<dyn Fn(String) -> BoxFuture<'static, Result<NodeName, ReviewError>> + Send + Sync>;
+
+/// Why the token of a ServiceAccount lets no node join.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReviewError {
+    /// Kubernetes does not know it, or it is for another audience.
+    #[error(
+        "Kubernetes does not authenticate this ServiceAccount token for the audience edge-csi; it \
+         has ended, or is another cluster's"
+    )]
+    NotAuthenticated,
+    /// It is another ServiceAccount's.
+    #[error("this token is not of the ServiceAccount {0}, which alone lets nodes join")]
+    OtherAccount(String),
+    /// It does not say on which node its pod is.
+    #[error(
+        "this ServiceAccount token is not bound to a pod on a node; project it into the pod of \
+         csi-edge. Kubernetes says the node from 1.30 on"
+    )]
+    NotBound,
+    /// Kubernetes does not answer.
+    #[error("csi-cloud cannot ask Kubernetes about this token; its log says why")]
+    Unavailable,
+}
+
 /// Issues certificates to nodes.
 pub struct Enrolment {
     store: Store,
+    review: OnceLock<Review>,
     issuers: Option<Issuers>,
     /// Askers that may be answered at a time.
     places: Semaphore,
@@ -54,6 +83,21 @@ pub enum EnrolmentError {
     /// The token lets nobody join.
     #[error(transparent)]
     Token(#[from] TokenRefusal),
+    /// The token of a ServiceAccount lets nobody join.
+    #[error(transparent)]
+    Review(#[from] ReviewError),
+    /// There is nobody to review tokens of ServiceAccounts.
+    #[error(
+        "this is a token of a ServiceAccount, and csi-cloud takes none: its configuration has no \
+         join_service_account in [kubernetes]"
+    )]
+    NoReview,
+    /// The node was revoked, and asks by its ServiceAccount.
+    #[error(
+        "{0} was revoked, so its ServiceAccount does not let it join; an operator does: `csi-cloud \
+         token create {0}`"
+    )]
+    NeedsOperator(NodeName),
     /// The node was removed.
     #[error("{0} was removed; `csi-cloud node admit {0}` lets it in again, then make a new token")]
     Removed(NodeName),
@@ -64,7 +108,8 @@ pub enum EnrolmentError {
     RevokedSince(NodeName),
     /// The certificate that is to be renewed was revoked.
     #[error(
-        "this certificate of {0} was revoked; a new token lets it join again: `csi-cloud token create {0}`"
+        "this certificate of {0} was revoked; a new token lets it join again: `csi-cloud token \
+         create {0}`"
     )]
     Revoked(NodeName),
     /// Too many join at a time.
@@ -95,7 +140,14 @@ pub enum EnrolmentError {
 impl EnrolmentError {
     /// True if a stranger may be trying tokens.
     fn is_suspect(&self) -> bool {
-        matches!(self, Self::Token(_) | Self::Request(_) | Self::RevokedSince(_) | Self::Removed(_))
+        matches!(
+            self,
+            Self::Token(_)
+                | Self::Review(_)
+                | Self::Request(_)
+                | Self::RevokedSince(_)
+                | Self::Removed(_)
+        )
     }
 }
 
@@ -120,11 +172,17 @@ impl Enrolment {
     pub fn new(store: Store, issuers: Option<Issuers>) -> Self {
         Self {
             store,
+            review: OnceLock::new(),
             issuers,
             places: Semaphore::new(AT_ONCE),
             failures: Mutex::default(),
             renewals: Mutex::default(),
         }
+    }
+
+    /// Lets nodes join with tokens of a ServiceAccount, which this reviews.
+    pub fn review_by(&self, review: Review) {
+        let _ = self.review.set(review);
     }
 
     /// The CA; none if nothing can be issued.
@@ -140,7 +198,8 @@ impl Enrolment {
                 if error.is_suspect() {
                     self.failures().add(from);
                 }
-                warn!(%from, error = proto::host::chain(&error), "refused an edge that asked to join");
+                let error_chain = proto::host::chain(&error);
+                warn!(%from, error = error_chain, "refused an edge that asked to join");
                 Answer::refused(error.to_string())
             }
         }
@@ -157,15 +216,33 @@ impl Enrolment {
         self.issuers().ok_or(EnrolmentError::NoCa)?;
         let _place = self.places.try_acquire().map_err(|_| EnrolmentError::Busy)?;
         let key = ProvenKey::of(&join.csr.0)?;
-        let shown = ShownToken::parse(join.token.reveal())?;
         let (bytes, serial) = new_serial()?;
-        let hash = key.hash();
-        let recorded = serial.clone();
-        let record = move |txn: &mut Txn<'_>| use_token(txn, &shown, hash, recorded);
-        let node = self.store.write(record).await??;
+        let token = join.token.reveal();
+        let node = if is_of_service_account(token) {
+            self.reviewed(token).await?
+        } else {
+            let shown = ShownToken::parse(token)?;
+            let hash = key.hash();
+            let recorded = serial.clone();
+            let record = move |txn: &mut Txn<'_>| use_token(txn, &shown, hash, recorded);
+            self.store.write(record).await??
+        };
         let certificate = self.issued(node.clone(), key, bytes).await?;
         info!(%node, %serial, %from, "issued a certificate to a node that joined");
         Ok(certificate)
+    }
+
+    /// The node of a ServiceAccount's token, if it may join so.
+    async fn reviewed(&self, token: &str) -> Result<NodeName, EnrolmentError> {
+        let review = self.review.get().ok_or(EnrolmentError::NoReview)?;
+        let node = review(token.to_owned()).await?;
+        let at = node.clone();
+        // A write sees what is being changed at this moment.
+        self.store.write(move |txn| allow_reviewed(txn, &at)).await??;
+        if !self.renewals.lock().unwrap_or_else(PoisonError::into_inner).take(&node) {
+            return Err(EnrolmentError::TooSoon(node));
+        }
+        Ok(node)
     }
 
     /// Renews the certificate of a node. `peer` is its authenticated identity.
@@ -242,6 +319,22 @@ fn use_token(
     let used = Some(TokenUse { key, at, serial });
     txn.set_trust(TrustChange::Token(shown.id.clone(), Some(Token { used, ..token })));
     Ok(node)
+}
+
+/// Whether a token is one of Kubernetes: a JWT has three parts.
+fn is_of_service_account(token: &str) -> bool {
+    token.split('.').count() == 3
+}
+
+/// Checks that a node may join by its ServiceAccount. Once revoked, it never does.
+fn allow_reviewed(txn: &mut Txn<'_>, node: &NodeName) -> Result<(), EnrolmentError> {
+    if txn.node(node).is_some_and(|node| node.removed.is_some()) {
+        return Err(EnrolmentError::Removed(node.clone()));
+    }
+    match txn.revocation(&Subject::Node(node.clone())) {
+        Some(_) => Err(EnrolmentError::NeedsOperator(node.clone())),
+        None => Ok(()),
+    }
 }
 
 /// Checks that a node may renew; the certificate with this serial may then be issued.
