@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 )
@@ -116,6 +117,41 @@ func TestContainersAreBoundedPinnedAndReadOnly(t *testing.T) {
 				if privileged && !mayBe {
 					t.Errorf("%s is privileged", where)
 				}
+			}
+		}
+	}
+}
+
+// Whoever takes over a sidecar must not read the Secrets of the whole cluster.
+func TestNoClusterRoleReadsSecrets(t *testing.T) {
+	for name, documents := range overlays(t) {
+		roles := 0
+		for _, document := range documents {
+			role, is := document.Object.(*rbacv1.ClusterRole)
+			if !is {
+				continue
+			}
+			roles++
+			for _, rule := range role.Rules {
+				core := slices.Contains(rule.APIGroups, "") || slices.Contains(rule.APIGroups, "*")
+				secrets := slices.Contains(rule.Resources, "secrets") || slices.Contains(rule.Resources, "*")
+				if core && secrets {
+					t.Errorf("%s: %s reads the Secrets of all namespaces", name, document.Name())
+				}
+			}
+		}
+		if roles == 0 {
+			t.Errorf("%s has no ClusterRole", name)
+		}
+	}
+}
+
+func TestPodsHaveTheRuntimesSeccompProfile(t *testing.T) {
+	for name, documents := range overlays(t) {
+		for workload, template := range pods(documents) {
+			context := template.Spec.SecurityContext
+			if context == nil || context.SeccompProfile == nil || context.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("%s: %s has not the runtime's seccomp profile", name, workload)
 			}
 		}
 	}

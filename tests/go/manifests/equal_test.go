@@ -1,9 +1,11 @@
 package manifests
 
 import (
+	"iter"
 	"log/slog"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -45,15 +49,38 @@ func TestTheChartsValuesReachTheirPlaces(t *testing.T) {
 	}
 	for _, expected := range []string{
 		"registry.example/edge:2", "registry.example/provisioner:1", "storageClassName: fast", "storage: 20Gi", "wss://storage.example:443",
-		"/data/kubelet/plugins_registry", "type: ClusterIP", "name: pull-secret", "site: north", "failover_s = 60",
+		"/data/kubelet/plugins_registry", "type: ClusterIP", "name: pull-secret", "registry.example/cloud@sha256:abab", "site: north", "failover_s = 60",
 	} {
 		if !strings.Contains(text, expected) {
 			t.Errorf("%q is nowhere", expected)
 		}
 	}
+	for _, name := range []string{"Role", "RoleBinding"} {
+		if found := slices.Sorted(secretRights(documents, name)); !slices.Equal(found, []string{"keys", "storage"}) {
+			t.Errorf("%ss for Secrets are in %v", name, found)
+		}
+	}
 	for _, left := range []string{"namespace: edge-csi", "name: edge-csi\n", "/var/lib/kubelet", "externalTrafficPolicy"} {
 		if strings.Contains(text, left) {
 			t.Errorf("%q was left", left)
+		}
+	}
+}
+
+// secretRights are the namespaces in which an object of this kind is for Secrets.
+func secretRights(documents []Document, kind string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, document := range documents {
+			if document.Name() != kind+"/edge-csi-secrets" {
+				continue
+			}
+			if binding, is := document.Object.(*rbacv1.RoleBinding); is && binding.Subjects[0].Namespace != "storage" {
+				yield("the account of " + binding.Subjects[0].Namespace)
+				return
+			}
+			if !yield(document.Object.(metav1.Object).GetNamespace()) {
+				return
+			}
 		}
 	}
 }

@@ -36,6 +36,11 @@ the values.
 {{- end -}}
 {{- end -}}
 
+{{- /* An image by its digest if there is one, which no registry can change, and else by its tag. */ -}}
+{{- define "edge-csi.image" -}}
+{{- if get . "digest" }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag }}{{ end -}}
+{{- end -}}
+
 {{- /* A workload of the base with the components' patches, the images and what all pods get. */ -}}
 {{- define "edge-csi.workload" -}}
 {{- $root := .root -}}
@@ -52,7 +57,7 @@ the values.
 {{- $spec := $workload.spec.template.spec -}}
 {{- $images := $root.Values.images -}}
 {{- $edge := ternary $images.edgeDirect $images.edge $root.Values.direct -}}
-{{- $ours := dict "csi-cloud" (printf "%s:%v" $images.cloud.repository $images.cloud.tag) "csi-edge" (printf "%s:%v" $edge.repository $edge.tag) -}}
+{{- $ours := dict "csi-cloud" (include "edge-csi.image" $images.cloud) "csi-edge" (include "edge-csi.image" $edge) -}}
 {{- range $spec.containers -}}
   {{- $_ := set . "image" (get $ours .image | default (get $images.others .image) | default .image) -}}
 {{- end -}}
