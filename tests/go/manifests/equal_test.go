@@ -49,7 +49,7 @@ func TestTheChartsValuesReachTheirPlaces(t *testing.T) {
 	}
 	for _, expected := range []string{
 		"registry.example/edge:2", "registry.example/provisioner:1", "storageClassName: fast", "storage: 20Gi", "wss://storage.example:443",
-		"/data/kubelet/plugins_registry", "type: ClusterIP", "name: pull-secret", "registry.example/cloud@sha256:abab", "site: north", "failover_s = 60",
+		"/data/kubelet/plugins_registry", "type: ClusterIP", "name: pull-secret", "registry.example/cloud@sha256:abab", "serviceaccount:storage:csi-cloud", "site: north", "failover_s = 60",
 	} {
 		if !strings.Contains(text, expected) {
 			t.Errorf("%q is nowhere", expected)
@@ -60,7 +60,7 @@ func TestTheChartsValuesReachTheirPlaces(t *testing.T) {
 			t.Errorf("%ss for Secrets are in %v", name, found)
 		}
 	}
-	for _, left := range []string{"namespace: edge-csi", "name: edge-csi\n", "/var/lib/kubelet", "externalTrafficPolicy"} {
+	for _, left := range []string{"namespace: edge-csi", "serviceaccount:edge-csi", "name: edge-csi\n", "/var/lib/kubelet", "externalTrafficPolicy"} {
 		if strings.Contains(text, left) {
 			t.Errorf("%q was left", left)
 		}
