@@ -321,9 +321,10 @@ fn use_token(
     Ok(node)
 }
 
-/// Whether a token is one of Kubernetes: a JWT has three parts.
+/// Whether a token is one of Kubernetes: a JWT, which has three parts and begins with `{"` in
+/// base64. Two of our tokens that were pasted together have three parts too.
 fn is_of_service_account(token: &str) -> bool {
-    token.split('.').count() == 3
+    token.starts_with("eyJ") && token.split('.').count() == 3
 }
 
 /// Checks that a node may join by its ServiceAccount. Once revoked, it never does.

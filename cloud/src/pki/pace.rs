@@ -31,7 +31,7 @@ impl Failures {
     /// Counts a failure.
     pub(super) fn add(&mut self, from: IpAddr) {
         bound(&mut self.0, |(_, begun)| begun.elapsed() < WINDOW);
-        let (count, begun) = self.0.entry(counted(from)).or_insert((0, Instant::now()));
+        let (count, begun) = self.0.entry(counted(from)).or_insert_with(|| (0, Instant::now()));
         if begun.elapsed() >= WINDOW {
             *count = 0;
             *begun = Instant::now();

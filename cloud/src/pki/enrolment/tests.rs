@@ -212,18 +212,18 @@ async fn a_node_renews_for_itself_and_not_too_often() {
 async fn a_service_account_lets_its_node_join_unless_it_was_revoked() {
     let stand = stand();
     let key = KeyPair::generate().unwrap();
-    let jwt = "a.b.c";
+    let jwt = "eyJ.b.c";
     let refused = stand.join(jwt, &key).await.unwrap_err();
     assert!(refused.contains("join_service_account"), "{refused}");
     stand.enrolment.review_by(Arc::new(|token| {
-        let known = token == "a.b.c";
+        let known = token == "eyJ.b.c";
         Box::pin(async move { if known { Ok(node()) } else { Err(ReviewError::NotAuthenticated) } })
     }));
     let joined = stand.join(jwt, &key).await.unwrap();
     assert_eq!(joined.name, node());
     let refused = stand.join(jwt, &key).await.unwrap_err();
     assert!(refused.contains("within the last minute"), "{refused}");
-    let refused = stand.join("x.y.z", &key).await.unwrap_err();
+    let refused = stand.join("eyJ.y.z", &key).await.unwrap_err();
     assert!(refused.contains("does not authenticate"), "{refused}");
     stand.set_revoked(30).await;
     assert!(stand.is_revoked(&joined));

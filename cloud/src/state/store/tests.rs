@@ -231,6 +231,22 @@ pub(super) fn change() -> BoxedStrategy<Change> {
     .boxed()
 }
 
+/// A token and a revocation.
+fn trust_changes() -> [Change; 2] {
+    let token = Token {
+        node: "n1".parse().unwrap(),
+        secret: Hash([0; 32]),
+        created: 1,
+        expires: 2,
+        used: None,
+    };
+    let id = TokenId::try_from("0123456789abcdef".to_owned()).unwrap();
+    let token = Change::Trust(TrustChange::Token(id, Some(token)));
+    let revocation = Revocation { since: 5, allowed: vec![Serial::of(&[0xab])] };
+    let of = Subject::Front("f1".parse().unwrap());
+    [token, Change::Trust(TrustChange::Revocation(of, Some(revocation)))]
+}
+
 /// The bytes of older stores must be read by every later csi-cloud.
 #[test]
 fn the_bytes_of_a_record_never_change() {
@@ -255,18 +271,7 @@ fn the_bytes_of_a_record_never_change() {
         from: vec!["n1".parse().unwrap()],
     };
     let profile = Change::Profile("d".parse().unwrap(), Some(profile));
-    let token = Token {
-        node: "n1".parse().unwrap(),
-        secret: Hash([0; 32]),
-        created: 1,
-        expires: 2,
-        used: None,
-    };
-    let id = TokenId::try_from("0123456789abcdef".to_owned()).unwrap();
-    let token = Change::Trust(TrustChange::Token(id, Some(token)));
-    let revocation = Revocation { since: 5, allowed: vec![Serial::of(&[0xab])] };
-    let of = Subject::Front("f1".parse().unwrap());
-    let revocation = Change::Trust(TrustChange::Revocation(of, Some(revocation)));
+    let [token, revocation] = trust_changes();
     for (change, table, key, value) in [
         (
             token,
