@@ -363,7 +363,8 @@ async fn new_files_are_used_without_a_restart_and_bad_ones_are_not() {
     assert!(!edge.reload(&files, Role::Node).unwrap(), "nothing has changed");
     ca.write(dir.path(), None);
     assert!(edge.reload(&files, Role::Node).unwrap());
-    edge.renewed(shown.as_ref()).await;
+    let noticed = tokio::time::timeout(Duration::from_secs(5), edge.renewed(shown.as_ref()));
+    noticed.await.unwrap();
     let second = linked(&listener, &edge).await.0.unwrap().serial;
     assert_ne!(first, second);
     publish(&files.cert, b"nonsense", 0o600, Existing::Replace).unwrap();

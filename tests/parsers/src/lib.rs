@@ -10,15 +10,17 @@ mod link;
 
 pub use calls::{edits, frame, head, lists, tokens};
 pub use files::{configuration, import};
-pub use link::{control, hello};
+pub use link::{certificate, control, hello, joining};
 
 /// A parser's name, which is also its corpus's, and the parser.
 pub type Parser = (&'static str, fn(&[u8]));
 
 /// All parsers.
-pub const ALL: [Parser; 9] = [
+pub const ALL: [Parser; 11] = [
     ("hello", hello),
     ("control", control),
+    ("joining", joining),
+    ("certificate", certificate),
     ("lists", lists),
     ("head", head),
     ("frame", frame),

@@ -1,6 +1,7 @@
 //! The control messages of a link.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use cloud::state::authority::Authority;
 use cloud::state::ingest;
@@ -10,8 +11,11 @@ use cloud::state::report;
 use cloud::state::store::memory::Memory;
 use cloud::state::store::writer::Store;
 use proto::control::hello::{Hello, Message};
+use proto::control::join::{Answer, Join};
 use proto::host::tasks::Tasks;
-use proto::names::NodeName;
+use proto::names::certificate::{Identity, Subject};
+use proto::names::{FrontName, NodeName};
+use rustls::pki_types::CertificateDer;
 
 /// Room for what a store writes beside a node's own words.
 const OVERHEAD: i64 = 64 * 1024;
@@ -23,6 +27,43 @@ pub fn control(bytes: &[u8]) {
     let Ok(text) = message.encode() else { return };
     let again = Message::decode(text.as_bytes());
     assert_eq!(again.ok(), Some(message), "{text}");
+}
+
+/// The two messages of joining: what was read is read again, and no error tells the token.
+pub fn joining(bytes: &[u8]) {
+    match Join::decode(bytes) {
+        Ok(join) => {
+            let again = join.encode().ok().map(|text| Join::decode(text.as_bytes()));
+            assert!(again.is_none_or(|again| again.ok() == Some(join)), "another question");
+        }
+        Err(error) => {
+            let text = format!("{error} {error:?}");
+            assert!(text.len() < 256 && !text.contains(char::is_control), "{text}");
+        }
+    }
+    let Ok(answer) = Answer::decode(bytes) else { return };
+    let again = answer.encode().ok().map(|text| Answer::decode(text.as_bytes()));
+    assert!(again.is_none_or(|again| again.ok() == Some(answer)), "another answer");
+}
+
+/// A peer's certificate: an identity has a name that is one, and its time does not run backwards.
+pub fn certificate(bytes: &[u8]) {
+    let Ok(identity) = Identity::of(&CertificateDer::from(bytes)) else { return };
+    let shown = match &identity.name {
+        Subject::Node(node) => node.as_str().parse::<NodeName>().is_ok(),
+        Subject::Front(front) => front.as_str().parse::<FrontName>().is_ok(),
+    };
+    assert!(shown, "{}", identity.name);
+    assert!(identity.serial.as_str().bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let validity = identity.validity;
+    for now in [SystemTime::UNIX_EPOCH, validity.not_before, validity.not_after] {
+        assert!(!validity.may_only_renew(now) || validity.ended(now));
+        assert!(
+            validity.ended(now)
+                || validity.left(now) <= validity.life()
+                || now < validity.not_before
+        );
+    }
 }
 
 /// A hello, and csi-cloud records it: what it keeps stays within the node's quotas.
