@@ -9,6 +9,7 @@ use cloud::state::store::transfer::{self, ExportedSecrets};
 use cloud::state::store::url::StoreAt;
 use edge::cli as edge_arguments;
 use edge::config::Config as EdgeConfig;
+use proto::host::publish::{Existing, publish};
 
 /// Both programs' configurations: settings, or a list of mistakes that is not empty.
 pub fn configuration(bytes: &[u8]) {
@@ -31,7 +32,7 @@ pub fn import(bytes: &[u8]) {
     let Some((dir, path)) = written(bytes, "export.jsonl") else { return };
     let Some(first) = imported(Path::new(&path), &dir.path().join("first")) else { return };
     let again = dir.path().join("again.jsonl");
-    let exported = std::fs::write(&again, &first);
+    let exported = publish(&again, &first, 0o600, Existing::Keep);
     let second = exported.ok().and_then(|()| imported(&again, &dir.path().join("second")));
     assert_eq!(second, Some(first), "an export is not imported as it was");
 }
@@ -53,7 +54,7 @@ fn imported(file: &Path, store: &Path) -> Option<Vec<u8>> {
 fn written(bytes: &[u8], name: &str) -> Option<(tempfile::TempDir, String)> {
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).ok()?;
     let path = dir.path().join(name);
-    std::fs::write(&path, bytes).ok()?;
+    publish(&path, bytes, 0o600, Existing::Keep).ok()?;
     let path = path.to_str()?.to_owned();
     Some((dir, path))
 }

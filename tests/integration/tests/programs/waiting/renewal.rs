@@ -1,5 +1,7 @@
 //! An edge's certificate: joined with a token, renewed under calls, and renewed after its end.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -142,7 +144,7 @@ struct Cloud {
 }
 
 impl Cloud {
-    async fn run(self: Arc<Self>, listener: Listener, tasks: Tasks) {
+    fn run(self: Arc<Self>, listener: Listener, tasks: Tasks) {
         let links = tasks.clone();
         tasks.spawn_until_stop("cloud", async move {
             loop {
@@ -260,7 +262,7 @@ impl World {
             refusals: Mutex::default(),
         });
         let tasks = Tasks::default();
-        cloud.clone().run(listener, tasks.clone()).await;
+        cloud.clone().run(listener, tasks.clone());
         let stand = Stand::new().await?;
         let driver = TestDriver::new(DRIVER, NODE);
         let serving = driver.serve(stand.at("driver.sock").as_ref())?;
