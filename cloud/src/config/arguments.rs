@@ -140,7 +140,7 @@ pub enum CaCommand {
     /// Take an existing CA: check it, and write ca.crt, issuer.crt and issuer.key for csi-cloud.
     ///
     /// With an intermediate, the root's key can stay offline. In Kubernetes a mounted TLS Secret
-    /// needs no such step: name its files in the section [ca].
+    /// needs no such step: name its files in the section `[ca]`.
     Use {
         /// The certificate of the CA that issues, and those between it and the root, PEM
         #[arg(long, value_name = "FILE")]

@@ -90,7 +90,8 @@ fn a_flag_overrides_the_file() {
 fn all_that_is_wrong_is_named_at_once() {
     let file = "listen = [\"ws://h:1\"]\ndefault_node = \"N 1\"\nworkers = \"two\"\nworker = 1\n\
         http = \"here\"\n\
-        node_fronts = 1\nnew_leases = 1\n[tls]\ncrt = \"\"\n[limits]\nconnections_per_address = 0\n";
+        node_fronts = 1\nnew_leases = 1\n\
+        [tls]\ncrt = \"\"\n[limits]\nconnections_per_address = 0\n";
     let text = load(file, &[]).unwrap_err().to_string();
     for expected in [
         "link without TLS",

@@ -337,7 +337,11 @@ mod tests {
         assert!(timeout(Duration::from_secs(60), stalled.as_mut()).await.is_err());
         let honest = async { admission.enter(ONE).await.unwrap().pass(async {}).await };
         let both = async {
-            tokio::select! { biased; passed = honest => passed, _ = stalled => None }
+            tokio::select! {
+                biased;
+                passed = honest => passed,
+                _ = stalled => None,
+            }
         };
         let passed = timeout(Duration::from_millis(10), both).await;
         assert!(passed.is_ok_and(|passed| passed.is_some()), "the oldest has stalled for a minute");

@@ -6,7 +6,7 @@
 //! id that changed and has no home requires another list. Homes are never removed here: an id that
 //! the list lacks becomes absent. It is not shown, but a delete still goes to its node.
 //!
-//! An id without a home is held back while another node may have it: see [`FirstLists`].
+//! An id without a home is held back while another node may have it: see the file `first_lists`.
 
 use std::collections::{HashMap, HashSet};
 
