@@ -156,7 +156,8 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             renews: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
-        let reason = "an edge may only tell of its drivers and volumes, and that it leaves";
+        let reason =
+            "an edge may only tell of its drivers and volumes, renew, and say that it leaves";
         match timeout(START, link.next()).await? {
             Event::Closed(error) => assert!(error.to_string().contains(reason), "{error}"),
             _ => panic!("not closed"),

@@ -162,7 +162,8 @@ async fn certificates_of_the_wrong_kind_are_named() -> anyhow::Result<()> {
         ("n1.crt", "cloud.key", "does not belong to the certificate"),
         ("none.crt", "n1.key", "none.crt"),
         ("n1.key", "n1.key", "no certificate can be read"),
-        ("n1.crt", "n1.crt", "no private key can be read"),
+        ("n1.crt", "n1.crt", "has mode 0644"),
+        ("ca.crt", "none.key", "none.key"),
         ("ca.crt", "ca.key", "is a CA's own"),
     ] {
         let args = edge(cert, key);
