@@ -108,6 +108,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
         calls,
         policies,
         fronts,
+        credentials: Some(credentials),
         advertise: config.advertise,
         kubernetes: None,
     };

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use proto::link::endpoint::Endpoint;
+use proto::link::tls::Credentials;
 use proto::names::{DriverName, NodeName};
 
 use crate::csi::front::Front;
@@ -26,6 +27,8 @@ pub struct AdminState {
     pub policies: BTreeMap<DriverName, Policy>,
     /// Their fronts.
     pub fronts: BTreeMap<DriverName, Arc<Front>>,
+    /// Our certificate and the CA; none in tests.
+    pub credentials: Option<Credentials>,
     /// Where edges reach this csi-cloud from outside.
     pub advertise: Option<Endpoint>,
     /// The state of the CSIDriver objects; none without Kubernetes.

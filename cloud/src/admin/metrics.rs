@@ -1,8 +1,10 @@
 //! The figures that Prometheus reads, and `csi-cloud top` with them.
 
 use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proto::link::endpoint::Transport;
+use proto::names::certificate::Validity;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
@@ -11,6 +13,9 @@ use crate::state::known::{DriverState, State};
 use crate::state::set_apart::Kind;
 use crate::telemetry::calls::Stage;
 use crate::telemetry::metrics::{DriverNow, Now};
+
+/// The links whose edge's certificate ends within this time are counted.
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
 impl AdminState {
     /// All metrics as text.
@@ -38,9 +43,20 @@ impl AdminState {
                 self.store.read(|state| state.usage_of_all().bytes),
                 self.store.quotas().store_bytes,
             ),
+            certificates: self.certificates(),
+            links_ending: self.links.ending(SystemTime::now() + WEEK),
             queue: self.store.queued(),
             drivers: drivers.map(|driver| self.driver_now(driver, &linked, &in_flight)).collect(),
         }
+    }
+
+    /// The seconds until the ends of csi-cloud's certificate and its CA's.
+    fn certificates(&self) -> Vec<(&'static str, i64)> {
+        let Some(credentials) = &self.credentials else { return Vec::new() };
+        let now = seconds(SystemTime::now());
+        let left = |validity: Validity| seconds(validity.not_after).saturating_sub(now);
+        let ends = [("cloud", credentials.validity()), ("ca", credentials.ca_validity())];
+        ends.into_iter().filter_map(|(of, end)| Some((of, left(end?)))).collect()
     }
 
     /// Direct volumes that no runtime took, and the nodes with some, without removed nodes.
@@ -89,4 +105,10 @@ fn set_apart(state: &State, driver: &DriverName) -> Vec<(&'static str, usize)> {
 
 fn count_removed(state: &State) -> usize {
     state.nodes().values().filter(|node| node.removed.is_some()).count()
+}
+
+/// Seconds since 1970.
+fn seconds(at: SystemTime) -> i64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(since).unwrap_or(i64::MAX)
 }

@@ -52,6 +52,7 @@ pub(crate) fn admin_state_into(backend: Box<dyn Backend>, tasks: &Tasks) -> Admi
         calls: Arc::default(),
         policies,
         fronts: BTreeMap::new(),
+        credentials: None,
         advertise: None,
         kubernetes: None,
     }

@@ -194,6 +194,11 @@ impl Links {
         counts
     }
 
+    /// The number of links whose edge's certificate ends by then.
+    pub fn ending(&self, by: SystemTime) -> usize {
+        self.by_node().values().filter(|link| link.is_expired(by)).count()
+    }
+
     /// Ends the link of a node, if it has one, and those that it is making. Make durable before
     /// that the node may not link.
     pub fn end(&self, node: &NodeName, why: &'static str) {

@@ -81,6 +81,11 @@ struct Refused {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Of {
+    of: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Over {
     transport: &'static str,
 }
@@ -104,6 +109,8 @@ pub struct Metrics {
     quota_refusals: Family<Refused, Counter>,
     records_bytes: Gauge,
     records_bytes_limit: Gauge,
+    certificate_seconds: Family<Of, Gauge>,
+    links_ending: Gauge,
     homes: Family<DriverLabel, Gauge>,
     intents: Family<DriverLabel, Gauge>,
     slow: Family<DriverLabel, Counter>,
@@ -130,6 +137,10 @@ pub struct Now {
     pub quota_refusals: Vec<(&'static str, u64)>,
     /// The bytes of all nodes' records, and the most that there may be.
     pub records_bytes: (i64, u64),
+    /// Seconds until the end of csi-cloud's certificate and of its CA's; negative after it.
+    pub certificates: Vec<(&'static str, i64)>,
+    /// Links whose edge's certificate ends within a week.
+    pub links_ending: usize,
     /// Changes that wait for a commit.
     pub queue: usize,
     /// The drivers that have a front.
@@ -206,6 +217,10 @@ impl Metrics {
         self.direct_not_taken_nodes.set(whole(now.not_taken.1));
         self.records_bytes.set(now.records_bytes.0);
         self.records_bytes_limit.set(now.records_bytes.1.cast_signed());
+        self.links_ending.set(whole(now.links_ending));
+        for (of, seconds) in &now.certificates {
+            self.certificate_seconds.get_or_create(&Of { of }).set(*seconds);
+        }
         self.link_ups.inner().store(now.link_ups, Ordering::Relaxed);
         for (quota, refusals) in &now.quota_refusals {
             let counter = self.quota_refusals.get_or_create(&Refused { quota });
@@ -239,6 +254,7 @@ impl Metrics {
     fn register(&mut self) {
         self.register_calls();
         self.register_nodes();
+        self.register_limits();
         self.register_store();
         self.register_kubernetes();
     }
@@ -261,6 +277,27 @@ impl Metrics {
             "calls_in_flight_limit",
             "How many calls may be in flight",
             self.limit.clone(),
+        );
+    }
+
+    fn register_limits(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "certificate_seconds",
+            "Seconds until the end of csi-cloud's certificate, and of its CA's",
+            self.certificate_seconds.clone(),
+        );
+        registry.register(
+            "links_ending",
+            "Links whose edge's certificate ends within a week",
+            self.links_ending.clone(),
+        );
+        let records = self.records_bytes.clone();
+        registry.register("records_bytes", "Bytes of all nodes' records", records);
+        registry.register(
+            "records_bytes_limit",
+            "How many bytes of them there may be",
+            self.records_bytes_limit.clone(),
         );
     }
 
@@ -290,16 +327,6 @@ impl Metrics {
             "quota_refusals",
             "What was refused of nodes that are over a quota",
             self.quota_refusals.clone(),
-        );
-        registry.register(
-            "records_bytes",
-            "Bytes of all nodes' records",
-            self.records_bytes.clone(),
-        );
-        registry.register(
-            "records_bytes_limit",
-            "How many bytes of them there may be",
-            self.records_bytes_limit.clone(),
         );
         registry.register(
             "homes",
@@ -378,6 +405,8 @@ impl Default for Metrics {
             quota_refusals: Family::default(),
             records_bytes: Gauge::default(),
             records_bytes_limit: Gauge::default(),
+            certificate_seconds: Family::default(),
+            links_ending: Gauge::default(),
             homes: Family::default(),
             intents: Family::default(),
             slow: Family::default(),

@@ -20,6 +20,8 @@ fn now() -> Now {
         not_taken: (65, 2),
         quota_refusals: vec![("drivers", 2)],
         records_bytes: (10, 30),
+        certificates: vec![("cloud", 77), ("ca", -5)],
+        links_ending: 4,
         queue: 6,
         drivers: vec![driver],
     }
@@ -39,6 +41,9 @@ fn all_is_written_with_its_labels() {
     let text = metrics.text(&now());
     for line in [
         "edge_csi_records_bytes 10",
+        r#"edge_csi_certificate_seconds{of="cloud"} 77"#,
+        r#"edge_csi_certificate_seconds{of="ca"} -5"#,
+        "edge_csi_links_ending 4",
         "edge_csi_records_bytes_limit 30",
         r#"edge_csi_calls_total{rpc="CreateVolume",driver="d.example",code="UNAVAILABLE"} 1"#,
         concat!(

@@ -147,6 +147,11 @@ impl Credentials {
         self.current().validity
     }
 
+    /// When the first CA in our file is valid; none if that cannot be read.
+    pub fn ca_validity(&self) -> Option<Validity> {
+        self.current().ca.first().and_then(|ca| Validity::of(ca).ok())
+    }
+
     /// The hash of the first CA in our file, which an edge that joins checks.
     pub fn ca_pin(&self) -> Option<Pin> {
         self.current().ca.first().map(Pin::of)
