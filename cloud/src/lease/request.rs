@@ -134,14 +134,10 @@ fn apply(
     // A store that csi-cloud serves has its keys.
     let key = txn.secrets().map(|secrets| secrets.leases.clone());
     let granted = |epoch| Granted { node, driver, id, epoch };
-    let is_proven =
-        |epoch, mac: &str| key.as_ref().is_some_and(|key| granted(epoch).is_proven_by(mac, key));
+    let proven = is_proven(txn, (driver, id), node, asked);
     let asked = match asked {
         Asked::Ask { pod } => Step::Ask(pod),
-        Asked::Hold { epoch, pod, mac } => {
-            let proven = mac.as_deref().is_some_and(|mac| is_proven(*epoch, mac));
-            Step::Hold(Report { epoch: *epoch, pod, proven })
-        }
+        Asked::Hold { epoch, pod, .. } => Step::Hold(Report { epoch: *epoch, pod, proven }),
         Asked::Release => Step::Release,
     };
     let before = txn.lease(driver, id).cloned();
@@ -153,6 +149,19 @@ fn apply(
     let changed = txn.lease(driver, id) != before.as_ref();
     let before = before.and_then(|record| record.holder).filter(|_| changed);
     Applied { verdict, mac, before, changed }
+}
+
+/// Whether a node shows our MAC of the lease that it states.
+fn is_proven(
+    txn: &Txn<'_>,
+    (driver, id): (&DriverName, &Id),
+    node: &NodeName,
+    asked: &Asked,
+) -> bool {
+    let Asked::Hold { epoch, mac: Some(mac), .. } = asked else { return false };
+    let key = txn.secrets().map(|secrets| secrets.leases.clone());
+    let granted = Granted { node, driver, id, epoch: *epoch };
+    key.is_some_and(|key| granted.is_proven_by(mac, &key))
 }
 
 /// Checks that a node may hold a volume at all.
@@ -178,6 +187,12 @@ fn may_hold(
     }
     if let Some(home) = txn.home(driver, id).filter(|home| !home.lost) {
         fits_home(home, at, scope, driver, node)?;
+        // What a node says of its own topology does not make its word count for another's volume.
+        let is_word = matches!(asked, Asked::Hold { .. });
+        let is_others = scope == Some(Scope::Node) && home.node != *node;
+        if is_word && is_others && !is_proven(txn, (driver, id), node, asked) {
+            return Err(elsewhere(home, driver));
+        }
     }
     if txn.state().held_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }
 }
@@ -191,12 +206,7 @@ fn fits_home(
     node: &NodeName,
 ) -> Result<(), Refusal> {
     if scope == Some(Scope::Node) && home.node != *node && !reaches(home, at) {
-        return Err(Refusal::Elsewhere(format!(
-            "it lives at node {}, and driver {driver} is of scope \"node\"; \
-             if other nodes can have its volumes too, give it scope \"shared\" \
-             in csi-cloud's configuration",
-            home.node
-        )));
+        return Err(elsewhere(home, driver));
     }
     let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
     // At its home a PersistentVolume's attributes may make it direct: no other node could use it.
@@ -208,6 +218,15 @@ fn fits_home(
         )));
     }
     Ok(())
+}
+
+fn elsewhere(home: &Home, driver: &DriverName) -> Refusal {
+    Refusal::Elsewhere(format!(
+        "it lives at node {}, and driver {driver} is of scope \"node\"; \
+         if other nodes can have its volumes too, give it scope \"shared\" \
+         in csi-cloud's configuration",
+        home.node
+    ))
 }
 
 /// True if the driver says that a volume is accessible from another node than its home, for example
