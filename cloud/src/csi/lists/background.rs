@@ -115,6 +115,15 @@ impl Lists {
     /// Lists all nodes for an operator whose store was lost. Returns the number of entries of each
     /// node, or why it is unknown.
     pub async fn rebuild(&self) -> Vec<(NodeName, Result<usize, String>)> {
+        let rebuilt = self.list_all().await;
+        if rebuilt.iter().all(|(_, total)| total.is_ok()) {
+            return rebuilt;
+        }
+        // What a node listed may have waited for the lists of others, which are here now.
+        self.list_all().await
+    }
+
+    async fn list_all(&self) -> Vec<(NodeName, Result<usize, String>)> {
         let links = self.refresher.queries.links();
         let mut asked = Vec::new();
         for node in self.nodes() {
