@@ -184,19 +184,23 @@ fn is_our_own_word(
         matches!(run.received.ended, Some((_, Some(code))) if code != Code::Ok && !is_open(code))
             && run.received.outcome == Outcome::Finished
     };
+    let is_gone = || {
+        !world.fleet.storages().any(|(_, driver)| {
+            driver.volumes().iter().any(|volume| volume.volume_id == called.key)
+                || driver.snapshots().iter().any(|(_, snapshot)| snapshot.snapshot_id == called.key)
+        })
+    };
     match (called.method, code) {
+        // A liar may say that it has, or uses, what no honest node has any more.
+        ("DeleteVolume" | "DeleteSnapshot" | "ControllerUnpublishVolume", _)
+            if world.fleet.shape().liar && is_gone() =>
+        {
+            true
+        }
         ("CreateVolume", Code::ResourceExhausted) => {
             text.contains("no known node is at") && of_key.iter().all(made_nothing)
         }
-        ("DeleteVolume" | "DeleteSnapshot", Code::Ok) => {
-            !world.fleet.storages().any(|(_, driver)| {
-                driver.volumes().iter().any(|volume| volume.volume_id == called.key)
-                    || driver
-                        .snapshots()
-                        .iter()
-                        .any(|(_, snapshot)| snapshot.snapshot_id == called.key)
-            })
-        }
+        ("DeleteVolume" | "DeleteSnapshot", Code::Ok) => is_gone(),
         _ => false,
     }
 }

@@ -356,7 +356,7 @@ impl Fleet {
         self.keys.of(name, role)
     }
 
-    /// Removes a node as an operator does. Returns false if there is no cloud that could.
+    /// Removes and purges a node as an operator does. Returns false if there is no cloud that could.
     pub async fn remove(&self, node: &str) -> bool {
         let cloud = self.lock().cloud.as_ref().map(|it| (it.store.clone(), it.links.clone()));
         let (Some((store, links)), Ok(node)) = (cloud, node.parse::<NodeName>()) else {
@@ -367,6 +367,7 @@ impl Fleet {
         let write = store.write(move |txn| {
             let known = txn.node(&at).cloned().unwrap_or(Node { since: 1, removed: None });
             txn.set_node(&at, Some(Node { removed, ..known }));
+            super::liar::forget(txn, &at);
         });
         let is_done = write.await.is_ok();
         links.end(&node, "an operator removed this node");
