@@ -356,7 +356,7 @@ impl Fleet {
         self.keys.of(name, role)
     }
 
-    /// Removes and purges a node as an operator does. Returns false if there is no cloud that could.
+    /// Removes and purges a node, as an operator does. Returns false if no cloud can do it.
     pub async fn remove(&self, node: &str) -> bool {
         let cloud = self.lock().cloud.as_ref().map(|it| (it.store.clone(), it.links.clone()));
         let (Some((store, links)), Ok(node)) = (cloud, node.parse::<NodeName>()) else {
