@@ -362,12 +362,13 @@ impl Fleet {
         let (Some((store, links)), Ok(node)) = (cloud, node.parse::<NodeName>()) else {
             return false;
         };
+        let Ok(driver) = driver_name() else { return false };
         let at = node.clone();
         let removed = Some(cloud::state::clock::now());
         let write = store.write(move |txn| {
             let known = txn.node(&at).cloned().unwrap_or(Node { since: 1, removed: None });
             txn.set_node(&at, Some(Node { removed, ..known }));
-            super::liar::forget(txn, &at);
+            super::purge::forget(txn, &driver, &at);
         });
         let is_done = write.await.is_ok();
         links.end(&node, "an operator removed this node");

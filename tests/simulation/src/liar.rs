@@ -6,7 +6,6 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cloud::state::txn::Txn;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use proto::control::hello::{Hello, Message, PROTOCOL};
@@ -17,7 +16,6 @@ use proto::http2::forward::Body;
 use proto::http2::serve;
 use proto::link::tls::Role;
 use proto::link::{Event, KeepAlive, Link, LinkError, dial};
-use proto::names::NodeName;
 use tokio::time::{Instant, sleep};
 
 use super::dice::Dice;
@@ -186,22 +184,5 @@ impl Liar {
         };
         sleep(wait).await;
         Ok(answer)
-    }
-}
-
-/// Forgets what a removed node said: its homes, and the leases that it holds or claims. An operator
-/// does it with `csi-cloud node purge` and `volume release`.
-pub(super) fn forget(txn: &mut Txn<'_>, node: &NodeName) {
-    let Ok(driver) = super::fleet::driver_name() else { return };
-    let Some(of) = txn.state().driver(&driver) else { return };
-    let leases = of.leases().clone();
-    let homes: Vec<_> = of.homes_of(node).map(|(id, _)| id.clone()).collect();
-    for id in homes {
-        txn.set_home(&driver, &id, None);
-    }
-    for (id, mut record) in leases {
-        record.holder.take_if(|holder| holder.node == *node);
-        record.claims.retain(|claim| claim.node != *node);
-        txn.set_lease(&driver, &id, Some(record));
     }
 }

@@ -19,6 +19,7 @@ pub mod model;
 pub mod net;
 mod panics;
 pub mod process;
+mod purge;
 pub mod record;
 pub mod shape;
 pub mod trace;
