@@ -106,7 +106,9 @@ impl AdminState {
         })?;
         let ca_hash = issuers.current().root_pin().to_string();
         let new = NewToken::generate().map_err(|error| Refused::failed(error.to_string()))?;
-        let (id, hash, of) = (new.id.clone(), new.secret, node.clone());
+        let id = new.id.clone();
+        let hash = new.secret;
+        let of = node.clone();
         let keep = move |txn: &mut Txn<'_>| keep_token(txn, id, of, hash, ttl_s);
         let expires_ms = self.store.write(keep).await??;
         info!(id = %new.id, %node, "made a token");

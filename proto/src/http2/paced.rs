@@ -53,7 +53,8 @@ struct Frames {
 impl<I> Paced<I> {
     /// Paces the other side of `io`, on which nothing was sent yet.
     pub fn new(io: I) -> Self {
-        let (received, sent) = (Frames::after(0), Frames::after(PREFACE));
+        let received = Frames::after(0);
+        let sent = Frames::after(PREFACE);
         Self { io, received, sent, budget: BURST, since: Instant::now(), pause: None }
     }
 
