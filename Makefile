@@ -72,17 +72,15 @@ e2e: $(GO_BIN)/kubernetes.done $(GO_BIN)/bundles.done $(if $(FIGURES),figures,bu
 MEASURE = $(CARGO) build --locked --profile measure --workspace --exclude cloud --exclude edge
 # The products as users get them: by themselves, so that nothing is in them that tests switch on.
 PRODUCTS = $(CARGO) build --locked --release -p cloud -p edge
-# `make bench`, `make sim` and `make e2e FIGURES=1` build theirs.
-MEASURING := hostdir testdriver
 # Both at the same time, since one waits often where the other could work.
-RELEASE = $(MEASURE) $(addprefix --bin ,$(or $(1),$(MEASURING))) & measure=$$!; \
+RELEASE = $(MEASURE) $(addprefix --bin ,$(1)) & measure=$$!; \
   $(PRODUCTS); products=$$?; wait $$measure && [ $$products = 0 ]
 
 figures:
 	$(call RELEASE,cluster hostdir oci-wrapper)
 
-release: ## The products and the tests' drivers
-	$(call RELEASE)
+release: ## The products; what measures them is built by the targets that measure
+	$(PRODUCTS)
 
 bench: ## Calls against calling the driver directly, routing among a million volumes, durable creates (release build); CASE=calls, routing, durable, or guest: a direct volume against a shared directory in a real guest
 	$(call RELEASE,bench testdriver $(if $(filter guest,$(CASE)),hostdir guestinit))
