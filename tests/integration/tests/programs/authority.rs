@@ -1,6 +1,7 @@
 //! A node's certificate says who it is; only the operator says of which drivers it may speak.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use drivers::testdriver::{Fault, Running, TOPOLOGY_KEY, TestDriver, Times};
@@ -19,7 +20,11 @@ use proto::link;
 use proto::link::tls::Role;
 use proto::link::{Event, KeepAlive, Link, ws};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
+
+/// How long a silent node may stay beside the others: its minute begins with the next list.
+const SILENT_AT_MOST: Duration = Duration::from_secs(150);
 
 /// A cloud with this section for the driver, and nodes that come one after another.
 struct Fleet {
@@ -58,6 +63,28 @@ impl Fleet {
         let edge = self.stand.edge(node, &url, &drivers).await?;
         self.nodes.push(Node { driver, _serving: serving, edge });
         Ok(())
+    }
+
+    /// Three nodes with six volumes, all of which are listed.
+    async fn with_volumes() -> anyhow::Result<Self> {
+        let mut fleet = Self::new(TRANSPORTS[0], "scope = \"node\"\n").await?;
+        for (at, node) in ["n1", "n2", "n3"].into_iter().enumerate() {
+            let driver = TestDriver::new(DRIVER, node);
+            driver.count_from(at as u64 * 1000);
+            fleet.join(driver, node, &[]).await?;
+        }
+        fleet.ready().await?;
+        for number in 0..6 {
+            let name = format!("pvc-{number}");
+            let answer = fleet.front.call(&controller("CreateVolume"), &create(&name)).await?;
+            created(&answer)?;
+        }
+        until("all are listed", || async {
+            ensure!(fleet.listed().await? == fleet.there(), "{:?}", fleet.listed().await?);
+            Ok(())
+        })
+        .await?;
+        Ok(fleet)
     }
 
     /// Starts csi-cloud again with the same store; edges link again by themselves.
@@ -375,23 +402,7 @@ fn no_use() -> [Fault; 3] {
 #[tokio::test]
 async fn one_node_decides_no_list_and_no_capacity_for_all() -> anyhow::Result<()> {
     for fault in no_use() {
-        let mut fleet = Fleet::new(TRANSPORTS[0], "scope = \"node\"\n").await?;
-        for (at, node) in ["n1", "n2", "n3"].into_iter().enumerate() {
-            let driver = TestDriver::new(DRIVER, node);
-            driver.count_from(at as u64 * 1000);
-            fleet.join(driver, node, &[]).await?;
-        }
-        fleet.ready().await?;
-        for number in 0..6 {
-            let name = format!("pvc-{number}");
-            let answer = fleet.front.call(&controller("CreateVolume"), &create(&name)).await?;
-            created(&answer)?;
-        }
-        until("all are listed", || async {
-            ensure!(fleet.listed().await? == fleet.there(), "{:?}", fleet.listed().await?);
-            Ok(())
-        })
-        .await?;
+        let fleet = Fleet::with_volumes().await?;
         fleet.nodes[0].driver.inject("ListVolumes", fault.clone(), Times::All);
         assert_eq!(fleet.listed_of_others().await?, fleet.there());
         fleet.is_set_apart("n1", "bad_answer").await?;
@@ -412,4 +423,26 @@ async fn one_node_decides_no_list_and_no_capacity_for_all() -> anyhow::Result<()
         fleet.stop().await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_is_silent_for_a_minute_is_set_apart() -> anyhow::Result<()> {
+    let fleet = Fleet::with_volumes().await?;
+    fleet.nodes[0].driver.inject("ListVolumes", Fault::Hang, Times::All);
+    let begun = Instant::now();
+    while fleet.set_apart("n1").await? != ["bad_answer"] {
+        ensure!(begun.elapsed() < SILENT_AT_MOST, "{:?}", fleet.set_apart("n1").await?);
+        assert_eq!(fleet.listed().await?, fleet.there(), "what is known of the node is listed");
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert!(begun.elapsed() > Duration::from_secs(30), "it is set apart at once");
+    fleet.nodes[0].driver.clear_faults();
+    fleet.nodes[0].driver.release();
+    until("it answers as it should", || async {
+        ensure!(fleet.listed().await? == fleet.there(), "{:?}", fleet.listed().await?);
+        ensure!(fleet.set_apart("n1").await?.is_empty(), "it is set apart");
+        Ok(())
+    })
+    .await?;
+    fleet.stop().await
 }
