@@ -71,11 +71,9 @@ pub async fn measure(size: Size, dir: &Path) -> anyhow::Result<Vec<Figure>> {
 }
 
 async fn decisions(path: &Path, size: Size) -> anyhow::Result<Vec<Figure>> {
-    let begun = Instant::now();
     let tasks = Tasks::default();
     let store = Store::open(Box::new(File::open(path)?), &tasks)?;
-    let mut figures =
-        vec![Figure::new("open the store", begun.elapsed().as_secs_f64(), "s").at_most(START)];
+    let mut figures = Vec::new();
     let driver: DriverName = DRIVER.parse()?;
     // As the front finds a node's link: by name, under a lock.
     let linked = (0..size.nodes).filter(|number| number % AWAY != 0);
