@@ -4,15 +4,13 @@
 //! a key that tells nodes apart, a node's own name beats every other claim to it, and otherwise the
 //! first node that says a value keeps it.
 
-use prost::Message;
-use proto::csi;
+use proto::csi::Segments;
 use proto::csi::topology::NODE_SEGMENT;
-use proto::csi::{Local, Segments};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::{DriverState, State};
+use crate::state::own_keys::{Said, id_of};
 use crate::state::policy::{KeyKind, Policy};
-use crate::state::record::NodeDriver;
 
 /// The nodes that must have a key before it counts as one that tells nodes apart.
 const ENOUGH: usize = 2;
@@ -55,13 +53,18 @@ pub fn contested(
     for (key, value) in claimant.segments {
         let is_of_nodes = match policy.and_then(|policy| policy.topology.get(key)) {
             Some(kind) => *kind == KeyKind::Node,
-            None => key == NODE_SEGMENT || tells_nodes_apart(of, key, claimant.node),
+            None => key == NODE_SEGMENT || tells_nodes_apart(of.said_by_others(key, claimant.node)),
         };
         if is_of_nodes {
             contested.extend(rivals(state, of, claimant, key, value));
         }
     }
     contested
+}
+
+/// Whether a key has told nodes apart so far: every other node says its own name or id.
+fn tells_nodes_apart(others: Said) -> bool {
+    others.by >= ENOUGH && others.own == others.by
 }
 
 /// The rivals for one segment whose key tells nodes apart.
@@ -90,41 +93,24 @@ fn rivals(
     let had = || !is_new && of.at(node).is_some_and(|at| at.is_at(&segment));
     let first = || others().next().filter(|_| !had()).cloned();
     let by_id = || {
-        let mut members = of.members().filter(|(other, _)| other != node && value != *node_id);
-        members
-            .find(|(_, at)| id_of(at).is_some_and(|id| id == value))
-            .map(|(other, _)| other.clone())
+        let mut others = of.members().filter(|(other, _)| other != node);
+        let its = |at| id_of(at).is_some_and(|id| id == value);
+        let rival = (value != *node_id).then(|| others.find(|(_, at)| its(at)));
+        rival.flatten().map(|(other, _)| other.clone())
     };
     let owner = named.or_else(first).or_else(by_id);
     owner.iter().map(|owner| contest(owner, node)).collect()
-}
-
-/// Whether a key has told nodes apart so far: every other node says its own name or id.
-fn tells_nodes_apart(of: &DriverState, key: &str, claimant: &NodeName) -> bool {
-    let mut nodes = 0;
-    for (node, at) in of.members().filter(|(node, _)| *node != claimant) {
-        let Some(segment) = at.segments.iter().find(|segment| segment.0 == key) else { continue };
-        let value = &segment.1;
-        if value != node.as_str() && id_of(at).as_ref() != Some(value) {
-            return false;
-        }
-        nodes += 1;
-    }
-    nodes >= ENOUGH
-}
-
-/// The id that a driver gave its node.
-fn id_of(at: &NodeDriver) -> Option<String> {
-    let info = csi::NodeGetInfoResponse::decode(at.answer(Local::NodeInfo)?.clone()).ok()?;
-    Some(info.node_id)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use prost::Message;
+    use proto::csi;
+
     use super::*;
-    use crate::state::record::{Change, Node};
+    use crate::state::record::{Change, Node, NodeDriver};
 
     const KEY: &str = "d.example/node";
 

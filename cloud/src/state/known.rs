@@ -9,6 +9,7 @@ use proto::csi::{Id, Segments};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::driver_info::DriverInfo;
+use crate::state::own_keys::{OwnKeys, Said};
 use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
@@ -53,6 +54,7 @@ pub struct DriverState {
     /// The driver's nodes, ordered by load.
     by_load: BTreeSet<(u64, NodeName)>,
     segments: SegmentIndex,
+    own_keys: OwnKeys,
     /// The number of nodes without a topology of their own.
     without_topology: usize,
     /// Computed from the nodes' answers; reset when one of them changes.
@@ -245,9 +247,7 @@ impl State {
 
     fn recount_all(&mut self, node: &NodeName) {
         let drivers: Vec<_> = self.drivers.keys().cloned().collect();
-        for driver in drivers {
-            self.recount(&driver, node);
-        }
+        drivers.iter().for_each(|driver| self.recount(driver, node));
     }
 
     /// Notes whether a node counts for a driver.
@@ -323,6 +323,13 @@ impl DriverState {
     /// Whether a node counts; see [`Self::members`].
     pub fn is_member(&self, node: &NodeName) -> bool {
         !self.excluded.contains(node)
+    }
+
+    /// What the nodes that count say of a topology key, without this one.
+    pub(super) fn said_by_others(&self, key: &str, node: &NodeName) -> Said {
+        let extra = self.excluded.iter().filter(|excluded| *excluded != node).chain([node]);
+        let extra = extra.filter_map(|node| Some(Said::by(node, self.at.get(node)?, key)));
+        extra.fold(self.own_keys.of(key), Said::without)
     }
 
     /// All nodes that ever held the driver.
@@ -417,12 +424,12 @@ impl DriverState {
     }
 
     fn set_lease(&mut self, id: Id, lease: Option<LeaseRecord>) {
-        let after = lease.as_ref().map(nodes_of).unwrap_or_default();
+        let after = lease.as_ref().map(LeaseRecord::nodes).unwrap_or_default();
         let before = match lease {
             Some(lease) => self.leases.insert(id, lease),
             None => self.leases.remove(&id),
         };
-        for node in before.as_ref().map(nodes_of).unwrap_or_default() {
+        for node in before.as_ref().map(LeaseRecord::nodes).unwrap_or_default() {
             if let Some(held) = self.held.get_mut(&node) {
                 *held = held.saturating_sub(1);
             }
@@ -448,9 +455,8 @@ impl DriverState {
         if before == after {
             return;
         }
-        for (node, more) in
-            before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1)))
-        {
+        let moved = before.map(|node| (node, -1)).into_iter().chain(after.map(|node| (node, 1)));
+        for (node, more) in moved {
             let load = self.load(&node);
             let now = load.saturating_add_signed(more);
             if self.by_load.remove(&(load, node.clone())) {
@@ -469,15 +475,13 @@ impl DriverState {
         let before = self.at.remove(&node);
         if let Some(before) = &before {
             self.segments.remove(&before.segments, &node);
+            self.own_keys.remove(&node, before);
         }
         self.by_load.remove(&(load, node.clone()));
         let without_topology =
             |at: &NodeDriver| usize::from(at.has_spoken() && !at.has_own_topology());
         self.without_topology -= before.as_ref().map_or(0, without_topology);
-        let Some(mut at) = at else {
-            self.info = OnceLock::new();
-            return;
-        };
+        let Some(mut at) = at else { return drop(self.info.take()) };
         self.without_topology += without_topology(&at);
         // Thousands of nodes may give the same answers; they share one copy.
         let same = self.at.values().next_back().filter(|other| other.answers == at.answers);
@@ -488,13 +492,8 @@ impl DriverState {
             self.info = OnceLock::new();
         }
         self.segments.add(&mut at.segments, &node);
+        self.own_keys.add(&node, &at);
         self.by_load.insert((load, node.clone()));
         self.at.insert(node, at);
     }
-}
-
-/// The nodes of a lease: its holder, and those that claim it.
-fn nodes_of(lease: &LeaseRecord) -> Vec<NodeName> {
-    let holder = lease.holder.iter().map(|holder| &holder.node);
-    holder.chain(lease.claims.iter().map(|claim| &claim.node)).cloned().collect()
 }

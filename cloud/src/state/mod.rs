@@ -22,6 +22,7 @@ pub mod list_entry;
 pub mod node_names;
 pub mod node_set;
 pub mod not_taken;
+mod own_keys;
 pub mod policy;
 pub mod profile;
 pub mod quotas;

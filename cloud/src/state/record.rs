@@ -201,6 +201,14 @@ pub struct LeaseRecord {
     pub claims: Vec<LeaseClaim>,
 }
 
+impl LeaseRecord {
+    /// The holder, and the nodes that claim it.
+    pub fn nodes(&self) -> Vec<NodeName> {
+        let holder = self.holder.iter().map(|holder| &holder.node);
+        holder.chain(self.claims.iter().map(|claim| &claim.node)).cloned().collect()
+    }
+}
+
 /// A change of the store; without a value the record is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {

@@ -1,0 +1,126 @@
+//! Which topology keys have told all nodes of a driver apart so far.
+//!
+//! A key does if every node says its own name or node id. The nodes are counted, since the question
+//! comes with each node that links.
+
+use std::collections::HashMap;
+
+use prost::Message;
+use proto::csi;
+use proto::csi::Local;
+use proto::names::NodeName;
+
+use crate::state::record::NodeDriver;
+
+/// How many nodes say a key, and how many of these say their own name or id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) by: usize,
+    pub(super) own: usize,
+}
+
+impl Said {
+    /// What this node says of the key.
+    pub(super) fn by(node: &NodeName, at: &NodeDriver, key: &str) -> Self {
+        let said = at.segments.iter().find(|segment| segment.0 == key);
+        said.map_or_else(Self::default, |segment| Self::segment(node, at, &segment.1))
+    }
+
+    fn segment(node: &NodeName, at: &NodeDriver, value: &str) -> Self {
+        let is_own = value == node.as_str() || id_of(at).is_some_and(|id| id == value);
+        Self { by: 1, own: usize::from(is_own) }
+    }
+
+    /// The same without the words of others.
+    pub(super) fn without(self, others: Self) -> Self {
+        Self { by: self.by - others.by, own: self.own - others.own }
+    }
+}
+
+/// The counts of each key.
+#[derive(Default)]
+pub(super) struct OwnKeys(HashMap<String, Said>);
+
+impl OwnKeys {
+    /// What all nodes say of a key.
+    pub(super) fn of(&self, key: &str) -> Said {
+        self.0.get(key).copied().unwrap_or_default()
+    }
+
+    /// Counts a node.
+    pub(super) fn add(&mut self, node: &NodeName, at: &NodeDriver) {
+        for segment in &at.segments {
+            let said = Said::segment(node, at, &segment.1);
+            if !self.0.contains_key(&segment.0) {
+                self.0.insert(segment.0.clone(), Said::default());
+            }
+            let Some(all) = self.0.get_mut(&segment.0) else { continue };
+            all.by += said.by;
+            all.own += said.own;
+        }
+    }
+
+    /// Takes a counted node out.
+    pub(super) fn remove(&mut self, node: &NodeName, at: &NodeDriver) {
+        for segment in &at.segments {
+            let Some(all) = self.0.get_mut(&segment.0) else { continue };
+            *all = all.without(Said::segment(node, at, &segment.1));
+            if all.by == 0 {
+                self.0.remove(&segment.0);
+            }
+        }
+    }
+}
+
+/// The id that a driver gave its node.
+pub(super) fn id_of(at: &NodeDriver) -> Option<String> {
+    let info = csi::NodeGetInfoResponse::decode(at.answer(Local::NodeInfo)?.clone()).ok()?;
+    Some(info.node_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::state::known::State;
+    use crate::state::record::{Change, Node};
+
+    const KEY: &str = "d.example/node";
+
+    fn name(node: &str) -> NodeName {
+        node.parse().unwrap()
+    }
+
+    fn at(node: &str, value: Option<&str>) -> Change {
+        let segment = |value: &str| Arc::new((KEY.to_owned(), value.to_owned()));
+        let segments = value.map(segment).into_iter().collect();
+        let at = NodeDriver { segments, ..NodeDriver::default() };
+        Change::NodeDriver("d.example".parse().unwrap(), name(node), Some(at))
+    }
+
+    #[test]
+    fn counts_follow_each_record_and_leave_out_who_does_not_count() {
+        let mut state = State::of([
+            at("n1", Some("n1")),
+            at("n2", Some("n2")),
+            at("n3", Some("x")),
+            at("n4", None),
+        ]);
+        let said = |state: &State, without: &str| {
+            let said = state.driver(&"d.example".parse().unwrap()).unwrap();
+            let said = said.said_by_others(KEY, &name(without));
+            (said.by, said.own)
+        };
+        assert_eq!(said(&state, "n4"), (3, 2));
+        assert_eq!(said(&state, "n1"), (2, 1));
+        assert_eq!(said(&state, "n9"), (3, 2), "of a node that is not known");
+        let removed = Node { since: 1, removed: Some(2) };
+        state.apply(Change::Node(name("n3"), Some(removed)));
+        assert_eq!((said(&state, "n4"), said(&state, "n3")), ((2, 2), (2, 2)), "n3 is removed");
+        state.apply(at("n2", Some("y")));
+        assert_eq!(said(&state, "n4"), (2, 1));
+        state.apply(at("n2", None));
+        assert_eq!((said(&state, "n4"), said(&state, "n1")), ((1, 1), (0, 0)));
+    }
+}
