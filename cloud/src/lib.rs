@@ -30,6 +30,7 @@ use crate::nodes::links::Links;
 use crate::pki::enrolment;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
+use crate::pki::own;
 use crate::relay::listen::RelayListener;
 use crate::state::policy::Policy;
 use crate::state::store::measured::Measured;
@@ -100,6 +101,10 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     relays.listen(&config.holders, &credentials).await?;
     let current = credentials.clone().keep_current(config.tls.clone(), Role::Cloud);
     groups.watching.spawn_until_stop("certificates", current);
+    let told = links.clone();
+    let upkeep = move |ca| told.issued_by(ca);
+    let upkeep = own::keep(links.enrolment().clone(), credentials.clone(), upkeep);
+    groups.watching.spawn_until_stop("csi-cloud's certificate", upkeep);
     let settings = config.kubernetes.take();
     let policies = config.policies;
     let mut state = AdminState {

@@ -17,9 +17,9 @@ use tokio::sync::Semaphore;
 use crate::admin::admin_state::AdminState;
 use crate::admin::refused::{Refusal, Refused};
 use crate::admin::{
-    adopt_volume, calls, driver_profile, drivers, forget_volume, http1, intents, leases,
-    node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent, revocation,
-    tokens, top, volumes,
+    adopt_volume, ca_rotation, calls, driver_profile, drivers, forget_volume, http1, intents,
+    leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
+    revocation, tokens, top, volumes,
 };
 
 /// The admin socket's name in the fronts' directory.
@@ -92,6 +92,9 @@ pub(super) async fn answer(
         tokens::LIST => json(&state.tokens()),
         tokens::REVOKE => json(&state.revoke_token(read(body)?).await?),
         revocation::PATH => json(&state.revoke(read(body)?).await?),
+        ca_rotation::START => json(&state.start_rotation(read(body)?)?),
+        ca_rotation::STATUS => json(&state.rotation()?),
+        ca_rotation::FINISH => json(&state.finish_rotation(read(body)?)?),
         driver_profile::PATH => json(&state.set_profile(read(body)?).await?),
         node_purge::PATH => json(&state.purge_node(read(body)?).await?),
         resolve_intent::PATH => json(&state.resolve_intent(read(body)?).await?),

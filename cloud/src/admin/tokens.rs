@@ -104,7 +104,8 @@ impl AdminState {
                  `csi-cloud ca use` says what to put there",
             )
         })?;
-        let ca_hash = issuers.current().root_pin().to_string();
+        // An edge that joins sees the certificate of csi-cloud itself.
+        let ca_hash = issuers.read_again().own.root_pin().to_string();
         let new = NewToken::generate().map_err(|error| Refused::failed(error.to_string()))?;
         let id = new.id.clone();
         let hash = new.secret;

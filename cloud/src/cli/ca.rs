@@ -26,7 +26,7 @@ pub(super) fn run(command: CaCommand) -> anyhow::Result<()> {
             println!("{}", use_ca(&from)?);
             Ok(())
         }
-        // clap requires one of them.
-        CaCommand::Issue { node: None, front: None, .. } => Ok(()),
+        // `run` asks the running csi-cloud; and clap requires one of the others.
+        CaCommand::Rotate(_) | CaCommand::Issue { node: None, front: None, .. } => Ok(()),
     }
 }

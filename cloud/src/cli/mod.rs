@@ -13,6 +13,7 @@ pub mod intents;
 pub mod leases;
 pub mod nodes;
 pub mod output;
+mod rotation;
 pub mod run;
 pub mod store;
 pub mod table;

@@ -18,11 +18,13 @@ use crate::admin::{
     resolve_intent, revocation,
 };
 use crate::cli::output::change;
-use crate::cli::{ca, calls, drivers, homes, intents, leases, nodes, store, tokens, top, volumes};
+use crate::cli::{
+    ca, calls, drivers, homes, intents, leases, nodes, rotation, store, tokens, top, volumes,
+};
 use crate::config::admin_arguments::{
     Ask, DriverCommand, HomesCommand, IntentCommand, NodeCommand, VolumeCommand,
 };
-use crate::config::arguments::Tool;
+use crate::config::arguments::{CaCommand, Tool};
 use crate::relay;
 
 /// Runs a command.
@@ -32,6 +34,7 @@ use crate::relay;
 pub fn run(tool: Tool) -> anyhow::Result<()> {
     match tool {
         Tool::Front(front) => runtime(1)?.block_on(relay::run::run(front.into())),
+        Tool::Ca(CaCommand::Rotate(step)) => runtime(1)?.block_on(rotation::run(step)),
         Tool::Ca(command) => ca::run(command),
         Tool::Store(command) => store::run(command),
         Tool::Ask(command) => match runtime(1)?.block_on(ask(command)) {

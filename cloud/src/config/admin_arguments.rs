@@ -407,3 +407,34 @@ mod tests {
         assert_eq!(reach(Some("/x"), Some(file)).socket(), Path::new("/x"));
     }
 }
+
+/// The steps in which another CA takes over.
+#[derive(Debug, Subcommand)]
+pub enum RotateCommand {
+    /// Trust a new CA beside the old one, and let it issue to nodes. Edges are told to renew.
+    Start {
+        /// The certificate of the CA that is to issue, and those between it and the root, PEM
+        #[arg(long, value_name = "FILE")]
+        cert: PathBuf,
+        /// Its private key: PKCS #8, PEM
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// The root, PEM; not needed if --cert is one
+        #[arg(long, value_name = "FILE")]
+        root: Option<PathBuf>,
+        /// Where csi-cloud is
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Show which nodes still have the old CA.
+    Status(Show),
+    /// Take the old CA away. Refused while a node would be locked out.
+    Finish {
+        /// Also if nodes are locked out; they join again with tokens
+        #[arg(long)]
+        yes_lock_out: bool,
+        /// Where csi-cloud is
+        #[command(flatten)]
+        reach: Reach,
+    },
+}

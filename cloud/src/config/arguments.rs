@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use proto::link::tls::Files;
 use proto::names::{DriverName, FrontName, NodeName};
 
-use crate::config::admin_arguments::Ask;
+use crate::config::admin_arguments::{Ask, RotateCommand};
 use crate::config::output::Output;
 use crate::config::serve_arguments::Serve;
 use crate::relay;
@@ -163,6 +163,9 @@ pub enum CaCommand {
         #[arg(value_parser = clap::value_parser!(u16).range(1..=3650))]
         days: u16,
     },
+    /// Let another CA take over, with both trusted for a time.
+    #[command(subcommand)]
+    Rotate(RotateCommand),
 }
 
 /// The commands that look after the store.

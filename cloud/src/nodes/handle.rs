@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, onesh
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::pki::issuer::CaTag;
 use crate::state::authority::Unserved;
 
 /// The number of calls in flight on one link. More are refused, because each holds its request in
@@ -64,6 +65,8 @@ pub struct Peer {
     pub version: Box<str>,
     /// True if it reports its leases.
     pub leases: bool,
+    /// The CAs that it trusts, and the one of its certificate; none if it does not say.
+    pub ca: Option<CaTag>,
 }
 
 impl Handle {

@@ -26,6 +26,7 @@ use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::{Links, REMOVED, REVOKED};
 use crate::nodes::telling::Told;
+use crate::pki::issuer::CaTag;
 use crate::state::{ingest, report};
 
 /// The time for a refused edge to take the reason.
@@ -122,7 +123,10 @@ async fn establish(
         Err(NoHello::Lost) => return None,
     };
     greeting.heard();
+    let trust = hello.trust.as_deref();
+    let ca = trust.map(|trust| CaTag::of(trust, identity.issuer.as_ref()));
     let peer = Peer {
+        ca,
         transport: link.transport(),
         address: from,
         version: hello.version.into(),
@@ -146,7 +150,7 @@ async fn establish(
     }
     links.refresh_scopes();
     let told = links.told();
-    if let Err(error) = link.send(&Message::Welcome(links.welcome(node, &unserved))).await {
+    if let Err(error) = link.send(&Message::Welcome(links.welcome(node, &unserved, ca))).await {
         warn!(%node, error = %chain(&error), "a link ended at its welcome");
         return None;
     }
@@ -344,7 +348,8 @@ impl LinkTask<'_> {
     }
 
     fn welcome(&self) -> Message {
-        Message::Welcome(self.links.welcome(self.node, &self.handle.unserved()))
+        let unserved = self.handle.unserved();
+        Message::Welcome(self.links.welcome(self.node, &unserved, self.handle.peer.ca))
     }
 
     /// Handles an event of the link; returns the message to send back, if any.

@@ -22,6 +22,7 @@ use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
 use crate::pki::enrolment::Enrolment;
+use crate::pki::issuer::CaTag;
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
@@ -45,6 +46,8 @@ pub struct Links {
     by_node: Mutex<HashMap<NodeName, Arc<Handle>>>,
     /// The time of the loss, for each node that had a link and has none.
     lost: Mutex<HashMap<NodeName, Instant>>,
+    /// What each node said last of the CAs that it has.
+    cas: Mutex<HashMap<NodeName, Option<CaTag>>>,
     /// The start of this csi-cloud.
     begun: Instant,
     /// Calls that wait for their node's next link.
@@ -75,6 +78,7 @@ impl Links {
             answer_lease,
             by_node: Mutex::default(),
             lost: Mutex::default(),
+            cas: Mutex::default(),
             begun: Instant::now(),
             waiting: Mutex::default(),
             enrolment: Arc::new(Enrolment::new(store.clone(), None)),
@@ -267,6 +271,7 @@ impl Links {
         }
         self.made.fetch_add(1, Ordering::Relaxed);
         self.lost().remove(node);
+        self.cas().insert(node.clone(), handle.peer.ca);
         for waiting in self.waiting().remove(node).unwrap_or_default() {
             // The caller may have left.
             let _ = waiting.send(handle.clone());
@@ -290,6 +295,17 @@ impl Links {
         self.telling.told()
     }
 
+    /// What a node said last of the CAs that it has: none if nothing since this csi-cloud began, or
+    /// if it does not say.
+    pub(crate) fn ca_of(&self, node: &NodeName) -> Option<CaTag> {
+        self.cas().get(node).copied().flatten()
+    }
+
+    /// Tells all edges again if another CA issues.
+    pub(crate) fn issued_by(&self, ca: CaTag) {
+        self.telling.ca(ca);
+    }
+
     /// Tells all edges again if a node's report has changed a driver's scope.
     pub(crate) fn refresh_scopes(&self) {
         self.telling.refresh();
@@ -297,7 +313,12 @@ impl Links {
 
     /// What an edge is told at first, and again when any of it changes. Of a driver without a front
     /// it is told the scope that its own driver implies.
-    pub(super) fn welcome(&self, node: &NodeName, unserved: &[Unserved]) -> Welcome {
+    pub(super) fn welcome(
+        &self,
+        node: &NodeName,
+        unserved: &[Unserved],
+        ca: Option<CaTag>,
+    ) -> Welcome {
         let mut scopes = self.telling.scopes().at(node, &self.store);
         scopes.extend(
             unserved.iter().filter_map(|driver| Some((driver.name.clone(), driver.scope?))),
@@ -310,6 +331,7 @@ impl Links {
             leases: true,
             not_taken: true,
             renews: self.enrolment.issuers().is_some(),
+            renew_now: ca.is_some_and(|ca| self.enrolment.tag().is_some_and(|tag| ca != tag)),
         }
     }
 
@@ -334,6 +356,10 @@ impl Links {
 
     fn lost(&self) -> MutexGuard<'_, HashMap<NodeName, Instant>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cas(&self) -> MutexGuard<'_, HashMap<NodeName, Option<CaTag>>> {
+        self.cas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<oneshot::Sender<Arc<Handle>>>>> {

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::nodes::scopes::Scopes;
+use crate::pki::issuer::CaTag;
 use crate::state::policy::Scope;
 use crate::state::store::writer::Store;
 
@@ -23,6 +24,8 @@ pub(super) struct Told {
     pub(super) backoff_cap: Duration,
     /// The scopes of all drivers. Each edge is told those of its own drivers.
     scopes: BTreeMap<DriverName, Scope>,
+    /// The CAs. Each edge is told whether it shall renew its certificate.
+    ca: Option<CaTag>,
 }
 
 /// Tells all edges.
@@ -38,6 +41,7 @@ pub(super) struct Telling {
 #[derive(Default)]
 struct Turn {
     backoff_cap: Duration,
+    ca: Option<CaTag>,
     last: Option<Instant>,
     is_waiting: bool,
 }
@@ -73,6 +77,15 @@ impl Telling {
         }
     }
 
+    /// Tells which CA issues, if it is another one.
+    pub(super) fn ca(self: &Arc<Self>, ca: CaTag) {
+        let mut turn = self.turn();
+        if turn.ca != Some(ca) {
+            turn.ca = Some(ca);
+            self.tell(turn);
+        }
+    }
+
     /// Tells the scopes, if a node's report has changed one.
     pub(super) fn refresh(self: &Arc<Self>) {
         self.tell(self.turn());
@@ -100,11 +113,15 @@ impl Telling {
     fn tell_now(&self, mut turn: MutexGuard<'_, Turn>) {
         let mut scopes = self.scopes.all(&self.store);
         let cap = turn.backoff_cap;
+        let ca = turn.ca;
         let has_changed = self.told.send_if_modified(|told| {
             std::mem::swap(&mut told.scopes, &mut scopes);
             let is_longer = told.backoff_cap != cap;
             told.backoff_cap = cap;
-            is_longer || told.scopes != scopes
+            // The first is known at the start, and each welcome has it.
+            let is_other = told.ca.is_some() && told.ca != ca;
+            told.ca = ca;
+            is_longer || is_other || told.scopes != scopes
         });
         if has_changed {
             turn.last = Some(Instant::now());

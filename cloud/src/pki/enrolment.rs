@@ -15,7 +15,7 @@ use proto::names::certificate::{Identity, Serial, Subject};
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
-use crate::pki::issuer::{IssueError, Issued, new_serial};
+use crate::pki::issuer::{CaTag, IssueError, Issued, new_serial};
 use crate::pki::issuers::Issuers;
 use crate::pki::pace::{Failures, Renewals};
 use crate::pki::request::{ProvenKey, RequestError};
@@ -188,6 +188,11 @@ impl Enrolment {
     /// The CA; none if nothing can be issued.
     pub fn issuers(&self) -> Option<&Issuers> {
         self.issuers.as_ref()
+    }
+
+    /// What an edge has that needs no renewal; none without a CA.
+    pub fn tag(&self) -> Option<CaTag> {
+        Some(self.issuers()?.known().issuer.tag())
     }
 
     /// Answers an edge at this address that wants to join.

@@ -3,22 +3,25 @@
 //! A CA is used only after a trial: a certificate that it issues must be verified by the roots that
 //! both ends trust. So a wrong file is reported at start-up, and not by the first edge.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use proto::link::tls::Pin;
-use proto::names::certificate::{Serial, Subject, Validity};
+use proto::link::tls::{Pin, trust_of};
+use proto::names::certificate::{IssuerKey, Serial, Subject, Validity};
 use proto::names::{FRONT_URI, NODE_URI};
 use rcgen::{
     CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PublicKeyData, SanType,
     SerialNumber,
 };
+use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
 use crate::pki::request::ProvenKey;
@@ -38,8 +41,37 @@ pub struct Issuer {
     roots: Vec<CertificateDer<'static>>,
     /// The root of this CA.
     root: CertificateDer<'static>,
+    /// Of what it issues.
+    issuer_key: Option<IssuerKey>,
+    tag: CaTag,
     /// The end of this CA's own certificates.
     not_after: SystemTime,
+}
+
+/// The content of a CA's files, PEM.
+pub struct CaPem {
+    /// The certificate that issues, and those between it and the root.
+    pub cert: String,
+    /// Its private key.
+    pub key: String,
+    /// The roots that both ends trust.
+    pub roots: String,
+}
+
+/// Which CAs an edge trusts, and which one issued its certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaTag(u64);
+
+impl CaTag {
+    /// The tag of a set of CAs ([`trust_of`]) and the issuer.
+    pub fn of(trust: &str, issuer: Option<&IssuerKey>) -> Self {
+        let mut context = digest::Context::new(&digest::SHA256);
+        context.update(trust.as_bytes());
+        context.update(issuer.map_or("", |issuer| issuer.as_str()).as_bytes());
+        let hash = context.finish();
+        let first = hash.as_ref().iter().take(size_of::<u64>());
+        Self(first.fold(0, |tag, byte| tag << 8 | u64::from(*byte)))
+    }
 }
 
 /// An issued certificate.
@@ -119,16 +151,32 @@ impl Issuer {
     /// # Errors
     /// See [`IssueError`].
     pub fn open(cert: &Path, key: &Path, roots: &Path) -> Result<Self, IssueError> {
-        let chain = certificates(cert)?;
-        let trusted = certificates(roots)?;
-        let pem = std::fs::read_to_string(key)
-            .map_err(|error| IssueError::File { path: key.into(), why: error.to_string() })?;
+        Self::of(
+            &CaPem { cert: read(cert)?, key: read(key)?, roots: read(roots)? },
+            cert,
+            key,
+            roots,
+        )
+    }
+
+    /// The same of the content of files, which need not exist.
+    ///
+    /// # Errors
+    /// See [`IssueError`]; the texts name the files.
+    pub fn of(pem: &CaPem, cert: &Path, key: &Path, roots: &Path) -> Result<Self, IssueError> {
+        let chain = certificates(&pem.cert, cert)?;
+        let trusted = certificates(&pem.roots, roots)?;
         let wrong_key =
             |error: rcgen::Error| IssueError::Key { path: key.into(), why: error.to_string() };
-        let pair = KeyPair::from_pem(&pem).map_err(wrong_key)?;
+        let pair = KeyPair::from_pem(&pem.key).map_err(wrong_key)?;
         let failed =
             |why: String| IssueError::Trial { cert: cert.into(), roots: roots.into(), why };
         let Some(own) = chain.first() else { return Err(failed("it is empty".into())) };
+        // Two CAs may have one name; then the trial alone would not show a wrong key.
+        let der = PrivateKeyDer::from_pem_slice(pem.key.as_bytes())
+            .map_err(|error| failed(error.to_string()))?;
+        CertifiedKey::from_der(vec![own.clone()], der, &default_provider())
+            .map_err(|error| failed(error.to_string()))?;
         let not_after =
             chain.iter().map(|one| Validity::of(one).map(|validity| validity.not_after));
         let not_after = not_after.collect::<Result<Vec<_>, _>>();
@@ -140,10 +188,15 @@ impl Issuer {
             issuer,
             between,
             root: own.clone(),
+            tag: CaTag::of(&trust_of(&trusted), None),
+            issuer_key: None,
             roots: trusted,
             not_after: not_after.into_iter().min().unwrap_or(SystemTime::UNIX_EPOCH),
         };
-        issuer.root = issuer.trial().map_err(failed)?;
+        let (root, issuer_key) = issuer.trial().map_err(failed)?;
+        issuer.tag = CaTag::of(&trust_of(&issuer.roots), issuer_key.as_ref());
+        issuer.issuer_key = issuer_key;
+        issuer.root = root;
         Ok(issuer)
     }
 
@@ -191,6 +244,31 @@ impl Issuer {
         self.not_after
     }
 
+    /// What an edge has whose certificate is of this CA, with its roots.
+    pub fn tag(&self) -> CaTag {
+        self.tag
+    }
+
+    /// Whether this CA issued a certificate.
+    pub fn has_issued(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.issuer_key.is_some() && IssuerKey::of(certificate) == self.issuer_key
+    }
+
+    /// Whether another one has the same key.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.issuer_key.is_some() && self.issuer_key == other.issuer_key
+    }
+
+    /// The root of this CA.
+    pub fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    /// The roots that both ends trust.
+    pub fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
+    }
+
     /// The hash of the root, by which an edge recognises it.
     pub fn root_pin(&self) -> Pin {
         Pin::of(&self.root)
@@ -218,8 +296,8 @@ impl Issuer {
         Ok(Issued { chain, ca: pems(&self.roots), not_after })
     }
 
-    /// Issues a certificate and verifies it; returns the root that verifies it.
-    fn trial(&self) -> Result<CertificateDer<'static>, String> {
+    /// Issues a certificate and verifies it; returns the root that verifies it, and its issuer.
+    fn trial(&self) -> Result<(CertificateDer<'static>, Option<IssuerKey>), String> {
         let key = KeyPair::generate().map_err(|error| error.to_string())?;
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -229,7 +307,7 @@ impl Issuer {
         let mut why = "there is no root".to_owned();
         for root in &self.roots {
             match self.verify(&leaf, root) {
-                Ok(()) => return Ok(root.clone()),
+                Ok(()) => return Ok((root.clone(), IssuerKey::of(&leaf))),
                 Err(error) => why = error.to_string(),
             }
         }
@@ -262,18 +340,28 @@ fn common_name(name: &str) -> &str {
     name.get(..64).unwrap_or(name)
 }
 
-/// The certificates in a PEM file.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IssueError> {
+fn read(path: &Path) -> Result<String, IssueError> {
+    let unreadable =
+        |error: io::Error| IssueError::File { path: path.into(), why: error.to_string() };
+    std::fs::read_to_string(path).map_err(unreadable)
+}
+
+/// The certificates in a PEM text, which is or would be this file's.
+pub(super) fn certificates(
+    pem: &str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, IssueError> {
     let unreadable = |why: String| IssueError::File { path: path.into(), why };
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    let read: Vec<_> = read.map_err(|error| unreadable(error.to_string()))?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    let read = read.map_err(|error| unreadable(error.to_string()))?;
     if read.is_empty() {
         return Err(unreadable("it has no certificate".into()));
     }
     Ok(read)
 }
 
-fn pems(certificates: &[CertificateDer<'_>]) -> String {
+/// These certificates, PEM.
+pub(super) fn pems(certificates: &[CertificateDer<'_>]) -> String {
     let mut text = String::new();
     for certificate in certificates {
         text += "-----BEGIN CERTIFICATE-----\n";

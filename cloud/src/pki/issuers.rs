@@ -3,7 +3,7 @@
 //! cert-manager replaces a mounted Secret while csi-cloud runs. A file that is read while it is
 //! replaced cannot do harm: what does not fit together is not used.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto::host::chain;
@@ -25,30 +25,60 @@ pub struct CaSettings {
     pub cloud_days: u16,
 }
 
+impl CaSettings {
+    /// The CA that takes over, while the CA is rotated: key and certificates in one file.
+    pub fn next(&self) -> PathBuf {
+        self.key.with_file_name("next-ca.pem")
+    }
+}
+
 /// The issuer of the configuration. Its files are read again when they change.
 pub struct Issuers {
     settings: CaSettings,
-    /// The roots that both ends trust.
-    roots: PathBuf,
+    tls: Files,
     current: Mutex<Current>,
 }
 
+/// The CAs in use.
+#[derive(Clone)]
+pub struct Cas {
+    /// Issues certificates to nodes.
+    pub issuer: Arc<Issuer>,
+    /// Issued csi-cloud's own certificate. It is another one while the CA is rotated.
+    pub own: Arc<Issuer>,
+}
+
+impl Cas {
+    fn open(settings: &CaSettings, tls: &Files) -> Result<Self, IssueError> {
+        let base = Issuer::open(&settings.cert, &settings.key, &tls.ca);
+        let next = settings.next();
+        if !next.exists() {
+            let base = Arc::new(base?);
+            return Ok(Self { issuer: base.clone(), own: base });
+        }
+        let issuer = Arc::new(Issuer::open(&next, &next, &tls.ca)?);
+        // Without it, the last step of a rotation broke off: `finish` is to be repeated.
+        let own = base.map_or_else(|_| issuer.clone(), Arc::new);
+        Ok(Self { issuer, own })
+    }
+}
+
 struct Current {
-    issuer: Arc<Issuer>,
+    cas: Cas,
     /// What was read last, used or not.
     read: Vec<Vec<u8>>,
 }
 
 impl Issuers {
-    /// Opens the CA of these settings; `tls` says which roots both ends trust.
+    /// Opens the CA of these settings; `tls` says which roots both ends trust, and where the
+    /// certificate of csi-cloud is.
     ///
     /// # Errors
     /// See [`IssueError`].
     pub fn open(settings: CaSettings, tls: &Files) -> Result<Self, IssueError> {
-        let issuer = Issuer::open(&settings.cert, &settings.key, &tls.ca)?;
-        let read = contents(&settings, &tls.ca);
-        let current = Current { issuer: Arc::new(issuer), read };
-        Ok(Self { settings, roots: tls.ca.clone(), current: Mutex::new(current) })
+        let cas = Cas::open(&settings, tls)?;
+        let current = Current { cas, read: contents(&settings, tls) };
+        Ok(Self { settings, tls: tls.clone(), current: Mutex::new(current) })
     }
 
     /// The settings.
@@ -56,16 +86,31 @@ impl Issuers {
         &self.settings
     }
 
-    /// The CA. Files that changed are read again; if they cannot be used, that is logged once, and
-    /// the CA stays as it was.
+    /// The files of csi-cloud's own certificate.
+    pub fn tls(&self) -> &Files {
+        &self.tls
+    }
+
+    /// The CA that issues to nodes; see [`Self::read_again`].
     pub fn current(&self) -> Arc<Issuer> {
+        self.read_again().issuer
+    }
+
+    /// The CAs as they were read last, without a look at the files.
+    pub fn known(&self) -> Cas {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).cas.clone()
+    }
+
+    /// The CAs. Files that changed are read again; if they cannot be used, that is logged once, and
+    /// the CAs stay as they were.
+    pub fn read_again(&self) -> Cas {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = contents(&self.settings, &self.roots);
+        let read = contents(&self.settings, &self.tls);
         if read != current.read {
-            match Issuer::open(&self.settings.cert, &self.settings.key, &self.roots) {
-                Ok(issuer) => {
+            match Cas::open(&self.settings, &self.tls) {
+                Ok(cas) => {
                     info!("the CA's files changed; certificates are issued with them");
-                    current.issuer = Arc::new(issuer);
+                    current.cas = cas;
                 }
                 Err(error) => {
                     let error = chain(&error);
@@ -74,13 +119,13 @@ impl Issuers {
             }
             current.read = read;
         }
-        current.issuer.clone()
+        current.cas.clone()
     }
 }
 
 /// The contents of the CA's files; nothing for one that cannot be read.
-fn contents(settings: &CaSettings, roots: &Path) -> Vec<Vec<u8>> {
-    let paths = [settings.cert.as_path(), &settings.key, roots];
+fn contents(settings: &CaSettings, tls: &Files) -> Vec<Vec<u8>> {
+    let paths = [settings.cert.as_path(), &settings.key, &tls.ca, &settings.next()];
     paths.map(|path| std::fs::read(path).unwrap_or_default()).into()
 }
 

@@ -8,5 +8,7 @@ pub mod enrolment;
 pub mod install;
 pub mod issuer;
 pub mod issuers;
+pub mod own;
 mod pace;
 pub mod request;
+pub mod rotation;

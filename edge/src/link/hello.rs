@@ -21,6 +21,8 @@ pub(super) struct Greeted {
     pub(super) not_taken: bool,
     /// Whether the cloud issues certificates.
     pub(super) renews: bool,
+    /// Whether the cloud asks for a renewal at once.
+    pub(super) renew_now: bool,
     pub(super) backoff_cap: Option<Duration>,
 }
 
@@ -38,6 +40,7 @@ pub(super) async fn greet(
         drivers: dial.drivers.hello(),
         leases: true,
         not_taken: true,
+        trust: Some(dial.credentials.trust()),
     };
     link.send(&Message::Hello(hello)).await?;
     let answer = tokio::time::timeout(HANDSHAKE, link.next()).await;
@@ -47,9 +50,10 @@ pub(super) async fn greet(
             let leases = welcome.leases;
             let not_taken = welcome.not_taken;
             let renews = welcome.renews;
+            let renew_now = welcome.renew_now;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.hear(welcome.scopes);
-            Ok(Greeted { link, changed, leases, not_taken, renews, backoff_cap })
+            Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {
             Err(LinkError::Transport(format!(

@@ -23,6 +23,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// together does not renew together.
 const SPREAD: Duration = Duration::from_secs(10);
 
+/// The same for a renewal that the cloud asks the whole fleet for.
+const SPREAD_OF_ALL: Duration = Duration::from_secs(60);
+
 /// The renewals of one link.
 pub(super) struct Renewal {
     identity: Identity,
@@ -31,6 +34,8 @@ pub(super) struct Renewal {
     delays: ExponentialBackoff,
     /// No attempt before this, whatever the certificate says.
     not_before: Instant,
+    /// The cloud asks for a renewal, however old the certificate is.
+    is_asked: bool,
     pending: Option<Request>,
 }
 
@@ -44,13 +49,30 @@ impl Renewal {
             dice: rand::rng().random_range(0.0..1.0),
             delays: delays(life),
             not_before: Instant::now() + spread,
+            is_asked: false,
             pending: None,
         }
+    }
+
+    /// Takes the cloud's word on whether a renewal is due, since its CAs have changed. The first
+    /// attempt is spread over a minute, or less for a certificate of a short life.
+    pub(super) fn ask_now(&mut self, now: bool) {
+        if now && !self.is_asked {
+            let life = self.identity.validity().map(|validity| validity.life());
+            let spread = SPREAD_OF_ALL.min(life.unwrap_or_default() / 60);
+            let delay = spread.mul_f64(rand::rng().random_range(0.0..1.0));
+            self.not_before = self.not_before.max(Instant::now() + delay);
+            info!(?delay, "csi-cloud's CAs have changed; the certificate will be renewed");
+        }
+        self.is_asked = now;
     }
 
     /// Ends when an attempt is due. May be dropped and called again.
     async fn due(&self) {
         sleep_until(self.not_before).await;
+        if self.is_asked {
+            return;
+        }
         match self.identity.validity() {
             Some(validity) => reached(renew_at(&validity, self.dice)).await,
             None => std::future::pending().await,

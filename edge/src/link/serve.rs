@@ -57,8 +57,7 @@ pub(super) struct Use {
 /// Serves a link until it ends.
 pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
     let Use { tell, tasks, replaced } = link;
-    let Greeted { link, changed, leases, not_taken, renews, .. } = greeted;
-    let renewal = dial.identity.clone().filter(|_| renews).map(Renewal::new);
+    let Greeted { link, changed, leases, not_taken, renews, renew_now, .. } = greeted;
     let requests = if leases {
         Some(dial.leases.linked())
     } else {
@@ -81,11 +80,12 @@ pub(super) async fn run(dial: Arc<Dial>, greeted: Greeted, link: Use) {
         replaced,
         requests,
         reports,
-        renewal,
+        renewal: None,
         waiting: HashMap::new(),
         leaving: false,
         end: None,
     };
+    serving.renews(renews, renew_now);
     serving.settle_scopes();
     let ended = serving.run(changed, &tasks).await;
     serving.streams.give_up();
@@ -177,7 +177,7 @@ impl Serving {
             }
             Event::Message(Message::Welcome(again)) => {
                 let _ = self.tell.send(LinkEvent::BackoffCap(cap(&again))).await;
-                self.renews(again.renews);
+                self.renews(again.renews, again.renew_now);
                 self.dial.scopes.hear(again.scopes);
                 self.settle_scopes();
             }
@@ -202,12 +202,15 @@ impl Serving {
         Ok(())
     }
 
-    /// Takes the cloud's word on whether it issues certificates.
-    fn renews(&mut self, renews: bool) {
+    /// Takes the cloud's word on whether it issues certificates, and whether one is due.
+    fn renews(&mut self, renews: bool, now: bool) {
         if !renews {
             self.renewal = None;
         } else if self.renewal.is_none() {
             self.renewal = self.dial.identity.clone().map(Renewal::new);
+        }
+        if let Some(renewal) = &mut self.renewal {
+            renewal.ask_now(now);
         }
     }
 

@@ -79,6 +79,9 @@ pub struct Hello {
     /// Whether it reports direct volumes that were not taken, with [`Message::NotTaken`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
+    /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
 }
 
 /// The cloud accepts the link.
@@ -108,6 +111,9 @@ pub struct Welcome {
     /// Whether the cloud issues certificates, and reads [`Message::Renew`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renews: bool,
+    /// Whether the edge shall renew its certificate now: the CAs have changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renew_now: bool,
 }
 
 /// The cloud refuses the link.
@@ -214,6 +220,7 @@ mod tests {
             drivers: vec![Driver { name: "hostdir.edge-csi.io".parse().unwrap(), answers }],
             leases: false,
             not_taken: false,
+            trust: None,
         })
     }
 
@@ -226,6 +233,7 @@ mod tests {
             leases: false,
             not_taken: false,
             renews: false,
+            renew_now: false,
         }
     }
 

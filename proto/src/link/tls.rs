@@ -14,7 +14,7 @@ mod provider;
 
 pub use admit::{Admit, Denied};
 pub use config::{client_config, join_config, joining_config, server_config};
-pub use credentials::Credentials;
+pub use credentials::{Credentials, trust_of};
 pub use explain::{explain_close, explain_io, explain_quic, is_tls};
 pub use files::{Files, Pem, Role, TlsError};
 pub use pin::Pin;

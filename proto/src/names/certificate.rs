@@ -1,12 +1,14 @@
 //! Who a certificate names, and for how long: the identity of an authenticated peer.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
@@ -40,6 +42,34 @@ impl Serial {
 impl fmt::Display for Serial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// The key of the CA that issued a certificate: its authority key identifier (RFC 5280, 4.2.1.1),
+/// in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerKey(Arc<str>);
+
+impl IssuerKey {
+    /// The key named in a certificate; none if it names none, or cannot be read.
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        Self::named_in(&parsed)
+    }
+
+    /// The key identifier as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn named_in(certificate: &X509Certificate<'_>) -> Option<Self> {
+        certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(authority) => {
+                let id = authority.key_identifier.as_ref()?;
+                Some(Self(Serial::of(id.0).0))
+            }
+            _ => None,
+        })
     }
 }
 
@@ -77,7 +107,7 @@ impl Validity {
     /// # Errors
     /// The certificate cannot be read.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
-        Ok(parse(certificate)?.1)
+        Ok(parse(certificate)?.validity)
     }
 
     /// Whether the certificate has ended at this time.
@@ -111,6 +141,8 @@ pub struct Identity<N = Subject> {
     pub serial: Serial,
     /// When it is valid. A peer whose certificate has ended may only renew it.
     pub validity: Validity,
+    /// The CA that issued it.
+    pub issuer: Option<IssuerKey>,
 }
 
 impl Identity {
@@ -149,18 +181,43 @@ impl Identity<FrontName> {
 
 impl<N> Identity<N> {
     fn named(name: N, certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
-        let (serial, validity) = parse(certificate)?;
-        Ok(Self { name, serial, validity })
+        let Parsed { serial, validity, issuer } = parse(certificate)?;
+        Ok(Self { name, serial, validity, issuer })
     }
 }
 
-fn parse(certificate: &CertificateDer<'_>) -> Result<(Serial, Validity), IdentityError> {
+/// The hosts that a server's certificate names: DNS names and addresses. None if it cannot be read,
+/// or names anything else, which a new certificate would lose.
+pub fn hosts_of(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let names = &parsed.subject_alternative_name().ok()??.value.general_names;
+    let host = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let address = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = address.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            Some(address.ok()?.to_string())
+        }
+        _ => None,
+    };
+    names.iter().map(host).collect()
+}
+
+/// What is read of every certificate.
+struct Parsed {
+    serial: Serial,
+    validity: Validity,
+    issuer: Option<IssuerKey>,
+}
+
+fn parse(certificate: &CertificateDer<'_>) -> Result<Parsed, IdentityError> {
     let (_, parsed) = X509Certificate::from_der(certificate)
         .map_err(|error| IdentityError::Unreadable(error.to_string()))?;
     let validity = parsed.validity();
     let validity =
         Validity { not_before: time(validity.not_before), not_after: time(validity.not_after) };
-    Ok((Serial::of(parsed.raw_serial()), validity))
+    let serial = Serial::of(parsed.raw_serial());
+    Ok(Parsed { serial, validity, issuer: IssuerKey::named_in(&parsed) })
 }
 
 /// A time before 1970 counts as 1970.
@@ -173,7 +230,10 @@ fn time(time: ASN1Time) -> SystemTime {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rcgen::{CertificateParams, KeyPair, SanType, SerialNumber, date_time_ymd};
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, SerialNumber,
+        date_time_ymd,
+    };
 
     fn certificate(uris: &[&str]) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
@@ -217,6 +277,26 @@ mod tests {
         }
         assert_eq!(validity.left(not_after - second), second);
         assert_eq!(validity.left(not_after + second), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_certificate_names_its_issuers_key_and_its_hosts() {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let issued = |hosts: &[&str]| {
+            let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let mut params = CertificateParams::new(hosts).unwrap();
+            params.use_authority_key_identifier_extension = true;
+            params.signed_by(&KeyPair::generate().unwrap(), &ca).unwrap().der().clone()
+        };
+        let hosts = ["cloud.example", "127.0.0.1", "::1"];
+        let one = issued(&hosts);
+        let key = IssuerKey::of(&one);
+        assert!(key.is_some() && key == IssuerKey::of(&issued(&["other.example"])));
+        assert_eq!(IssuerKey::of(&certificate(&["edge-csi://node/n1"])), None);
+        assert_eq!(hosts_of(&one).unwrap(), hosts);
+        assert_eq!(hosts_of(&certificate(&["edge-csi://node/n1"])), None, "a URI is no host");
     }
 
     proptest! {

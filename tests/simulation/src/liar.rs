@@ -109,6 +109,7 @@ impl Liar {
             drivers,
             leases: true,
             not_taken: true,
+            trust: None,
         };
         link.send(&Message::Hello(hello)).await?;
         let streams = Tasks::default();

@@ -2,6 +2,7 @@
 //!
 //! They can be replaced while the program runs. Links that are up keep theirs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -157,6 +158,11 @@ impl Credentials {
         self.current().ca.first().map(Pin::of)
     }
 
+    /// A hash of the set of CAs in our file. Two ends with the same trust the same CAs.
+    pub fn trust(&self) -> String {
+        trust_of(&self.current().ca)
+    }
+
     /// The certificates of every CA in our file.
     pub fn ca(&self) -> Vec<CertificateDer<'static>> {
         self.current().ca.clone()
@@ -234,6 +240,13 @@ impl Credentials {
             }
         }
     }
+}
+
+/// A hash of a set of CAs: SHA-256 of their sorted hashes, in hexadecimal.
+pub fn trust_of(ca: &[CertificateDer<'_>]) -> String {
+    let pins: BTreeSet<_> = ca.iter().map(|ca| Pin::of(ca).to_string()).collect();
+    let pins: Vec<_> = pins.into_iter().collect();
+    Pin::of(&CertificateDer::from(pins.concat().into_bytes())).to_string()
 }
 
 impl Loaded {

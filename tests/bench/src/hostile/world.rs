@@ -129,6 +129,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         drivers,
         leases: false,
         not_taken: false,
+        trust: None,
     })
 }
 

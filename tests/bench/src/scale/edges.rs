@@ -213,6 +213,7 @@ impl Edge {
             drivers,
             leases: false,
             not_taken: false,
+            trust: None,
         };
         link.send(&Message::Hello(hello)).await?;
         let answer = tokio::time::timeout(proto::link::HANDSHAKE, link.next()).await;

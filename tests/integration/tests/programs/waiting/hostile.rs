@@ -73,6 +73,7 @@ impl HostileCloud {
             leases: false,
             not_taken: false,
             renews: false,
+            renew_now: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
         Ok(link)

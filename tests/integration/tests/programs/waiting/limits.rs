@@ -154,6 +154,7 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
             leases: false,
             not_taken: false,
             renews: false,
+            renew_now: false,
         };
         link.send(&Message::Welcome(welcome)).await?;
         let reason =

@@ -238,6 +238,7 @@ fn welcome() -> Message {
         leases: false,
         not_taken: false,
         renews: true,
+        renew_now: false,
     })
 }
 

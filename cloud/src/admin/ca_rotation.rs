@@ -1,0 +1,155 @@
+//! `csi-cloud ca rotate`: another CA takes over.
+
+use proto::names::NodeName;
+use serde::{Deserialize, Serialize};
+
+use crate::admin::admin_state::AdminState;
+use crate::admin::done::{Done, done};
+use crate::admin::refused::Refused;
+use crate::pki::issuers::Issuers;
+use crate::pki::rotation::{NewCa, RotationError};
+
+/// The path that begins it.
+pub(crate) const START: &str = "/ca/rotate/start";
+/// The path that shows how far it is.
+pub(crate) const STATUS: &str = "/ca/rotate/status";
+/// The path that ends it.
+pub(crate) const FINISH: &str = "/ca/rotate/finish";
+/// The state of a node that a rotation has reached.
+pub(crate) const CURRENT: &str = "current";
+/// The most nodes that a refusal names.
+const NAMED: usize = 5;
+
+/// Lets another CA take over.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartRotation {
+    /// The certificate of the CA that is to issue, and those between it and the root, PEM.
+    pub cert: String,
+    /// Its private key, PEM.
+    pub key: String,
+    /// The root, PEM; without one, the certificate is a root itself.
+    #[serde(default)]
+    pub root: Option<String>,
+}
+
+/// Takes the old CA away.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FinishRotation {
+    /// Also if this locks nodes out. They join again with a token.
+    #[serde(default)]
+    pub lock_out: bool,
+}
+
+/// How far a rotation is.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotationView {
+    /// Whether a CA is taking over.
+    pub rotating: bool,
+    /// The hash of the root of the CA that issues to nodes.
+    pub ca_hash: String,
+    /// The nodes, by name, without the removed ones.
+    pub nodes: Vec<NodeCaView>,
+}
+
+/// The CA of a node.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCaView {
+    /// Its name.
+    pub node: NodeName,
+    /// Whether it has a link.
+    pub linked: bool,
+    /// `current`: its certificate is of the CA that issues, and it trusts the same CAs as csi-cloud.
+    /// `old`: it does not. `unknown`: it was not here since this csi-cloud began, or its csi-edge
+    /// does not say.
+    pub ca: String,
+}
+
+impl AdminState {
+    fn issuers(&self) -> Result<&Issuers, Refused> {
+        self.links.enrolment().issuers().ok_or_else(|| {
+            Refused::conflict(
+                "this csi-cloud issues no certificates: its configuration has no section [ca]; \
+                 replace the files of [tls] by hand, or see `csi-cloud ca use`",
+            )
+        })
+    }
+
+    /// How far a rotation is.
+    pub(super) fn rotation(&self) -> Result<RotationView, Refused> {
+        let issuers = self.issuers()?;
+        let issuer = issuers.read_again().issuer;
+        let linked = self.linked();
+        let names: Vec<_> = self.store.read(|state| {
+            let names = state.nodes().iter().filter(|(_, node)| node.removed.is_none());
+            names.map(|(name, _)| name.clone()).collect()
+        });
+        let view = |node: NodeName| {
+            let ca = match self.links.ca_of(&node) {
+                None => "unknown",
+                Some(tag) if tag == issuer.tag() => CURRENT,
+                Some(_) => "old",
+            };
+            NodeCaView { linked: linked.contains(&node), ca: ca.into(), node }
+        };
+        Ok(RotationView {
+            rotating: issuers.is_rotating(),
+            ca_hash: issuer.root_pin().to_string(),
+            nodes: names.into_iter().map(view).collect(),
+        })
+    }
+
+    /// Lets another CA take over.
+    pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, Refused> {
+        let StartRotation { cert, key, root } = request;
+        let cas = self.issuers()?.start(&NewCa { cert, key, root }).map_err(refused)?;
+        self.links.issued_by(cas.issuer.tag());
+        Ok(done(format!(
+            "the CA {} issues to nodes from now on, and is trusted beside the old one; linked edges \
+             renew within about a minute. Give each socket relay the new [tls] ca file. `csi-cloud \
+             ca rotate status` shows who is left, and `csi-cloud ca rotate finish` ends it",
+            cas.issuer.root_pin()
+        )))
+    }
+
+    /// Takes the old CA away, if that locks nobody out.
+    pub(super) fn finish_rotation(&self, request: FinishRotation) -> Result<Done, Refused> {
+        let issuers = self.issuers()?;
+        if !issuers.is_rotating() {
+            return Err(refused(RotationError::None));
+        }
+        let mut behind = self.rotation()?.nodes;
+        behind.retain(|node| node.ca != CURRENT);
+        if !behind.is_empty() && !request.lock_out {
+            let named: Vec<_> = behind.iter().take(NAMED).map(|node| node.node.as_str()).collect();
+            return Err(Refused::conflict(format!(
+                "{} of the nodes, among them {}, would be locked out: they have, or may have, the \
+                 old CA. Wait until they are linked and `csi-cloud ca rotate status` shows them as \
+                 current, remove them (`csi-cloud node remove`), or give --yes-lock-out and let \
+                 them join again with tokens",
+                behind.len(),
+                named.join(", ")
+            )));
+        }
+        let cas = issuers.finish().map_err(refused)?;
+        self.links.issued_by(cas.issuer.tag());
+        Ok(done(format!(
+            "the old CA is gone; the CA {} issues all certificates. Linked edges renew once more, \
+             and then trust it alone",
+            cas.issuer.root_pin()
+        )))
+    }
+}
+
+fn refused(error: RotationError) -> Refused {
+    match error {
+        RotationError::Issue(_) => Refused::bad(error.to_string()),
+        RotationError::Own(_) | RotationError::Write { .. } => Refused::failed(error.to_string()),
+        RotationError::Under
+        | RotationError::Same
+        | RotationError::OneFile(_)
+        | RotationError::None
+        | RotationError::Foreign(_) => Refused::conflict(error.to_string()),
+    }
+}

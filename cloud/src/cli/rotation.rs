@@ -1,0 +1,70 @@
+//! `csi-cloud ca rotate`.
+
+use std::io;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::admin::ca_rotation::{
+    CURRENT, FINISH, FinishRotation, NodeCaView, RotationView, START, STATUS, StartRotation,
+};
+use crate::cli::client::Client;
+use crate::cli::output::{change, no_parameters};
+use crate::cli::table::Table;
+use crate::config::admin_arguments::{RotateCommand, Show};
+use crate::config::output::Output;
+
+const HEADERS: &[&str] = &["NODE", "LINK", "CA"];
+
+/// Runs a step of a rotation.
+pub(super) async fn run(command: RotateCommand) -> anyhow::Result<()> {
+    match command {
+        RotateCommand::Start { cert, key, root, reach } => {
+            let root = root.as_deref().map(read).transpose()?;
+            let request = StartRotation { cert: read(&cert)?, key: read(&key)?, root };
+            change(&reach, START, &request).await
+        }
+        RotateCommand::Status(show) => status(&show).await,
+        RotateCommand::Finish { yes_lock_out, reach } => {
+            change(&reach, FINISH, &FinishRotation { lock_out: yes_lock_out }).await
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+async fn status(show: &Show) -> anyhow::Result<()> {
+    let mut client = Client::connect(&show.reach.socket()).await?;
+    let view: RotationView = client.ask(STATUS, &no_parameters()).await?;
+    let mut out = io::stdout().lock();
+    if show.output == Output::Json {
+        return Ok(writeln!(out, "{}", serde_json::to_string(&view)?)?);
+    }
+    let mut table = Table::new(HEADERS);
+    table.rows(&mut out, &view.nodes.iter().map(row).collect::<Vec<_>>())?;
+    Ok(writeln!(out, "\n{}", verdict(&view))?)
+}
+
+fn row(node: &NodeCaView) -> Vec<String> {
+    let link = if node.linked { "linked" } else { "away" };
+    vec![node.node.to_string(), link.into(), node.ca.clone()]
+}
+
+/// What the table means, and what to do.
+fn verdict(view: &RotationView) -> String {
+    let behind = view.nodes.iter().filter(|node| node.ca != CURRENT).count();
+    let all = view.nodes.len();
+    match (view.rotating, behind) {
+        (false, 0) => "No CA is taking over.".into(),
+        (false, _) => format!(
+            "No CA is taking over; {behind} of {all} nodes are not known to have the CAs of csi-cloud."
+        ),
+        (true, 0) => "All nodes have the new CA: `csi-cloud ca rotate finish` is safe.".into(),
+        (true, _) => format!(
+            "{behind} of {all} nodes do not have the new CA yet: `csi-cloud ca rotate finish` would lock them out."
+        ),
+    }
+}
