@@ -1,7 +1,9 @@
 package manifests
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,8 +63,11 @@ func TestEveryOverlayIsWhole(t *testing.T) {
 			for _, problem := range Dangling(documents) {
 				t.Error(problem)
 			}
-			if found := len(pods(documents)); found != 2 {
-				t.Errorf("there are %d workloads, not the cloud's and the edges'", found)
+			all := pods(documents)
+			_, cloud := all["StatefulSet/csi-cloud"]
+			_, edge := all["DaemonSet/csi-edge"]
+			if !cloud || !edge || len(sidecarPods(documents)) != len(all)-2 || len(all) < 3 {
+				t.Errorf("the workloads are %v, not csi-cloud, csi-edge and some sidecars", slices.Collect(maps.Keys(all)))
 			}
 		})
 	}
@@ -80,17 +85,102 @@ func TestExamplesAreDecoded(t *testing.T) {
 	}
 }
 
-func TestTheCloudsPodIsRestricted(t *testing.T) {
+// sidecarPods are the pods of the sidecars, by the name of their workload.
+func sidecarPods(documents []Document) map[string]corev1.PodTemplateSpec {
+	these := pods(documents)
+	maps.DeleteFunc(these, func(name string, _ corev1.PodTemplateSpec) bool {
+		return !strings.HasPrefix(name, "StatefulSet/csi-sidecars-")
+	})
+	return these
+}
+
+// Whoever takes over a sidecar must not reach another driver, nor have the relay's certificate.
+func TestASidecarReachesItsDriverOnly(t *testing.T) {
+	for name, documents := range overlays(t) {
+		for workload, template := range sidecarPods(documents) {
+			where := name + ": " + workload
+			front := template.Spec.Containers[0]
+			drivers := 0
+			for _, argument := range front.Args {
+				if strings.HasPrefix(argument, "--driver=") {
+					drivers++
+				}
+			}
+			driver, _ := flag(front.Args, "--driver=")
+			if front.Name != "front" || drivers != 1 {
+				t.Errorf("%s: its first container %s serves %d drivers", where, front.Name, drivers)
+			}
+			for _, container := range template.Spec.Containers[1:] {
+				if socket, _ := flag(container.Args, "--csi-address="); socket != "/run/fronts/"+driver+".sock" {
+					t.Errorf("%s: %s has the socket %s, and the driver is %s", where, container.Name, socket, driver)
+				}
+				if len(container.VolumeMounts) != 1 || container.VolumeMounts[0].Name != "fronts" {
+					t.Errorf("%s: %s mounts more than the socket", where, container.Name)
+				}
+			}
+			for _, volume := range template.Spec.Volumes {
+				if volume.Name == "fronts" && volume.EmptyDir == nil {
+					t.Errorf("%s: other pods have its socket", where)
+				}
+			}
+		}
+	}
+}
+
+// Whoever takes over csi-cloud must not have the sidecars' rights, nor the other way round.
+func TestCsiCloudAndTheSidecarsHaveAccountsOfTheirOwn(t *testing.T) {
+	of := map[string]string{"edge-csi-cloud": "csi-cloud", "edge-csi-cloud-join": "csi-cloud"}
+	for name, documents := range overlays(t) {
+		bindings := 0
+		for _, document := range documents {
+			role, subjects := bound(document)
+			for _, subject := range subjects {
+				bindings++
+				want := cmp.Or(of[role], "csi-sidecars")
+				if subject.Name != want {
+					t.Errorf("%s: %s gives %s to %s, not to %s", name, document.Name(), role, subject.Name, want)
+				}
+			}
+		}
+		if bindings < 6 {
+			t.Errorf("%s: %d bindings", name, bindings)
+		}
+		if account := pods(documents)["StatefulSet/csi-cloud"].Spec.ServiceAccountName; account != "csi-cloud" {
+			t.Errorf("%s: csi-cloud runs as %s", name, account)
+		}
+		for workload, template := range sidecarPods(documents) {
+			if account := template.Spec.ServiceAccountName; account != "csi-sidecars" {
+				t.Errorf("%s: %s runs as %s", name, workload, account)
+			}
+		}
+	}
+}
+
+// bound is the role that a binding gives, and to whom.
+func bound(document Document) (string, []rbacv1.Subject) {
+	switch binding := document.Object.(type) {
+	case *rbacv1.ClusterRoleBinding:
+		return binding.RoleRef.Name, binding.Subjects
+	case *rbacv1.RoleBinding:
+		return binding.RoleRef.Name, binding.Subjects
+	}
+	return "", nil
+}
+
+func TestTheCloudsPodsAreRestricted(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
 	for name, documents := range overlays(t) {
-		template := pods(documents)["StatefulSet/csi-cloud"]
-		for _, result := range evaluator.EvaluatePod(restricted, &template.ObjectMeta, &template.Spec) {
-			if !result.Allowed {
-				t.Errorf("%s: %s: %s", name, result.ForbiddenReason, result.ForbiddenDetail)
+		these := sidecarPods(documents)
+		these["StatefulSet/csi-cloud"] = pods(documents)["StatefulSet/csi-cloud"]
+		for workload, template := range these {
+			for _, result := range evaluator.EvaluatePod(restricted, &template.ObjectMeta, &template.Spec) {
+				if !result.Allowed {
+					t.Errorf("%s: %s: %s: %s", name, workload, result.ForbiddenReason, result.ForbiddenDetail)
+				}
 			}
 		}
 	}

@@ -17,16 +17,18 @@ var sidecars = map[string]string{
 func TestSidecarsHaveTheirFlags(t *testing.T) {
 	checked := 0
 	for name, documents := range overlays(t) {
-		for _, container := range pods(documents)["StatefulSet/csi-cloud"].Spec.Containers {
-			program := filepath.Join("../bin", sidecar(container))
-			if _, err := exec.LookPath(program); err != nil {
-				continue
-			}
-			checked++
-			// Flags are read before what they say is looked at.
-			output, err := exec.Command(program, append(slices.Clone(container.Args), "--version")...).CombinedOutput()
-			if err != nil {
-				t.Errorf("%s: %s: %v: %s", name, container.Name, err, output)
+		for _, template := range sidecarPods(documents) {
+			for _, container := range template.Spec.Containers {
+				program := filepath.Join("../bin", sidecar(container))
+				if _, err := exec.LookPath(program); err != nil {
+					continue
+				}
+				checked++
+				// Flags are read before what they say is looked at.
+				output, err := exec.Command(program, append(slices.Clone(container.Args), "--version")...).CombinedOutput()
+				if err != nil {
+					t.Errorf("%s: %s: %v: %s", name, container.Name, err, output)
+				}
 			}
 		}
 	}

@@ -47,35 +47,53 @@ the values.
 {{- /* Refuses drivers that are not there. */ -}}
 {{- $names := include "edge-csi.names" $root -}}
 {{- $workload := include "edge-csi.file" (dict "root" $root "path" (printf "base/%s.yaml" .half)) | fromYaml -}}
-{{- $components := $root.Values.drivers -}}
-{{- if and $root.Values.direct (eq .half "edge") -}}{{- $components = append $components "direct" -}}{{- end -}}
-{{- if and $root.Values.join.caHash (eq .half "edge") -}}{{- $components = append $components "join" -}}{{- end -}}
+{{- $components := list -}}
+{{- if eq .half "edge" -}}
+  {{- $components = $root.Values.drivers -}}
+  {{- if $root.Values.direct }}{{ $components = append $components "direct" }}{{ end -}}
+  {{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
+{{- end -}}
 {{- range $components -}}
-  {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/%s.yaml" . $.half)) | fromYamlArray -}}
+  {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/edge.yaml" .)) | fromYamlArray -}}
   {{- include "edge-csi.patch" (dict "workload" $workload "patches" $patches) -}}
 {{- end -}}
-{{- $spec := $workload.spec.template.spec -}}
+{{- include "edge-csi.images" (dict "root" $root "workload" $workload) -}}
+{{- $first := first $workload.spec.template.spec.containers -}}
+{{- with .resources }}{{ $_ := set $first "resources" . }}{{ end -}}
+{{- /* A changed configuration starts the pods again, as the names with hashes do that kustomize makes. */ -}}
+{{- $_ := set $workload.spec.template.metadata.annotations "checksum/config" (include (printf "edge-csi.%s.toml" .half) $root | sha256sum) -}}
+{{- toYaml $workload -}}
+{{- end -}}
+
+{{- /* The sidecars of a driver, with the images and what all pods get. */ -}}
+{{- define "edge-csi.sidecars" -}}
+{{- $workload := include "edge-csi.file" (dict "root" .root "path" (printf "components/%s/sidecars.yaml" .driver)) | fromYaml -}}
+{{- include "edge-csi.images" (dict "root" .root "workload" $workload) -}}
+{{- toYaml $workload -}}
+{{- end -}}
+
+{{- /* Puts the images of the values into a workload, and the Secrets that they are pulled with. */ -}}
+{{- define "edge-csi.images" -}}
+{{- $root := .root -}}
+{{- $spec := .workload.spec.template.spec -}}
 {{- $images := $root.Values.images -}}
 {{- $edge := ternary $images.edgeDirect $images.edge $root.Values.direct -}}
 {{- $ours := dict "csi-cloud" (include "edge-csi.image" $images.cloud) "csi-edge" (include "edge-csi.image" $edge) -}}
 {{- range $spec.containers -}}
   {{- $_ := set . "image" (get $ours .image | default (get $images.others .image) | default .image) -}}
 {{- end -}}
-{{- $first := first $spec.containers -}}
-{{- with .resources }}{{ $_ := set $first "resources" . }}{{ end -}}
 {{- with $root.Values.imagePullSecrets }}{{ $_ := set $spec "imagePullSecrets" . }}{{ end -}}
-{{- /* A changed configuration starts the pods again, as the names with hashes do that kustomize makes. */ -}}
-{{- $_ := set $workload.spec.template.metadata.annotations "checksum/config" (include (printf "edge-csi.%s.toml" .half) $root | sha256sum) -}}
-{{- toYaml $workload -}}
 {{- end -}}
 
 {{- /* The CSI names of the drivers that were chosen, sorted. */ -}}
 {{- define "edge-csi.names" -}}
 {{- $names := list -}}
 {{- range .Values.drivers -}}
-  {{- $patches := $.Files.Get (printf "components/%s/cloud.yaml" .) | fromYamlArray -}}
-  {{- if not $patches }}{{ fail (printf "there is no driver %q; there are hostpath, nfs and lvm" .) }}{{ end -}}
-  {{- $names = append $names (trimPrefix "--driver=" (first $patches).value) -}}
+  {{- $sidecars := $.Files.Get (printf "components/%s/sidecars.yaml" .) | fromYaml -}}
+  {{- if not $sidecars }}{{ fail (printf "there is no driver %q; there are hostpath, nfs and lvm" .) }}{{ end -}}
+  {{- range (first $sidecars.spec.template.spec.containers).args -}}
+    {{- if hasPrefix "--driver=" . }}{{ $names = append $names (trimPrefix "--driver=" .) }}{{ end -}}
+  {{- end -}}
 {{- end -}}
 {{- toJson (sortAlpha $names) -}}
 {{- end -}}
@@ -85,7 +103,7 @@ the values.
 # All that there is to say: deploy/cloud.toml.
 listen = ["wss://0.0.0.0:7443", "quic://0.0.0.0:7443"]
 drivers = {{ toJson $names }}
-holders = ["unix:/run/holder/serve.sock"]
+holders = ["https://0.0.0.0:7444"]
 admin = "/run/edge-csi/_admin.sock"
 store = "file:/var/lib/edge-csi/cloud.redb"
 http = "0.0.0.0:9808"

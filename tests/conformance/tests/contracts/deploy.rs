@@ -137,12 +137,17 @@ fn edge_config(file: &Path) {
 /// A Secret's files have mode 0644 by default, and such a key is refused.
 #[test]
 fn secrets_with_keys_are_mounted_for_their_group_only() {
-    let manifest = text("deploy/kustomize/base/cloud.yaml");
-    let secrets: Vec<_> = manifest.split("secretName:").skip(1).collect();
-    assert!(!secrets.is_empty());
-    for secret in secrets {
-        let mode = secret.lines().nth(1).unwrap_or_default().trim();
-        assert_eq!(mode, "defaultMode: 0440", "of the Secret {}", secret.lines().next().unwrap());
+    let sidecars =
+        ["hostpath", "lvm", "nfs"].map(|name| format!("components/{name}/sidecars.yaml"));
+    for file in sidecars.into_iter().chain(["base/cloud.yaml".to_owned()]) {
+        let manifest = text(&format!("deploy/kustomize/{file}"));
+        let secrets: Vec<_> = manifest.split("secretName:").skip(1).collect();
+        assert!(!secrets.is_empty(), "{file}");
+        for secret in secrets {
+            let mode = secret.lines().nth(1).unwrap_or_default().trim();
+            let name = secret.lines().next().unwrap();
+            assert_eq!(mode, "defaultMode: 0440", "{file}: of the Secret {name}");
+        }
+        assert!(manifest.contains("fsGroup: 65532"), "{file}");
     }
-    assert!(manifest.contains("fsGroup: 65532"));
 }
