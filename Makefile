@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 
 DIRECT := $(CARGO) test --workspace --test direct --locked --quiet -- --ignored --test-threads 2
 
-.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hostile hop size tools stand stand-down e2e
+.PHONY: figures fuzz help build demo direct guest test check sanity sim mutants chaos release bench badnet scale hostile hop size sbom tools stand stand-down e2e
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -109,6 +109,16 @@ size: ## Opening a store of a million volumes, and commits per second of a disk 
 	@mkdir -p $(or $(DIR),target/size)
 	[ -e $(or $(DIR),target/size)/store ] || $(SIZE) size::a_start
 	$(SIZE) size::
+
+SBOM = cargo sbom --output-format cyclone_dx_json_1_6 --cargo-package
+
+sbom: ## An SBOM of each program (CycloneDX) in target/sbom, of what Cargo.lock says
+	command -v cargo-sbom >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-sbom@0.10.0
+	@mkdir -p target/sbom
+	$(CARGO) metadata --locked --format-version 1 >/dev/null
+	$(SBOM) cloud > target/sbom/csi-cloud.cdx.json
+	$(SBOM) edge > target/sbom/csi-edge.cdx.json
+	@ls target/sbom/*
 
 tools: ## Install what `make check` needs and the machine lacks
 	command -v cargo-deny >/dev/null || $(CARGO) install --quiet --locked --debug --root target/tools cargo-deny@0.20.2
