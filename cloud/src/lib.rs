@@ -140,6 +140,8 @@ fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks
     let watched = links.clone();
     let watch = async move { watched.watch_certificates().await };
     tasks.spawn_until_stop("certificates", watch);
+    let labelled = links.clone();
+    tasks.spawn_until_stop("labels", async move { labelled.follow_labels().await });
     links
 }
 

@@ -16,6 +16,7 @@ use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
 use crate::pki::issuers::CaSettings;
 use crate::relay::address::Address;
+use crate::state::node_labels::NodeLabels;
 use crate::state::policy::Policy;
 use crate::state::quotas::{MIB, Quota, Quotas};
 use crate::state::store::url::StoreAt;
@@ -95,6 +96,9 @@ impl Config {
         let http = file.parsed("http", str::parse::<SocketAddr>);
         let kubernetes =
             Kubernetes::read(&mut file, directory, flags.kubernetes, flags.publish_csinode);
+        if kubernetes.is_none() {
+            refuse_labels(&mut file, &policies);
+        }
         let node_fronts = node_fronts(flags.node_fronts, &mut file, fronts.as_deref());
         let new_leases = file.yes_no("new_leases").unwrap_or(true);
         let dead_after = file.section("link", |link| link.number("dead_after_s", HOUR)).flatten();
@@ -201,12 +205,14 @@ fn sections(
 ) -> (Policies, CsiDrivers) {
     let mut policies = Policies::new();
     let mut csidrivers = CsiDrivers::new();
+    // One for all drivers: the API server names the labels of each node once.
+    let labels = NodeLabels::default();
     for driver in drivers {
         policies.insert(driver.clone(), Policy::new(default_node));
         csidrivers.insert(driver.clone(), CsiDriverSettings::default());
     }
     file.named_sections("driver", |name, section| {
-        let policy = Policy::read(name, section, default_node);
+        let policy = Policy::read(name, section, default_node, &labels);
         let csidriver = CsiDriverSettings::read(name, section);
         match drivers.iter().find(|driver| driver.as_str() == name) {
             Some(driver) => {
@@ -218,6 +224,16 @@ fn sections(
         }
     });
     (policies, csidrivers)
+}
+
+/// Refuses drivers whose nodes are selected by label: only Kubernetes has labels.
+fn refuse_labels(file: &mut Reader, policies: &Policies) {
+    for (driver, _) in policies.iter().filter(|(_, policy)| policy.labels().is_some()) {
+        file.problem(format!(
+            "[driver.\"{driver}\"] selects nodes by label, and csi-cloud reads labels from \
+             Kubernetes only; add [kubernetes] (--kubernetes), or name the nodes"
+        ));
+    }
 }
 
 /// The section `[ca]`.

@@ -214,6 +214,26 @@ fn nodes_and_controllers_are_names_patterns_or_any() {
 }
 
 #[test]
+fn labels_select_nodes_with_kubernetes_only_and_not_those_that_kubelets_set() {
+    let section = |label: &str| {
+        with(&format!("[driver.\"a.example\"]\nnodes = [\"n1\", \"{label}\"]\n[kubernetes]\n"))
+    };
+    let good = section("node-restriction.kubernetes.io/storage=yes");
+    let policy = policy(&good, "a.example");
+    let labels = policy.labels().unwrap();
+    let node = |name: &str| name.parse::<NodeName>().unwrap();
+    assert!(policy.allows(&node("n1")) && !policy.allows(&node("n2")));
+    assert!(policy.awaits_labels(&node("n2")) && !policy.awaits_labels(&node("n1")));
+    let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
+    labels.set([(node("n2"), [label].into())].into());
+    assert!(policy.allows(&node("n2")) && !policy.allows(&node("n3")));
+    let text = load(&good, &["--kubernetes", "off"]).unwrap_err().to_string();
+    assert!(text.contains("[driver.\"a.example\"] selects nodes by label"), "{text}");
+    let text = load(&section("storage=yes"), &[]).unwrap_err().to_string();
+    assert!(text.contains("nodes: \"storage=yes\" selects by a label that a kubelet"), "{text}");
+}
+
+#[test]
 fn contradictions_are_named_at_once() {
     let sections = "[driver.\"a.example\"]\nscope = \"shared\"\nplacement = \"spread\"\n\
         node = \"n1\"\nbeside_source = false\nask_with_secrets = true\n\

@@ -10,11 +10,14 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSINodeDriver};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PartialObjectMeta;
 use kube::runtime::watcher::Event;
+use proto::names::NodeName;
 use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::kubernetes::claims::Pending;
 use crate::kubernetes::managed_fields::ManagedFields;
+use crate::state::node_labels;
+use crate::state::node_labels::NodeLabels;
 
 /// The annotation with a node's ids, by driver.
 pub(super) const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
@@ -104,11 +107,13 @@ pub(super) struct Kind<V> {
     /// A list that is being read, and will replace them.
     coming: BTreeMap<String, V>,
     synced: bool,
+    /// The number of changes.
+    changes: u64,
 }
 
 impl<V> Default for Kind<V> {
     fn default() -> Self {
-        Self { items: BTreeMap::new(), coming: BTreeMap::new(), synced: false }
+        Self { items: BTreeMap::new(), coming: BTreeMap::new(), synced: false, changes: 0 }
     }
 }
 
@@ -134,19 +139,20 @@ impl<V: PartialEq> Kind<V> {
             }
             Event::InitDone => {
                 let before = std::mem::replace(&mut self.items, std::mem::take(&mut self.coming));
-                !std::mem::replace(&mut self.synced, true) || before != self.items
+                let news = !std::mem::replace(&mut self.synced, true) || before != self.items;
+                self.count(news)
             }
             Event::Apply(object) => {
                 let (name, value) = read(&object);
                 self.set(name, value)
             }
-            Event::Delete(object) => self.items.remove(&read(&object).0).is_some(),
+            Event::Delete(object) => self.set(read(&object).0, None),
         }
     }
 
     /// Keeps an object, or that it is gone; returns whether that is news.
     pub(super) fn set(&mut self, name: String, value: Option<V>) -> bool {
-        match value {
+        let news = match value {
             None => self.items.remove(&name).is_some(),
             Some(value) => {
                 let news = self.items.get(&name) != Some(&value);
@@ -154,7 +160,13 @@ impl<V: PartialEq> Kind<V> {
                 self.items.insert(name, value);
                 news
             }
-        }
+        };
+        self.count(news)
+    }
+
+    fn count(&mut self, news: bool) -> bool {
+        self.changes += u64::from(news);
+        news
     }
 
     /// All of them, by name.
@@ -171,6 +183,8 @@ pub(super) struct Objects {
     pub(super) csinodes: Kind<KnownCsiNode>,
     /// Claims that wait for their volume, by `NAMESPACE/NAME`.
     pub(super) claims: Kind<Pending>,
+    /// The changes of nodes whose labels were passed on.
+    labelled: u64,
 }
 
 /// The copy, and the signal that it changed.
@@ -178,9 +192,36 @@ pub(super) struct Objects {
 pub(super) struct Mirror {
     objects: Mutex<Objects>,
     changed: Notify,
+    /// Told of the nodes' labels, if these decide which nodes may have a driver.
+    labels: Option<NodeLabels>,
+}
+
+impl Objects {
+    /// Passes the nodes' labels on if they may have changed, once all nodes were read.
+    fn tell(&mut self, labels: &NodeLabels) {
+        if self.nodes.synced && self.labelled != self.nodes.changes {
+            self.labelled = self.nodes.changes;
+            labels.set(self.nodes.items.iter().filter_map(restricted_labels).collect());
+        }
+    }
+}
+
+/// The labels of a node that no kubelet may set on it; none without one.
+fn restricted_labels(
+    (name, node): (&String, &KnownNode),
+) -> Option<(NodeName, BTreeMap<String, String>)> {
+    let labels = node.labels.iter().filter(|(key, _)| key.starts_with(node_labels::PREFIX));
+    let labels: BTreeMap<String, String> =
+        labels.map(|(key, value)| (key.clone(), value.clone())).collect();
+    Some((name.parse().ok()?, labels)).filter(|(_, labels)| !labels.is_empty())
 }
 
 impl Mirror {
+    /// Nothing yet. The labels of nodes are passed on.
+    pub(super) fn new(labels: Option<NodeLabels>) -> Self {
+        Self { labels, ..Self::default() }
+    }
+
     /// The objects. The lock is for a moment only.
     pub(super) fn objects(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,7 +229,12 @@ impl Mirror {
 
     /// Changes the objects; signals it if `change` returns true.
     pub(super) fn change(&self, change: impl FnOnce(&mut Objects) -> bool) {
-        let changed = change(&mut self.objects());
+        let mut objects = self.objects();
+        let changed = change(&mut objects);
+        if let Some(labels) = &self.labels {
+            objects.tell(labels);
+        }
+        drop(objects);
         if changed {
             self.changed.notify_one();
         }
@@ -252,6 +298,32 @@ mod tests {
         assert!(
             kind.take(Event::Apply(("b", 0)), read) && !kind.take(Event::Delete(("b", 2)), read)
         );
+    }
+
+    #[test]
+    fn labels_that_a_kubelet_may_not_set_are_passed_on_when_all_nodes_were_read() {
+        let labels = NodeLabels::default();
+        let mirror = Mirror::new(Some(labels.clone()));
+        let selector = "node-restriction.kubernetes.io/storage=yes".parse().unwrap();
+        let n1 = "n1".parse().unwrap();
+        let node = |key: &str| KnownNode {
+            labels: [(key.to_owned(), "yes".to_owned())].into(),
+            ..KnownNode::default()
+        };
+        let labelled = node("node-restriction.kubernetes.io/storage");
+        let read = |node: &KnownNode| ("n1".to_owned(), Some(node.clone()));
+        mirror.change(|objects| objects.nodes.take(Event::Init, read));
+        mirror.change(|objects| objects.nodes.take(Event::InitApply(labelled.clone()), read));
+        assert!(!labels.is_known(), "the list is not whole");
+        mirror.change(|objects| objects.nodes.take(Event::InitDone, read));
+        assert!(labels.has(&n1, &selector));
+        mirror.change(|objects| objects.nodes.take(Event::Apply(node("storage")), read));
+        assert!(labels.is_known() && !labels.has(&n1, &selector), "the label was taken away");
+        // As the answer to a request of ours.
+        mirror.change(|objects| objects.nodes.set("n1".into(), Some(labelled.clone())));
+        assert!(labels.has(&n1, &selector));
+        mirror.change(|objects| objects.nodes.take(Event::Delete(labelled), read));
+        assert!(!labels.has(&n1, &selector), "the node was deleted");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::kubernetes::mirror::Mirror;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::watch::watch_all;
+use crate::state::policy::Policy;
 
 /// The longest wait for the next round when nothing changed.
 const REST: Duration = Duration::from_secs(5);
@@ -34,7 +35,8 @@ pub async fn start(
     tasks: &Tasks,
 ) -> anyhow::Result<()> {
     let server = Arc::new(Server::new(&settings.api, facts.calls.clone()).await?);
-    let mirror = Arc::new(Mirror::default());
+    let labels = facts.policies.values().find_map(Policy::labels);
+    let mirror = Arc::new(Mirror::new(labels.cloned()));
     for driver in facts.policies.keys() {
         published.set(driver, "not yet");
     }

@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
+use crate::nodes::labelled_report::LabelledReport;
 use crate::nodes::lease_queue::LeaseQueue;
 use crate::nodes::links::{Links, REMOVED, REVOKED};
 use crate::nodes::telling::Told;
@@ -40,7 +41,7 @@ pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Opti
     // Boxed like all rare steps, so that the future of an idle link stays small.
     let Some(established) = Box::pin(greet(links, &peer, link, from)).await else { return };
     let node = &peer.name;
-    let Established { link, handle, wanted, told } = established;
+    let Established { link, handle, wanted, told, labelled } = established;
     {
         let mut task = LinkTask {
             links,
@@ -50,6 +51,7 @@ pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Opti
             link,
             wanted,
             told,
+            labelled,
             leases: LeaseQueue::new(links, node, &handle),
             told_to_leave: false,
             budget: Budget::default(),
@@ -72,6 +74,7 @@ struct Established {
     handle: Arc<Handle>,
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Told>,
+    labelled: LabelledReport,
 }
 
 /// Hello and welcome; none if the link is refused or lost, or loses its place meanwhile.
@@ -136,6 +139,7 @@ async fn establish(
         refuse(node, link, &chain(&over)).await;
         return None;
     }
+    let labelled = LabelledReport::new(links.authority(), node, &hello.drivers);
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
     let unserved = match recorded {
         Ok(unserved) => unserved,
@@ -160,7 +164,7 @@ async fn establish(
     let handle = Arc::new(handle);
     handle.set_unserved(unserved);
     links.enter(node, &handle);
-    Some(Established { link, handle, wanted, told })
+    Some(Established { link, handle, wanted, told, labelled })
 }
 
 /// Why a link has no hello.
@@ -270,6 +274,7 @@ struct LinkTask<'a> {
     link: Link,
     wanted: mpsc::Receiver<Want>,
     told: watch::Receiver<Told>,
+    labelled: LabelledReport,
     leases: LeaseQueue<'a>,
     budget: Budget,
     /// The cloud has told the edge to leave.
@@ -304,6 +309,10 @@ impl LinkTask<'_> {
                 }
                 reply = self.leases.next() => Some(Message::LeaseReply(reply)),
                 Ok(()) = self.told.changed() => Some(self.welcome()),
+                drivers = self.labelled.changed() => match Box::pin(self.drivers(drivers)).await {
+                    Ok(message) => Some(message),
+                    Err(end) => return end,
+                },
                 () = self.handle.tasks.ended(), if self.leaving => {
                     self.log_unlinked();
                     return End::Close("the last call is answered".into());
@@ -408,6 +417,7 @@ impl LinkTask<'_> {
         let checked = report::check(self.links.store(), self.node, &drivers);
         checked.map_err(|over| self.broken(chain(&over)))?;
         let Self { links, node, .. } = self;
+        self.labelled = LabelledReport::new(links.authority(), node, &drivers);
         let recorded = ingest::drivers(links.store(), links.authority(), node, drivers).await;
         let unserved = recorded.map_err(|error| self.broken(chain(&error)))?;
         self.handle.set_unserved(unserved);

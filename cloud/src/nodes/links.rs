@@ -132,6 +132,17 @@ impl Links {
         &self.authority
     }
 
+    /// Sets nodes apart as their labels change, for as long as csi-cloud runs. Links that wait for
+    /// a label record what their edges said by themselves.
+    pub async fn follow_labels(&self) {
+        let Some(labels) = self.authority.labels() else { return };
+        let mut changes = labels.changes();
+        changes.mark_changed();
+        while changes.changed().await.is_ok() {
+            self.authority.apply(&self.store);
+        }
+    }
+
     /// The drivers that linked nodes name and that have no front, by node.
     pub fn unserved(&self) -> Vec<(NodeName, Vec<DriverName>)> {
         let by_node = self.by_node();

@@ -10,6 +10,7 @@ mod greetings;
 pub mod handle;
 pub mod in_doubt;
 mod join;
+pub mod labelled_report;
 pub mod lease_queue;
 pub mod link_task;
 pub mod links;

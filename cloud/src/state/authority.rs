@@ -2,7 +2,7 @@
 //!
 //! A certificate says which node speaks. Only this says of which drivers it may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proto::control::hello::{Driver, Protobuf};
@@ -10,6 +10,7 @@ use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::capabilities;
+use crate::state::node_labels::NodeLabels;
 use crate::state::policy::{Policy, Scope};
 use crate::state::profile;
 use crate::state::set_apart::{Kind, Reason};
@@ -63,24 +64,39 @@ impl Authority {
         self.policies.as_ref()?.get(driver)
     }
 
+    /// The labels of nodes, if they decide for some driver.
+    pub fn labels(&self) -> Option<&NodeLabels> {
+        self.policies.iter().flat_map(|policies| policies.values()).find_map(Policy::labels)
+    }
+
     /// Sets a node apart for a driver that it may not have, or ends that. Returns whether it may.
     pub(super) fn check(&self, store: &Store, driver: &DriverName, node: &NodeName) -> bool {
-        let is_allowed = self.allows(driver, node);
-        if is_allowed {
-            store.clear_apart(node, Some(driver), Kind::NotAllowed);
-        } else {
-            store.set_apart(node, Some(driver), Reason::NotAllowed);
+        loop {
+            let is_allowed = self.allows(driver, node);
+            if is_allowed {
+                store.clear_apart(node, Some(driver), Kind::NotAllowed);
+            } else {
+                let awaits = self.policy(driver).is_some_and(|policy| policy.awaits_labels(node));
+                let reason = if awaits { Reason::LabelsUnknown } else { Reason::NotAllowed };
+                store.set_apart(node, Some(driver), reason);
+            }
+            // Labels may change meanwhile, and another task may have looked at the newer ones.
+            if is_allowed == self.allows(driver, node) {
+                return is_allowed;
+            }
         }
-        is_allowed
     }
 
     /// Sets apart all known nodes that may not have a driver, or whose record lacks something of
-    /// its profile. An operator may have changed the configuration since the store was written.
+    /// its profile. The configuration, or labels, may have changed since they were recorded.
     pub fn apply(&self, store: &Store) {
         for driver in self.policies.iter().flat_map(|policies| policies.keys()) {
-            let nodes: Vec<_> = store.read(|state| {
+            let nodes: BTreeSet<_> = store.read(|state| {
                 let of = state.driver(driver);
-                of.into_iter().flat_map(|of| of.nodes().keys()).cloned().collect()
+                let recorded = of.into_iter().flat_map(|of| of.nodes().keys());
+                let apart = state.apart().for_driver(driver);
+                let refused = apart.filter(|(_, apart)| apart.reason.kind() == Kind::NotAllowed);
+                recorded.chain(refused.map(|(node, _)| node)).cloned().collect()
             });
             for node in nodes {
                 self.check(store, driver, &node);
@@ -95,8 +111,33 @@ mod tests {
     use prost::Message;
     use proto::csi;
     use proto::csi::plugin_capability::{Service, Type, service};
+    use proto::host::tasks::Tasks;
 
     use super::*;
+    use crate::state::node_labels::Labels;
+    use crate::state::node_set::NodeSet;
+    use crate::state::store::memory::Memory;
+
+    #[tokio::test]
+    async fn before_labels_are_known_no_label_allows_a_node() {
+        let store = Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap();
+        let labels = NodeLabels::default();
+        let selector = "node-restriction.kubernetes.io/storage=yes".parse().unwrap();
+        let nodes = NodeSet::new(vec![selector]).with_labels(&labels);
+        let policy = Policy { nodes: Some(nodes), ..Policy::new(None) };
+        let driver: DriverName = "d.example".parse().unwrap();
+        let node: NodeName = "n1".parse().unwrap();
+        let authority = Authority::new([(driver.clone(), policy)].into());
+        assert!(!authority.check(&store, &driver, &node));
+        assert_eq!(store.why_apart(&node, &driver), Some(Reason::LabelsUnknown));
+        labels.set(Labels::new());
+        authority.apply(&store);
+        assert_eq!(store.why_apart(&node, &driver), Some(Reason::NotAllowed));
+        let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
+        labels.set([(node.clone(), [label].into())].into());
+        authority.apply(&store);
+        assert_eq!(store.why_apart(&node, &driver), None, "it was never recorded");
+    }
 
     #[test]
     fn a_driver_without_a_front_implies_a_scope_for_its_own_node() {

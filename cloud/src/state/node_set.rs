@@ -1,35 +1,65 @@
-//! A set of nodes as an operator writes it: names, and patterns with `*`, `?` and `[…]`.
+//! A set of nodes as an operator writes it: names, patterns with `*`, `?` and `[…]`, and labels.
 
 use std::str::FromStr;
 
 use glob::Pattern;
 use proto::names::NodeName;
 
-/// Nodes by name or pattern.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSet(Vec<NodePattern>);
+use crate::state::node_labels::{NodeLabels, Selector};
 
-/// A name of a node, or a pattern of names.
+/// Nodes by name, pattern or label.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodePattern(Pattern);
+pub struct NodeSet {
+    patterns: Vec<NodePattern>,
+    labels: NodeLabels,
+}
+
+/// A name of a node, a pattern of names, or a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePattern {
+    /// All nodes with such a name.
+    Name(Pattern),
+    /// All nodes with this label in Kubernetes.
+    Label(Selector),
+}
 
 impl NodeSet {
-    /// The nodes that match one of these.
+    /// The nodes that match one of these. No node has a label before
+    /// [`with_labels`](Self::with_labels).
     pub fn new(patterns: Vec<NodePattern>) -> Self {
-        Self(patterns)
+        Self { patterns, labels: NodeLabels::default() }
+    }
+
+    /// The same, with these labels of nodes.
+    #[must_use]
+    pub fn with_labels(self, labels: &NodeLabels) -> Self {
+        Self { labels: labels.clone(), ..self }
     }
 
     /// Whether a node is in it.
     pub fn contains(&self, node: &NodeName) -> bool {
-        self.0.iter().any(|pattern| pattern.0.matches(node.as_str()))
+        self.patterns.iter().any(|pattern| match pattern {
+            NodePattern::Name(pattern) => pattern.matches(node.as_str()),
+            NodePattern::Label(selector) => self.labels.has(node, selector),
+        })
+    }
+
+    /// The labels of nodes, if some nodes are selected by them.
+    pub fn labels(&self) -> Option<&NodeLabels> {
+        let is_label = |pattern: &NodePattern| matches!(pattern, NodePattern::Label(_));
+        self.patterns.iter().any(is_label).then_some(&self.labels)
     }
 }
 
 impl FromStr for NodePattern {
     type Err = String;
 
-    /// Reads a name or a pattern. What no name of a node can match is refused.
+    /// Reads a name, a pattern or a label `KEY=VALUE`. What no node can match is refused.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // No name or pattern has these.
+        if text.contains(['/', '=']) {
+            return text.parse().map(Self::Label).map_err(|error| format!("{error}"));
+        }
         let is_pattern = text.contains(['*', '?', '[']);
         let is_of_names = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.');
         if !is_pattern {
@@ -39,7 +69,8 @@ impl FromStr for NodePattern {
             return Err(format!("no name of a node can match the pattern {text:?}"));
         }
         let pattern = Pattern::new(text);
-        Ok(Self(pattern.map_err(|error| format!("{text:?} is no pattern of names: {error}"))?))
+        let pattern = pattern.map_err(|error| format!("{text:?} is no pattern of names: {error}"));
+        Ok(Self::Name(pattern?))
     }
 }
 
@@ -72,8 +103,21 @@ mod tests {
     }
 
     #[test]
+    fn names_and_labels_go_together() {
+        let labels = NodeLabels::default();
+        let patterns = ["n1", "node-restriction.kubernetes.io/storage=yes"];
+        let nodes = set(&patterns).with_labels(&labels);
+        let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+        assert!(nodes.contains(&n1) && !nodes.contains(&n2), "nothing is known of labels");
+        let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
+        labels.set([(n2.clone(), [label].into())].into());
+        assert!(nodes.contains(&n1) && nodes.contains(&n2));
+        assert!(nodes.labels().is_some() && set(&["n1"]).labels().is_none());
+    }
+
+    #[test]
     fn what_matches_no_node_is_refused() {
-        for text in ["", "Shop-1", "a b", "shop_*", "[a", "a/b", "***"] {
+        for text in ["", "Shop-1", "a b", "shop_*", "[a", "a/b", "***", "a=b"] {
             assert!(text.parse::<NodePattern>().is_err(), "{text:?}");
         }
     }

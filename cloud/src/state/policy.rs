@@ -10,6 +10,7 @@ use proto::csi::topology::NODE_SEGMENT;
 pub use proto::csi::topology::Scope;
 use proto::names::NodeName;
 
+use crate::state::node_labels::NodeLabels;
 use crate::state::node_set::{NodePattern, NodeSet};
 
 /// What contradicts scope `shared`, in the order in which it is checked.
@@ -112,11 +113,27 @@ impl Policy {
         is_controller && self.allows(node)
     }
 
+    /// The labels of nodes, if they decide which nodes may have the driver, or be elected.
+    pub fn labels(&self) -> Option<&NodeLabels> {
+        let controllers = match &self.controllers {
+            Some(Controllers::Of(nodes)) => nodes.labels(),
+            Some(Controllers::Any) | None => None,
+        };
+        self.nodes.as_ref().and_then(NodeSet::labels).or(controllers)
+    }
+
+    /// Whether a node may not have the driver because no labels are known yet.
+    pub(crate) fn awaits_labels(&self, node: &NodeName) -> bool {
+        let labels = self.nodes.as_ref().and_then(NodeSet::labels);
+        labels.is_some_and(|labels| !labels.is_known()) && !self.allows(node)
+    }
+
     /// Reads a driver's section. Contradictions are reported as problems of the section.
     pub(crate) fn read(
         driver: &str,
         section: &mut Reader,
         default_node: Option<&NodeName>,
+        labels: &NodeLabels,
     ) -> Self {
         let default = Self::new(default_node);
         let scope = section.parsed("scope", scope);
@@ -126,7 +143,8 @@ impl Policy {
         let beside_source = section.yes_no("beside_source");
         let grace = section.number("failover_s", HOUR);
         let nodes = section.some("nodes", str::parse::<NodePattern>).map(NodeSet::new);
-        let controllers = controllers(section);
+        let nodes = nodes.map(|nodes| nodes.with_labels(labels));
+        let controllers = controllers(section, labels);
         let topology = section.texts("topology", key_kind);
         let ask_with_secrets = section.yes_no("ask_with_secrets");
         let mut contradiction = |text: &str| section.problem(format!("[driver.{driver:?}] {text}"));
@@ -186,14 +204,15 @@ fn key_kind(key: &str, kind: &str) -> Result<KeyKind, String> {
     }
 }
 
-/// `controllers = "any"`, or names and patterns.
-fn controllers(section: &mut Reader) -> Option<Controllers> {
+/// `controllers = "any"`, or names, patterns and labels.
+fn controllers(section: &mut Reader, labels: &NodeLabels) -> Option<Controllers> {
     let patterns = section.some("controllers", |text| match text {
         "any" => Ok(None),
         pattern => pattern.parse::<NodePattern>().map(Some),
     })?;
     let named: Option<Vec<_>> = patterns.into_iter().collect();
-    Some(named.map_or(Controllers::Any, |named| Controllers::Of(NodeSet::new(named))))
+    let of = |named| Controllers::Of(NodeSet::new(named).with_labels(labels));
+    Some(named.map_or(Controllers::Any, of))
 }
 
 fn scope(text: &str) -> Result<Scope, String> {

@@ -16,6 +16,9 @@ use crate::state::clock::now;
 pub enum Reason {
     /// The operator's `nodes` for the driver exclude it. It counts for nothing.
     NotAllowed,
+    /// The operator's `nodes` select by label, and the API server has not named any label yet. It
+    /// counts for nothing until then.
+    LabelsUnknown,
     /// Its driver says another plugin name.
     OtherName {
         /// The name that it says.
@@ -52,7 +55,7 @@ pub enum Reason {
 /// The kind of a reason. A node has at most one reason of each kind for a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// See [`Reason::NotAllowed`].
+    /// See [`Reason::NotAllowed`] and [`Reason::LabelsUnknown`].
     NotAllowed,
     /// See [`Reason::OtherName`].
     OtherName,
@@ -86,7 +89,7 @@ impl Reason {
     /// The kind of this reason.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::NotAllowed => Kind::NotAllowed,
+            Self::NotAllowed | Self::LabelsUnknown => Kind::NotAllowed,
             Self::OtherName { .. } => Kind::OtherName,
             Self::LessThanProfile { .. } => Kind::LessThanProfile,
             Self::OthersSegment { .. } => Kind::OthersSegment,
@@ -101,6 +104,9 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAllowed => f.write_str("it is not among the driver's `nodes`"),
+            Self::LabelsUnknown => f.write_str(
+                "the driver's `nodes` select by label, and Kubernetes has not named the nodes yet",
+            ),
             Self::OtherName { says } => write!(f, "its driver calls itself {says:?}"),
             Self::LessThanProfile { lacks } => {
                 write!(f, "its driver lacks {lacks} of the driver's profile")

@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+mod labels;
 mod not_taken;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -222,6 +223,11 @@ struct Site {
 
 impl Site {
     async fn new(nodes: &[Value]) -> anyhow::Result<Option<Self>> {
+        Self::with(nodes, "").await
+    }
+
+    /// With more lines in the driver's section.
+    async fn with(nodes: &[Value], section: &str) -> anyhow::Result<Option<Self>> {
         let Some(programs) = programs() else { return Ok(None) };
         let stand = Stand::new().await?;
         let plane = Plane::new(&stand, programs).await?;
@@ -231,7 +237,7 @@ impl Site {
         let config = stand.at("cloud.toml");
         let text = format!(
             "[kubernetes]\ngrace_s = 1\n[driver.\"{DRIVER}\"]\nstorage_capacity = \
-             true\nfailover_s = 1\n"
+             true\nfailover_s = 1\n{section}"
         );
         publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
         let kubeconfig = stand.at("edge-csi.kubeconfig");
@@ -248,12 +254,8 @@ impl Site {
     /// Waits until csi-cloud has logged this, however much it logged after it.
     async fn logged(&self, what: &str) -> anyhow::Result<()> {
         until(what, || async {
-            let log = self.world.cloud.process.log();
-            ensure!(
-                String::from_utf8_lossy(&log).contains(what),
-                "{}",
-                self.world.cloud.process.log_tail()
-            );
+            let process = &self.world.cloud.process;
+            ensure!(String::from_utf8_lossy(&process.log()).contains(what), process.log_tail());
             Ok(())
         })
         .await
