@@ -32,7 +32,7 @@ use proto::link::tls::{Credentials, Role};
 use proto::link::{Event, KeepAlive, ws};
 use rustix::process::Signal;
 use tokio::net::TcpSocket;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
@@ -400,6 +400,33 @@ async fn only_a_front_may_bring_calls_and_it_is_no_node() -> anyhow::Result<()> 
         link.send(&Control::Hello(hello(NODE)?)).await?;
         assert!(matches!(link.next().await, Event::Closed(_)), "a front is taken for a node");
     }
+    world.stop().await
+}
+
+#[tokio::test]
+async fn the_connection_of_a_revoked_front_ends_and_it_gets_no_other() -> anyhow::Result<()> {
+    let world = World::new(false).await?;
+    let place: Address = world.place.parse()?;
+    let credentials = world.stand.credentials("front-1", Role::Front)?;
+    let (upstream, connection) =
+        upstream::connect(connection::dial(&place, Some(&credentials)).await?).await?;
+    let tasks = Tasks::default();
+    let (ended, end) = oneshot::channel();
+    tasks.spawn_until_stop("connection", async move {
+        drop(connection.await);
+        let _ = ended.send(());
+    });
+    let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
+    let request = request.header("content-type", "application/grpc").body(())?;
+    assert_eq!(upstream.send(request, frame::frame(&[])).await?.status(), 200);
+
+    let admin = world.stand.at("cloud/_admin.sock");
+    let revoke = ["node", "revoke", "--front", "front-1", "--admin", &admin];
+    world.stand.run("csi-cloud", &revoke).await?;
+    tokio::time::timeout(START, end).await.context("its connection goes on")??;
+    assert!(ask_at(&place, credentials).await.is_err(), "a revoked front is served");
+    drop(upstream);
+    tasks.stop();
     world.stop().await
 }
 
