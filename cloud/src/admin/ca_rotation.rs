@@ -103,7 +103,7 @@ impl AdminState {
     /// Lets another CA take over.
     pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, Refused> {
         let StartRotation { cert, key, root } = request;
-        let cas = self.issuers()?.start(&NewCa { cert, key, root }).map_err(refused)?;
+        let cas = self.issuers()?.start(&NewCa { cert, key: key.into(), root }).map_err(refused)?;
         self.links.issued_by(cas.issuer.tag());
         Ok(done(format!(
             "the CA {} issues to nodes from now on, and is trusted beside the old one; linked edges \

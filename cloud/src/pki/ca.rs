@@ -15,6 +15,7 @@ use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use zeroize::Zeroizing;
 
 const NAME: &str = "Edge CSI CA";
 /// Certificates are valid from some time ago, because a peer's clock may be behind.
@@ -67,7 +68,7 @@ impl Authority {
                 path.display()
             )
         };
-        let pem = std::fs::read_to_string(&path).with_context(reading)?;
+        let pem = Zeroizing::new(std::fs::read_to_string(&path).with_context(reading)?);
         private::check(&path)?;
         Ok(Self(Issuer::new(ca(1), KeyPair::from_pem(&pem).with_context(reading)?)))
     }

@@ -23,6 +23,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use zeroize::Zeroizing;
 
 use crate::pki::request::ProvenKey;
 use crate::state::trust::NoRandomness;
@@ -53,7 +54,7 @@ pub struct CaPem {
     /// The certificate that issues, and those between it and the root.
     pub cert: String,
     /// Its private key.
-    pub key: String,
+    pub key: Zeroizing<String>,
     /// The roots that both ends trust.
     pub roots: String,
 }
@@ -152,7 +153,7 @@ impl Issuer {
     /// See [`IssueError`].
     pub fn open(cert: &Path, key: &Path, roots: &Path) -> Result<Self, IssueError> {
         Self::of(
-            &CaPem { cert: read(cert)?, key: read(key)?, roots: read(roots)? },
+            &CaPem { cert: read(cert)?, key: read(key)?.into(), roots: read(roots)? },
             cert,
             key,
             roots,

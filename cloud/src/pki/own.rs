@@ -16,6 +16,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::time::sleep;
 use tracing::{info, warn};
+use zeroize::Zeroizing;
 
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::{CaTag, IssueError, Issuer};
@@ -83,6 +84,7 @@ pub fn renew(issuer: &Issuer, files: &Files, days: u16) -> Result<(), OwnError> 
     let hosts = hosts.ok_or_else(|| OwnError::Names(files.cert.clone()))?;
     let failed = |path: &PathBuf, did, why: String| OwnError::File { path: path.clone(), did, why };
     let key = std::fs::read_to_string(&files.key)
+        .map(Zeroizing::new)
         .map_err(|error| failed(&files.key, "read", error.to_string()))?;
     let key = KeyPair::from_pem(&key)
         .map_err(|error| failed(&files.key, "used to renew it", error.to_string()))?;

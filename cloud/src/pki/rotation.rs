@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use proto::host::publish::{Existing, publish};
 use rustls::pki_types::CertificateDer;
+use zeroize::Zeroizing;
 
 use crate::pki::issuer::{CaPem, IssueError, Issuer, certificates, pems};
 use crate::pki::issuers::{Cas, Issuers};
@@ -68,7 +69,7 @@ pub struct NewCa {
     /// The certificate that issues, and those between it and the root.
     pub cert: String,
     /// Its private key.
-    pub key: String,
+    pub key: Zeroizing<String>,
     /// The root; without one, the certificate is a root itself.
     pub root: Option<String>,
 }
@@ -104,7 +105,8 @@ impl Issuers {
             return Err(RotationError::Same);
         }
         write(roots, &trusted, 0o644)?;
-        write(&self.settings().next(), &format!("{}\n{}", new.key.trim_end(), new.cert), 0o600)?;
+        let next = Zeroizing::new(format!("{}\n{}", new.key.trim_end(), new.cert));
+        write(&self.settings().next(), &next, 0o600)?;
         Ok(self.read_again())
     }
 
@@ -131,9 +133,10 @@ impl Issuers {
         let roots: Vec<_> = issuer.roots().iter().filter(stays).cloned().collect();
         write(&files.ca, &pems(&roots), 0o644)?;
         let pem = std::fs::read_to_string(&next)
+            .map(Zeroizing::new)
             .map_err(|error| IssueError::File { path: next.clone(), why: error.to_string() })?;
         let key = pem.split_inclusive("-----END PRIVATE KEY-----").next().unwrap_or_default();
-        write(&settings.key, &format!("{key}\n"), 0o600)?;
+        write(&settings.key, &Zeroizing::new(format!("{key}\n")), 0o600)?;
         write(&settings.cert, &pems(&certificates(&pem, &next)?), 0o644)?;
         std::fs::remove_file(&next).map_err(|why| RotationError::Write { path: next, why })?;
         Ok(self.read_again())
@@ -178,7 +181,7 @@ mod tests {
     fn new_ca(dir: &TempDir) -> NewCa {
         let [cert, key] =
             ["ca.crt", "ca.key"].map(|name| read_to_string(dir.path().join(name)).unwrap());
-        NewCa { cert, key, root: None }
+        NewCa { cert, key: key.into(), root: None }
     }
 
     /// csi-cloud starts: its certificate and its CA can be used.

@@ -200,7 +200,7 @@ mod tests {
         let request = directory.request().unwrap();
         let certificate = ca.issue(&request.csr().unwrap(), "edge-csi://node/n1", days);
         let chain = format!("{}{}", certificate.chain, request.key()).into_bytes();
-        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain };
+        let pem = Pem { ca: certificate.ca.into(), cert: chain.clone(), key: chain.into() };
         directory.write(&pem).unwrap();
         directory
     }

@@ -67,7 +67,7 @@ impl Request {
         let chain = certificate.chain.trim_end();
         let identity = format!("{chain}\n{}", self.key.serialize_pem()).into_bytes();
         let ca = certificate.ca.clone().into_bytes();
-        let pem = Pem { ca, cert: identity.clone(), key: identity };
+        let pem = Pem { ca, cert: identity.clone(), key: identity.into() };
         let credentials = Credentials::from_pem(&pem, files, Role::Node)
             .context("what csi-cloud issued cannot be used; see the log of csi-cloud")?;
         if credentials.validity().is_some_and(|validity| validity.ended(SystemTime::now())) {

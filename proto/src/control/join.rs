@@ -6,6 +6,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use super::base64::Base64;
 use super::certificate::Certificate;
@@ -15,7 +16,7 @@ use super::hello::{PROTOCOL, Refused};
 pub const MAX_BYTES: usize = 64 * 1024;
 
 /// What shows that an edge may join: a token of `csi-cloud token create`, or of Kubernetes for a
-/// ServiceAccount. It cannot be printed.
+/// ServiceAccount. It cannot be printed, and is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(String);
@@ -31,6 +32,20 @@ impl Token {
         &self.0
     }
 }
+
+impl Zeroize for Token {
+    fn zeroize(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for Token {}
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,6 +192,15 @@ mod tests {
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
         let error = Join::decode(br#"{"join":{"token":"t","csr":"id.secret"}}"#).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+    }
+
+    #[test]
+    fn a_token_is_overwritten() {
+        fn is_on_drop<T: ZeroizeOnDrop>(_: &T) {}
+        let mut token = Token::new("id.secret");
+        is_on_drop(&token);
+        token.zeroize();
+        assert_eq!(token.reveal(), "");
     }
 
     #[test]

@@ -7,10 +7,11 @@ use std::fmt;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::state::json;
 
-/// A secret key of 32 bytes. Its `Debug` does not show it.
+/// A secret key of 32 bytes. Its `Debug` does not show it. It is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SecretKey(#[serde(with = "json::digest")] [u8; 32]);
@@ -43,9 +44,9 @@ impl Secrets {
 impl SecretKey {
     /// A new key.
     fn generate() -> Result<Self, NoRandomness> {
-        let mut key = [0; 32];
-        SystemRandom::new().fill(&mut key).map_err(|_| NoRandomness)?;
-        Ok(Self(key))
+        let mut key = Self([0; 32]);
+        SystemRandom::new().fill(&mut key.0).map_err(|_| NoRandomness)?;
+        Ok(key)
     }
 
     /// The key of these bytes.
@@ -58,6 +59,20 @@ impl SecretKey {
         &self.0
     }
 }
+
+impl Zeroize for SecretKey {
+    fn zeroize(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Drop for SecretKey {
+    fn drop(&mut self) {
+        self.zeroize();
+    }
+}
+
+impl ZeroizeOnDrop for SecretKey {}
 
 impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,5 +91,14 @@ mod tests {
         assert_ne!(one.resets, other.resets);
         assert_ne!(one.resets, one.leases);
         assert_eq!(format!("{one:?}"), "Secrets { resets: ***, leases: *** }");
+    }
+
+    #[test]
+    fn a_key_is_overwritten() {
+        fn is_on_drop<T: ZeroizeOnDrop>(_: &T) {}
+        let mut key = SecretKey::of([7; 32]);
+        is_on_drop(&key);
+        key.zeroize();
+        assert_eq!(key.expose(), &[0; 32]);
     }
 }

@@ -7,6 +7,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
 use crate::host::private;
 use crate::host::private::PrivateError;
@@ -109,8 +110,8 @@ pub struct Pem {
     pub ca: Vec<u8>,
     /// Our certificate, and intermediate ones after it.
     pub cert: Vec<u8>,
-    /// Its private key.
-    pub key: Vec<u8>,
+    /// Its private key, overwritten when it is dropped.
+    pub key: Zeroizing<Vec<u8>>,
 }
 
 impl Pem {
@@ -128,7 +129,7 @@ impl Pem {
         };
         let ca = read("certificate", &files.ca)?;
         let cert = read("certificate", &files.cert)?;
-        let key = read("private key", &files.key)?;
+        let key = read("private key", &files.key)?.into();
         private::check(&files.key)?;
         Ok(Self { ca, cert, key })
     }
@@ -136,7 +137,7 @@ impl Pem {
     /// Tells whether the content has changed; reveals nothing of it.
     pub(super) fn digest(&self) -> Digest {
         let mut context = digest::Context::new(&digest::SHA256);
-        for part in [&self.ca, &self.cert, &self.key] {
+        for part in [&self.ca[..], &self.cert, &self.key] {
             context.update(digest::digest(&digest::SHA256, part).as_ref());
         }
         Digest(context.finish().as_ref().to_vec())
