@@ -12,6 +12,7 @@ use proto::names::{DriverName, FrontName, NodeName};
 
 use crate::admin::server::SOCKET_NAME;
 use crate::admin::tokens::{LONGEST, SHORTEST};
+use crate::config::duration::duration;
 use crate::config::output::Output;
 use crate::state::trust::TokenId;
 
@@ -203,7 +204,7 @@ pub enum TokenCommand {
         /// The node's name, as Kubernetes knows it
         node: NodeName,
         /// How long it is valid: 1m to 7d
-        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = token_life)]
         ttl: Duration,
         /// Where the edge reaches csi-cloud [default: `advertise` of csi-cloud's configuration]
         #[arg(long, value_name = "wss://HOST:PORT")]
@@ -224,23 +225,13 @@ pub enum TokenCommand {
     },
 }
 
-/// A duration: a whole number and its unit, for example `90s`, `30m`, `12h` or `7d`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration; write 90s, 30m, 12h or 7d");
-    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let seconds = number.parse().ok().and_then(|number: u64| number.checked_mul(seconds));
-    let seconds = seconds.ok_or_else(wrong)?;
-    if !(SHORTEST..=LONGEST).contains(&seconds) {
+/// The life of a token.
+fn token_life(text: &str) -> Result<Duration, String> {
+    let life = duration(text)?;
+    if !(SHORTEST..=LONGEST).contains(&life.as_secs()) {
         return Err("a token lives for 1 minute to 7 days".into());
     }
-    Ok(Duration::from_secs(seconds))
+    Ok(life)
 }
 
 /// The commands about one driver.
@@ -381,10 +372,10 @@ mod tests {
 
     #[test]
     fn a_life_of_a_token_is_a_number_and_a_unit() {
-        assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
-        assert_eq!(duration("7d"), Ok(Duration::from_secs(604_800)));
+        assert_eq!(token_life("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(token_life("7d"), Ok(Duration::from_secs(604_800)));
         for text in ["", "1", "h", "1h30m", "-1h", "59s", "8d", "1é", "99999999999999999999d"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(token_life(text).is_err(), "{text}");
         }
     }
 

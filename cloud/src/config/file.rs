@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::Endpoint;
@@ -10,10 +11,12 @@ use proto::link::tls::Files;
 use proto::names::{DriverName, NodeName};
 
 use crate::admin::server::SOCKET_NAME;
+use crate::config::duration::duration;
 use crate::config::serve_arguments::Serve;
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::Kubernetes;
 use crate::nodes::admission::Limits;
+use crate::pki::issuer::DAY;
 use crate::pki::issuers::CaSettings;
 use crate::relay::address::Address;
 use crate::state::node_labels::NodeLabels;
@@ -25,6 +28,8 @@ use crate::state::store::url::StoreAt;
 const MAX_DAYS: u16 = 3650;
 /// The life of a node's certificate, in days.
 const NODE_DAYS: u16 = 30;
+/// The shortest life of a node's certificate: it renews after a half, and once a minute at most.
+const SHORTEST_LIFE: Duration = Duration::from_secs(120);
 /// The life of csi-cloud's own certificate, in days.
 const CLOUD_DAYS: u16 = 90;
 
@@ -240,11 +245,27 @@ fn refuse_labels(file: &mut Reader, policies: &Policies) {
 fn ca(section: &mut Reader) -> Option<CaSettings> {
     let cert = section.path("cert");
     let key = section.path("key");
-    let node_days = section.number("node_days", MAX_DAYS).unwrap_or(NODE_DAYS);
+    let node_life = node_life(section);
     let cloud_days = section.number("cloud_days", MAX_DAYS).unwrap_or(CLOUD_DAYS);
     let cert = section.required("[ca] cert", cert)?;
     let key = section.required("[ca] key", key)?;
-    Some(CaSettings { cert, key, node_days, cloud_days })
+    Some(CaSettings { cert, key, node_life, cloud_days })
+}
+
+/// The life of a node's certificate: in days, or as a duration of any unit.
+fn node_life(section: &mut Reader) -> Duration {
+    let days = section.number("node_days", MAX_DAYS);
+    let life = section.parsed("node_life", |text| {
+        let life = duration(text)?;
+        if !(SHORTEST_LIFE..=DAY * u32::from(MAX_DAYS)).contains(&life) {
+            return Err("a node's certificate lives for 2m to 3650d".to_owned());
+        }
+        Ok(life)
+    });
+    if days.is_some() && life.is_some() {
+        section.problem("[ca] has both node_days and node_life; leave out one of them");
+    }
+    life.unwrap_or_else(|| DAY * u32::from(days.unwrap_or(NODE_DAYS)))
 }
 
 fn limits(section: &mut Reader) -> Limits {

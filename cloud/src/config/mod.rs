@@ -5,6 +5,7 @@
 
 pub mod admin_arguments;
 pub mod arguments;
+mod duration;
 pub mod file;
 pub mod output;
 pub mod serve_arguments;

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::config::arguments::{Cli, Command};
 use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::settings::{ApiAt, Kubernetes, Publish};
+use crate::pki::issuer::DAY;
 use crate::pki::issuers::CaSettings;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::quotas::Quotas;
@@ -60,8 +61,26 @@ fn pinned(node: &str) -> Placement {
 fn a_ca_has_a_certificate_and_a_key_and_its_lives_have_defaults() {
     assert_eq!(load(WHOLE, &[]).unwrap().ca, None);
     let ca = load(&with("[ca]\ncert = \"/i\"\nkey = \"/j\"\nnode_days = 7\n"), &[]).unwrap().ca;
-    let expected = CaSettings { cert: "/i".into(), key: "/j".into(), node_days: 7, cloud_days: 90 };
+    let of =
+        |node_life| CaSettings { cert: "/i".into(), key: "/j".into(), node_life, cloud_days: 90 };
+    let expected = of(DAY * 7);
     assert_eq!(ca, Some(expected));
+    let lives = |more: &str| {
+        let section = format!("[ca]\ncert = \"/i\"\nkey = \"/j\"\n{more}");
+        load(&with(&section), &[])
+    };
+    assert_eq!(lives("").unwrap().ca, Some(of(DAY * 30)));
+    let life = lives("node_life = \"2m\"\n").unwrap().ca;
+    assert_eq!(life, Some(of(Duration::from_secs(120))));
+    for (more, why) in [
+        ("node_life = \"119s\"\n", "for 2m to 3650d"),
+        ("node_life = \"3651d\"\n", "for 2m to 3650d"),
+        ("node_life = \"7\"\n", "is no duration"),
+        ("node_life = \"7d\"\nnode_days = 7\n", "both node_days and node_life"),
+    ] {
+        let error = lives(more).unwrap_err().to_string();
+        assert!(error.contains(why), "{more}: {error}");
+    }
     let text = load(&with("[ca]\ncert = \"/i\"\nnode_days = 0\n"), &[]).unwrap_err().to_string();
     assert!(text.contains("[ca] key is missing") && text.contains("from 1 to 3650"), "{text}");
     let file = WHOLE.replace("[tls]", "advertise = \"wss://cloud.example:7443\"\n[tls]");

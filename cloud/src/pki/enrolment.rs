@@ -285,9 +285,9 @@ impl Enrolment {
         let enrolment = self.clone();
         let signing = tokio::task::spawn_blocking(move || -> Result<Issued, EnrolmentError> {
             let issuers = enrolment.issuers().ok_or(EnrolmentError::NoCa)?;
-            let days = issuers.settings().node_days;
+            let life = issuers.settings().node_life;
             let subject = Subject::Node(node);
-            Ok(issuers.current().issue(&subject, &key, &serial, days)?)
+            Ok(issuers.current().issue(&subject, &key, &serial, life)?)
         });
         let issued = signing.await.map_err(|_| EnrolmentError::Stopping)??;
         Ok(Certificate { chain: issued.chain, ca: issued.ca })

@@ -28,10 +28,13 @@ use zeroize::Zeroizing;
 use crate::pki::request::ProvenKey;
 use crate::state::trust::NoRandomness;
 
-/// A certificate begins this long ago, because clocks differ. It is below a twentieth of the
-/// shortest life, one day, so that edges renew in time.
+/// A certificate of a day or more begins this long ago, because clocks differ.
 const SLACK: Duration = Duration::from_secs(3600);
-const DAY: Duration = Duration::from_secs(86_400);
+/// A certificate of a shorter life begins this share of it ago. With more, the time to renew it
+/// would already be over.
+const SLACK_SHARE: u32 = 24;
+/// A day.
+pub const DAY: Duration = Duration::from_secs(86_400);
 
 /// A CA that can issue.
 pub struct Issuer {
@@ -210,7 +213,7 @@ impl Issuer {
         subject: &Subject,
         key: &ProvenKey,
         serial: &[u8; 16],
-        days: u16,
+        life: Duration,
     ) -> Result<Issued, IssueError> {
         let (name, uri) = match subject {
             Subject::Node(node) => (node.as_str(), NODE_URI),
@@ -220,7 +223,7 @@ impl Issuer {
         params.distinguished_name.push(DnType::CommonName, common_name(name));
         params.subject_alt_names = vec![SanType::URI(format!("{uri}{name}").try_into()?)];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(params, key.key(), serial, days)
+        self.sign(params, key.key(), serial, life)
     }
 
     /// Issues a certificate for csi-cloud at these hosts.
@@ -237,7 +240,7 @@ impl Issuer {
         params.distinguished_name.push(DnType::CommonName, "csi-cloud");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let (serial, _) = new_serial()?;
-        self.sign(params, key, &serial, days)
+        self.sign(params, key, &serial, DAY * u32::from(days))
     }
 
     /// The end of the CA's own certificates.
@@ -280,15 +283,15 @@ impl Issuer {
         mut params: CertificateParams,
         key: &impl PublicKeyData,
         serial: &[u8; 16],
-        days: u16,
+        life: Duration,
     ) -> Result<Issued, IssueError> {
         let now = SystemTime::now();
         if now >= self.not_after {
             return Err(IssueError::Ended);
         }
         // No certificate outlives its CA.
-        let not_after = self.not_after.min(now + DAY * u32::from(days));
-        params.not_before = (now - SLACK).into();
+        let not_after = self.not_after.min(now + life);
+        params.not_before = (now - SLACK.min(life / SLACK_SHARE)).into();
         params.not_after = not_after.into();
         params.serial_number = Some(SerialNumber::from_slice(serial));
         params.use_authority_key_identifier_extension = true;
@@ -302,7 +305,7 @@ impl Issuer {
         let key = KeyPair::generate().map_err(|error| error.to_string())?;
         let mut params = CertificateParams::default();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let issued = self.sign(params, &key, &[1; 16], 1).map_err(|error| error.to_string())?;
+        let issued = self.sign(params, &key, &[1; 16], DAY).map_err(|error| error.to_string())?;
         let leaf = CertificateDer::from_pem_slice(issued.chain.as_bytes())
             .map_err(|error| error.to_string())?;
         let mut why = "there is no root".to_owned();

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use proto::host::chain;
 use proto::link::tls::Files;
@@ -19,8 +20,8 @@ pub struct CaSettings {
     pub cert: PathBuf,
     /// Its private key: PKCS #8, PEM.
     pub key: PathBuf,
-    /// The life of a node's certificate, in days.
-    pub node_days: u16,
+    /// The life of a node's certificate.
+    pub node_life: Duration,
     /// The life of csi-cloud's own certificate, in days.
     pub cloud_days: u16,
 }
@@ -139,8 +140,9 @@ mod tests {
     fn changed_files_are_read_again_and_bad_ones_are_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key, root) = intermediate(&dir);
+        let node_life = Duration::from_secs(86_400);
         let settings =
-            CaSettings { cert: cert.clone(), key: key.clone(), node_days: 1, cloud_days: 1 };
+            CaSettings { cert: cert.clone(), key: key.clone(), node_life, cloud_days: 1 };
         let tls = Files { ca: root, cert: "x".into(), key: "y".into() };
         let issuers = Issuers::open(settings, &tls).unwrap();
         let before = issuers.current();

@@ -15,6 +15,7 @@ use crate::admin::tests::admin_state;
 use crate::admin::{node_removal, revocation, tokens};
 use crate::nodes::links::Links;
 use crate::pki::enrolment::Enrolment;
+use crate::pki::issuer::DAY;
 use crate::pki::issuer::tests::intermediate;
 use crate::pki::issuers::{CaSettings, Issuers};
 use crate::state::record::Node;
@@ -23,7 +24,7 @@ use crate::state::record::Node;
 fn with_ca(tasks: &Tasks) -> AdminState {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key, ca) = intermediate(&dir);
-    let settings = CaSettings { cert, key, node_days: 30, cloud_days: 90 };
+    let settings = CaSettings { cert, key, node_life: DAY * 30, cloud_days: 90 };
     let tls = Files { ca, cert: "x".into(), key: "y".into() };
     let issuers = Issuers::open(settings, &tls).unwrap();
     let state = admin_state(tasks);

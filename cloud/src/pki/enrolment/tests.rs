@@ -13,6 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use super::*;
+use crate::pki::issuer::DAY;
 use crate::pki::issuer::tests::intermediate;
 use crate::pki::issuers::CaSettings;
 use crate::state::record::Node;
@@ -31,7 +32,7 @@ struct Stand {
 fn stand() -> Stand {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key, ca) = intermediate(&dir);
-    let settings = CaSettings { cert, key, node_days: 30, cloud_days: 90 };
+    let settings = CaSettings { cert, key, node_life: DAY * 30, cloud_days: 90 };
     let tls = Files { ca, cert: "x".into(), key: "y".into() };
     let issuers = Issuers::open(settings, &tls).unwrap();
     let kept = Memory::default();

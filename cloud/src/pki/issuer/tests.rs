@@ -3,7 +3,7 @@
 use super::*;
 use crate::pki::ca;
 use proto::link::tls::{Credentials, Files, Role};
-use proto::names::certificate::Identity;
+use proto::names::certificate::{Identity, Validity};
 use rcgen::{BasicConstraints, IsCa, KeyUsagePurpose};
 use std::fs;
 use tempfile::TempDir;
@@ -58,7 +58,7 @@ fn what_is_issued_names_the_subject_only_and_can_be_used() {
     let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
     let issuer = Issuer::open(&cert, &key, &cert).unwrap();
     let pair = KeyPair::generate().unwrap();
-    let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, 30).unwrap();
+    let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, DAY * 30).unwrap();
     assert!(issued.not_after <= issuer.not_after(), "a CA of ten days");
     write(&dir, "n1.crt", &issued.chain);
     write(&dir, "n1.key", &pair.serialize_pem());
@@ -71,7 +71,23 @@ fn what_is_issued_names_the_subject_only_and_can_be_used() {
     assert_eq!(issued.ca, fs::read_to_string(&cert).unwrap().replace("\r\n", "\n"));
     assert_eq!(issuer.root_pin(), { Pin::of(&CertificateDer::from_pem_file(&cert).unwrap()) });
     let long = "n".repeat(63) + "." + &"m".repeat(63);
-    issuer.issue(&node(&long), &proven(&pair), &SERIAL, 1).unwrap();
+    issuer.issue(&node(&long), &proven(&pair), &SERIAL, DAY).unwrap();
+}
+
+#[test]
+fn a_short_life_does_not_begin_before_the_time_to_renew_it() {
+    let dir = tempfile::tempdir().unwrap();
+    ca::init(dir.path(), &["localhost".into()], 1).unwrap();
+    let [cert, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
+    let issuer = Issuer::open(&cert, &key, &cert).unwrap();
+    let pair = KeyPair::generate().unwrap();
+    for (life, before) in [(120, 5), (86_400, 3600), (172_800, 3600)] {
+        let life = Duration::from_secs(life);
+        let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, life).unwrap();
+        let leaf = CertificateDer::from_pem_slice(issued.chain.as_bytes()).unwrap();
+        let whole = Validity::of(&leaf).unwrap().life();
+        assert_eq!(whole, life + Duration::from_secs(before));
+    }
 }
 
 #[test]
@@ -80,7 +96,7 @@ fn an_intermediate_issues_with_its_root_offline() {
     let (cert, key, root) = intermediate(&dir);
     let issuer = Issuer::open(&cert, &key, &root).unwrap();
     let pair = KeyPair::generate().unwrap();
-    let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, 30).unwrap();
+    let issued = issuer.issue(&node("n1"), &proven(&pair), &SERIAL, DAY * 30).unwrap();
     assert_eq!(issued.chain.matches("BEGIN CERTIFICATE").count(), 2);
     assert_eq!(issuer.root_pin(), { Pin::of(&CertificateDer::from_pem_file(&root).unwrap()) });
     let files = Files {
