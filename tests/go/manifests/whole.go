@@ -15,7 +15,11 @@ import (
 )
 
 // fromOutside are Secrets that an operator makes, since they hold a key.
-var fromOutside = map[string]bool{"Secret/csi-cloud-tls": true, "Secret/csi-sidecars-tls": true}
+var fromOutside = map[string]bool{
+	"Secret/csi-cloud-tls":    true,
+	"Secret/csi-cloud-ca":     true,
+	"Secret/csi-sidecars-tls": true,
+}
 
 // forDrivers are volumes that the base has for the components.
 var forDrivers = map[string]bool{"registration": true, "kubelet": true}

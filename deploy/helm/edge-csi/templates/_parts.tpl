@@ -47,14 +47,15 @@ the values.
 {{- /* Refuses drivers that are not there. */ -}}
 {{- $names := include "edge-csi.names" $root -}}
 {{- $workload := include "edge-csi.file" (dict "root" $root "path" (printf "base/%s.yaml" .half)) | fromYaml -}}
+{{- $half := .half -}}
 {{- $components := list -}}
 {{- if eq .half "edge" -}}
   {{- $components = $root.Values.drivers -}}
   {{- if $root.Values.direct }}{{ $components = append $components "direct" }}{{ end -}}
-  {{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
 {{- end -}}
+{{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
 {{- range $components -}}
-  {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/edge.yaml" .)) | fromYamlArray -}}
+  {{- $patches := include "edge-csi.file" (dict "root" $root "path" (printf "components/%s/%s.yaml" . $half)) | fromYamlArray -}}
   {{- include "edge-csi.patch" (dict "workload" $workload "patches" $patches) -}}
 {{- end -}}
 {{- include "edge-csi.images" (dict "root" $root "workload" $workload) -}}
@@ -112,10 +113,19 @@ http = "0.0.0.0:9808"
 ca = "/etc/edge-csi-tls/ca.crt"
 cert = "/etc/edge-csi-tls/tls.crt"
 key = "/etc/edge-csi-tls/tls.key"
+{{- if .Values.join.caHash }}
+
+[ca]
+cert = "/etc/edge-csi-ca/tls.crt"
+key = "/etc/edge-csi-ca/tls.key"
+{{- end }}
 
 [kubernetes]
 api = "in-cluster"
 publish_csinode = {{ .Values.publishCSINode | quote }}
+{{- if .Values.join.caHash }}
+join_service_account = {{ printf "%s/csi-edge" .Release.Namespace | quote }}
+{{- end }}
 {{- range $name := $names }}
 
 [driver.{{ $name | quote }}]

@@ -134,6 +134,27 @@ fn edge_config(file: &Path) {
     }
 }
 
+/// The component `join` has what its configuration names: the CA, the token and the right to ask.
+#[test]
+fn a_daemon_set_joins_without_a_person() {
+    let component = |file: &str| text(&format!("deploy/kustomize/components/join/{file}"));
+    let overlay = |file: &str| text(&format!("deploy/kustomize/overlays/everything/{file}"));
+    let [cloud, edge, rights] = ["cloud.yaml", "edge.yaml", "rights.yaml"].map(component);
+    assert!(cloud.contains("mountPath: /etc/edge-csi-ca,"), "{cloud}");
+    for line in ["cert = \"/etc/edge-csi-ca/tls.crt\"", "key = \"/etc/edge-csi-ca/tls.key\""] {
+        assert!(overlay("cloud.toml").contains(line), "{line}");
+    }
+    assert!(overlay("cloud.toml").contains("join_service_account = \"edge-csi/csi-edge\""));
+    assert!(edge.contains("mountPath: /var/run/secrets/edge-csi,"), "{edge}");
+    let token = "token_file = \"/var/run/secrets/edge-csi/token\"";
+    assert!(overlay("edge.toml").contains(token) && edge.contains("path: token,"), "{edge}");
+    let reviewer = text("cloud/src/kubernetes/token_review.rs");
+    let audience = reviewer.split("const AUDIENCE: &str = \"").nth(1).unwrap();
+    let audience = audience.split_once('"').unwrap().0;
+    assert!(edge.contains(&format!("audience: {audience},")), "{edge}");
+    assert!(rights.contains("resources: [tokenreviews]\n    verbs: [create]"), "{rights}");
+}
+
 /// A Secret's files have mode 0644 by default, and such a key is refused.
 #[test]
 fn secrets_with_keys_are_mounted_for_their_group_only() {
