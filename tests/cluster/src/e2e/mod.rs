@@ -1,12 +1,14 @@
 //! End-to-end tests: what users and operators do with a cluster, one row each, on one stand. After
 //! each row the drivers, the persistent volumes and our store must agree.
 
+mod accounts;
 pub mod command;
 mod direct;
 mod edges;
 mod examples;
 mod faults;
 mod figures;
+mod joins;
 mod look;
 mod manifests;
 mod outages;
@@ -113,6 +115,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "edge-away", alone: true, run: |scene| outages::edge_away(scene).boxed() },
     Row { name: "edge-removed", alone: true, run: |scene| outages::edge_removed(scene).boxed() },
     Row { name: "api-away", alone: true, run: |scene| outages::api_away(scene).boxed() },
+    // Last, as the nodes keep the identities that they get here.
+    Row { name: "join-token", alone: true, run: |scene| joins::by_token(scene).boxed() },
+    Row { name: "join-account", alone: true, run: |scene| joins::by_account(scene).boxed() },
+    Row { name: "renewal", alone: true, run: |scene| joins::renewed(scene).boxed() },
+    Row { name: "revoked", alone: true, run: |scene| joins::revoked(scene).boxed() },
 ];
 
 /// Takes minutes on an idle machine, so it runs only on request.

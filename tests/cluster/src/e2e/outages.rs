@@ -63,9 +63,14 @@ pub(super) async fn ten_restarts(scene: &Scene<'_>) -> anyhow::Result<()> {
         }
     }
     ensure!(sidecars(cluster).await? == before, "a sidecar has ended meanwhile");
+    lost_calls(cluster, &logged)
+}
+
+/// Fails if a sidecar logged a lost call since its log had this length.
+pub(super) fn lost_calls(cluster: &Cluster, logged: &[usize]) -> anyhow::Result<()> {
     for (sidecar, from) in cluster.cloud.sidecars.iter().zip(logged) {
         let log = sidecar.log();
-        let new = log.get(from..).unwrap_or_default();
+        let new = log.get(*from..).unwrap_or_default();
         let lost = new.lines().find(|line| LOST.iter().any(|word| line.contains(word)));
         ensure!(lost.is_none(), "{} has lost a call: {lost:?}", sidecar.name());
     }

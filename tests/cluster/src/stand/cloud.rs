@@ -170,14 +170,18 @@ fn serve(
     drivers: &[&str],
     kubeconfig: &Path,
 ) -> anyhow::Result<Launch> {
-    let mut config = String::new();
+    let pki = ground.at("pki");
+    // Nodes that join or renew in a row get certificates of the shortest life.
+    let mut config = format!(
+        "[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\nnode_life = \"2m\"\n\
+         [kubernetes]\njoin_service_account = \"{NAMESPACE}/csi-edge\"\n"
+    );
     for driver in drivers {
         config +=
             &format!("[driver.\"{driver}\"]\npod_info_on_mount = true\nstorage_capacity = true\n");
         config += "fs_group_policy = \"File\"\nvolume_lifecycle_modes = [\"Persistent\"]\n";
     }
     publish(&ground.dir().join("cloud.toml"), config.as_bytes(), 0o600, Existing::Replace)?;
-    let pki = ground.at("pki");
     let mut args = vec![
         "serve".to_owned(),
         format!("--config={}", ground.at("cloud.toml")),

@@ -52,9 +52,10 @@ const STOP: Duration = Duration::from_secs(20);
 const TENDED: Duration = Duration::from_millis(200);
 
 /// Manifests that are applied before our cloud half starts, from deploy/ and from this directory.
-const MANIFESTS: [&str; 4] = [
+const MANIFESTS: [&str; 5] = [
     "deploy/kustomize/base/namespace.yaml",
     "deploy/kustomize/base/rbac.yaml",
+    "deploy/kustomize/components/join/rights.yaml",
     "tests/cluster/src/stand/manifests/snapshot-controller.yaml",
     "tests/cluster/src/stand/manifests/drivers.yaml",
 ];
