@@ -167,7 +167,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let files = Files::of(dir.path(), "cloud");
         let settings =
-            CaSettings { cert: at("ca.crt"), key: at("ca.key"), node_days: 1, cloud_days: 90 };
+            CaSettings { cert: at("ca.crt"), key: at("ca.key"), node_life: DAY, cloud_days: 90 };
         let issuers = Issuers::open(settings, &files).unwrap();
         let before = own(&files).unwrap();
         let now = SystemTime::now();
@@ -192,7 +192,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let files = Files::of(dir.path(), "cloud");
         let settings =
-            CaSettings { cert: at("ca.crt"), key: at("ca.key"), node_days: 1, cloud_days: 1 };
+            CaSettings { cert: at("ca.crt"), key: at("ca.key"), node_life: DAY, cloud_days: 1 };
         let issuers = Issuers::open(settings, &files).unwrap();
         let foreign = own(&Files::of(other.path(), "cloud")).unwrap();
         assert!(!is_due(&foreign, &issuers, SystemTime::now() + DAY * 400));

@@ -14,6 +14,7 @@ mod net;
 mod quotas;
 mod renewal;
 mod restart;
+mod rotation;
 mod routing;
 mod secrets;
 mod socket_relay;

@@ -13,42 +13,50 @@ use proto::link::{KeepAlive, Link, ws};
 use serde_json::Value;
 
 /// A csi-cloud that issues certificates with the stand's own CA.
-struct Issuing {
-    world: World,
+pub(super) struct Issuing {
+    pub(super) world: World,
     admin: String,
+    /// Its configuration.
+    pub(super) config: String,
     /// Where it takes edges that join.
-    door: String,
+    pub(super) door: String,
 }
 
 impl Issuing {
-    async fn new(transport: &str) -> anyhow::Result<Self> {
+    pub(super) async fn new(transport: &str, more: &str) -> anyhow::Result<Self> {
         let stand = Stand::new().await?;
         let config = stand.at("ca.toml");
         let pki = stand.pki();
-        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n");
+        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n{more}");
         publish(Path::new(&config), text.as_bytes(), 0o600, Existing::Keep)?;
         let more = ["--config", &config, "--listen", "wss://127.0.0.1:0"];
         let world = World::on(stand, transport, &more).await?;
         let admin = world.stand.at("cloud/_admin.sock");
         let door = world.cloud.urls.iter().rev().find(|url| url.starts_with("wss"));
         let door = door.context("no wss listener")?.clone();
-        Ok(Self { world, admin, door })
+        Ok(Self { world, admin, config, door })
     }
 
-    async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
+    pub(super) async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
         self.world.stand.run("csi-cloud", &[command, &["--admin", &self.admin]].concat()).await
     }
 
-    async fn json(&self, command: &[&str]) -> anyhow::Result<Value> {
+    pub(super) async fn json(&self, command: &[&str]) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.say(&[command, &["-o", "json"]].concat()).await?)?)
     }
 
-    /// Runs the command of a new token, as an operator does.
+    /// Makes a token for [`NODE`], and returns the command that uses it.
     async fn token(&self) -> anyhow::Result<String> {
-        self.say(&["token", "create", NODE, "--cloud", &self.door]).await
+        self.token_of(NODE).await
     }
 
-    async fn join(&self, command: &str, name: &str) -> anyhow::Result<Credentials> {
+    /// The same for a node.
+    pub(super) async fn token_of(&self, node: &str) -> anyhow::Result<String> {
+        self.say(&["token", "create", node, "--cloud", &self.door]).await
+    }
+
+    /// Runs the command of a token, as an operator does; the identity is in this directory.
+    pub(super) async fn join(&self, command: &str, name: &str) -> anyhow::Result<Credentials> {
         let dir = self.world.stand.at(name);
         let args = command.trim().strip_prefix("csi-edge ").context("another command")?;
         let args: Vec<_> = args.split(' ').chain(["--identity", &dir]).collect();
@@ -65,7 +73,7 @@ impl Issuing {
 #[tokio::test]
 async fn a_revoked_node_is_refused_until_it_joins_with_a_later_token() -> anyhow::Result<()> {
     for transport in TRANSPORTS {
-        let issuing = Issuing::new(transport).await?;
+        let issuing = Issuing::new(transport, "").await?;
         let early = issuing.token().await?;
         let nodes = issuing.json(&["nodes"]).await?;
         assert!(nodes[0]["not_after_ms"].is_u64(), "{nodes}");
