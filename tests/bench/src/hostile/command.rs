@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use tokio::time::timeout;
 
 use super::report::Row;
-use super::{door, removal, report, scopes, unread, unwelcomed};
+use super::{door, frames, initials, removal, report, scopes, tokens, unread, unwelcomed};
 use crate::report::finish;
 
 /// The longest time of a case.
@@ -43,6 +44,12 @@ enum Case {
     Remove,
     /// Edges that change what all are told
     Scopes,
+    /// QUIC Initials from addresses that never answer
+    Initials,
+    /// Floods of HTTP/2 frames
+    Frames,
+    /// Tokens that are wrong, and two edges of one name
+    Tokens,
 }
 
 /// Runs the cases one after the other.
@@ -50,14 +57,13 @@ enum Case {
 /// # Errors
 /// A row is out of its bounds, or a program does not do what it must.
 pub async fn main(args: Args) -> anyhow::Result<()> {
-    let all = [Case::Silent, Case::Unwelcomed, Case::Unread, Case::Remove, Case::Scopes];
     let mut rows = Vec::new();
-    for case in all {
-        if !args.cases.is_empty() && !args.cases.contains(&case) {
+    for case in Case::value_variants() {
+        if !args.cases.is_empty() && !args.cases.contains(case) {
             continue;
         }
         let before = rows.len();
-        let measured = timeout(LONGEST, run(case, args.short, &mut rows)).await;
+        let measured = timeout(LONGEST, run(*case, args.short, &mut rows)).await;
         eprint!("{}", report::table(rows.get(before..).unwrap_or_default()));
         measured.with_context(|| format!("{case:?} takes more than {LONGEST:?}"))??;
     }
@@ -71,5 +77,8 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Unread => unread::run(rows).await,
         Case::Remove => removal::run(rows).await,
         Case::Scopes => scopes::run(short, rows).await,
+        Case::Initials => initials::run(short, rows).await,
+        Case::Frames => frames::run(short, rows).await,
+        Case::Tokens => tokens::run(short, rows).await,
     }
 }

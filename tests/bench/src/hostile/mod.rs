@@ -6,9 +6,13 @@
 pub mod command;
 
 mod door;
+mod frames;
+mod initials;
 mod removal;
 mod report;
 mod scopes;
+mod served;
+mod tokens;
 mod unread;
 mod unwelcomed;
 mod world;

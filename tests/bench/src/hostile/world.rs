@@ -35,14 +35,24 @@ pub(super) struct World {
 impl World {
     /// A csi-cloud that listens over this transport.
     pub(super) async fn new(transport: &str) -> anyhow::Result<Self> {
+        Self::on(Self::stand().await?, transport, &["--store=memory:"]).await
+    }
+
+    /// Certificates of both nodes.
+    pub(super) async fn stand() -> anyhow::Result<Stand> {
         let mut stand = Stand::new().await?;
         // Otherwise the log of refused connections would be most of the work.
         stand.log("error");
         for node in [HONEST, HOSTILE] {
             stand.run("csi-cloud", &["ca", "issue", node, "--dir", &stand.pki()]).await?;
         }
+        Ok(stand)
+    }
+
+    /// A csi-cloud with these arguments.
+    pub(super) async fn on(stand: Stand, transport: &str, more: &[&str]) -> anyhow::Result<Self> {
         let listen = format!("{transport}://127.0.0.1:0");
-        let cloud = stand.cloud(&[&listen], &[DRIVER], &["--store=memory:"]).await?;
+        let cloud = stand.cloud(&[&listen], &[DRIVER], more).await?;
         Ok(Self { stand, cloud })
     }
 
@@ -99,8 +109,15 @@ impl World {
         Ok(usage::peak_kib(self.pid()?)? / 1024)
     }
 
-    fn pid(&self) -> anyhow::Result<u32> {
+    /// The process of csi-cloud.
+    pub(super) fn pid(&self) -> anyhow::Result<u32> {
         self.cloud.process.pid().context("csi-cloud has ended")
+    }
+
+    /// Runs a command of csi-cloud against this one, and returns its output.
+    pub(super) async fn admin(&self, command: &[&str]) -> anyhow::Result<String> {
+        let admin = self.stand.at("cloud/_admin.sock");
+        self.stand.run("csi-cloud", &[command, &["--admin", &admin]].concat()).await
     }
 
     pub(super) async fn stop(self) -> anyhow::Result<()> {

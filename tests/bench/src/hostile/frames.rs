@@ -1,0 +1,189 @@
+//! Floods of HTTP/2 frames from an edge, on the stream on which csi-cloud calls it.
+//!
+//! The edge answers its first call with headers, so that frames of that stream are no errors by
+//! themselves, and then sends one frame again and again. If csi-cloud gives the stream up, it
+//! floods the next one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use harness::raw::RawClient;
+use harness::requests::controller;
+use proto::control::hello::Message;
+use proto::host::tasks::Tasks;
+use proto::link::{Event, Io, Link, ws};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+
+use super::report::Row;
+use super::served::Served;
+use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, driver, hello, welcomed};
+
+/// How long each flood lasts.
+const TIME: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(2);
+/// Between two calls that open a stream to the edge.
+const EVERY: Duration = Duration::from_millis(100);
+/// The frames of one write.
+const AT_ONCE: usize = 2_000;
+/// The part of a core that csi-cloud may take for a flood.
+const CORES: f64 = 0.25;
+/// What callers of a debug build may wait longer, in ms: other programs use the machine too.
+const SHORT_MORE: f64 = 100.0;
+const ASKED: &str = "honest p99 <= 2 x, <= 25 % of a core";
+const SHORT_ASKED: &str = "honest p99 <= 2 x or + 100 ms, <= 25 % of a core";
+
+/// The answer's head: `:status: 200`, `content-type: application/grpc` (HPACK, RFC 7541).
+const HEAD: &[u8] = b"\x88\x5f\x10application/grpc";
+
+/// A frame: type, flags, stream, payload. RFC 9113, 6.
+struct Frame {
+    name: &'static str,
+    kind: u8,
+    stream: u32,
+    payload: &'static [u8],
+    /// Sent before the first one.
+    begin: Option<(u8, u8)>,
+}
+
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// Answers with headers that are complete.
+const ANSWERED: Option<(u8, u8)> = Some((HEADERS, END_HEADERS));
+
+const FRAMES: [Frame; 9] = [
+    Frame { name: "PING", kind: 6, stream: 0, payload: &[0; 8], begin: None },
+    Frame { name: "SETTINGS", kind: SETTINGS, stream: 0, payload: &[], begin: None },
+    Frame { name: "empty DATA", kind: 0, stream: 1, payload: &[], begin: ANSWERED },
+    Frame { name: "DATA of 1 byte", kind: 0, stream: 1, payload: &[0], begin: ANSWERED },
+    Frame { name: "RST_STREAM", kind: 3, stream: 1, payload: &[0, 0, 0, 8], begin: ANSWERED },
+    Frame { name: "WINDOW_UPDATE", kind: 8, stream: 0, payload: &[0, 0, 0, 1], begin: None },
+    Frame { name: "CONTINUATION", kind: 9, stream: 1, payload: &[], begin: Some((HEADERS, 0)) },
+    Frame { name: "PRIORITY", kind: 2, stream: 3, payload: &[0, 0, 0, 0, 1], begin: None },
+    Frame { name: "an unknown type", kind: 0x7f, stream: 1, payload: &[], begin: None },
+];
+
+pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for transport in TRANSPORTS {
+        let mut world = World::new(transport).await?;
+        // Linked first, it pins the driver's profile. Otherwise it could less and got no calls.
+        link(&world).await?.close("known").await;
+        let served = Served::new(&mut world).await?;
+        for frame in &FRAMES {
+            let measured = flooded(&world, transport, &served, frame, short).await;
+            rows.push(measured.with_context(|| format!("{transport}, {}", frame.name))?);
+        }
+        served.stop().await?;
+        world.stop().await?;
+    }
+    Ok(())
+}
+
+async fn flooded(
+    world: &World,
+    transport: &'static str,
+    served: &Served,
+    frame: &'static Frame,
+    short: bool,
+) -> anyhow::Result<Row> {
+    let time = if short { SHORT } else { TIME };
+    let quiet = served.load(world, time / 2).await?;
+    let sent = Arc::new(AtomicU64::new(0));
+    let tasks = Tasks::default();
+    tasks.spawn_until_stop("ask", ask(world.stand.cloud_front(DRIVER)));
+    let link = link(world).await?;
+    tasks.spawn_until_stop("flood", drive(link, frame, tasks.clone(), sent.clone()));
+    let begun = timeout(PATIENCE, async {
+        while sent.load(Ordering::Relaxed) == 0 {
+            sleep(EVERY).await;
+        }
+    });
+    begun.await.context("csi-cloud does not call the edge")?;
+    let load = served.load(world, time).await;
+    tasks.stop();
+    let load = load?;
+    let cores = (load.cores - quiet.cores).max(0.0);
+    let sent = sent.load(Ordering::Relaxed);
+    Ok(Row {
+        case: format!("flood of {}", frame.name),
+        transport,
+        asked: if short { SHORT_ASKED } else { ASKED },
+        measured: format!(
+            "p99 {:.1} -> {:.1} ms, {:.0} % of a core, {sent} frames",
+            quiet.p99,
+            load.p99,
+            cores * 100.0
+        ),
+        ok: load.is_near(&quiet, if short { SHORT_MORE } else { 0.0 }) && cores <= CORES,
+    })
+}
+
+/// Links with a driver, so that csi-cloud calls it.
+async fn link(world: &World) -> anyhow::Result<Link> {
+    let mut link = world.dial(HOSTILE, &ws::tcp()).await?;
+    link.send(&Message::Hello(hello(HOSTILE, vec![driver(DRIVER, true)?])?)).await?;
+    welcomed(&mut link).await?;
+    Ok(link)
+}
+
+/// Asks for the capacity of all nodes, so that csi-cloud calls each of them.
+async fn ask(front: String) {
+    loop {
+        if let Ok(front) = RawClient::connect(&front).await {
+            let _ = timeout(EVERY, front.call(&controller("GetCapacity"), &[])).await;
+        }
+        sleep(EVERY).await;
+    }
+}
+
+/// Floods each stream that csi-cloud opens.
+async fn drive(mut link: Link, frame: &'static Frame, tasks: Tasks, sent: Arc<AtomicU64>) {
+    loop {
+        match link.next().await {
+            Event::Opened(_, io) => {
+                tasks.spawn_until_stop("flood", flood(io, frame, sent.clone()));
+            }
+            Event::Closed(_) => return,
+            Event::Message(_) => {}
+        }
+    }
+}
+
+/// Sends frames until the stream ends.
+async fn flood(io: Io, frame: &Frame, sent: Arc<AtomicU64>) {
+    let (mut reader, mut writer) = tokio::io::split(io);
+    let mut unread = [0; 16 * 1024];
+    // The call has come when its first bytes are there.
+    if !matches!(reader.read(&mut unread).await, Ok(1..)) {
+        return;
+    }
+    let taking = async { while let Ok(1..) = reader.read(&mut unread).await {} };
+    let flooding = async {
+        let mut begin = [encoded(SETTINGS, 0, 0, &[]), encoded(SETTINGS, ACK, 0, &[])].concat();
+        if let Some((kind, flags)) = frame.begin {
+            begin.extend(encoded(kind, flags, 1, HEAD));
+        }
+        writer.write_all(&begin).await?;
+        let frames = encoded(frame.kind, 0, frame.stream, frame.payload).repeat(AT_ONCE);
+        loop {
+            writer.write_all(&frames).await?;
+            writer.flush().await?;
+            sent.fetch_add(AT_ONCE as u64, Ordering::Relaxed);
+        }
+    };
+    tokio::select! {
+        biased;
+        () = taking => {}
+        _ = async { let flooded: std::io::Result<()> = flooding.await; flooded } => {}
+    }
+}
+
+fn encoded(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
+    [&[a, b, c, kind, flags], &stream.to_be_bytes()[..], payload].concat()
+}

@@ -1,0 +1,141 @@
+//! Tokens that are wrong in each way, and two edges that would be one node.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use harness::wait::START;
+use proto::host::publish::{Existing, publish};
+use proto::link::Event;
+use tokio::time::{sleep, timeout};
+
+use super::report::Row;
+use super::world::{HONEST, TRANSPORTS, World};
+
+/// The node that joins.
+const JOINS: &str = "joins";
+/// The shortest life of a token, and a little more.
+const LIFE: &str = "60s";
+const ENDED: Duration = Duration::from_secs(62);
+const ASKED: &str = "refused, and told why";
+
+/// A csi-cloud that issues certificates.
+struct Issuing(World);
+
+pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let issuing = Issuing::new().await?;
+    issuing.wrong_tokens(short, rows).await?;
+    rows.push(issuing.two_edges().await?);
+    issuing.0.stop().await?;
+    for transport in TRANSPORTS {
+        rows.push(two_links(transport).await?);
+    }
+    Ok(())
+}
+
+impl Issuing {
+    async fn new() -> anyhow::Result<Self> {
+        let stand = World::stand().await?;
+        let config = stand.at("ca.toml");
+        let pki = stand.pki();
+        let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n");
+        publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+        Ok(Self(World::on(stand, "wss", &["--store=memory:", "--config", &config]).await?))
+    }
+
+    /// The command of a new token, without the program's name.
+    async fn token(&self, node: &str, more: &[&str]) -> anyhow::Result<String> {
+        let create = ["token", "create", node, "--cloud", self.0.url()];
+        let command = self.0.admin(&[&create, more].concat()).await?;
+        let command = command.trim().strip_prefix("csi-edge ").context("another command")?;
+        Ok(command.to_owned())
+    }
+
+    async fn join(&self, command: &str, dir: &str) -> anyhow::Result<()> {
+        let dir = self.0.stand.at(dir);
+        let args: Vec<_> = command.split(' ').chain(["--identity", &dir]).collect();
+        self.0.stand.run("csi-edge", &args).await?;
+        Ok(())
+    }
+
+    /// Each wrong token, with a part of the reason that the edge must be told.
+    async fn wrong_tokens(&self, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+        let good = self.token(JOINS, &[]).await?;
+        let used = self.token("used", &[]).await?;
+        self.join(&used, "used").await?;
+        let token = token_of(&good)?;
+        let cut = token.get(..20).context("a short token")?;
+        rows.push(self.refused("cut", &good.replace(token, cut), "cut off").await?);
+        let doubled = good.replace(token, &token.repeat(2));
+        rows.push(self.refused("doubled", &doubled, "pasted twice").await?);
+        // The id of one node's token with the secret of another's.
+        let (id, _) = token.split_once('.').context("no id")?;
+        let (_, secret) = token_of(&used)?.split_once('.').context("no secret")?;
+        let mixed = good.replace(token, &format!("{id}.{secret}"));
+        rows.push(self.refused("of another node", &mixed, "not known here").await?);
+        rows.push(self.refused("used", &used, "used by another key").await?);
+        // Nobody has made a token shorter, and its life is a minute.
+        if !short {
+            let ended = self.token("ended", &["--ttl", LIFE]).await?;
+            sleep(ENDED).await;
+            rows.push(self.refused("expired", &ended, "has ended").await?);
+        }
+        Ok(())
+    }
+
+    async fn refused(&self, name: &str, command: &str, reason: &str) -> anyhow::Result<Row> {
+        let joined = self.join(command, &format!("wrong-{name}").replace(' ', "-")).await;
+        let told = joined.err().map(|error| format!("{error:#}"));
+        let told = told.unwrap_or_else(|| "it has joined".into());
+        let ok = told.contains(reason);
+        let measured = if ok { reason.to_owned() } else { told };
+        let case = format!("token, {name}");
+        Ok(Row { case, transport: "wss", asked: ASKED, measured, ok })
+    }
+
+    /// Two edges with one token, at once.
+    async fn two_edges(&self) -> anyhow::Result<Row> {
+        let command = self.token("both", &[]).await?;
+        let (one, other) = tokio::join!(self.join(&command, "one"), self.join(&command, "other"));
+        let refused: Vec<_> = [one, other].into_iter().filter_map(Result::err).collect();
+        let told = refused.iter().map(|error| format!("{error:#}")).collect::<String>();
+        let is_told = told.contains("used by another key");
+        Ok(Row {
+            case: "one token, two edges at once".into(),
+            transport: "wss",
+            asked: "one joins, the other is told",
+            ok: refused.len() == 1 && is_told,
+            measured: if is_told { "used by another key".into() } else { told },
+        })
+    }
+}
+
+/// A link of a node that has one.
+async fn two_links(transport: &'static str) -> anyhow::Result<Row> {
+    let world = World::new(transport).await?;
+    let mut older = world.link(HONEST).await?;
+    let newer = world.link(HONEST).await?;
+    let ended = async {
+        loop {
+            if let Event::Closed(error) = older.next().await {
+                break error.to_string();
+            }
+        }
+    };
+    let why = timeout(START, ended).await?;
+    newer.close("done").await;
+    world.stop().await?;
+    Ok(Row {
+        case: "two edges of one name".into(),
+        transport,
+        asked: "the newer one stays, the other is told",
+        ok: why.contains("replaced by a newer link"),
+        measured: why,
+    })
+}
+
+/// The token in the command that joins.
+fn token_of(command: &str) -> anyhow::Result<&str> {
+    let mut words = command.split(' ');
+    words.find(|word| *word == "--token").context("no --token")?;
+    words.next().context("no token")
+}
