@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use tokio::time::timeout;
 
 use super::report::Row;
-use super::{door, frames, initials, removal, report, scopes, tokens, unread, unwelcomed};
+use super::{
+    door, frames, initials, invented, removal, report, scopes, tokens, unread, unwelcomed,
+};
 use crate::report::finish;
 
 /// The longest time of a case.
@@ -46,6 +48,8 @@ enum Case {
     Scopes,
     /// QUIC Initials from addresses that never answer
     Initials,
+    /// Invented drivers, topology segments and pods
+    Invented,
     /// Floods of HTTP/2 frames
     Frames,
     /// Tokens that are wrong, and two edges of one name
@@ -78,6 +82,7 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Remove => removal::run(rows).await,
         Case::Scopes => scopes::run(short, rows).await,
         Case::Initials => initials::run(short, rows).await,
+        Case::Invented => invented::run(short, rows).await,
         Case::Frames => frames::run(short, rows).await,
         Case::Tokens => tokens::run(short, rows).await,
     }

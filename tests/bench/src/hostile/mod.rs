@@ -8,6 +8,7 @@ pub mod command;
 mod door;
 mod frames;
 mod initials;
+mod invented;
 mod removal;
 mod report;
 mod scopes;

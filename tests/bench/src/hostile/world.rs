@@ -56,6 +56,13 @@ impl World {
         Ok(Self { stand, cloud })
     }
 
+    /// Kills csi-cloud. Its store and the certificates stay.
+    pub(super) async fn killed(self) -> anyhow::Result<Stand> {
+        let Self { stand, cloud } = self;
+        cloud.process.kill().await?;
+        Ok(stand)
+    }
+
     pub(super) fn url(&self) -> &str {
         self.cloud.urls.first().map_or("", String::as_str)
     }
