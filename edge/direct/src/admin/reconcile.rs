@@ -37,9 +37,12 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether its runtime is told less, or something else, than its record says.
+    /// Whether its runtime is told less, or something else, than its record says, or did not take it.
     pub fn is_fault(&self) -> bool {
-        matches!(self.after, Standing::Lost | Standing::Damaged | Standing::Foreign)
+        matches!(
+            self.after,
+            Standing::Lost | Standing::Damaged | Standing::Foreign | Standing::NotTaken
+        )
     }
 }
 
