@@ -198,8 +198,7 @@ mod tests {
     }
 
     impl World {
-        /// Records a node's list of volumes. Returns why its first id is held back.
-        async fn list(&self, node: &str, ids: &[&str]) -> Option<Held> {
+        async fn record(&self, node: &NodeName, ids: &[&str], quotas: Quotas) -> Recorded {
             let made = |id: &&str| Made {
                 id: Id::Volume((*id).to_owned()),
                 entry: Bytes::from_static(b"\x0a\x00"),
@@ -211,13 +210,17 @@ mod tests {
                 .store
                 .read(|state| state.driver(&driver()).map_or(0, |driver| driver.changes()));
             let list = WholeList { kind, since, entries };
-            let node = name(node);
             let at = node.clone();
             let first = self.first_lists.clone();
-            let write = move |txn: &mut Txn<'_>| {
-                list.record(txn, &driver(), &at, &Quotas::default(), &first)
-            };
-            match self.store.write(write).await.unwrap() {
+            let write = move |txn: &mut Txn<'_>| list.record(txn, &driver(), &at, &quotas, &first);
+            self.store.write(write).await.unwrap()
+        }
+
+        /// Records a node's list of volumes. Returns why its first id is held back.
+        async fn list(&self, node: &str, ids: &[&str]) -> Option<Held> {
+            let kind = ListKind::Volumes;
+            let node = name(node);
+            match self.record(&node, ids, Quotas::default()).await {
                 Recorded::Held(held) => {
                     self.first_lists.note(&node, kind, &held.ids);
                     Some(held.why)
@@ -249,6 +252,17 @@ mod tests {
 
     fn at(homes: &[(&str, &str)]) -> HashSet<(String, String)> {
         homes.iter().map(|(id, node)| ((*id).to_owned(), (*node).to_owned())).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_held_back_counts_for_the_quota() {
+        let world = world(&["n1", "n2"]).await;
+        let two = Quotas { volumes: 2, ..Quotas::default() };
+        let held = world.record(&name("n1"), &["a", "b"], two).await;
+        assert!(matches!(held, Recorded::Held(_)), "{held:?}");
+        let over = world.record(&name("n1"), &["a", "b", "c"], two).await;
+        let Recorded::Over(over) = over else { panic!("{over:?}") };
+        assert_eq!(over.found, 3);
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use prost::Message;
 use proto::csi;
 use proto::csi::wire;
-use proto::csi::{List, Method};
+use proto::csi::{Id, List, Method};
 use proto::host::chain;
 use proto::names::NodeName;
 use tokio::time::{Instant, timeout_at};
@@ -23,6 +23,7 @@ use super::token;
 use crate::csi::single_flight::{AT_ONCE, PATIENCE};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
+use crate::state::store::writer::Store;
 
 /// The letter of this list in a token.
 const LETTER: u8 = b'h';
@@ -62,6 +63,7 @@ struct MergedPage {
 /// Lists the health of a driver's volumes.
 pub(super) struct HealthList<'a> {
     pub(super) queries: &'a NodeQueries,
+    pub(super) store: &'a Store,
     /// The nodes with the driver, by name.
     pub(super) nodes: Vec<NodeName>,
 }
@@ -130,8 +132,25 @@ impl HealthList<'_> {
         request: csi::ControllerListVolumeHealthRequest,
     ) -> Result<Page, QueryError> {
         let answer = self.queries.ask(node, method(), &request, Instant::now() + PATIENCE).await?;
-        Page::read(&answer)
-            .ok_or_else(|| QueryError::Unreadable { node: node.clone(), method: method().name() })
+        let unreadable = || QueryError::Unreadable { node: node.clone(), method: method().name() };
+        let mut page = Page::read(&answer).ok_or_else(unreadable)?;
+        page.entries.retain(|entry| self.may_say(node, entry));
+        Ok(page)
+    }
+
+    /// Whether an entry is about what no other node has.
+    fn may_say(&self, node: &NodeName, entry: &Bytes) -> bool {
+        let Ok(health) = csi::VolumeHealth::decode(entry.clone()) else { return false };
+        let id = Id::Volume(health.volume_id);
+        let driver = &self.queries.driver;
+        let is_others = self.store.read(|state| {
+            let home = state.driver(driver).and_then(|driver| driver.home(&id));
+            home.is_some_and(|home| home.node != *node)
+        });
+        if is_others {
+            warn!(%node, %driver, volume = id.text(), "a node spoke of the health of another node's volume");
+        }
+        !is_others
     }
 
     /// A node's page. It is empty if the node did not answer.
@@ -152,7 +171,11 @@ impl HealthList<'_> {
                 merged.unimplemented += 1;
                 Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
-            Err(error) if is_continued && is_bad_token(&error) => Err(Error::BadToken),
+            // Its own list begins again with the next one: one node ends no list.
+            Err(error) if is_continued && is_bad_token(&error) => {
+                warn!(%node, %driver, "a node refused its own token; the rest of its volumes is left out");
+                Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
+            }
             Err(error) => {
                 let error = chain(&error);
                 warn!(%node, %driver, error, "the health of a node's volumes is left out");

@@ -57,7 +57,10 @@ impl Lists {
         let message = queries.for_nodes(nodes.len(), call.method, &call.message)?;
         let answer = match call.method.lists().and_then(ListKind::of) {
             Some(kind) => self.merged(kind, &message, call).await?,
-            None => HealthList { queries, nodes }.page(&message, call.deadline).await?,
+            None => {
+                let store = &self.refresher.store;
+                HealthList { queries, store, nodes }.page(&message, call.deadline).await?
+            }
         };
         Ok(Answer::of(frame::frame(&answer)).response())
     }

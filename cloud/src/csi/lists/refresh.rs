@@ -272,10 +272,16 @@ impl Refresher {
         let first_lists = self.first_lists.clone();
         let write = move |txn: &mut Txn<'_>| page.record(txn, &driver, &at, &quotas, &first_lists);
         match self.recorded(node, self.store.write(write).await)? {
-            Recorded::Held(mut held) => match &mut end.held {
-                Some(before) => before.ids.append(&mut held.ids),
-                none => *none = Some(held),
-            },
+            Recorded::Held(mut held) => {
+                let all = match &mut end.held {
+                    Some(before) => {
+                        before.ids.append(&mut held.ids);
+                        before
+                    }
+                    none => none.insert(held),
+                };
+                all.check(self.store.quotas()).map_err(|over| self.over_quota(node, over))?;
+            }
             Recorded::TooOld => end.is_complete = false,
             Recorded::Complete | Recorded::Over(_) => {}
         }

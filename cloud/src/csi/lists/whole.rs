@@ -19,7 +19,7 @@ use super::first_lists::{FirstLists, Held};
 use super::kind::ListKind;
 use crate::state::clock::now;
 use crate::state::known::State;
-use crate::state::quotas::{OverQuota, Quotas};
+use crate::state::quotas::{OverQuota, Quota, Quotas};
 use crate::state::recent::Stale;
 use crate::state::record::{Home, NodeDriver};
 use crate::state::txn::Txn;
@@ -59,6 +59,14 @@ pub(super) struct HeldBack {
     pub(super) ids: Vec<Id>,
     /// Why the first one is held back.
     pub(super) why: Held,
+}
+
+impl HeldBack {
+    /// What is held back takes memory, so it is bounded as what is kept.
+    pub(super) fn check(&self, quotas: &Quotas) -> Result<(), OverQuota> {
+        let what = || "ids that another node may have".to_owned();
+        quotas.check(Quota::Volumes, self.ids.len(), what)
+    }
 }
 
 /// The transaction that records one node's list.
@@ -180,7 +188,7 @@ impl Recorder<'_, '_> {
             _ if self.txn.is_changing(self.driver, &id) => {}
             Some(home) => self.update(&id, entry, source, home)?,
             None => match self.why_stale(&id) {
-                None if self.is_held(&id) => {}
+                None if self.is_held(&id)? => {}
                 None => {
                     let source = source.map(Box::new);
                     let home = Home { entry, source, ..Home::at(self.node.clone(), now()) };
@@ -195,14 +203,14 @@ impl Recorder<'_, '_> {
     }
 
     /// Whether another node may have an id without a home; then it is held back.
-    fn is_held(&mut self, id: &Id) -> bool {
+    fn is_held(&mut self, id: &Id) -> Result<bool, OverQuota> {
         let Self { txn, driver, node, kind, first_lists, .. } = self;
         let state = txn.state();
         let unknown =
             self.unknown.get_or_insert_with(|| first_lists.unknown(state, driver, node, *kind));
         let why = if unknown.is_empty() {
             match first_lists.claimants(state, driver, node, id) {
-                others if others.is_empty() => return false,
+                others if others.is_empty() => return Ok(false),
                 others => Held::Disputed(others),
             }
         } else {
@@ -210,7 +218,8 @@ impl Recorder<'_, '_> {
         };
         let held = self.held.get_or_insert_with(|| HeldBack { ids: Vec::new(), why });
         held.ids.push(id.clone());
-        true
+        held.check(self.quotas)?;
+        Ok(true)
     }
 
     fn keep(&mut self, id: &Id, home: Home) -> Result<(), OverQuota> {

@@ -403,6 +403,38 @@ async fn snapshots_and_health_are_of_all_nodes_in_pages() -> anyhow::Result<()> 
     nodes.stop().await
 }
 
+#[tokio::test]
+async fn a_node_says_nothing_of_the_health_of_anothers_volumes() -> anyhow::Result<()> {
+    let nodes = Nodes::with(&[]).await?;
+    // So that each has its home.
+    assert_eq!(nodes.listed().await?, nodes.there());
+    let health = |id: &str| csi::VolumeHealth { volume_id: id.into(), ..Default::default() };
+    let others = nodes.driver(1).volumes()[0].volume_id.clone();
+    let own = nodes.driver(0).volumes()[0].volume_id.clone();
+    let entries = vec![health(&others), health(&own), health("invented")];
+    let says = csi::ControllerListVolumeHealthResponse { entries, ..Default::default() };
+    let fault = Fault::Raw {
+        message: says.encode_to_vec().into(),
+        headers: Default::default(),
+        trailers: Default::default(),
+    };
+    nodes.driver(0).inject("ControllerListVolumeHealth", fault, Times::All);
+    let none = csi::ControllerListVolumeHealthResponse::default().encode_to_vec();
+    let silent = Fault::Raw {
+        message: none.into(),
+        headers: Default::default(),
+        trailers: Default::default(),
+    };
+    nodes.driver(1).inject("ControllerListVolumeHealth", silent, Times::All);
+    let request = csi::ControllerListVolumeHealthRequest::default();
+    let answer = nodes.call("ControllerListVolumeHealth", &request).await?;
+    let page =
+        csi::ControllerListVolumeHealthResponse::decode(answer.message().context("no list")?)?;
+    let seen: Vec<_> = page.entries.iter().map(|health| health.volume_id.as_str()).collect();
+    assert!(seen.contains(&own.as_str()) && !seen.contains(&others.as_str()), "{seen:?}");
+    nodes.stop().await
+}
+
 async fn capacity(nodes: &Nodes) -> anyhow::Result<i64> {
     let answer = nodes.call("GetCapacity", &csi::GetCapacityRequest::default()).await?;
     ensure!(answer.code() == Code::Ok, "{}", answer.status());
