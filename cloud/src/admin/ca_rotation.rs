@@ -60,7 +60,7 @@ pub struct NodeCaView {
     pub node: NodeName,
     /// Whether it has a link.
     pub linked: bool,
-    /// `current`: its certificate is of the CA that issues, and it trusts the same CAs as csi-cloud.
+    /// `current`: its certificate is of the CA that issues, and it trusts what csi-cloud trusts.
     /// `old`: it does not. `unknown`: it was not here since this csi-cloud began, or its csi-edge
     /// does not say.
     pub ca: String,
@@ -106,9 +106,10 @@ impl AdminState {
         let cas = self.issuers()?.start(&NewCa { cert, key: key.into(), root }).map_err(refused)?;
         self.links.issued_by(cas.issuer.tag());
         Ok(done(format!(
-            "the CA {} issues to nodes from now on, and is trusted beside the old one; linked edges \
-             renew within about a minute. Give each socket relay the new [tls] ca file. `csi-cloud \
-             ca rotate status` shows who is left, and `csi-cloud ca rotate finish` ends it",
+            "the CA {} issues to nodes from now on, and is trusted beside the old one; linked \
+             edges renew within about a minute. Give each socket relay the new [tls] ca file. \
+             `csi-cloud ca rotate status` shows who is left, \
+             and `csi-cloud ca rotate finish` ends it",
             cas.issuer.root_pin()
         )))
     }

@@ -56,15 +56,12 @@ fn row(node: &NodeCaView) -> Vec<String> {
 /// What the table means, and what to do.
 fn verdict(view: &RotationView) -> String {
     let behind = view.nodes.iter().filter(|node| node.ca != CURRENT).count();
-    let all = view.nodes.len();
+    let of_all = format!("{behind} of {} nodes", view.nodes.len());
+    let finish = "`csi-cloud ca rotate finish`";
     match (view.rotating, behind) {
         (false, 0) => "No CA is taking over.".into(),
-        (false, _) => format!(
-            "No CA is taking over; {behind} of {all} nodes are not known to have the CAs of csi-cloud."
-        ),
-        (true, 0) => "All nodes have the new CA: `csi-cloud ca rotate finish` is safe.".into(),
-        (true, _) => format!(
-            "{behind} of {all} nodes do not have the new CA yet: `csi-cloud ca rotate finish` would lock them out."
-        ),
+        (false, _) => format!("No CA is taking over; {of_all} may not have csi-cloud's CAs."),
+        (true, 0) => format!("All nodes have the new CA: {finish} is safe."),
+        (true, _) => format!("{of_all} lack the new CA: {finish} would lock them out."),
     }
 }

@@ -148,7 +148,7 @@ impl HealthList<'_> {
             home.is_some_and(|home| home.node != *node)
         });
         if is_others {
-            warn!(%node, %driver, volume = id.text(), "a node spoke of the health of another node's volume");
+            warn!(%node, %driver, volume = id.text(), "a node told the health of another's volume");
         }
         !is_others
     }
@@ -173,7 +173,7 @@ impl HealthList<'_> {
             }
             // Its own list begins again with the next one: one node ends no list.
             Err(error) if is_continued && is_bad_token(&error) => {
-                warn!(%node, %driver, "a node refused its own token; the rest of its volumes is left out");
+                warn!(%node, %driver, "a node refused its own token; its list is left out");
                 Ok(Page { entries: Vec::new(), next: String::new(), bytes: 0 })
             }
             Err(error) => {

@@ -37,7 +37,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether its runtime is told less, or something else, than its record says, or did not take it.
+    /// Whether its runtime is told less, or something else, than its record says, or did not take
+    /// it.
     pub fn is_fault(&self) -> bool {
         matches!(
             self.after,
