@@ -145,7 +145,6 @@ impl Capacities {
     /// Sets nodes apart whose answers are no use, if another node gave a good one. If none did, the
     /// request or the driver is wrong, and no single node.
     fn judge(&self, sum: &Sum, method: Method) {
-        let method = method.name();
         for (node, why) in sum.no_use.iter().filter(|_| sum.answered) {
             let reason = Reason::BadAnswer { method, why: (*why).into() };
             self.store.set_apart(node, Some(&self.queries.driver), reason);

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use proto::csi::Method;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::clock::now;
@@ -40,8 +41,8 @@ pub enum Reason {
     },
     /// Its answer to a question that went to many nodes cannot be used.
     BadAnswer {
-        /// The RPC's method name.
-        method: &'static str,
+        /// The RPC.
+        method: Method,
         /// What is wrong with the answer.
         why: String,
     },
@@ -114,7 +115,9 @@ impl fmt::Display for Reason {
             Self::OthersSegment { key, value, owner } => {
                 write!(f, "it claims the topology {key:?}={value:?} of node {owner}")
             }
-            Self::BadAnswer { method, why } => write!(f, "its answer to {method} is no use: {why}"),
+            Self::BadAnswer { method, why } => {
+                write!(f, "its answer to {} is no use: {why}", method.name())
+            }
             Self::OverLimit { what } => write!(f, "it is over a limit: {what}"),
         }
     }
@@ -213,7 +216,7 @@ impl ApartNodes {
     }
 
     /// The RPC for whose answers a node is apart for a driver.
-    pub fn bad_answer(&self, node: &NodeName, driver: &DriverName) -> Option<&'static str> {
+    pub fn bad_answer(&self, node: &NodeName, driver: &DriverName) -> Option<Method> {
         self.of(node, driver).find_map(|apart| match apart.reason {
             Reason::BadAnswer { method, .. } => Some(method),
             _ => None,

@@ -16,7 +16,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Watches for ever.
 pub(super) async fn watch(world: World) {
     let grace = world.fleet.shape().policy().grace;
-    let (mut before, mut linked): (Option<Election>, HashMap<_, Instant>) = Default::default();
+    let mut before: Option<Election> = None;
+    let mut linked: HashMap<_, Instant> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(now) = world.fleet.election() else { continue };

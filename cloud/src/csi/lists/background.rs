@@ -86,8 +86,7 @@ impl Lists {
             if queries.links().now(&node).is_none() {
                 continue;
             }
-            let kinds = [ListKind::Volumes, ListKind::Snapshots];
-            match kinds.into_iter().find(|kind| kind.method().name() == method) {
+            match method.lists().and_then(ListKind::of) {
                 Some(kind) => drop(self.ask(&node, kind, &Secrets::new())),
                 None => {
                     let asking = ask_capacity(queries.clone(), store.clone(), node);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proto::csi::Made;
+use proto::csi::{Made, Method};
 use proto::host::chain;
 use proto::http2::forward::DeadlinePassed;
 use proto::names::NodeName;
@@ -118,7 +118,7 @@ impl Refresher {
     fn judge(&self, query: &ListQuery, listed: &Result<usize, QueryError>) {
         let ListQuery { node, kind, .. } = query;
         let driver = &self.queries.driver;
-        let method = kind.method().name();
+        let method = kind.method();
         let error = match listed {
             Ok(_) if self.no_use(node) == Some(method) => {
                 return self.store.clear_apart(node, Some(driver), Kind::BadAnswer);
@@ -151,7 +151,7 @@ impl Refresher {
     }
 
     /// The RPC for whose answers a node is set apart, if it is.
-    pub(super) fn no_use(&self, node: &NodeName) -> Option<&'static str> {
+    pub(super) fn no_use(&self, node: &NodeName) -> Option<Method> {
         self.store.read(|state| state.apart().bad_answer(node, &self.queries.driver))
     }
 

@@ -1,8 +1,9 @@
 //! Makes the device that a driver has published ready, and hands it to the runtime.
 
-use proto::csi::direct::{Direct, Mount};
 use std::io;
 use std::path::Path;
+
+use proto::csi::direct::{Direct, Mount};
 use tracing::warn;
 
 use super::cover;
