@@ -20,7 +20,7 @@ pub struct Args {
 /// # Errors
 /// A row failed, or the stand does not come up or left something behind.
 pub async fn main(args: Args) -> anyhow::Result<()> {
-    let rows = chosen(&args.row)?;
+    let rows = chosen(&args.row, std::env::var_os("CI").is_some())?;
     if args.list {
         rows.iter().for_each(|row| println!("{}", row.name));
         return Ok(());
