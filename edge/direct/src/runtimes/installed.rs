@@ -5,9 +5,11 @@
 //! regular file is refused without waiting.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -17,20 +19,28 @@ use toml::{Table, Value};
 const MOST: u64 = 1 << 20;
 /// The most files of one directory.
 const FILES: usize = 256;
-/// The configuration of containerd, of kata-deploy's additions to it, and of CRI-O.
-const ENGINES: [&str; 3] = [
+/// The configuration of containerd, of kata-deploy's additions to it, and of CRI-O; and of containerd
+/// in k3s, RKE2 and MicroK8s.
+const ENGINES: [&str; 7] = [
     "etc/containerd/config.toml",
     "opt/kata/containerd/config.d/kata-deploy.toml",
     "etc/crio/crio.conf",
+    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "var/snap/microk8s/current/args/containerd.toml",
+    "var/snap/microk8s/current/args/containerd-template.toml",
 ];
-/// The directories of further files of these.
-const ENGINES_MORE: [(&str, &str); 3] = [
+/// The directories of further files of these, and of k0s, which has no other.
+const ENGINES_MORE: [(&str, &str); 6] = [
     ("etc/containerd/conf.d", ".toml"),
     ("etc/containerd/config.d", ".toml"),
     ("etc/crio/crio.conf.d", ".conf"),
+    ("etc/k0s/containerd.d", ".toml"),
+    ("var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d", ".toml"),
+    ("var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d", ".toml"),
 ];
 /// Where the runtimes look by themselves, each group in their order.
-const DEFAULTS: [&[&str]; 3] = [
+const DEFAULTS: [&[&str]; 2] = [
     &[
         "etc/kata-containers/configuration.toml",
         "usr/share/defaults/kata-containers/configuration.toml",
@@ -39,8 +49,12 @@ const DEFAULTS: [&[&str]; 3] = [
         "etc/kata-containers/runtime-rs/configuration.toml",
         "usr/share/defaults/kata-containers/runtime-rs/configuration.toml",
     ],
-    &["opt/kata/share/defaults/kata-containers/configuration.toml"],
 ];
+/// The same of a runtime that kata-deploy has installed. It is in use only if an engine's handler
+/// says so.
+const DEPLOYED: &str = "opt/kata/share/defaults/kata-containers/configuration.toml";
+/// The most symlinks that are followed to a file.
+const LINKS: usize = 16;
 /// kata-deploy's note of its version.
 const VERSION: &str = "opt/kata/VERSION";
 
@@ -68,10 +82,12 @@ pub(super) fn configurations(root: &Path) -> Vec<Configuration> {
     let is_there = |path: &&PathBuf| {
         open(root, path).err().is_none_or(|error| error.kind() != io::ErrorKind::NotFound)
     };
-    if paths.is_empty() || paths.remove(Path::new("")) {
+    let has_handler = !paths.is_empty();
+    if !has_handler || paths.remove(Path::new("")) {
         let defaults = DEFAULTS.map(|group| group.iter().map(PathBuf::from).collect::<Vec<_>>());
         let first = defaults.iter().filter_map(|group| group.iter().find(is_there));
         paths.extend(first.cloned());
+        paths.extend(Some(PathBuf::from(DEPLOYED)).filter(|path| has_handler && is_there(&path)));
     }
     let read = |path: PathBuf| {
         let content = merged(root, &path);
@@ -106,16 +122,35 @@ fn handlers(table: &Table, found: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// A configuration, and over it the drop-in files beside it in the order of their names.
+/// A configuration, and over it the drop-in files in the order of their names. They are beside the
+/// file itself, where Kata looks, and not beside a symlink to it.
 fn merged(root: &Path, path: &Path) -> Result<Table, String> {
     let mut whole = table(root, path)?;
-    let beside = path.parent().unwrap_or(path).join("config.d");
+    let file = behind_links(root, path);
+    let beside = file.parent().unwrap_or(&file).join("config.d");
     for file in listed(root, &beside, ".toml") {
         let over =
             table(root, &file).map_err(|why| format!("its drop-in /{} {why}", file.display()))?;
         merge(&mut whole, over);
     }
     Ok(whole)
+}
+
+/// The file that a path leads to; the path itself where that cannot be told.
+fn behind_links(root: &Path, path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(link) = within(root, &path, flags) else { break };
+        // Fails for what is no symlink.
+        let Ok(target) = rustix::fs::readlinkat(&link, "", Vec::new()) else { break };
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        path = match target.strip_prefix("/") {
+            Ok(absolute) => absolute.to_owned(),
+            Err(_) => path.parent().unwrap_or(Path::new("")).join(target),
+        };
+    }
+    path
 }
 
 fn merge(under: &mut Table, over: Table) {

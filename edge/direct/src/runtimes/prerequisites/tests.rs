@@ -125,20 +125,53 @@ fn a_damaged_file_is_a_fault_with_its_name_and_nothing_is_waited_for() {
     assert!(root.verdict().contains("cannot be read"));
 }
 
+/// containerd's section of a handler with this file.
+fn handler(path: &str) -> String {
+    format!(
+        "[plugins.cri.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n\
+         [plugins.cri.runtimes.kata.options]\nConfigPath = \"/{path}\"\n"
+    )
+}
+
 #[test]
-fn symlinks_lead_within_the_root() {
+fn symlinks_lead_within_the_root_and_drop_ins_are_beside_the_file_itself() {
     let root = Root::new(&[(DEPLOYED, STOCK)]);
-    let by_name = root.path("opt/kata/share/defaults/kata-containers/configuration.toml");
-    symlink(format!("/{DEPLOYED}"), by_name).unwrap();
+    std::fs::create_dir_all(root.path("etc/kata-containers")).unwrap();
+    symlink(format!("/{DEPLOYED}"), root.path(ETC)).unwrap();
     assert!(root.verdict().contains("disable_block_device_use"));
+    root.write("etc/kata-containers/config.d/10-a.toml", GOOD);
+    assert!(root.verdict().contains("disable_block_device_use"), "Kata does not read this one");
+    root.write("opt/kata/share/defaults/kata-containers/config.d/10-a.toml", GOOD);
+    assert_eq!(root.verdict(), "Passed");
+    // Also a link that leads from its own directory, and a circle, which is there and unreadable.
+    std::fs::remove_file(root.path(ETC)).unwrap();
+    symlink(format!("../../{DEPLOYED}"), root.path(ETC)).unwrap();
+    assert_eq!(root.verdict(), "Passed");
+    std::fs::remove_file(root.path(ETC)).unwrap();
+    symlink("configuration.toml", root.path(ETC)).unwrap();
+    assert!(root.verdict().contains("cannot be read"), "{}", root.verdict());
+}
+
+#[test]
+fn handlers_are_found_wherever_kata_deploy_writes_them() {
+    for engine in [
+        "etc/containerd/config.toml",
+        "etc/k0s/containerd.d/kata-deploy.toml",
+        "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+        "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        "var/snap/microk8s/current/args/containerd-template.toml",
+    ] {
+        let root = Root::new(&[(DEPLOYED, STOCK), (engine, &handler(DEPLOYED))]);
+        assert!(root.verdict().starts_with("/opt/kata/"), "{engine}: {}", root.verdict());
+    }
+    // Installed, and no engine is known to use it: nothing is known.
+    let root = Root::new(&[("opt/kata/share/defaults/kata-containers/configuration.toml", GOOD)]);
+    assert_eq!(root.verdict(), "Unknown");
 }
 
 #[test]
 fn a_runtime_rs_that_takes_no_bind_mounts_is_a_fault() {
-    let handler = format!(
-        "[plugins.cri.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n\
-         [plugins.cri.runtimes.kata.options]\nConfigPath = \"/{RS}\"\n"
-    );
+    let handler = handler(RS);
     let engine = ("etc/containerd/config.toml", handler.as_str());
     let runtime = (RS, "[hypervisor.dragonball]\n[runtime]\nhypervisor_name = \"dragonball\"\n");
     for (version, is_fault) in [
