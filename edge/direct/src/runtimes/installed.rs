@@ -19,8 +19,8 @@ use toml::{Table, Value};
 const MOST: u64 = 1 << 20;
 /// The most files of one directory.
 const FILES: usize = 256;
-/// The configuration of containerd, of kata-deploy's additions to it, and of CRI-O; and of containerd
-/// in k3s, RKE2 and MicroK8s.
+/// The configuration of containerd, of kata-deploy's additions to it, and of CRI-O; and that of
+/// containerd in k3s, RKE2 and MicroK8s.
 const ENGINES: [&str; 7] = [
     "etc/containerd/config.toml",
     "opt/kata/containerd/config.d/kata-deploy.toml",
@@ -147,7 +147,7 @@ fn behind_links(root: &Path, path: &Path) -> PathBuf {
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));
         path = match target.strip_prefix("/") {
             Ok(absolute) => absolute.to_owned(),
-            Err(_) => path.parent().unwrap_or(Path::new("")).join(target),
+            Err(_) => path.parent().map_or_else(|| target.to_owned(), |parent| parent.join(target)),
         };
     }
     path
