@@ -62,6 +62,8 @@ impl Cloud {
         let [wss, quic] = ports()?;
         let urls = [format!("wss://127.0.0.1:{wss}"), format!("quic://127.0.0.1:{quic}")];
         let launch = serve(ground, &urls, drivers, &kubeconfig)?;
+        // Of the sidecars, which have an account of their own.
+        let kubeconfig = account(access, client, NAMESPACE, "csi-sidecars").await?;
         let program = Program::keep("csi-cloud", &ground.logs(), launch).await?;
         let front =
             Program::keep("csi-cloud-front", &ground.logs(), front(ground, drivers)).await?;
