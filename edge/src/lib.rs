@@ -22,7 +22,7 @@ use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::identity::directory::{Directory, Identity, State};
+use crate::identity::directory::{Directory, IdentityState, NodeIdentity};
 use crate::identity::expiry;
 use crate::link::dial::Dial;
 
@@ -110,13 +110,13 @@ fn watch_certificates(credentials: &Credentials, files: Files, renews: bool, tas
 
 /// The credentials, and the identity behind them if csi-edge renews it. Without an identity, or
 /// with one that is over, it joins if it is told how.
-async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<Identity>)> {
+async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<NodeIdentity>)> {
     if !config.tls.is_identity() {
         return Ok((Credentials::load(&config.tls, Role::Node)?, None));
     }
     let dir = config.tls.cert.parent().unwrap_or_else(|| Path::new("."));
     let directory = Directory::new(dir);
-    if let (Some(join), State::Empty | State::Over) =
+    if let (Some(join), IdentityState::Empty | IdentityState::Over) =
         (&config.join, directory.state(SystemTime::now()))
     {
         let node = join.persist(&directory, &ws::tcp()).await;
@@ -124,7 +124,7 @@ async fn identity(config: &Config) -> anyhow::Result<(Credentials, Option<Identi
     }
     let credentials = Credentials::load(&config.tls, Role::Node)
         .context("csi-edge has no identity; `csi-edge join --help` says how to get one")?;
-    let identity = Identity::new(directory, credentials.clone());
+    let identity = NodeIdentity::new(directory, credentials.clone());
     Ok((credentials, Some(identity)))
 }
 

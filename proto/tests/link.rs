@@ -9,7 +9,9 @@ use proto::control::hello::{MAX_BYTES, Message, Refused};
 use proto::host::tasks::Tasks;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Credentials, client_config, server_config};
-use proto::link::{Connect, Event, GREETING, Io, KeepAlive, Kind, Link, WRITE, dial, quic, ws};
+use proto::link::{
+    Connect, Event, GREETING, Io, KeepAlive, Link, StreamKind, WRITE, dial, quic, ws,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -84,7 +86,12 @@ impl Listener {
 }
 
 /// Opens a stream at the cloud, and writes to it; gives back what the edge gets.
-async fn open(listener: &Listener, cloud: &mut Link, edge: &mut Link, kind: Kind) -> (Io, Io) {
+async fn open(
+    listener: &Listener,
+    cloud: &mut Link,
+    edge: &mut Link,
+    kind: StreamKind,
+) -> (Io, Io) {
     let opening = cloud.open(kind);
     let opened = async {
         let mut ours = opening.await.unwrap();
@@ -106,7 +113,7 @@ async fn open(listener: &Listener, cloud: &mut Link, edge: &mut Link, kind: Kind
     };
     let accepting = async {
         // Only a bulk stream over WebSocket is a connection of its own.
-        if matches!((listener, kind), (Listener::Ws(..), Kind::Bulk)) {
+        if matches!((listener, kind), (Listener::Ws(..), StreamKind::Bulk)) {
             assert!(listener.accept().await.is_none());
         }
     };
@@ -147,7 +154,7 @@ async fn exchange(transport: Transport) {
     assert!(matches!(heard, Event::Message(Message::Leaving)));
 
     let tasks = Tasks::default();
-    for kind in [Kind::Calls, Kind::Bulk] {
+    for kind in [StreamKind::Calls, StreamKind::Bulk] {
         let (mut ours, mut theirs) = open(&listener, &mut cloud, &mut edge, kind).await;
         assert_eq!(theirs.read_u8().await.unwrap(), b'x');
         theirs.write_all(b"y").await.unwrap();

@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 use proto::csi::method::{SERVICES, of_driver};
 use proto::csi::{
-    Capabilities, DirectCall, Key, Kind, Learn, List, Local, Method, NodeStep, Rewrite,
+    Capabilities, DirectCall, Key, Learn, List, Local, Method, NodeStep, Resource, Rewrite,
 };
 
 /// `csi.proto`, compiled.
@@ -125,16 +125,16 @@ fn methods_are_in_the_order_of_their_names() {
 
 #[test]
 fn what_is_made_is_in_the_answer_under_a_name_in_the_request() {
-    for kind in Kind::ALL {
+    for kind in Resource::ALL {
         let method = Method::creating(kind);
         assert_eq!(method.creates(), Some(kind));
         assert!(matches!(method.learn(), Learn::Made(_)));
         let rpc = declaration(method);
         assert!(rpc.request.field.iter().any(|field| field.name() == "name"), "{method}");
         let made = match kind {
-            Kind::Volume => "Volume",
-            Kind::Snapshot => "Snapshot",
-            Kind::Group => "VolumeGroupSnapshot",
+            Resource::Volume => "Volume",
+            Resource::Snapshot => "Snapshot",
+            Resource::Group => "VolumeGroupSnapshot",
         };
         assert_eq!(field_type(&rpc.response, 1), Some(made));
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::page::id;
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::ingest;
 
 /// The path of the command.
@@ -29,16 +29,18 @@ pub struct AdoptVolume {
 
 impl AdminState {
     /// Records a home. The other claims to the id are dropped.
-    pub(super) async fn adopt_volume(&self, request: AdoptVolume) -> Result<Done, Refused> {
+    pub(super) async fn adopt_volume(&self, request: AdoptVolume) -> Result<Done, CommandError> {
         let AdoptVolume { driver, kind, id: name, node } = request;
         let key = id(&kind, &name).filter(|id| !matches!(id, Id::Name(..)) && !name.is_empty());
         let key = key.ok_or_else(|| {
-            Refused::bad(format!("{kind:?} with the id {name:?} is no volume, snapshot or group"))
+            CommandError::bad(format!(
+                "{kind:?} with the id {name:?} is no volume, snapshot or group"
+            ))
         })?;
         self.check_adopting(&driver, &node)?;
         let home = ingest::adopted(&self.store, &driver, &key, &node).await?;
         if home != node {
-            return Err(Refused::conflict(format!(
+            return Err(CommandError::conflict(format!(
                 "the {kind} {name} of {driver} lives at {home}, which made or listed it; if that \
                  is wrong, `csi-cloud volume forget {driver} ID --force` first"
             )));
@@ -49,16 +51,16 @@ impl AdminState {
     }
 
     /// Refuses nodes that cannot have anything of the driver.
-    fn check_adopting(&self, driver: &DriverName, node: &NodeName) -> Result<(), Refused> {
+    fn check_adopting(&self, driver: &DriverName, node: &NodeName) -> Result<(), CommandError> {
         let has_driver =
             self.store.read(|state| state.driver(driver).is_some_and(|of| of.at(node).is_some()));
         if !has_driver {
-            return Err(Refused::unknown(format!(
+            return Err(CommandError::unknown(format!(
                 "node {node} never had driver {driver}; `csi-cloud nodes` shows what it has"
             )));
         }
         if self.store.read(|state| state.is_removed(node)) {
-            return Err(Refused::conflict(format!(
+            return Err(CommandError::conflict(format!(
                 "node {node} was removed for good; `csi-cloud node admit {node}` lets it in again"
             )));
         }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::pki::issuers::Issuers;
 use crate::pki::rotation::{NewCa, RotationError};
 
@@ -67,9 +67,9 @@ pub struct NodeCaView {
 }
 
 impl AdminState {
-    fn issuers(&self) -> Result<&Issuers, Refused> {
+    fn issuers(&self) -> Result<&Issuers, CommandError> {
         self.links.enrolment().issuers().ok_or_else(|| {
-            Refused::conflict(
+            CommandError::conflict(
                 "this csi-cloud issues no certificates: its configuration has no section [ca]; \
                  replace the files of [tls] by hand, or see `csi-cloud ca use`",
             )
@@ -77,7 +77,7 @@ impl AdminState {
     }
 
     /// How far a rotation is.
-    pub(super) fn rotation(&self) -> Result<RotationView, Refused> {
+    pub(super) fn rotation(&self) -> Result<RotationView, CommandError> {
         let issuers = self.issuers()?;
         let issuer = issuers.read_again().issuer;
         let linked = self.linked();
@@ -101,7 +101,7 @@ impl AdminState {
     }
 
     /// Lets another CA take over.
-    pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, Refused> {
+    pub(super) fn start_rotation(&self, request: StartRotation) -> Result<Done, CommandError> {
         let StartRotation { cert, key, root } = request;
         let cas = self.issuers()?.start(&NewCa { cert, key: key.into(), root }).map_err(refused)?;
         self.links.issued_by(cas.issuer.tag());
@@ -115,7 +115,7 @@ impl AdminState {
     }
 
     /// Takes the old CA away, if that locks nobody out.
-    pub(super) fn finish_rotation(&self, request: FinishRotation) -> Result<Done, Refused> {
+    pub(super) fn finish_rotation(&self, request: FinishRotation) -> Result<Done, CommandError> {
         let issuers = self.issuers()?;
         if !issuers.is_rotating() {
             return Err(refused(RotationError::None));
@@ -124,7 +124,7 @@ impl AdminState {
         behind.retain(|node| node.ca != CURRENT);
         if !behind.is_empty() && !request.lock_out {
             let named: Vec<_> = behind.iter().take(NAMED).map(|node| node.node.as_str()).collect();
-            return Err(Refused::conflict(format!(
+            return Err(CommandError::conflict(format!(
                 "{} of the nodes, among them {}, would be locked out: they have, or may have, the \
                  old CA. Wait until they are linked and `csi-cloud ca rotate status` shows them as \
                  current, remove them (`csi-cloud node remove`), or give --yes-lock-out and let \
@@ -143,14 +143,16 @@ impl AdminState {
     }
 }
 
-fn refused(error: RotationError) -> Refused {
+fn refused(error: RotationError) -> CommandError {
     match error {
-        RotationError::Issue(_) => Refused::bad(error.to_string()),
-        RotationError::Own(_) | RotationError::Write { .. } => Refused::failed(error.to_string()),
+        RotationError::Issue(_) => CommandError::bad(error.to_string()),
+        RotationError::Own(_) | RotationError::Write { .. } => {
+            CommandError::failed(error.to_string())
+        }
         RotationError::Under
         | RotationError::Same
         | RotationError::OneFile(_)
         | RotationError::None
-        | RotationError::Foreign(_) => Refused::conflict(error.to_string()),
+        | RotationError::Foreign(_) => CommandError::conflict(error.to_string()),
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::clock::now;
 use crate::state::profile;
 use crate::state::record::Profile;
@@ -42,10 +42,10 @@ fn readers(kind: Capabilities) -> &'static [&'static str] {
 
 impl AdminState {
     /// Makes what a node's driver said last the profile of the driver.
-    pub(super) async fn set_profile(&self, request: SetProfile) -> Result<Done, Refused> {
+    pub(super) async fn set_profile(&self, request: SetProfile) -> Result<Done, CommandError> {
         let SetProfile { driver, from } = request;
         if !self.policies.contains_key(&driver) {
-            return Err(Refused::unknown(format!("no driver {driver} has a front here")));
+            return Err(CommandError::unknown(format!("no driver {driver} has a front here")));
         }
         let found = self.store.read(|state| {
             let of = state.driver(&driver)?;
@@ -53,7 +53,7 @@ impl AdminState {
             Some((of.profile().cloned(), at.answers.clone()))
         });
         let Some((before, answers)) = found else {
-            return Err(Refused::unknown(format!(
+            return Err(CommandError::unknown(format!(
                 "node {from} has not said what driver {driver} can, or counts for nothing there; \
                  `csi-cloud nodes` shows why"
             )));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::page::id;
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::ingest;
 
 /// The path of the command.
@@ -30,11 +30,11 @@ pub struct ForgetVolume {
 
 impl AdminState {
     /// Forgets a home.
-    pub(super) async fn forget_volume(&self, request: ForgetVolume) -> Result<Done, Refused> {
+    pub(super) async fn forget_volume(&self, request: ForgetVolume) -> Result<Done, CommandError> {
         let ForgetVolume { driver, kind, id: name, force } = request;
         let key = id(&kind, &name).filter(|id| !matches!(id, Id::Name(..)));
         let key = key.ok_or_else(|| {
-            Refused::bad(format!("{kind:?} is none of volume, snapshot and group"))
+            CommandError::bad(format!("{kind:?} is none of volume, snapshot and group"))
         })?;
         let known = self.store.read(|state| {
             let home = state.driver(&driver)?.home(&key)?;
@@ -42,10 +42,10 @@ impl AdminState {
             Some((home.node.clone(), is_gone))
         });
         let (node, is_gone) = known.ok_or_else(|| {
-            Refused::unknown(format!("{driver} has no {kind} {name} that is known"))
+            CommandError::unknown(format!("{driver} has no {kind} {name} that is known"))
         })?;
         if !is_gone && !force {
-            return Err(Refused::conflict(format!(
+            return Err(CommandError::conflict(format!(
                 "the {kind} {name} is neither lost nor absent: it lives on {node}, and if it is \
                  forgotten a delete will look for it everywhere. Give --force if you are sure"
             )));

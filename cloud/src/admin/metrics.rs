@@ -10,7 +10,7 @@ use proto::names::{DriverName, NodeName};
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
 use crate::csi::dispatch::MAX_CALLS;
 use crate::state::known::{DriverState, State};
-use crate::state::set_apart::Kind;
+use crate::state::set_apart::ReasonKind;
 use crate::telemetry::calls::Stage;
 use crate::telemetry::metrics::{DriverNow, Now};
 
@@ -92,7 +92,7 @@ impl AdminState {
 
 /// The number of nodes that are set apart for a driver, by kind of reason.
 fn set_apart(state: &State, driver: &DriverName) -> Vec<(&'static str, usize)> {
-    let mut counts = Kind::ALL.map(|kind| (kind.name(), 0));
+    let mut counts = ReasonKind::ALL.map(|kind| (kind.name(), 0));
     for (node, _) in state.apart().for_driver(driver) {
         let kinds: HashSet<_> =
             state.apart().of(node, driver).map(|apart| apart.reason.kind().name()).collect();

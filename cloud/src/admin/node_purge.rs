@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::lease_holder::hold;
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::known::{DriverState, State};
 use crate::state::policy::Scope;
 use crate::state::record::Home;
@@ -52,7 +52,7 @@ enum Record {
 
 impl AdminState {
     /// Forgets what a removed node said.
-    pub(super) async fn purge_node(&self, request: PurgeNode) -> Result<Done, Refused> {
+    pub(super) async fn purge_node(&self, request: PurgeNode) -> Result<Done, CommandError> {
         let PurgeNode { node, forget } = request;
         let records = self.purged(&node)?;
         let is_home = |record: &&Record| matches!(record, Record::Home(..));
@@ -69,7 +69,7 @@ impl AdminState {
             return Ok(Done { done: false, text });
         }
         if forget != Some(homes) {
-            return Err(Refused::conflict(format!(
+            return Err(CommandError::conflict(format!(
                 "{node} has {homes} volumes and snapshots; give --forget {homes} to forget them"
             )));
         }
@@ -86,7 +86,7 @@ impl AdminState {
                 is_removed
             };
             if !self.store.write(write).await? {
-                return Err(Refused::conflict(format!("{node} was admitted again meanwhile")));
+                return Err(CommandError::conflict(format!("{node} was admitted again meanwhile")));
             }
         }
         for front in self.fronts.values() {
@@ -100,12 +100,12 @@ impl AdminState {
     }
 
     /// The records that a purge forgets, drivers at the end.
-    fn purged(&self, node: &NodeName) -> Result<Vec<Record>, Refused> {
+    fn purged(&self, node: &NodeName) -> Result<Vec<Record>, CommandError> {
         let removed = self.store.read(|state| Some(state.node(node)?.removed.is_some()));
         match removed {
-            None => return Err(Refused::unknown(format!("{node} never linked"))),
+            None => return Err(CommandError::unknown(format!("{node} never linked"))),
             Some(false) => {
-                return Err(Refused::conflict(format!(
+                return Err(CommandError::conflict(format!(
                     "{node} is not removed, and only a removed node is forgotten: `csi-cloud node \
                      remove {node}`"
                 )));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::lease_holder::{Hold, hold};
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::nodes::links::REMOVED;
 use crate::state::clock::now;
 use crate::state::known::State;
@@ -40,7 +40,7 @@ pub struct AdmitNode {
 
 impl AdminState {
     /// Removes a node: its link ends, it may not link again, and its volumes are lost.
-    pub(super) async fn remove_node(&self, request: RemoveNode) -> Result<Done, Refused> {
+    pub(super) async fn remove_node(&self, request: RemoveNode) -> Result<Done, CommandError> {
         let RemoveNode { node, yes } = request;
         let known = self.known_node(&node)?;
         if known.removed.is_some() {
@@ -77,7 +77,7 @@ impl AdminState {
     }
 
     /// Admits a node again that was removed.
-    pub(super) async fn admit_node(&self, request: AdmitNode) -> Result<Done, Refused> {
+    pub(super) async fn admit_node(&self, request: AdmitNode) -> Result<Done, CommandError> {
         let AdmitNode { node } = request;
         let known = self.known_node(&node)?;
         if known.removed.is_none() {
@@ -94,10 +94,12 @@ impl AdminState {
         )))
     }
 
-    fn known_node(&self, node: &NodeName) -> Result<Node, Refused> {
+    fn known_node(&self, node: &NodeName) -> Result<Node, CommandError> {
         let known = self.store.read(|state| state.node(node).cloned());
         known.ok_or_else(|| {
-            Refused::unknown(format!("{node} never linked; `csi-cloud nodes` shows those that did"))
+            CommandError::unknown(format!(
+                "{node} never linked; `csi-cloud nodes` shows those that did"
+            ))
         })
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::ingest;
 use crate::state::node_names::names;
 
@@ -44,7 +44,7 @@ pub struct GivenHome {
 
 impl AdminState {
     /// Learns where volumes live.
-    pub(super) async fn rebuild_homes(&self, request: RebuildHomes) -> Result<Done, Refused> {
+    pub(super) async fn rebuild_homes(&self, request: RebuildHomes) -> Result<Done, CommandError> {
         match request.homes {
             Some(homes) => self.record_homes(request.driver, homes).await,
             None => self.ask_nodes(request.driver).await,
@@ -55,7 +55,7 @@ impl AdminState {
         &self,
         driver: Option<DriverName>,
         mut homes: Vec<GivenHome>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<Done, CommandError> {
         homes.retain(|home| driver.as_ref().is_none_or(|driver| home.driver == *driver));
         let unknown = self.unknown_nodes(&homes);
         let count = homes.len();
@@ -86,7 +86,7 @@ impl AdminState {
     }
 
     /// Asks the nodes for all that they have.
-    async fn ask_nodes(&self, driver: Option<DriverName>) -> Result<Done, Refused> {
+    async fn ask_nodes(&self, driver: Option<DriverName>) -> Result<Done, CommandError> {
         let mut lines = Vec::new();
         for (name, front) in &self.fronts {
             if driver.as_ref().is_none_or(|driver| name == driver) {
@@ -95,7 +95,7 @@ impl AdminState {
             }
         }
         if lines.is_empty() {
-            return Err(Refused::unknown(
+            return Err(CommandError::unknown(
                 "there is no front of that driver; `csi-cloud drivers` shows them",
             ));
         }

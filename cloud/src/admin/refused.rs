@@ -7,21 +7,21 @@ use crate::state::store::backend::StoreError;
 
 /// The body of an answer that refuses a command.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ErrorBody {
     /// For an operator.
     pub error: String,
 }
 
 /// Why nothing was shown or changed.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct CommandError {
     /// The HTTP status code.
     pub(super) status: u16,
     /// For an operator.
     pub(super) text: String,
 }
 
-impl Refused {
+impl CommandError {
     /// The command is wrong.
     pub(super) fn bad(text: impl Into<String>) -> Self {
         Self { status: 400, text: text.into() }
@@ -43,7 +43,7 @@ impl Refused {
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
         Self::failed(chain(&error))
     }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::lease_holder::{Hold, LeaseHolder, hold};
-use crate::admin::refused::Refused;
-use crate::lease::decide::{Step, Verdict};
+use crate::admin::refused::CommandError;
+use crate::lease::decide::{LeaseVerdict, Step};
 use crate::lease::standing::Standing;
 use crate::lease::step;
 use crate::state::record::LeaseRecord;
@@ -33,7 +33,10 @@ pub struct ReleaseVolume {
 
 impl AdminState {
     /// Takes a volume from a node that does not release it.
-    pub(super) async fn release_volume(&self, request: ReleaseVolume) -> Result<Done, Refused> {
+    pub(super) async fn release_volume(
+        &self,
+        request: ReleaseVolume,
+    ) -> Result<Done, CommandError> {
         if !request.yes {
             return self.preview_release(&request);
         }
@@ -49,8 +52,8 @@ impl AdminState {
             let standing = Standing::of(&from, removed, &links);
             let hold = check_release(txn.lease(&of, &key), &from, &standing)?;
             match step::step(txn, &of, &key, &from, Step::Break) {
-                Verdict::Done => Ok((hold, standing)),
-                _ => Err(Refused::failed("it has become another's")),
+                LeaseVerdict::Done => Ok((hold, standing)),
+                _ => Err(CommandError::failed("it has become another's")),
             }
         });
         let (hold, standing) = written.await??;
@@ -62,7 +65,7 @@ impl AdminState {
     }
 
     /// Says what the release would do.
-    fn preview_release(&self, request: &ReleaseVolume) -> Result<Done, Refused> {
+    fn preview_release(&self, request: &ReleaseVolume) -> Result<Done, CommandError> {
         let ReleaseVolume { driver, id, node, .. } = request;
         let removed = self.store.read(|state| state.is_removed(node));
         let standing = Standing::of(node, removed, &self.links);
@@ -86,17 +89,18 @@ fn check_release(
     lease: Option<&LeaseRecord>,
     node: &NodeName,
     standing: &Standing,
-) -> Result<Hold, Refused> {
-    let nobody =
-        || Refused::unknown("nobody has it that is known; `csi-cloud owners` shows what is had");
+) -> Result<Hold, CommandError> {
+    let nobody = || {
+        CommandError::unknown("nobody has it that is known; `csi-cloud owners` shows what is had")
+    };
     let lease = lease.ok_or_else(nobody)?;
     let Some(hold) = hold(lease, node) else {
         let other = LeaseHolder::from(lease).holder_node.ok_or_else(nobody)?;
-        return Err(Refused::conflict(format!("{other} has it, and not {node}")));
+        return Err(CommandError::conflict(format!("{other} has it, and not {node}")));
     };
     // No guest has a volume that is only attached. A claim is a word that an operator may refute.
     if *standing == Standing::Linked && matches!(hold, Hold::Pod(_)) {
-        return Err(Refused::conflict(format!(
+        return Err(CommandError::conflict(format!(
             "{node} is linked: delete the pod there, and it lets go when the volume is \
              unpublished. If `csi-edge direct list` there does not have the volume, it does not \
              know that it has it, since its state directory was lost or this csi-cloud's store is \

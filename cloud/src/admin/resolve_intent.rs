@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::page::id;
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::clock::now;
 use crate::state::record::{Home, Intent};
 use crate::state::txn::Txn;
@@ -31,13 +31,16 @@ pub struct ResolveIntent {
 
 impl AdminState {
     /// Records the outcome that the operator states.
-    pub(super) async fn resolve_intent(&self, request: ResolveIntent) -> Result<Done, Refused> {
+    pub(super) async fn resolve_intent(
+        &self,
+        request: ResolveIntent,
+    ) -> Result<Done, CommandError> {
         let ResolveIntent { driver, method, name, made } = request;
         let key = id(&method, &name).filter(|id| matches!(id, Id::Name(..)));
-        let key =
-            key.ok_or_else(|| Refused::bad(format!("{method} makes nothing that has a name")))?;
+        let key = key
+            .ok_or_else(|| CommandError::bad(format!("{method} makes nothing that has a name")))?;
         if self.is_in_flight(&driver, &key) {
-            return Err(Refused::conflict(format!(
+            return Err(CommandError::conflict(format!(
                 "a call for {name} is in flight and may still come to an end; see `csi-cloud calls`"
             )));
         }
@@ -55,13 +58,13 @@ impl AdminState {
     }
 }
 
-fn open_intent(txn: &Txn<'_>, driver: &DriverName, name: &Id) -> Result<Intent, Refused> {
+fn open_intent(txn: &Txn<'_>, driver: &DriverName, name: &Id) -> Result<Intent, CommandError> {
     let intent = txn.intent(driver, name).cloned().ok_or_else(|| {
         let name = name.text();
-        Refused::unknown(format!("{driver} has no create of the name {name} that is known"))
+        CommandError::unknown(format!("{driver} has no create of the name {name} that is known"))
     })?;
     match &intent.made {
-        Some(made) => Err(Refused::conflict(format!(
+        Some(made) => Err(CommandError::conflict(format!(
             "it is known what came of it: it made {made} at {}; delete that, and the name is free",
             intent.node
         ))),
@@ -70,7 +73,7 @@ fn open_intent(txn: &Txn<'_>, driver: &DriverName, name: &Id) -> Result<Intent, 
 }
 
 /// The create made nothing.
-fn set_failed(txn: &mut Txn<'_>, driver: &DriverName, name: &Id) -> Result<String, Refused> {
+fn set_failed(txn: &mut Txn<'_>, driver: &DriverName, name: &Id) -> Result<String, CommandError> {
     let node = open_intent(txn, driver, name)?.node;
     txn.set_intent(driver, name, None);
     let name = name.text();
@@ -86,16 +89,16 @@ fn set_created(
     driver: &DriverName,
     name: &Id,
     made: String,
-) -> Result<String, Refused> {
+) -> Result<String, CommandError> {
     let intent = open_intent(txn, driver, name)?;
-    let Id::Name(method, text) = name else { return Err(Refused::bad("that is no name")) };
-    let kind = method.creates().ok_or_else(|| Refused::bad("nothing is made by this"))?;
+    let Id::Name(method, text) = name else { return Err(CommandError::bad("that is no name")) };
+    let kind = method.creates().ok_or_else(|| CommandError::bad("nothing is made by this"))?;
     let id = kind.id(made.clone());
     let node = intent.node.clone();
     let home = txn.home(driver, &id).cloned().unwrap_or_else(|| Home::at(node.clone(), now()));
     if home.node != node {
         let home = home.node;
-        return Err(Refused::conflict(format!(
+        return Err(CommandError::conflict(format!(
             "{made} lives on {home}, and the create was sent to {node}"
         )));
     }

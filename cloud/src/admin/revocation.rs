@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::nodes::links::REVOKED;
 use crate::state::clock::now;
 use crate::state::trust::{Revocation, TrustChange};
@@ -24,7 +24,7 @@ pub struct Revoke {
 
 impl AdminState {
     /// Revokes all certificates of a name, and ends its link.
-    pub(super) async fn revoke(&self, request: Revoke) -> Result<Done, Refused> {
+    pub(super) async fn revoke(&self, request: Revoke) -> Result<Done, CommandError> {
         let Revoke { name } = request;
         let of = name.clone();
         let revoke = move |txn: &mut Txn<'_>| {

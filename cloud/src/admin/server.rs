@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use crate::admin::admin_state::AdminState;
-use crate::admin::refused::{Refusal, Refused};
+use crate::admin::refused::{CommandError, ErrorBody};
 use crate::admin::{
     adopt_volume, ca_rotation, calls, driver_profile, drivers, forget_volume, http1, intents,
     leases, node_purge, node_removal, nodes, rebuild_homes, release_volume, resolve_intent,
@@ -62,12 +62,12 @@ pub async fn serve(state: Arc<AdminState>, socket: Socket, tasks: Tasks) {
 
 async fn handle(state: Arc<AdminState>, request: Request<Incoming>) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
-        return refusal(&Refused::bad("a request is a POST of its parameters, as JSON"));
+        return refusal(&CommandError::bad("a request is a POST of its parameters, as JSON"));
     }
     let path = request.uri().path().to_owned();
     let answered = match Limited::new(request.into_body(), MAX_REQUEST).collect().await {
         Ok(body) => answer(&state, &path, &body.to_bytes()).await,
-        Err(_) => Err(Refused::bad("the request broke off or is larger than 16 MiB")),
+        Err(_) => Err(CommandError::bad("the request broke off or is larger than 16 MiB")),
     };
     answered.unwrap_or_else(|refused| refusal(&refused))
 }
@@ -77,7 +77,7 @@ pub(super) async fn answer(
     state: &AdminState,
     path: &str,
     body: &[u8],
-) -> Result<Response<Full<Bytes>>, Refused> {
+) -> Result<Response<Full<Bytes>>, CommandError> {
     match path {
         nodes::PATH => json(&state.nodes(&read(body)?)),
         drivers::PATH => json(&state.drivers()),
@@ -102,28 +102,29 @@ pub(super) async fn answer(
         adopt_volume::PATH => json(&state.adopt_volume(read(body)?).await?),
         release_volume::PATH => json(&state.release_volume(read(body)?).await?),
         rebuild_homes::PATH => json(&state.rebuild_homes(read(body)?).await?),
-        _ => Err(Refused::unknown(format!(
+        _ => Err(CommandError::unknown(format!(
             "{path} is no command of this csi-cloud; are both of one version?"
         ))),
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CommandError> {
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body)
-        .map_err(|error| Refused::bad(format!("the parameters cannot be read: {error}")))
+        .map_err(|error| CommandError::bad(format!("the parameters cannot be read: {error}")))
 }
 
-fn json(value: &impl Serialize) -> Result<Response<Full<Bytes>>, Refused> {
-    let text = serde_json::to_vec(value).map_err(|error| Refused::failed(error.to_string()))?;
+fn json(value: &impl Serialize) -> Result<Response<Full<Bytes>>, CommandError> {
+    let text =
+        serde_json::to_vec(value).map_err(|error| CommandError::failed(error.to_string()))?;
     let mut response = Response::new(Full::from(text));
     let content_type = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     Ok(response)
 }
 
-fn refusal(refused: &Refused) -> Response<Full<Bytes>> {
-    let refusal = Refusal { error: refused.text.clone() };
+fn refusal(refused: &CommandError) -> Response<Full<Bytes>> {
+    let refusal = ErrorBody { error: refused.text.clone() };
     let mut response = json(&refusal).unwrap_or_default();
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::BAD_REQUEST);
     *response.status_mut() = status;

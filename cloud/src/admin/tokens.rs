@@ -10,7 +10,7 @@ use tracing::info;
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
-use crate::admin::refused::Refused;
+use crate::admin::refused::CommandError;
 use crate::state::clock::now;
 use crate::state::trust::{NewToken, Token, TokenId, TrustChange};
 use crate::state::txn::Txn;
@@ -92,21 +92,24 @@ pub struct RevokeToken {
 
 impl AdminState {
     /// Makes a token.
-    pub(super) async fn create_token(&self, request: CreateToken) -> Result<CreatedToken, Refused> {
+    pub(super) async fn create_token(
+        &self,
+        request: CreateToken,
+    ) -> Result<CreatedToken, CommandError> {
         let CreateToken { node, ttl_s, cloud } = request;
         if !(SHORTEST..=LONGEST).contains(&ttl_s) {
-            return Err(Refused::bad("a token lives for 1 minute to 7 days (--ttl)"));
+            return Err(CommandError::bad("a token lives for 1 minute to 7 days (--ttl)"));
         }
         let cloud = self.reached_at(cloud.as_deref())?;
         let issuers = self.links.enrolment().issuers().ok_or_else(|| {
-            Refused::conflict(
+            CommandError::conflict(
                 "this csi-cloud issues no certificates: its configuration has no section [ca]; \
                  `csi-cloud ca use` says what to put there",
             )
         })?;
         // An edge that joins sees the certificate of csi-cloud itself.
         let ca_hash = issuers.read_again().own.root_pin().to_string();
-        let new = NewToken::generate().map_err(|error| Refused::failed(error.to_string()))?;
+        let new = NewToken::generate().map_err(|error| CommandError::failed(error.to_string()))?;
         let id = new.id.clone();
         let hash = new.secret;
         let of = node.clone();
@@ -144,7 +147,7 @@ impl AdminState {
     }
 
     /// Revokes a token: nobody joins with it any more. Certificates stay.
-    pub(super) async fn revoke_token(&self, request: RevokeToken) -> Result<Done, Refused> {
+    pub(super) async fn revoke_token(&self, request: RevokeToken) -> Result<Done, CommandError> {
         let RevokeToken { id } = request;
         let of = id.clone();
         let removed = self.store.write(move |txn| {
@@ -153,7 +156,7 @@ impl AdminState {
             token
         });
         let Some(token) = removed.await? else {
-            return Err(Refused::unknown(format!(
+            return Err(CommandError::unknown(format!(
                 "there is no token {id}; `csi-cloud token list`"
             )));
         };
@@ -170,21 +173,21 @@ impl AdminState {
     }
 
     /// Where an edge is told to reach this csi-cloud.
-    fn reached_at(&self, asked: Option<&str>) -> Result<String, Refused> {
+    fn reached_at(&self, asked: Option<&str>) -> Result<String, CommandError> {
         let endpoint = match asked {
             Some(text) => {
                 let parsed = text.parse::<Endpoint>();
-                parsed.map_err(|error| Refused::bad(format!("--cloud: {error}")))?
+                parsed.map_err(|error| CommandError::bad(format!("--cloud: {error}")))?
             }
             None => self.advertise.clone().ok_or_else(|| {
-                Refused::bad(
+                CommandError::bad(
                     "nobody has said where edges reach this csi-cloud: give --cloud \
                      wss://HOST:PORT, or put `advertise` into its configuration",
                 )
             })?,
         };
         if endpoint.transport != Transport::Ws {
-            return Err(Refused::bad(format!(
+            return Err(CommandError::bad(format!(
                 "{endpoint} cannot be joined over; name a wss:// endpoint of csi-cloud (--cloud)"
             )));
         }
@@ -208,9 +211,9 @@ fn keep_token(
     node: NodeName,
     secret: crate::state::trust::Hash,
     ttl_s: u64,
-) -> Result<u64, Refused> {
+) -> Result<u64, CommandError> {
     if txn.node(&node).is_some_and(|node| node.removed.is_some()) {
-        return Err(Refused::conflict(format!(
+        return Err(CommandError::conflict(format!(
             "{node} was removed; `csi-cloud node admit {node}` lets it in again"
         )));
     }
@@ -219,7 +222,7 @@ fn keep_token(
     let old = tokens.iter().filter(|(_, token)| token.expires.saturating_add(SHOWN) < now);
     let old: Vec<_> = old.map(|(id, _)| id.clone()).collect();
     if tokens.len() - old.len() >= MOST {
-        return Err(Refused::conflict(format!(
+        return Err(CommandError::conflict(format!(
             "there are {MOST} tokens, which is the most; `csi-cloud token revoke` some"
         )));
     }

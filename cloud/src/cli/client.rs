@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::admin::refused::Refusal;
+use crate::admin::refused::ErrorBody;
 
 /// The timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -97,7 +97,7 @@ impl Client {
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(ClientError::Unreadable);
         }
-        let refusal: Refusal = serde_json::from_slice(&body).map_err(ClientError::Unreadable)?;
+        let refusal: ErrorBody = serde_json::from_slice(&body).map_err(ClientError::Unreadable)?;
         Err(ClientError::Refused(refusal.error))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use proto::config::Reader;
-use proto::csi::{Kind, Method};
+use proto::csi::{Method, Resource};
 use proto::link::endpoint::Endpoint;
 use proto::names::{DriverName, FrontName, NodeName};
 
@@ -266,7 +266,7 @@ pub enum IntentCommand {
         /// The name that was to be created
         name: String,
         /// Its RPC
-        #[arg(long, value_name = "RPC", default_value = Method::creating(Kind::Volume).name())]
+        #[arg(long, value_name = "RPC", default_value = Method::creating(Resource::Volume).name())]
         #[arg(value_parser = creating_methods())]
         method: String,
         /// It created nothing, so another node may create the name
@@ -362,7 +362,7 @@ pub enum HomesCommand {
 
 /// The names of the methods that create something.
 fn creating_methods() -> PossibleValuesParser {
-    PossibleValuesParser::new(Kind::ALL.map(|kind| Method::creating(kind).name()))
+    PossibleValuesParser::new(Resource::ALL.map(|kind| Method::creating(kind).name()))
 }
 
 #[cfg(test)]

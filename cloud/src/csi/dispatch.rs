@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::capacity::Capacities;
 use super::create::{Target, create};
-use super::identity::Identity;
+use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
 use super::plan::Planner;
 use super::request::IncomingCall;
@@ -58,7 +58,7 @@ impl Dispatcher {
         let Some(plan) = self.plan_with_homes(call).await? else { return Ok(empty()) };
         let sender = self.sender();
         match plan {
-            Plan::Local => Identity::of(&self.planner, &self.store).answer(call.method),
+            Plan::Local => FrontIdentity::of(&self.planner, &self.store).answer(call.method),
             Plan::NodeOnly => Err(Error::NodeOnly(call.method.name())),
             Plan::Done => Ok(empty()),
             Plan::Discover(ids) => {

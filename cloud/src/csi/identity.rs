@@ -22,13 +22,13 @@ use crate::state::policy::{Placement, Scope};
 use crate::state::store::writer::Store;
 
 /// The identity and capabilities of one front.
-pub(crate) struct Identity<'a> {
+pub(crate) struct FrontIdentity<'a> {
     planner: &'a Planner,
     store: &'a Store,
     scope: Scope,
 }
 
-impl<'a> Identity<'a> {
+impl<'a> FrontIdentity<'a> {
     pub(crate) fn of(planner: &'a Planner, store: &'a Store) -> Self {
         Self { planner, store, scope: planner.scope(store) }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PartialObjectMeta;
-use proto::csi::{Id, Kind, Method};
+use proto::csi::{Id, Method, Resource};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
@@ -66,7 +66,7 @@ pub(super) fn reason(
 ) -> Option<Reason> {
     let driver = state.driver(&claim.driver);
     // The name that external-provisioner gives by default; it can be told another prefix.
-    let name = Id::Name(Method::creating(Kind::Volume), format!("pvc-{}", claim.uid));
+    let name = Id::Name(Method::creating(Resource::Volume), format!("pvc-{}", claim.uid));
     let sent = driver.and_then(|driver| driver.intent(&name)).map(|intent| intent.node.clone());
     let node = sent.or_else(|| claim.node.clone())?;
     if state.is_removed(&node) {
@@ -114,7 +114,7 @@ mod tests {
         let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None };
         let sent = Change::Intent(
             driver.clone(),
-            Id::Name(Method::creating(Kind::Volume), "pvc-sent".into()),
+            Id::Name(Method::creating(Resource::Volume), "pvc-sent".into()),
             Some(intent),
         );
         let state = State::of([at("n1"), at("n2"), at("n3"), removed, sent]);

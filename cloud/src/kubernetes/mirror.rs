@@ -102,7 +102,7 @@ impl KnownCsiNode {
 }
 
 /// The objects of one kind, by name.
-pub(super) struct Kind<V> {
+pub(super) struct Mirrored<V> {
     items: BTreeMap<String, V>,
     /// A list that is being read, and will replace them.
     coming: BTreeMap<String, V>,
@@ -111,13 +111,13 @@ pub(super) struct Kind<V> {
     changes: u64,
 }
 
-impl<V> Default for Kind<V> {
+impl<V> Default for Mirrored<V> {
     fn default() -> Self {
         Self { items: BTreeMap::new(), coming: BTreeMap::new(), synced: false, changes: 0 }
     }
 }
 
-impl<V: PartialEq> Kind<V> {
+impl<V: PartialEq> Mirrored<V> {
     /// Takes a watch's event; returns whether anything changed.
     ///
     /// `read` gives an object's name and value.
@@ -178,11 +178,11 @@ impl<V: PartialEq> Kind<V> {
 /// The objects of all kinds.
 #[derive(Default)]
 pub(super) struct Objects {
-    pub(super) drivers: Kind<CSIDriver>,
-    pub(super) nodes: Kind<KnownNode>,
-    pub(super) csinodes: Kind<KnownCsiNode>,
+    pub(super) drivers: Mirrored<CSIDriver>,
+    pub(super) nodes: Mirrored<KnownNode>,
+    pub(super) csinodes: Mirrored<KnownCsiNode>,
     /// Claims that wait for their volume, by `NAMESPACE/NAME`.
-    pub(super) claims: Kind<Pending>,
+    pub(super) claims: Mirrored<Pending>,
     /// The changes of nodes whose labels were passed on.
     labelled: u64,
 }
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_list_replaces_what_was_known_only_when_it_is_whole() {
-        let mut kind = Kind::default();
+        let mut kind = Mirrored::default();
         assert!(!kind.take(Event::Init, read) && !kind.take(Event::InitApply(("a", 1)), read));
         assert!(!kind.synced && kind.items().is_empty());
         assert!(kind.take::<(&str, u8)>(Event::InitDone, read) && kind.synced);
@@ -330,7 +330,7 @@ mod tests {
     fn a_heartbeat_is_no_change() {
         let node = KnownNode { uid: "u".into(), version: "1".into(), ..KnownNode::default() };
         let later = KnownNode { version: "2".into(), ..node.clone() };
-        let mut kind = Kind::default();
+        let mut kind = Mirrored::default();
         assert!(kind.set("n".into(), Some(node)) && !kind.set("n".into(), Some(later)));
         assert_eq!(kind.items()["n"].version, "2");
     }

@@ -10,7 +10,7 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
 use crate::error::Error;
-use crate::lease::decide::{Step, Verdict};
+use crate::lease::decide::{LeaseVerdict, Step};
 use crate::lease::standing::explain;
 use crate::lease::step::step;
 use crate::nodes::links::Links;
@@ -40,7 +40,7 @@ pub(crate) async fn reserve(
         reserve_in(txn, (driver, id), &named, &node_id, direct)
     });
     match written.await.map_err(not_durable)? {
-        Verdict::HeldElsewhere(record) => Err(held(store, links, driver, id, &record)),
+        LeaseVerdict::HeldElsewhere(record) => Err(held(store, links, driver, id, &record)),
         _ => Ok(()),
     }
 }
@@ -51,7 +51,7 @@ fn reserve_in(
     named: &Named,
     node_id: &str,
     direct: bool,
-) -> Verdict {
+) -> LeaseVerdict {
     let record = txn.lease(driver, id).cloned().unwrap_or_default();
     let attached = record.attached.as_ref();
     let holder = record.holder.as_ref().map(|holder| &holder.node);
@@ -59,15 +59,15 @@ fn reserve_in(
     let user = holder.or(claimant).or_else(|| attached.map(|attached| &attached.node));
     let again = attached.filter(|attached| *attached.id == *node_id).map(|attached| &attached.node);
     match (named.nodes.as_slice(), user) {
-        (_, None) if !direct => Verdict::Done,
+        (_, None) if !direct => LeaseVerdict::Done,
         ([node], _) => step(txn, driver, id, node, Step::Attach(node_id)),
         // The id was known at the first attach.
-        ([], Some(user)) if again == Some(user) => Verdict::Done,
+        ([], Some(user)) if again == Some(user) => LeaseVerdict::Done,
         (nodes, Some(user)) if !nodes.contains(user) && !named.unknown.contains(user) => {
-            Verdict::HeldElsewhere(record)
+            LeaseVerdict::HeldElsewhere(record)
         }
         // A foreign node, or several nodes with one id: the node is known once it asks for a lease.
-        _ => Verdict::Done,
+        _ => LeaseVerdict::Done,
     }
 }
 

@@ -48,7 +48,7 @@ pub struct Moment {
 
 /// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LeaseVerdict {
     /// The node holds it by our grant, from this epoch on.
     Held(u64),
     /// The node holds it by its own word, which nothing contradicts.
@@ -70,34 +70,34 @@ pub fn decide(
     node: &NodeName,
     step: Step<'_>,
     at: Moment,
-) -> (LeaseRecord, Verdict) {
+) -> (LeaseRecord, LeaseVerdict) {
     if matches!(step, Step::Ask(_) | Step::Release) {
         // It says that it does not hold it.
         take_claim(&mut record, node);
     }
     let verdict = match step {
         Step::Attach(_) | Step::Ask(_) if is_elsewhere(&record, node) => {
-            Verdict::HeldElsewhere(record.clone())
+            LeaseVerdict::HeldElsewhere(record.clone())
         }
         Step::Attach(id) => {
             let before = record.attached.take().filter(|before| *before.id == *id);
             let since = before.map_or(at.now, |before| before.since);
             record.attached = Some(Attached { node: node.clone(), id: id.into(), since });
-            Verdict::Done
+            LeaseVerdict::Done
         }
         Step::Detach(id) => {
             record.attached.take_if(|attached| id.is_empty() || *attached.id == *id);
-            Verdict::Done
+            LeaseVerdict::Done
         }
         Step::Ask(pod) => {
             set_holder(&mut record, node, pod, at.epoch, at.now);
-            Verdict::Held(at.epoch)
+            LeaseVerdict::Held(at.epoch)
         }
         Step::Hold(report) if report.proven => hold(&mut record, node, report, at),
         Step::Hold(report) => believe(&mut record, node, report, at),
         Step::Release => {
             record.holder.take_if(|holder| holder.node == *node);
-            Verdict::Done
+            LeaseVerdict::Done
         }
         Step::Break => revoke(&mut record, node, at.epoch),
     };
@@ -127,7 +127,7 @@ fn set_holder(record: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, 
 
 /// The node proves a grant of ours. Of two grants the later one counts, also if the store is an
 /// older copy: it was given only after the other lease had been released or revoked.
-fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Moment) -> Verdict {
+fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Moment) -> LeaseVerdict {
     let reported = report.epoch;
     let mut broken = record.broken.iter();
     // A revocation concerns its own node only: later holders that are gone have released it.
@@ -137,7 +137,7 @@ fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Momen
     if is_broken || granted.is_some_and(|other| reported <= other.epoch) {
         let other = other.cloned();
         take_claim(record, node);
-        return Verdict::Fenced(other);
+        return LeaseVerdict::Fenced(other);
     }
     if let Some(other) = other.filter(|other| other.unproven).cloned() {
         add_claim(record, &other.node, other.epoch, at.now);
@@ -147,12 +147,17 @@ fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Momen
     // the right holder, which may still be away.
     let epoch = own.map_or(reported, |own| own.epoch.max(reported));
     set_holder(record, node, report.pod, epoch, at.now);
-    Verdict::Held(epoch)
+    LeaseVerdict::Held(epoch)
 }
 
 /// The node says that it holds it, and proves nothing. Its word counts for its own old lease only:
 /// it confirms the record, or takes what nobody has and nobody else claims.
-fn believe(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Moment) -> Verdict {
+fn believe(
+    record: &mut LeaseRecord,
+    node: &NodeName,
+    report: Report<'_>,
+    at: Moment,
+) -> LeaseVerdict {
     let Report { epoch: reported, pod, .. } = report;
     let other = record.holder.as_ref().filter(|holder| holder.node != *node);
     let is_later = |other: &Holder| !other.unproven && reported <= other.epoch;
@@ -160,7 +165,7 @@ fn believe(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Mo
     if record.broken.iter().any(|broken| broken.node == *node) || other.is_some_and(is_later) {
         let other = other.cloned();
         take_claim(record, node);
-        return Verdict::Fenced(other);
+        return LeaseVerdict::Fenced(other);
     }
     if let Some(own) = record.holder.as_ref().filter(|holder| holder.node == *node).cloned() {
         // The epoch stays: a later one would outrank the right holder, which may be away.
@@ -177,16 +182,16 @@ fn believe(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Mo
         add_claim(record, &other.node, other.epoch, other.since);
     }
     add_claim(record, node, reported, at.now);
-    Verdict::Contested(record.clone())
+    LeaseVerdict::Contested(record.clone())
 }
 
 /// Notes whether the holder has it by its own word.
-fn by_word(record: &mut LeaseRecord, unproven: bool) -> Verdict {
+fn by_word(record: &mut LeaseRecord, unproven: bool) -> LeaseVerdict {
     let epoch = record.holder.as_mut().map_or(0, |holder| {
         holder.unproven = unproven;
         holder.epoch
     });
-    if unproven { Verdict::HeldByWord(epoch) } else { Verdict::Held(epoch) }
+    if unproven { LeaseVerdict::HeldByWord(epoch) } else { LeaseVerdict::Held(epoch) }
 }
 
 fn add_claim(record: &mut LeaseRecord, node: &NodeName, epoch: u64, since: u64) {
@@ -205,7 +210,7 @@ fn take_claim(record: &mut LeaseRecord, node: &NodeName) -> bool {
 }
 
 /// Revokes the lease of a node, and its claim, whatever the node reports from now on.
-fn revoke(record: &mut LeaseRecord, node: &NodeName, epoch: u64) -> Verdict {
+fn revoke(record: &mut LeaseRecord, node: &NodeName, epoch: u64) -> LeaseVerdict {
     let before = record.clone();
     let attached = record.attached.take_if(|attached| attached.node == *node).is_some();
     let held = record.holder.take_if(|holder| holder.node == *node).is_some();
@@ -213,11 +218,11 @@ fn revoke(record: &mut LeaseRecord, node: &NodeName, epoch: u64) -> Verdict {
     let is_free = record.holder.is_none() && record.attached.is_none() && record.claims.is_empty();
     if !(held || claimed || is_free) {
         // The lease of another holder stays valid.
-        return if attached { Verdict::Done } else { Verdict::HeldElsewhere(before) };
+        return if attached { LeaseVerdict::Done } else { LeaseVerdict::HeldElsewhere(before) };
     }
     record.broken.retain(|broken| broken.node != *node);
     record.broken.push(Broken { node: node.clone(), epoch });
-    Verdict::Done
+    LeaseVerdict::Done
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use proto::host::chain;
 use proto::names::{DriverName, NodeName};
 use tracing::{info, warn};
 
-use crate::lease::decide::{Report, Step, Verdict};
+use crate::lease::decide::{LeaseVerdict, Report, Step};
 use crate::lease::mac::Granted;
 use crate::lease::standing::explain;
 use crate::lease::step::step;
@@ -29,7 +29,7 @@ pub(super) const LAST: u64 = u64::MAX - (1 << 40);
 
 /// Why a request changes nothing.
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
+enum LeaseRefusal {
     /// Its link is not the node's any more.
     Late,
     /// The node can never hold the volume.
@@ -42,7 +42,7 @@ enum Refusal {
 
 /// The result of a step.
 struct Applied {
-    verdict: Verdict,
+    verdict: LeaseVerdict,
     /// The MAC of a lease that csi-cloud granted.
     mac: Option<String>,
     /// The holder before, if the record has changed.
@@ -82,7 +82,7 @@ pub(crate) async fn handle(
     let asked = request.step.clone();
     let written = links.store().write(move |txn| {
         if !is_current() {
-            return Err(Refusal::Late);
+            return Err(LeaseRefusal::Late);
         }
         let (driver, id) = &volume;
         if asked != Asked::Release {
@@ -93,16 +93,16 @@ pub(crate) async fn handle(
     match written.await {
         Err(error) => Some(Outcome::NotNow { why: chain(&error) }),
         Ok(Ok(applied)) => Some(outcome(links, node, (&driver, &id), applied)),
-        Ok(Err(Refusal::Late)) => None,
-        Ok(Err(Refusal::Full)) => {
+        Ok(Err(LeaseRefusal::Late)) => None,
+        Ok(Err(LeaseRefusal::Full)) => {
             on_full();
             let why = format!("node {node} has {MOST} volumes, and no more can be its own");
             Some(Outcome::NotNow { why })
         }
-        Ok(Err(Refusal::Elsewhere(why))) if !matches!(request.step, Asked::Hold { .. }) => {
+        Ok(Err(LeaseRefusal::Elsewhere(why))) if !matches!(request.step, Asked::Hold { .. }) => {
             Some(Outcome::HeldElsewhere { why })
         }
-        Ok(Err(Refusal::Never(why) | Refusal::Elsewhere(why))) => {
+        Ok(Err(LeaseRefusal::Never(why) | LeaseRefusal::Elsewhere(why))) => {
             if matches!(request.step, Asked::Hold { .. }) {
                 let volume = id.text();
                 warn!(
@@ -143,7 +143,7 @@ fn apply(
     let before = txn.lease(driver, id).cloned();
     let verdict = step(txn, driver, id, node, asked);
     let mac = match verdict {
-        Verdict::Held(epoch) => key.as_ref().map(|key| granted(epoch).mac(key)),
+        LeaseVerdict::Held(epoch) => key.as_ref().map(|key| granted(epoch).mac(key)),
         _ => None,
     };
     let changed = txn.lease(driver, id) != before.as_ref();
@@ -171,14 +171,14 @@ fn may_hold(
     (driver, id): (&DriverName, &Id),
     node: &NodeName,
     asked: &Asked,
-) -> Result<(), Refusal> {
+) -> Result<(), LeaseRefusal> {
     let Some(at) = txn.at(driver, node) else {
-        return Err(Refusal::Never(format!("node {node} never had driver {driver}")));
+        return Err(LeaseRefusal::Never(format!("node {node} never had driver {driver}")));
     };
     if let Asked::Hold { epoch, .. } = asked
         && *epoch > txn.epoch().max(LAST)
     {
-        return Err(Refusal::Never(format!("{epoch} was never given to anybody")));
+        return Err(LeaseRefusal::Never(format!("{epoch} was never given to anybody")));
     }
     // A granted lease stays valid, whatever was learned since. Everybody may ask for the holder.
     let holder = txn.lease(driver, id).and_then(|record| record.holder.as_ref());
@@ -194,7 +194,7 @@ fn may_hold(
             return Err(elsewhere(home, driver));
         }
     }
-    if txn.state().held_by(node) >= MOST { Err(Refusal::Full) } else { Ok(()) }
+    if txn.state().held_by(node) >= MOST { Err(LeaseRefusal::Full) } else { Ok(()) }
 }
 
 /// Checks a volume's home: it must be accessible from the node, and created as a direct volume.
@@ -204,14 +204,14 @@ fn fits_home(
     scope: Option<Scope>,
     driver: &DriverName,
     node: &NodeName,
-) -> Result<(), Refusal> {
+) -> Result<(), LeaseRefusal> {
     if scope == Some(Scope::Node) && home.node != *node && !reaches(home, at) {
         return Err(elsewhere(home, driver));
     }
     let direct = home.parameters.as_ref().is_some_and(|ours| ours.contains_key(csi::direct::KEY));
     // At its home a PersistentVolume's attributes may make it direct: no other node could use it.
     if home.name.is_some() && !direct && scope != Some(Scope::Node) {
-        return Err(Refusal::Never(format!(
+        return Err(LeaseRefusal::Never(format!(
             "it was made as an ordinary volume, which other nodes may have mounted: \
              its class has no {}",
             csi::direct::KEY
@@ -220,8 +220,8 @@ fn fits_home(
     Ok(())
 }
 
-fn elsewhere(home: &Home, driver: &DriverName) -> Refusal {
-    Refusal::Elsewhere(format!(
+fn elsewhere(home: &Home, driver: &DriverName) -> LeaseRefusal {
+    LeaseRefusal::Elsewhere(format!(
         "it lives at node {}, and driver {driver} is of scope \"node\"; \
          if other nodes can have its volumes too, give it scope \"shared\" \
          in csi-cloud's configuration",
@@ -248,7 +248,7 @@ fn outcome(
 ) -> Outcome {
     let Applied { verdict, mac, before, changed } = applied;
     let volume = id.text();
-    let is_now = matches!(verdict, Verdict::Held(_));
+    let is_now = matches!(verdict, LeaseVerdict::Held(_));
     if let Some(before) = before.filter(|before| is_now && before.node != *node) {
         let Holder { node: from, pod, .. } = before;
         warn!(
@@ -261,13 +261,13 @@ fn outcome(
     }
     let explain = |record: &LeaseRecord| explain(driver, id, record, links.store(), links);
     match verdict {
-        Verdict::Held(epoch) => {
+        LeaseVerdict::Held(epoch) => {
             if changed {
                 info!(%node, %driver, volume, epoch, "a volume is the node's");
             }
             Outcome::Held { epoch, mac }
         }
-        Verdict::HeldByWord(epoch) => {
+        LeaseVerdict::HeldByWord(epoch) => {
             if changed {
                 warn!(
                     %node, %driver, volume, epoch,
@@ -276,7 +276,7 @@ fn outcome(
             }
             Outcome::Held { epoch, mac: None }
         }
-        Verdict::Contested(record) => {
+        LeaseVerdict::Contested(record) => {
             let why = format!(
                 "node {node} cannot prove that this volume is its own; {}",
                 explain(&record)
@@ -286,9 +286,9 @@ fn outcome(
             }
             Outcome::NotNow { why }
         }
-        Verdict::Done => Outcome::Released,
-        Verdict::HeldElsewhere(record) => Outcome::HeldElsewhere { why: explain(&record) },
-        Verdict::Fenced(holder) => {
+        LeaseVerdict::Done => Outcome::Released,
+        LeaseVerdict::HeldElsewhere(record) => Outcome::HeldElsewhere { why: explain(&record) },
+        LeaseVerdict::Fenced(holder) => {
             warn!(%node, %driver, volume, "a node says that it has what was taken from it");
             let why = match holder {
                 None => "it was taken from this node, and is nobody's now".into(),

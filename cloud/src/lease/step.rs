@@ -6,7 +6,7 @@
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 
-use crate::lease::decide::{Moment, Step, Verdict, decide};
+use crate::lease::decide::{LeaseVerdict, Moment, Step, decide};
 use crate::state::clock::now;
 use crate::state::record::LeaseRecord;
 use crate::state::txn::Txn;
@@ -18,7 +18,7 @@ pub(crate) fn step(
     id: &Id,
     node: &NodeName,
     step: Step<'_>,
-) -> Verdict {
+) -> LeaseVerdict {
     let now = now();
     // A node may invent what it does not prove, and an invented epoch must not move ours: granted
     // epochs follow the clock, so that those of a store that was lost are earlier.

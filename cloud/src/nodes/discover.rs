@@ -25,7 +25,7 @@ use tracing::warn;
 use crate::error::Error;
 use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::{NodeQueries, QueryError};
-use crate::state::home_claims::{Answers, Verdict, is_known_without};
+use crate::state::home_claims::{Answers, ClaimVerdict, is_known_without};
 use crate::state::ingest;
 use crate::state::node_names::names;
 use crate::state::store::writer::Store;
@@ -110,7 +110,7 @@ impl Discovery<'_> {
             }
         }
         match answers.verdict(|node| self.is_not_there(node, id)) {
-            Verdict::At(node) => {
+            ClaimVerdict::At(node) => {
                 let entry = entries.remove(&node).unwrap_or_default();
                 let driver = &self.queries.driver;
                 let recorded = ingest::found(self.store, driver, id, &node, entry).await;
@@ -119,13 +119,13 @@ impl Discovery<'_> {
                 // Without room for a record, the node's word counts for nothing.
                 Ok(if recorded { Found::Recorded } else { Found::Nowhere(vec![node]) })
             }
-            Verdict::Unclaimed(silent) => Ok(Found::Nowhere(silent)),
-            Verdict::Disputed(nodes) => Err(Error::Disputed {
+            ClaimVerdict::Unclaimed(silent) => Ok(Found::Nowhere(silent)),
+            ClaimVerdict::Disputed(nodes) => Err(Error::Disputed {
                 driver: self.queries.driver.clone(),
                 id: id.text().into(),
                 nodes: names(&nodes),
             }),
-            Verdict::Unconfirmed { claimant, silent } => Err(Error::Unconfirmed {
+            ClaimVerdict::Unconfirmed { claimant, silent } => Err(Error::Unconfirmed {
                 driver: self.queries.driver.clone(),
                 id: id.text().into(),
                 node: claimant,

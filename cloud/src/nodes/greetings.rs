@@ -14,9 +14,9 @@ const WAITING: usize = 4;
 
 /// All links that are not welcomed yet. Clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Greetings(Arc<Mutex<HashMap<NodeName, Vec<Entry>>>>);
+pub(super) struct Greetings(Arc<Mutex<HashMap<NodeName, Vec<Waiting>>>>);
 
-struct Entry {
+struct Waiting {
     ended: CancellationToken,
     heard: bool,
     number: u64,
@@ -31,7 +31,7 @@ pub(super) struct Greeting {
 }
 
 impl Greetings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<Entry>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Vec<Waiting>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,7 +41,7 @@ impl Greetings {
         let mut all = self.lock();
         let of_node = all.entry(node.clone()).or_default();
         let number = of_node.last().map_or(0, |entry| entry.number + 1);
-        of_node.push(Entry { ended: ended.clone(), heard: false, number });
+        of_node.push(Waiting { ended: ended.clone(), heard: false, number });
         let waiting = of_node.iter().filter(|entry| !entry.heard);
         for entry in waiting.rev().skip(WAITING) {
             entry.ended.cancel();

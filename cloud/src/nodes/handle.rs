@@ -14,7 +14,7 @@ use proto::http2::limits::MAX_PASSING;
 use proto::http2::paced::Paced;
 use proto::http2::upstream;
 use proto::http2::upstream::Upstream;
-use proto::link::{Io, Kind, LinkError};
+use proto::link::{Io, LinkError, StreamKind};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ use crate::state::authority::Unserved;
 const MAX_CALLS: usize = 2048;
 
 /// A request to the link's task for a byte stream.
-pub(super) type Want = (Kind, oneshot::Sender<Result<Io, LinkError>>);
+pub(super) type Want = (StreamKind, oneshot::Sender<Result<Io, LinkError>>);
 
 /// A link that calls can use.
 pub struct Handle {
@@ -164,8 +164,8 @@ impl Handle {
     ///
     /// # Errors
     /// The link has ended, or opens no byte stream.
-    pub async fn upstream(&self, kind: Kind) -> Result<Upstream, LinkError> {
-        let slot = if kind == Kind::Calls { &self.calls } else { &self.bulk };
+    pub async fn upstream(&self, kind: StreamKind) -> Result<Upstream, LinkError> {
+        let slot = if kind == StreamKind::Calls { &self.calls } else { &self.bulk };
         if let Some(sender) = slot.try_lock().ok().and_then(|slot| open(&slot)) {
             return Ok(sender);
         }
@@ -175,7 +175,7 @@ impl Handle {
 
     async fn connect(
         &self,
-        kind: Kind,
+        kind: StreamKind,
         slot: &Mutex<Option<Upstream>>,
     ) -> Result<Upstream, LinkError> {
         let mut slot = slot.lock().await;

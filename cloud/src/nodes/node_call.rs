@@ -13,7 +13,7 @@ use proto::csi::Method;
 use proto::host::chain;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Body, CALL_ID, Call};
-use proto::link::Kind;
+use proto::link::StreamKind;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::info;
@@ -99,14 +99,15 @@ impl NodeCall<'_> {
         let link = self.link()?;
         let _sent = self.call.as_ref().map(|call| call.sent(self.node));
         let room = link.passing()?;
-        let upstream = link.upstream(Kind::Bulk).await.map_err(|error| self.lost(error.into()))?;
+        let upstream =
+            link.upstream(StreamKind::Bulk).await.map_err(|error| self.lost(error.into()))?;
         let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;
         let response = sent.map_err(|error| self.lost(error))?;
         Ok(forward::pass(response, &self.lost("in the middle of its answer".into()), room))
     }
 
     async fn send(&self, link: &Handle, call: &Call) -> Result<Answer, Failed> {
-        let kind = if self.method.bulk() { Kind::Bulk } else { Kind::Calls };
+        let kind = if self.method.bulk() { StreamKind::Bulk } else { StreamKind::Calls };
         let _room = link.permit().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
         let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 /// A bounded number of places. Clones share them.
 #[derive(Clone)]
-pub(super) struct Places(Arc<Mutex<State>>);
+pub(super) struct Places(Arc<Mutex<Taken>>);
 
-struct State {
+struct Taken {
     most: usize,
     next: u64,
     /// In the order in which they were taken.
@@ -28,7 +28,7 @@ pub(super) struct Place {
 impl Places {
     /// So many places, all free.
     pub(super) fn new(most: usize) -> Self {
-        Self(Arc::new(Mutex::new(State { most, next: 0, taken: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(Taken { most, next: 0, taken: BTreeMap::new() })))
     }
 
     /// Takes a place for one whose waiting `given_up` ends. Without a free place, the oldest is
@@ -47,12 +47,12 @@ impl Places {
         self.state().give_up_oldest()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Taken> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Taken {
     fn give_up_oldest(&mut self) -> bool {
         let oldest = self.taken.pop_first();
         oldest.is_some_and(|(_, given_up)| {

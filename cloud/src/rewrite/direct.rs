@@ -16,7 +16,7 @@ use proto::csi::direct::{Contradiction, Direct};
 use proto::csi::status::BadRequest;
 use proto::csi::wire;
 use proto::csi::wire::Malformed;
-use proto::csi::{DirectCall, Kind, Method};
+use proto::csi::{DirectCall, Method, Resource};
 use proto::host::chain;
 
 use crate::error::Error;
@@ -35,7 +35,7 @@ pub(crate) fn check_create(
     request: &Bytes,
     parameters: &BTreeMap<String, String>,
 ) -> Result<(), Error> {
-    let method = Method::creating(Kind::Volume).name();
+    let method = Method::creating(Resource::Volume).name();
     let contradiction = |source| Error::DirectAsked { method, source };
     none_is_ours(method, request, CREATED_WITH)?;
     let Some(direct) = Direct::read(parameters).map_err(contradiction)? else { return Ok(()) };

@@ -13,7 +13,7 @@ use crate::state::capabilities;
 use crate::state::node_labels::NodeLabels;
 use crate::state::policy::{Policy, Scope};
 use crate::state::profile;
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::store::writer::Store;
 
 /// The policies of all drivers that have a front. Clones share them.
@@ -74,7 +74,7 @@ impl Authority {
         loop {
             let is_allowed = self.allows(driver, node);
             if is_allowed {
-                store.clear_apart(node, Some(driver), Kind::NotAllowed);
+                store.clear_apart(node, Some(driver), ReasonKind::NotAllowed);
             } else {
                 let awaits = self.policy(driver).is_some_and(|policy| policy.awaits_labels(node));
                 let reason = if awaits { Reason::LabelsUnknown } else { Reason::NotAllowed };
@@ -95,7 +95,8 @@ impl Authority {
                 let of = state.driver(driver);
                 let recorded = of.into_iter().flat_map(|of| of.nodes().keys());
                 let apart = state.apart().for_driver(driver);
-                let refused = apart.filter(|(_, apart)| apart.reason.kind() == Kind::NotAllowed);
+                let refused =
+                    apart.filter(|(_, apart)| apart.reason.kind() == ReasonKind::NotAllowed);
                 recorded.chain(refused.map(|(node, _)| node)).cloned().collect()
             });
             for node in nodes {

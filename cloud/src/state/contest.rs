@@ -13,7 +13,7 @@ use proto::names::{DriverName, NodeName};
 use crate::state::authority::Authority;
 use crate::state::claims::{Claimant, Contested, contested};
 use crate::state::record::NodeDriver;
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
@@ -35,7 +35,7 @@ pub(super) async fn before_record(
         at.is_some_and(|at| at.info.as_ref() == Some(&info))
     });
     if is_known {
-        store.clear_apart(node, Some(&driver.name), Kind::OthersSegment);
+        store.clear_apart(node, Some(&driver.name), ReasonKind::OthersSegment);
         return Ok(driver);
     }
     let refused = settle(store, authority, node, &driver.name, &info, false).await?;
@@ -61,7 +61,7 @@ pub(super) async fn after_record(
     let Some(info) = info else { return Ok(()) };
     let is_apart = store.read(|state| {
         let mut reasons = state.apart().of(node, driver);
-        reasons.any(|apart| apart.reason.kind() == Kind::OthersSegment)
+        reasons.any(|apart| apart.reason.kind() == ReasonKind::OthersSegment)
     });
     // What was refused is not in the record any more, so this would end that.
     if is_apart {
@@ -98,7 +98,7 @@ async fn settle(
     }
     match lost.first() {
         Some(contested) => set_apart(store, driver, contested),
-        None => store.clear_apart(node, Some(driver), Kind::OthersSegment),
+        None => store.clear_apart(node, Some(driver), ReasonKind::OthersSegment),
     }
     Ok(lost.into_iter().map(|contested| contested.key).collect())
 }

@@ -21,7 +21,7 @@ pub struct Answers {
 
 /// Whose an id without a home is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// This node's.
     At(NodeName),
     /// No node claims it; these did not answer. A driver that cannot be asked counts as one that
@@ -40,12 +40,12 @@ pub enum Verdict {
 
 impl Answers {
     /// Whose the id is. `lacks` says of a silent node that it is known not to have the id.
-    pub fn verdict(mut self, lacks: impl Fn(&NodeName) -> bool) -> Verdict {
+    pub fn verdict(mut self, lacks: impl Fn(&NodeName) -> bool) -> ClaimVerdict {
         self.claimants.sort();
         match self.claimants.pop() {
             None => {
                 self.silent.sort();
-                Verdict::Unclaimed(self.silent)
+                ClaimVerdict::Unclaimed(self.silent)
             }
             Some(claimant) if self.claimants.is_empty() => {
                 let mut silent = self.silent;
@@ -53,14 +53,14 @@ impl Answers {
                 silent.retain(|node| !lacks(node));
                 silent.sort();
                 if silent.is_empty() {
-                    Verdict::At(claimant)
+                    ClaimVerdict::At(claimant)
                 } else {
-                    Verdict::Unconfirmed { claimant, silent }
+                    ClaimVerdict::Unconfirmed { claimant, silent }
                 }
             }
             Some(last) => {
                 self.claimants.push(last);
-                Verdict::Disputed(self.claimants)
+                ClaimVerdict::Disputed(self.claimants)
             }
         }
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     /// The verdict if n4 was listed.
-    fn verdict(claimants: &[&str], silent: &[&str]) -> Verdict {
+    fn verdict(claimants: &[&str], silent: &[&str]) -> ClaimVerdict {
         let answers =
             Answers { claimants: nodes(claimants), silent: nodes(silent), ..Answers::default() };
         answers.verdict(|node| node.as_str() == "n4")
@@ -90,16 +90,17 @@ mod tests {
     #[test]
     fn a_claim_counts_if_no_other_node_can_have_it() {
         let n1 = || "n1".parse::<NodeName>().unwrap();
-        assert_eq!(verdict(&["n1"], &[]), Verdict::At(n1()));
-        assert_eq!(verdict(&["n1"], &["n4"]), Verdict::At(n1()));
-        let unconfirmed = Verdict::Unconfirmed { claimant: n1(), silent: nodes(&["n2", "n3"]) };
+        assert_eq!(verdict(&["n1"], &[]), ClaimVerdict::At(n1()));
+        assert_eq!(verdict(&["n1"], &["n4"]), ClaimVerdict::At(n1()));
+        let unconfirmed =
+            ClaimVerdict::Unconfirmed { claimant: n1(), silent: nodes(&["n2", "n3"]) };
         assert_eq!(verdict(&["n1"], &["n3", "n4", "n2"]), unconfirmed);
     }
 
     #[test]
     fn of_two_claimants_none_is_believed() {
-        assert_eq!(verdict(&["n2", "n1"], &[]), Verdict::Disputed(nodes(&["n1", "n2"])));
-        assert_eq!(verdict(&["n2", "n1"], &["n3"]), Verdict::Disputed(nodes(&["n1", "n2"])));
+        assert_eq!(verdict(&["n2", "n1"], &[]), ClaimVerdict::Disputed(nodes(&["n1", "n2"])));
+        assert_eq!(verdict(&["n2", "n1"], &["n3"]), ClaimVerdict::Disputed(nodes(&["n1", "n2"])));
     }
 
     #[test]
@@ -110,15 +111,15 @@ mod tests {
             unable: nodes(&["n2"]),
         };
         let claimant = "n1".parse().unwrap();
-        let unconfirmed = Verdict::Unconfirmed { claimant, silent: nodes(&["n2"]) };
+        let unconfirmed = ClaimVerdict::Unconfirmed { claimant, silent: nodes(&["n2"]) };
         assert_eq!(answers(&["n1"]).verdict(|_| false), unconfirmed);
-        assert_eq!(answers(&[]).verdict(|_| false), Verdict::Unclaimed(Vec::new()));
+        assert_eq!(answers(&[]).verdict(|_| false), ClaimVerdict::Unclaimed(Vec::new()));
     }
 
     /// An older list proves nothing here: the answer would be final.
     #[test]
     fn what_nobody_claims_names_all_who_were_silent() {
-        assert_eq!(verdict(&[], &["n4", "n3"]), Verdict::Unclaimed(nodes(&["n3", "n4"])));
-        assert_eq!(verdict(&[], &[]), Verdict::Unclaimed(Vec::new()));
+        assert_eq!(verdict(&[], &["n4", "n3"]), ClaimVerdict::Unclaimed(nodes(&["n3", "n4"])));
+        assert_eq!(verdict(&[], &[]), ClaimVerdict::Unclaimed(Vec::new()));
     }
 }

@@ -21,7 +21,7 @@ use crate::state::contest;
 use crate::state::known::{DriverState, State};
 use crate::state::profile;
 use crate::state::record::{Home, Node, NodeDriver};
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -126,7 +126,7 @@ fn check_name(store: &Store, driver: &Driver, node: &NodeName) -> bool {
     let info = csi::GetPluginInfoResponse::decode(info.0.clone()).unwrap_or_default();
     let is_right = info.name == driver.name.as_str();
     if is_right {
-        store.clear_apart(node, Some(&driver.name), Kind::OtherName);
+        store.clear_apart(node, Some(&driver.name), ReasonKind::OtherName);
     } else {
         let says = info.name.chars().take(MAX_NAME).collect();
         store.set_apart(node, Some(&driver.name), Reason::OtherName { says });

@@ -13,7 +13,7 @@ use crate::state::own_keys::{OwnKeys, Said};
 use crate::state::recent::{RecentChanges, Stale};
 use crate::state::record::{Change, Home, Intent, LeaseRecord, Node, NodeDriver, Profile};
 use crate::state::segment_index::SegmentIndex;
-use crate::state::set_apart::{ApartNodes, Kind, Reason};
+use crate::state::set_apart::{ApartNodes, Reason, ReasonKind};
 use crate::state::trust::Trust;
 use crate::state::usage::{Share, Usage, Usages};
 
@@ -219,7 +219,7 @@ impl State {
         &mut self,
         node: &NodeName,
         driver: Option<&DriverName>,
-        kind: Kind,
+        kind: ReasonKind,
     ) -> bool {
         let was_apart = self.apart.clear(node, driver, kind).is_some();
         if was_apart {
@@ -315,7 +315,7 @@ impl DriverState {
         self.at.get(node)
     }
 
-    /// The nodes that count: neither removed, nor excluded (see [`Kind::excludes`]).
+    /// The nodes that count: neither removed, nor excluded (see [`ReasonKind::excludes`]).
     pub fn members(&self) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
         self.at.iter().filter(|(node, _)| self.is_member(node))
     }

@@ -123,7 +123,7 @@ fn pods(report: &NotTaken) -> BTreeMap<&Pod, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use proto::control::not_taken::{MAX_VOLUMES, Volume};
+    use proto::control::not_taken::{MAX_VOLUMES, NotTakenVolume};
 
     use super::*;
 
@@ -131,13 +131,13 @@ mod tests {
         name.parse().unwrap()
     }
 
-    fn volume(id: &str, pod: Option<&str>) -> Volume {
+    fn volume(id: &str, pod: Option<&str>) -> NotTakenVolume {
         let pod = pod.map(|name| Pod {
             namespace: "shop".into(),
             name: name.into(),
             uid: format!("uid-{name}"),
         });
-        Volume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
+        NotTakenVolume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
     }
 
     fn report(volumes: &[(&str, Option<&str>)]) -> NotTaken {

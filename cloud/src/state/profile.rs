@@ -15,7 +15,7 @@ use crate::state::capabilities::lacking;
 use crate::state::clock::now;
 use crate::state::known::State;
 use crate::state::record::{NodeDriver, Profile};
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
@@ -59,7 +59,7 @@ pub async fn update(store: &Store, driver: &DriverName, node: &NodeName) -> Resu
 
 fn judge(store: &Store, driver: &DriverName, node: &NodeName, lacks: &[String]) {
     if lacks.is_empty() {
-        store.clear_apart(node, Some(driver), Kind::LessThanProfile);
+        store.clear_apart(node, Some(driver), ReasonKind::LessThanProfile);
     } else {
         let lacks = first_few(lacks);
         store.set_apart(node, Some(driver), Reason::LessThanProfile { lacks });
@@ -73,7 +73,7 @@ pub fn check(store: &Store, driver: &DriverName) {
         let profile = of.profile()?;
         let apart = |node: &NodeName| {
             let mut reasons = state.apart().of(node, driver);
-            reasons.any(|apart| apart.reason.kind() == Kind::LessThanProfile)
+            reasons.any(|apart| apart.reason.kind() == ReasonKind::LessThanProfile)
         };
         let spoken = of.nodes().iter().filter(|(_, at)| at.has_spoken());
         let found = spoken.map(|(node, at)| (node.clone(), lacks(profile, at), apart(node)));

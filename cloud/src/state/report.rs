@@ -10,7 +10,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::known::State;
 use crate::state::quotas::{OverQuota, Quota, Quotas};
-use crate::state::set_apart::Kind;
+use crate::state::set_apart::ReasonKind;
 use crate::state::store::writer::Store;
 
 /// Checks a report. A node that is over a quota is set apart; a report within all quotas ends
@@ -27,7 +27,7 @@ pub fn check(store: &Store, node: &NodeName, drivers: &[Driver]) -> Result<(), O
         .and_then(|()| quotas.check(Quota::Drivers, drivers.len().max(known), || "drivers".into()))
         .and_then(|()| drivers.iter().try_for_each(|driver| check_driver(&quotas, driver)));
     match &checked {
-        Ok(()) => store.clear_apart(node, None, Kind::OverLimit),
+        Ok(()) => store.clear_apart(node, None, ReasonKind::OverLimit),
         Err(over) => store.refuse_over_quota(node, None, over),
     }
     checked

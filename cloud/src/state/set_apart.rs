@@ -55,7 +55,7 @@ pub enum Reason {
 
 /// The kind of a reason. A node has at most one reason of each kind for a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ReasonKind {
     /// See [`Reason::NotAllowed`] and [`Reason::LabelsUnknown`].
     NotAllowed,
     /// See [`Reason::OtherName`].
@@ -83,19 +83,19 @@ pub struct Apart {
 #[derive(Default)]
 pub struct ApartNodes {
     /// By node and driver; without a driver it is apart for all drivers.
-    nodes: BTreeMap<NodeName, BTreeMap<Option<DriverName>, BTreeMap<Kind, Apart>>>,
+    nodes: BTreeMap<NodeName, BTreeMap<Option<DriverName>, BTreeMap<ReasonKind, Apart>>>,
 }
 
 impl Reason {
     /// The kind of this reason.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ReasonKind {
         match self {
-            Self::NotAllowed | Self::LabelsUnknown => Kind::NotAllowed,
-            Self::OtherName { .. } => Kind::OtherName,
-            Self::LessThanProfile { .. } => Kind::LessThanProfile,
-            Self::OthersSegment { .. } => Kind::OthersSegment,
-            Self::BadAnswer { .. } => Kind::BadAnswer,
-            Self::OverLimit { .. } => Kind::OverLimit,
+            Self::NotAllowed | Self::LabelsUnknown => ReasonKind::NotAllowed,
+            Self::OtherName { .. } => ReasonKind::OtherName,
+            Self::LessThanProfile { .. } => ReasonKind::LessThanProfile,
+            Self::OthersSegment { .. } => ReasonKind::OthersSegment,
+            Self::BadAnswer { .. } => ReasonKind::BadAnswer,
+            Self::OverLimit { .. } => ReasonKind::OverLimit,
         }
     }
 }
@@ -123,7 +123,7 @@ impl fmt::Display for Reason {
     }
 }
 
-impl Kind {
+impl ReasonKind {
     /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::NotAllowed,
@@ -178,7 +178,7 @@ impl ApartNodes {
         &mut self,
         node: &NodeName,
         driver: Option<&DriverName>,
-        kind: Kind,
+        kind: ReasonKind,
     ) -> Option<Apart> {
         let drivers = self.nodes.get_mut(node)?;
         let reasons = drivers.get_mut(&driver.cloned())?;
@@ -265,8 +265,8 @@ mod tests {
         assert_eq!(apart.of(&n1, &a).count(), 3);
         assert_eq!(apart.why(&n1, &b).map(|apart| &apart.reason), Some(&limit("1 GiB")));
         assert_eq!(apart.why(&n2, &a), None);
-        assert!(apart.clear(&n1, Some(&a), Kind::NotAllowed).is_some());
-        assert!(apart.clear(&n1, Some(&a), Kind::NotAllowed).is_none());
+        assert!(apart.clear(&n1, Some(&a), ReasonKind::NotAllowed).is_some());
+        assert!(apart.clear(&n1, Some(&a), ReasonKind::NotAllowed).is_none());
         assert_eq!(apart.why(&n1, &a).map(|apart| &apart.reason), Some(&limit("64 drivers")));
         assert_eq!(apart.for_driver(&a).count(), 1);
         apart.forget(&n1);

@@ -76,7 +76,7 @@ struct AskedApi {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
+struct QuotaLabel {
     quota: &'static str,
 }
 
@@ -106,7 +106,7 @@ pub struct Metrics {
     driver_nodes: Family<DriverLabel, Gauge>,
     driver_nodes_linked: Family<DriverLabel, Gauge>,
     driver_nodes_set_apart: Family<SetApart, Gauge>,
-    quota_refusals: Family<Refused, Counter>,
+    quota_refusals: Family<QuotaLabel, Counter>,
     records_bytes: Gauge,
     records_bytes_limit: Gauge,
     certificate_seconds: Family<Of, Gauge>,
@@ -223,7 +223,7 @@ impl Metrics {
         }
         self.link_ups.inner().store(now.link_ups, Ordering::Relaxed);
         for (quota, refusals) in &now.quota_refusals {
-            let counter = self.quota_refusals.get_or_create(&Refused { quota });
+            let counter = self.quota_refusals.get_or_create(&QuotaLabel { quota });
             counter.inner().store(*refusals, Ordering::Relaxed);
         }
         for (transport, links) in &now.links {

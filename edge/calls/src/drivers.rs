@@ -48,7 +48,7 @@ pub struct Driver {
     /// Its CSI name.
     pub name: DriverName,
     socket: PathBuf,
-    state: watch::Sender<State>,
+    state: watch::Sender<Connection>,
     /// Asks for an attempt to connect now.
     retry_now: Notify,
     /// Counts the drivers' changes of what they say of themselves.
@@ -57,10 +57,16 @@ pub struct Driver {
 }
 
 #[derive(Clone)]
-enum State {
+enum Connection {
     /// Cannot be reached, and why.
     Away(Arc<BoxError>),
     Here(Upstream, Arc<hello::Driver>),
+}
+
+impl Connection {
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Here(sender, _) if !sender.is_closed())
+    }
 }
 
 /// The authority of requests; every driver's gRPC library accepts it.
@@ -74,7 +80,7 @@ impl Driver {
         changes: watch::Sender<u64>,
         connect: Connect,
     ) -> Self {
-        let state = watch::Sender::new(State::Away(Arc::new("not connected yet".into())));
+        let state = watch::Sender::new(Connection::Away(Arc::new("not connected yet".into())));
         Self { name, socket, state, retry_now: Notify::new(), changes, connect }
     }
 
@@ -87,8 +93,9 @@ impl Driver {
                     delays = backoff();
                     let _ = closed.await;
                     info!(driver = %self.name, "the driver closed its connection");
-                    self.state
-                        .send_replace(State::Away(Arc::new("it closed the connection".into())));
+                    self.state.send_replace(Connection::Away(Arc::new(
+                        "it closed the connection".into(),
+                    )));
                 }
                 Err(error) => {
                     self.set_away(error);
@@ -107,14 +114,14 @@ impl Driver {
     fn set_away(&self, error: BoxError) {
         let text = error.to_string();
         let known =
-            matches!(&*self.state.borrow(), State::Away(known) if known.to_string() == text);
+            matches!(&*self.state.borrow(), Connection::Away(known) if known.to_string() == text);
         if !known {
             let driver = &self.name;
             let socket = self.socket.display();
             let error = chain(error.as_ref());
             warn!(%driver, %socket, error, "cannot use the driver; trying again");
         }
-        self.state.send_replace(State::Away(Arc::new(error)));
+        self.state.send_replace(Connection::Away(Arc::new(error)));
     }
 
     /// Connects, and asks who is there. The receiver ends with the connection.
@@ -131,7 +138,7 @@ impl Driver {
         let answers = answered
             .map_err(|_| format!("it does not say within {INTRODUCTION:?} who it is"))??;
         info!(driver = %self.name, socket = %self.socket.display(), "driver connected");
-        self.state.send_replace(State::Here(sender, Arc::new(answers)));
+        self.state.send_replace(Connection::Here(sender, Arc::new(answers)));
         self.changes.send_modify(|changes| *changes += 1);
         Ok(closed)
     }
@@ -212,16 +219,16 @@ impl Driver {
     }
 
     async fn sender(&self) -> Result<Upstream, Error> {
-        let here = |state: &State| matches!(state, State::Here(sender, _) if !sender.is_closed());
-        if !here(&self.state.borrow()) {
+        if !self.state.borrow().is_open() {
             self.retry_now.notify_one();
             let mut state = self.state.subscribe();
             // Boxed: otherwise the future of every call would hold it.
-            let _ = Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(here))).await;
+            let _ =
+                Box::pin(tokio::time::timeout(PATIENCE, state.wait_for(Connection::is_open))).await;
         }
         match &*self.state.borrow() {
-            State::Here(sender, _) => Ok(sender.clone()),
-            State::Away(why) => Err(Error::DriverAway {
+            Connection::Here(sender, _) => Ok(sender.clone()),
+            Connection::Away(why) => Err(Error::DriverAway {
                 driver: self.name.clone(),
                 socket: self.socket.display().to_string(),
                 source: why.to_string().into(),
@@ -232,8 +239,8 @@ impl Driver {
     /// What the driver says of itself; its name alone while it is away.
     pub fn hello(&self) -> hello::Driver {
         match &*self.state.borrow() {
-            State::Here(_, hello) => hello.as_ref().clone(),
-            State::Away(_) => {
+            Connection::Here(_, hello) => hello.as_ref().clone(),
+            Connection::Away(_) => {
                 hello::Driver { name: self.name.clone(), answers: Default::default() }
             }
         }
@@ -244,7 +251,7 @@ impl Driver {
     /// Whether the driver has its own topology; none while it is away.
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
         let state = self.state.borrow();
-        let State::Here(_, hello) = &*state else { return None };
+        let Connection::Here(_, hello) = &*state else { return None };
         let answer = |local| {
             let answer = hello.answers.get(Method::answering(local).name());
             answer.map_or(&[][..], |answer| &answer.0)

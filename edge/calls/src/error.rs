@@ -125,7 +125,7 @@ pub enum Error {
     Stopping(#[from] Stopping),
     /// The delete guard refused the call; nothing was done.
     #[error(transparent)]
-    Guarded(#[from] Refusal),
+    Guarded(#[from] GuardRefusal),
 }
 
 proto::codes! { Error:
@@ -157,19 +157,19 @@ proto::codes! { Error:
 /// A delete guard's refusal, as the caller gets it.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct GuardRefusal {
     code: Code,
     text: String,
 }
 
-impl Refusal {
+impl GuardRefusal {
     /// The refusal for a failure of the guard.
     pub fn of(error: &impl ToStatus) -> Self {
         Self { code: error.code(), text: error.chain() }
     }
 }
 
-impl ToStatus for Refusal {
+impl ToStatus for GuardRefusal {
     fn code(&self) -> Code {
         self.code
     }

@@ -31,7 +31,7 @@ use uuid::Uuid;
 use crate::authority::{Authority, Deniable};
 use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
-use crate::error::{Error, Refusal, Shared};
+use crate::error::{Error, GuardRefusal, Shared};
 use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
 
@@ -40,7 +40,7 @@ use crate::scopes::Scopes;
 const MAX_IN_FLIGHT: usize = 1024;
 
 /// Refuses a DeleteVolume, given its driver and its message, while the node still uses the volume.
-pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), Refusal> + Send + Sync>;
+pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), GuardRefusal> + Send + Sync>;
 
 /// Executes the calls of all drivers of this node.
 pub struct Executor {

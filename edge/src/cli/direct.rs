@@ -18,7 +18,7 @@ use edge_direct::nri::plugin::Plugin;
 use edge_direct::nri::uses::Uses;
 use edge_direct::records::published;
 use edge_direct::runtimes::prerequisites;
-use edge_direct::runtimes::prerequisites::Verdict;
+use edge_direct::runtimes::prerequisites::CheckVerdict;
 use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
 use proto::host::tasks;
 use serde::Serialize;
@@ -242,8 +242,10 @@ fn check(root: &Path, output: Form, out: &mut impl Write) -> anyhow::Result<()> 
         Form::Table => show::report(out, &report)?,
     }
     match report.verdict() {
-        Verdict::Failed(_) => anyhow::bail!("a runtime of this node does not take direct volumes"),
-        Verdict::Passed | Verdict::Unknown => Ok(()),
+        CheckVerdict::Failed(_) => {
+            anyhow::bail!("a runtime of this node does not take direct volumes")
+        }
+        CheckVerdict::Passed | CheckVerdict::Unknown => Ok(()),
     }
 }
 

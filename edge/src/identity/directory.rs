@@ -28,7 +28,7 @@ pub struct Directory(PathBuf);
 
 /// What a directory has.
 #[derive(Debug)]
-pub enum State {
+pub enum IdentityState {
     /// No identity.
     Empty,
     /// An identity that has ended, and cannot renew itself any more.
@@ -59,20 +59,22 @@ impl Directory {
     }
 
     /// What it has.
-    pub fn state(&self, now: SystemTime) -> State {
+    pub fn state(&self, now: SystemTime) -> IdentityState {
         let pem = match std::fs::read(self.files().cert) {
             Ok(pem) => pem,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return State::Empty,
-            Err(error) => return State::Unknown(error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return IdentityState::Empty,
+            Err(error) => return IdentityState::Unknown(error.to_string()),
         };
         let certificate = match CertificateDer::from_pem_slice(&pem) {
             Ok(certificate) => certificate,
-            Err(error) => return State::Unknown(error.to_string()),
+            Err(error) => return IdentityState::Unknown(error.to_string()),
         };
         match Validity::of(&certificate) {
-            Ok(validity) if validity.ended(now) && !validity.may_only_renew(now) => State::Over,
-            Ok(validity) => State::Valid { days: validity.left(now).as_secs() / 86_400 },
-            Err(error) => State::Unknown(error.to_string()),
+            Ok(validity) if validity.ended(now) && !validity.may_only_renew(now) => {
+                IdentityState::Over
+            }
+            Ok(validity) => IdentityState::Valid { days: validity.left(now).as_secs() / 86_400 },
+            Err(error) => IdentityState::Unknown(error.to_string()),
         }
     }
 
@@ -83,13 +85,13 @@ impl Directory {
     pub fn check_replaceable(&self) -> anyhow::Result<()> {
         let path = self.files().cert;
         match self.state(SystemTime::now()) {
-            State::Empty | State::Over => Ok(()),
-            State::Valid { days } => bail!(
+            IdentityState::Empty | IdentityState::Over => Ok(()),
+            IdentityState::Valid { days } => bail!(
                 "{} is an identity in use, valid for {days} more days; nothing was asked. csi-edge \
                  renews it by itself; --replace makes a new one all the same",
                 path.display()
             ),
-            State::Unknown(why) => bail!(
+            IdentityState::Unknown(why) => bail!(
                 "{} is there and cannot be read as an identity ({why}); nothing was asked. Look at \
                  it, then use --replace or another --identity",
                 path.display()
@@ -132,14 +134,14 @@ impl Directory {
 
 /// An identity in use, which renews itself.
 #[derive(Clone)]
-pub struct Identity {
+pub struct NodeIdentity {
     directory: Directory,
     credentials: Credentials,
     /// When its certificate came: when the file was written.
     obtained: Arc<Mutex<Option<SystemTime>>>,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// The identity in a directory, from which the credentials were read.
     pub fn new(directory: Directory, credentials: Credentials) -> Self {
         let written = std::fs::metadata(directory.files().cert).and_then(|file| file.modified());
@@ -248,7 +250,7 @@ mod tests {
         let ca = Ca::new();
         let directory = identity(dir.path(), &ca, 3);
         let credentials = Credentials::load(&directory.files(), Role::Node).unwrap();
-        let identity = Identity::new(directory.clone(), credentials.clone());
+        let identity = NodeIdentity::new(directory.clone(), credentials.clone());
         let before = credentials.certificate();
         let renew = |name: &str, ca: &Ca| {
             let request = Request::new().unwrap();

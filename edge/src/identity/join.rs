@@ -128,7 +128,7 @@ pub fn advice(cloud: &Cloud, directory: &Directory, node: &NodeName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::directory::State;
+    use crate::identity::directory::IdentityState;
     use crate::identity::test_ca::Ca;
     use proto::control::join::Answer;
     use proto::host::publish::{Existing, publish};
@@ -184,7 +184,7 @@ mod tests {
         let node = tokio::join!(asked, issuing).0.unwrap();
         let advice = advice(&cloud, &directory, &node);
         assert!(advice.contains("node n1") && advice.contains("serve --identity"), "{advice}");
-        assert!(matches!(directory.state(SystemTime::now()), State::Valid { days: 2 }));
+        assert!(matches!(directory.state(SystemTime::now()), IdentityState::Valid { days: 2 }));
         let identity = std::fs::read_to_string(directory.files().key).unwrap();
         assert!(identity.contains(&key), "the refused request's key was used again");
 

@@ -14,7 +14,7 @@ use proto::link::{Connect, KeepAlive};
 use proto::names::NodeName;
 use tokio::sync::watch;
 
-use crate::identity::directory::Identity;
+use crate::identity::directory::NodeIdentity;
 
 /// All that dialing needs.
 pub struct Dial {
@@ -25,7 +25,7 @@ pub struct Dial {
     /// Who this edge is, and whom it trusts.
     pub credentials: Credentials,
     /// The identity behind them, if csi-edge renews it.
-    pub identity: Option<Identity>,
+    pub identity: Option<NodeIdentity>,
     /// This node, as its certificate says.
     pub node: NodeName,
     /// The drivers that the hello names.

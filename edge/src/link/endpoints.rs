@@ -23,7 +23,7 @@ use super::dial::Dial;
 use super::hello;
 use super::hello::Greeted;
 use super::renew;
-use crate::identity::directory::Identity;
+use crate::identity::directory::NodeIdentity;
 
 /// How long an endpoint has for itself before the next one joins.
 const STAGGER: Duration = Duration::from_secs(3);
@@ -171,7 +171,7 @@ impl Candidate {
     }
 
     async fn link(&self, dial: &Dial, gate: &Gate) -> Result<Greeted, LinkError> {
-        let ended = |identity: &&Identity| identity.ended(SystemTime::now());
+        let ended = |identity: &&NodeIdentity| identity.ended(SystemTime::now());
         if let Some(identity) = dial.identity.as_ref().filter(ended) {
             let link = self.dial(dial).await?;
             let _one_at_a_time = gate.hello.lock().await;

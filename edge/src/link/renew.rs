@@ -13,7 +13,7 @@ use rand::RngExt;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use crate::identity::directory::Identity;
+use crate::identity::directory::NodeIdentity;
 use crate::identity::request::Request;
 use crate::identity::schedule::{delays, reached, renew_at};
 
@@ -28,7 +28,7 @@ const SPREAD_OF_ALL: Duration = Duration::from_secs(60);
 
 /// The renewals of one link.
 pub(super) struct Renewal {
-    identity: Identity,
+    identity: NodeIdentity,
     /// Where in its share of the life the certificate is renewed, from 0 to 1.
     dice: f64,
     delays: ExponentialBackoff,
@@ -41,7 +41,7 @@ pub(super) struct Renewal {
 
 impl Renewal {
     /// The renewals on a link whose cloud issues certificates.
-    pub(super) fn new(identity: Identity) -> Self {
+    pub(super) fn new(identity: NodeIdentity) -> Self {
         let life = identity.validity().map(|validity| validity.life()).unwrap_or_default();
         let spread = SPREAD.min(life / 60).mul_f64(rand::rng().random_range(0.0..1.0));
         Self {
@@ -131,7 +131,7 @@ pub(super) async fn next(renewal: &mut Option<Renewal>) -> Message {
 }
 
 async fn take(
-    identity: Identity,
+    identity: NodeIdentity,
     request: Request,
     certificate: Certificate,
 ) -> anyhow::Result<()> {
@@ -148,7 +148,7 @@ async fn take(
 ///
 /// # Errors
 /// The cloud cannot be asked or refuses, or its answer cannot be used.
-pub(super) async fn ended(identity: &Identity, mut link: Link) -> Result<(), LinkError> {
+pub(super) async fn ended(identity: &NodeIdentity, mut link: Link) -> Result<(), LinkError> {
     let unusable = |error: anyhow::Error| LinkError::NotJoined(chain(error.as_ref()));
     let request = Request::new().map_err(unusable)?;
     let csr = request.csr().map_err(unusable)?;

@@ -15,7 +15,7 @@ use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
 use proto::http2::serve;
-use proto::link::{Event, Io, Kind, Link, LinkError};
+use proto::link::{Event, Io, Link, LinkError, StreamKind};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info};
@@ -240,7 +240,7 @@ impl Serving {
     }
 
     /// Serves a byte stream that the cloud opened. It ends with the stream; calls in flight go on.
-    fn serve_calls(&self, kind: Kind, io: Io) {
+    fn serve_calls(&self, kind: StreamKind, io: Io) {
         let executor = self.dial.executor.clone();
         let streams = self.streams.clone();
         let replaced = self.replaced.clone();

@@ -20,12 +20,12 @@ pub struct NotTaken {
     /// The number of all.
     pub total: u64,
     /// Those that are named, at most [`MAX_VOLUMES`].
-    pub volumes: Vec<Volume>,
+    pub volumes: Vec<NotTakenVolume>,
 }
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Volume {
+pub struct NotTakenVolume {
     /// Its driver.
     pub driver: DriverName,
     /// Its id.
@@ -62,7 +62,7 @@ impl Pod {
 
 impl NotTaken {
     /// A report of these volumes, within its bounds.
-    pub fn of(volumes: Vec<Volume>) -> Self {
+    pub fn of(volumes: Vec<NotTakenVolume>) -> Self {
         Self { total: u64::try_from(volumes.len()).unwrap_or(u64::MAX), volumes }.bounded()
     }
 
@@ -71,8 +71,8 @@ impl NotTaken {
     #[must_use]
     pub fn bounded(self) -> Self {
         let stated = u64::try_from(self.volumes.len()).unwrap_or(u64::MAX);
-        let fits = |volume: &Volume| (1..=MAX_ID).contains(&volume.volume.len());
-        let named = |mut volume: Volume| {
+        let fits = |volume: &NotTakenVolume| (1..=MAX_ID).contains(&volume.volume.len());
+        let named = |mut volume: NotTakenVolume| {
             volume.pod = volume.pod.filter(Pod::is_valid);
             volume
         };
@@ -90,8 +90,8 @@ mod tests {
         Pod { namespace: "shop".into(), name: name.into(), uid: "u-1".into() }
     }
 
-    fn volume(id: &str, pod: Option<Pod>) -> Volume {
-        Volume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
+    fn volume(id: &str, pod: Option<Pod>) -> NotTakenVolume {
+        NotTakenVolume { driver: "d.example".parse().unwrap(), volume: id.into(), pod }
     }
 
     #[test]

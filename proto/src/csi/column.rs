@@ -4,7 +4,7 @@
 
 /// What a driver makes, and a list shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum Resource {
     /// A volume.
     Volume,
     /// A snapshot.
@@ -13,7 +13,7 @@ pub enum Kind {
     Group,
 }
 
-impl Kind {
+impl Resource {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Volume, Self::Snapshot, Self::Group];
 }

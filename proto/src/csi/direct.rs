@@ -16,7 +16,9 @@ use super::wire::Malformed;
 
 mod keys;
 pub mod options;
-pub use keys::{Access, Blank, Contradiction, Direct, FileSystem, Fsck, GroupChange, KEY, Kind};
+pub use keys::{
+    Access, Blank, Contradiction, DeviceKind, Direct, FileSystem, Fsck, GroupChange, KEY,
+};
 
 /// The file system of a volume, for its guest.
 #[derive(Clone, Debug, PartialEq, Eq)]

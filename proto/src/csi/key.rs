@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use prost::{DecodeError, Message};
 
-use super::column::Kind;
+use super::column::Resource;
 use super::method::Method;
 use super::table::table;
 use super::types;
@@ -35,17 +35,17 @@ impl Id {
     }
 
     /// What it is the id of; for a name, what its method makes.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<Resource> {
         match self {
-            Self::Volume(_) => Some(Kind::Volume),
-            Self::Snapshot(_) => Some(Kind::Snapshot),
-            Self::Group(_) => Some(Kind::Group),
+            Self::Volume(_) => Some(Resource::Volume),
+            Self::Snapshot(_) => Some(Resource::Snapshot),
+            Self::Group(_) => Some(Resource::Group),
             Self::Name(method, _) => method.creates(),
         }
     }
 }
 
-impl Kind {
+impl Resource {
     /// The id with this text.
     pub fn id(self, text: String) -> Id {
         match self {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::column::{Capabilities, DirectCall, Kind, List, Local, NodeStep, Places, Rewrite};
+use super::column::{Capabilities, DirectCall, List, Local, NodeStep, Places, Resource, Rewrite};
 use super::required;
 use super::table::table;
 use super::wire::{self, Edit, Malformed};
@@ -28,7 +28,7 @@ struct Row {
     streaming: bool,
     sent: bool,
     local: Option<Local>,
-    creates: Option<Kind>,
+    creates: Option<Resource>,
     lists: Option<List>,
     rewrite: Rewrite,
     direct: Option<DirectCall>,
@@ -168,7 +168,7 @@ impl Method {
     }
 
     /// What the call makes, under a name that is its idempotency key.
-    pub const fn creates(self) -> Option<Kind> {
+    pub const fn creates(self) -> Option<Resource> {
         self.row().creates
     }
 
@@ -212,11 +212,11 @@ impl Method {
     }
 
     /// The RPC that makes things of a kind.
-    pub const fn creating(kind: Kind) -> Self {
+    pub const fn creating(kind: Resource) -> Self {
         match kind {
-            Kind::Volume => Self::CreateVolume,
-            Kind::Snapshot => Self::CreateSnapshot,
-            Kind::Group => Self::CreateVolumeGroupSnapshot,
+            Resource::Volume => Self::CreateVolume,
+            Resource::Snapshot => Self::CreateSnapshot,
+            Resource::Group => Self::CreateVolumeGroupSnapshot,
         }
     }
 

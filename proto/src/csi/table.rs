@@ -18,7 +18,7 @@ macro_rules! table {
 
             Controller/CreateVolume(r: CreateVolumeRequest) => create(r),
                 learn Learn::Made(created_volume), {
-                creates: Some(Kind::Volume),
+                creates: Some(Resource::Volume),
                 rewrite: Rewrite::CreateVolume,
                 direct: Some(DirectCall::Create),
                 places: Some(Places { capability: 3, context: &[4] }),
@@ -82,7 +82,7 @@ macro_rules! table {
             Controller/CreateSnapshot(r: CreateSnapshotRequest)
                 => snapshot(r.name, [r.source_volume_id]),
                 learn Learn::Made(created_snapshot), {
-                creates: Some(Kind::Snapshot),
+                creates: Some(Resource::Snapshot),
                 rewrite: Rewrite::CreateSnapshot,
                 secrets: Some(3),
                 sent: true,
@@ -130,7 +130,7 @@ macro_rules! table {
             GroupController/CreateVolumeGroupSnapshot(r: CreateVolumeGroupSnapshotRequest)
                 => snapshot(r.name, r.source_volume_ids),
                 learn Learn::Made(created_group), {
-                creates: Some(Kind::Group),
+                creates: Some(Resource::Group),
                 secrets: Some(3),
                 sent: true,
             };

@@ -25,7 +25,7 @@ pub type Connect = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Io>> + Se
 
 /// What a byte stream carries. Two kinds, so that a large answer does not delay a small call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StreamKind {
     /// Small calls.
     Calls,
     /// Lists and streams.
@@ -37,7 +37,7 @@ pub enum Event {
     /// The other side sent a control message.
     Message(Message),
     /// At the edge: the cloud opened a byte stream.
-    Opened(Kind, Io),
+    Opened(StreamKind, Io),
     /// The link ended.
     Closed(LinkError),
 }
@@ -62,7 +62,7 @@ pub trait End: Send {
 
     /// At the cloud: opens a byte stream. The future does not borrow the link, and ends only if
     /// [`End::next`] goes on being called.
-    fn open(&mut self, kind: Kind) -> Opening;
+    fn open(&mut self, kind: StreamKind) -> Opening;
 
     /// Closes the link and its byte streams, and tells the other side why.
     fn close<'a>(self: Box<Self>, reason: &'a str) -> BoxFuture<'a, ()>;

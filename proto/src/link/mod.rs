@@ -15,7 +15,7 @@ pub mod transport;
 pub mod ws;
 
 pub use budget::Budget;
-pub use end::{ByteStream, Connect, End, Event, Io, Kind, Opening};
+pub use end::{ByteStream, Connect, End, Event, Io, Opening, StreamKind};
 pub use error::{ASKING, GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;
 pub use transport::{Link, dial};

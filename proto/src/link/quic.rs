@@ -24,7 +24,7 @@ use tokio_util::codec::{Decoder, Encoder, LengthDelimitedCodec};
 
 use crate::control::hello::{MAX_BYTES, Message, MessageError};
 use crate::host::plain;
-use crate::link::end::{End, Event, Io, Kind, Opening};
+use crate::link::end::{End, Event, Io, Opening, StreamKind};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{ASKING, HANDSHAKE, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
@@ -54,7 +54,7 @@ pub struct QuicLink {
     connection: Connection,
     control: Control,
     /// At the edge: the next stream that the cloud opens.
-    opened: Option<BoxFuture<'static, Result<(Kind, Io), LinkError>>>,
+    opened: Option<BoxFuture<'static, Result<(StreamKind, Io), LinkError>>>,
     /// The edge's socket, if the link has its own.
     socket: Option<Quinn>,
     /// When the other side's certificate ends.
@@ -273,11 +273,11 @@ fn udp(addr: SocketAddr) -> std::io::Result<std::net::UdpSocket> {
 }
 
 /// Waits for a stream that the cloud opens, and reads its kind.
-async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> {
+async fn accept_stream(connection: Connection) -> Result<(StreamKind, Io), LinkError> {
     let (send, mut recv) = connection.accept_bi().await.map_err(|e| failed(&e))?;
     let kind = match recv.read_u8().await {
-        Ok(CALLS) => Kind::Calls,
-        Ok(BULK) => Kind::Bulk,
+        Ok(CALLS) => StreamKind::Calls,
+        Ok(BULK) => StreamKind::Bulk,
         other => {
             return Err(LinkError::Transport(format!(
                 "it opened a stream that begins with {other:?}"
@@ -291,11 +291,11 @@ async fn accept_stream(connection: Connection) -> Result<(Kind, Io), LinkError> 
 /// Control messages have priority over calls, and calls over bulk.
 ///
 /// quinn's priorities are strict. That starves nothing, because the preferred streams carry little.
-fn prioritize(send: &quinn::SendStream, kind: Option<Kind>) {
+fn prioritize(send: &quinn::SendStream, kind: Option<StreamKind>) {
     let priority = match kind {
         None => 2,
-        Some(Kind::Calls) => 1,
-        Some(Kind::Bulk) => 0,
+        Some(StreamKind::Calls) => 1,
+        Some(StreamKind::Bulk) => 0,
     };
     // It fails only if the stream is closed; then its first write fails too.
     let _ = send.set_priority(priority);
@@ -405,7 +405,7 @@ impl End for QuicLink {
         Box::pin(self.send_text(text))
     }
 
-    fn open(&mut self, kind: Kind) -> Opening {
+    fn open(&mut self, kind: StreamKind) -> Opening {
         let connection = self.connection.clone();
         Box::pin(within_handshake(open_stream(connection, kind)))
     }
@@ -416,10 +416,10 @@ impl End for QuicLink {
 }
 
 /// Opens a stream and sends its kind.
-async fn open_stream(connection: Connection, kind: Kind) -> Result<Io, LinkError> {
+async fn open_stream(connection: Connection, kind: StreamKind) -> Result<Io, LinkError> {
     let (mut send, recv) = connection.open_bi().await.map_err(|e| failed(&e))?;
     prioritize(&send, Some(kind));
-    let tag = if kind == Kind::Calls { CALLS } else { BULK };
+    let tag = if kind == StreamKind::Calls { CALLS } else { BULK };
     send.write_u8(tag).await.map_err(|e| LinkError::Transport(e.to_string()))?;
     Ok(Box::new(tokio::io::join(recv, send)))
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use tokio::time::timeout;
 
-use super::end::{Connect, End, Event, Kind, Opening};
+use super::end::{Connect, End, Event, Opening, StreamKind};
 use super::endpoint::{Endpoint, Transport};
 use super::error::{LinkError, WRITE};
 use super::keep_alive::KeepAlive;
@@ -76,7 +76,7 @@ impl Link {
 
     /// At the cloud: opens a byte stream. The future does not borrow the link, and ends only if
     /// [`Link::next`] goes on being called.
-    pub fn open(&mut self, kind: Kind) -> Opening {
+    pub fn open(&mut self, kind: StreamKind) -> Opening {
         self.0.open(kind)
     }
 

@@ -30,7 +30,7 @@ use self::socket::{Control, Outgoing, Socket};
 use self::stream::{Ws, config, failed, tls_failed};
 use crate::control::hello::Message;
 use crate::host::chain::chain;
-use crate::link::end::{Connect, End, Event, Io, Kind, Opening};
+use crate::link::end::{Connect, End, Event, Io, Opening, StreamKind};
 use crate::link::endpoint::{Endpoint, Transport};
 use crate::link::error::{ASKING, GREETING, LinkError, within_handshake};
 use crate::link::keep_alive::KeepAlive;
@@ -302,7 +302,7 @@ impl WsLink {
             let text = match self.step().await {
                 Step::Text(text) => text,
                 Step::Readable => return self.readable(),
-                Step::Bulk(Ok(io)) => return Event::Opened(Kind::Bulk, io),
+                Step::Bulk(Ok(io)) => return Event::Opened(StreamKind::Bulk, io),
                 Step::Bulk(Err(error)) => {
                     let error = chain(&error);
                     warn!(%error, "cannot open the bulk stream that the cloud asked for");
@@ -354,7 +354,7 @@ impl WsLink {
     fn readable(&mut self) -> Event {
         match (self.idle.take(), &self.side) {
             (Some(socket), Side::Edge { .. }) if socket.has_bytes() => {
-                Event::Opened(Kind::Calls, Box::new(socket))
+                Event::Opened(StreamKind::Calls, Box::new(socket))
             }
             (Some(socket), Side::Cloud { .. }) if socket.has_bytes() => {
                 Event::Closed(LinkError::Transport("it sent bytes before any call".into()))
@@ -426,18 +426,18 @@ impl End for WsLink {
         Box::pin(self.send_text(text))
     }
 
-    fn open(&mut self, kind: Kind) -> Opening {
+    fn open(&mut self, kind: StreamKind) -> Opening {
         let Side::Cloud { waiting, node } = &self.side else {
             let refused = LinkError::Transport("only the cloud opens streams".into());
             return Box::pin(std::future::ready(Err(refused)));
         };
         match kind {
-            Kind::Calls => {
+            StreamKind::Calls => {
                 let io = self.idle.take().map(|socket| Box::new(socket) as Io);
                 let ended = || LinkError::Closed("its calls stream ended".into());
                 Box::pin(std::future::ready(io.ok_or_else(ended)))
             }
-            Kind::Bulk => {
+            StreamKind::Bulk => {
                 let waiting = waiting.clone();
                 let node = node.clone();
                 self.open_bulk(waiting, node)

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tonic::transport::Channel;
 
 use super::scene::{
-    Clean, DRIVER, Volume, create_request, loops, publish_request, remove_pod, stage_request,
+    Clean, DRIVER, PodVolume, create_request, loops, publish_request, remove_pod, stage_request,
     staging,
 };
 use harness::process::Process;
@@ -273,18 +273,18 @@ impl Pair {
         name: &str,
         class: &[(&str, &str)],
         capability: csi::VolumeCapability,
-    ) -> anyhow::Result<Volume> {
+    ) -> anyhow::Result<PodVolume> {
         let request = create_request(name, class, &capability, 64);
         let volume = self.controller().await?.create_volume(request).await?.into_inner().volume;
         let volume = volume.context("no volume")?;
-        Ok(Volume { id: volume.volume_id, context: volume.volume_context, capability })
+        Ok(PodVolume { id: volume.volume_id, context: volume.volume_context, capability })
     }
 
     /// Deletes a volume.
     ///
     /// # Errors
     /// The call's.
-    pub async fn delete(&self, volume: &Volume) -> anyhow::Result<()> {
+    pub async fn delete(&self, volume: &PodVolume) -> anyhow::Result<()> {
         let request =
             csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
         self.controller().await?.delete_volume(request).await?;
@@ -295,7 +295,7 @@ impl Pair {
     ///
     /// # Errors
     /// The call's.
-    pub async fn stage(&self, node: usize, volume: &Volume) -> anyhow::Result<()> {
+    pub async fn stage(&self, node: usize, volume: &PodVolume) -> anyhow::Result<()> {
         let request = stage_request(&self.stand, volume)?;
         self.node(node).await?.node_stage_volume(request).await?;
         Ok(())
@@ -313,7 +313,7 @@ impl Pair {
     ///
     /// # Errors
     /// The call's.
-    pub async fn publish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
+    pub async fn publish(&self, node: usize, volume: &PodVolume, pod: &str) -> anyhow::Result<()> {
         let target = self.target(node, pod)?;
         let request = publish_request(&self.stand, volume, target)?;
         self.node(node).await?.node_publish_volume(request).await?;
@@ -324,7 +324,12 @@ impl Pair {
     ///
     /// # Errors
     /// The call's.
-    pub async fn unpublish(&self, node: usize, volume: &Volume, pod: &str) -> anyhow::Result<()> {
+    pub async fn unpublish(
+        &self,
+        node: usize,
+        volume: &PodVolume,
+        pod: &str,
+    ) -> anyhow::Result<()> {
         let volume_id = volume.id.clone();
         let target_path = self.target(node, pod)?;
         let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
@@ -336,7 +341,7 @@ impl Pair {
     ///
     /// # Errors
     /// The first call's that fails.
-    pub async fn end(&self, volume: &Volume) -> anyhow::Result<()> {
+    pub async fn end(&self, volume: &PodVolume) -> anyhow::Result<()> {
         for node in [0, 1] {
             let volume_id = volume.id.clone();
             let staging_target_path = staging(&self.stand, volume)?;

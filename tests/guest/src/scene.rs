@@ -82,7 +82,7 @@ pub(crate) fn loops(below: &Path) -> Vec<(String, PathBuf)> {
 
 /// A volume, as Kubernetes knows it.
 #[derive(Clone)]
-pub struct Volume {
+pub struct PodVolume {
     /// Its id.
     pub id: String,
     /// Its PersistentVolume's attributes.
@@ -92,7 +92,7 @@ pub struct Volume {
 }
 
 /// Where a volume is staged, at whichever node; it is made.
-pub(crate) fn staging(stand: &Stand, volume: &Volume) -> anyhow::Result<String> {
+pub(crate) fn staging(stand: &Stand, volume: &PodVolume) -> anyhow::Result<String> {
     let staging = stand.dir().join("staging").join(&volume.id);
     std::fs::create_dir_all(&staging)?;
     Ok(staging.display().to_string())
@@ -118,7 +118,7 @@ pub(crate) fn create_request(
 /// A request to stage a volume where [`staging`] says.
 pub(crate) fn stage_request(
     stand: &Stand,
-    volume: &Volume,
+    volume: &PodVolume,
 ) -> anyhow::Result<csi::NodeStageVolumeRequest> {
     Ok(csi::NodeStageVolumeRequest {
         volume_id: volume.id.clone(),
@@ -132,7 +132,7 @@ pub(crate) fn stage_request(
 /// A request to publish a staged volume at a path.
 pub(crate) fn publish_request(
     stand: &Stand,
-    volume: &Volume,
+    volume: &PodVolume,
     target_path: String,
 ) -> anyhow::Result<csi::NodePublishVolumeRequest> {
     Ok(csi::NodePublishVolumeRequest {
@@ -308,20 +308,20 @@ impl Scene {
         name: &str,
         class: &[(&str, &str)],
         capability: csi::VolumeCapability,
-    ) -> Result<Volume, Status> {
+    ) -> Result<PodVolume, Status> {
         let request = create_request(name, class, &capability, 320);
         let mut controller =
             self.controller().await.map_err(|error| Status::internal(error.to_string()))?;
         let volume =
             controller.create_volume(request).await?.into_inner().volume.unwrap_or_default();
-        Ok(Volume { id: volume.volume_id, context: volume.volume_context, capability })
+        Ok(PodVolume { id: volume.volume_id, context: volume.volume_context, capability })
     }
 
     /// Attaches a volume and stages it.
     ///
     /// # Errors
     /// It is refused.
-    pub async fn stage(&self, volume: &Volume) -> anyhow::Result<()> {
+    pub async fn stage(&self, volume: &PodVolume) -> anyhow::Result<()> {
         let request = csi::ControllerPublishVolumeRequest {
             volume_id: volume.id.clone(),
             node_id: NODE.into(),
@@ -339,7 +339,7 @@ impl Scene {
     ///
     /// # Errors
     /// The call's.
-    pub async fn publish(&self, volume: &Volume, target: &Path) -> anyhow::Result<()> {
+    pub async fn publish(&self, volume: &PodVolume, target: &Path) -> anyhow::Result<()> {
         let target = target.display().to_string();
         let request = publish_request(&self.stand, volume, target)?;
         self.node().await?.node_publish_volume(request).await?;
@@ -350,7 +350,7 @@ impl Scene {
     ///
     /// # Errors
     /// The call's.
-    pub async fn unpublish(&self, volume: &Volume, target: &Path) -> anyhow::Result<()> {
+    pub async fn unpublish(&self, volume: &PodVolume, target: &Path) -> anyhow::Result<()> {
         let volume_id = volume.id.clone();
         let target_path = target.display().to_string();
         let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path };
@@ -373,7 +373,7 @@ impl Scene {
     ///
     /// # Errors
     /// The call's.
-    pub async fn grow(&self, volume: &Volume, mib: i64) -> anyhow::Result<()> {
+    pub async fn grow(&self, volume: &PodVolume, mib: i64) -> anyhow::Result<()> {
         let request = csi::ControllerExpandVolumeRequest {
             volume_id: volume.id.clone(),
             capacity_range: Some(csi::CapacityRange { required_bytes: mib * MIB, limit_bytes: 0 }),
@@ -391,7 +391,7 @@ impl Scene {
     /// The call's.
     pub async fn grow_at_node(
         &self,
-        volume: &Volume,
+        volume: &PodVolume,
         path: Option<&Path>,
         mib: i64,
     ) -> Result<i64, Status> {
@@ -413,7 +413,7 @@ impl Scene {
     ///
     /// # Errors
     /// The call's.
-    pub async fn stats(&self, volume: &Volume, target: &Path) -> Result<(i64, i64), Status> {
+    pub async fn stats(&self, volume: &PodVolume, target: &Path) -> Result<(i64, i64), Status> {
         let local = |error: anyhow::Error| Status::internal(error.to_string());
         let request = csi::NodeGetVolumeStatsRequest {
             volume_id: volume.id.clone(),
@@ -430,7 +430,7 @@ impl Scene {
     ///
     /// # Errors
     /// The first call's that fails.
-    pub async fn delete(&self, volume: &Volume) -> anyhow::Result<()> {
+    pub async fn delete(&self, volume: &PodVolume) -> anyhow::Result<()> {
         let volume_id = volume.id.clone();
         let staging_target_path = staging(&self.stand, volume)?;
         let request = csi::NodeUnstageVolumeRequest { volume_id, staging_target_path };

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 /// A relay; it ends when it is dropped.
 pub struct Relay {
     url: String,
-    state: watch::Sender<State>,
+    state: watch::Sender<RelayState>,
     tasks: Tasks,
 }
 
@@ -28,13 +28,13 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, Default)]
-struct State {
+struct RelayState {
     mode: Mode,
     /// Datagrams go out from another port when this is another number.
     port: u32,
 }
 
-type States = watch::Receiver<State>;
+type States = watch::Receiver<RelayState>;
 
 impl Relay {
     /// Relays to the cloud's URL, with the transport that this has.
@@ -144,7 +144,7 @@ async fn datagrams(
         loop {
             // An ICMP error of an earlier datagram does not concern this one.
             let Ok((length, from)) = near.recv_from(&mut buffer).await else { continue };
-            let State { mode, port } = *states.borrow();
+            let RelayState { mode, port } = *states.borrow();
             if mode != Mode::Pass {
                 continue;
             }

@@ -22,7 +22,7 @@ use drivers::testdriver::{Fault, Times};
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
+enum FleetEvent {
     Suffer(usize, Way, Mishap),
     CutOff(usize, &'static [&'static str], Away, Duration),
     Cloud(Duration),
@@ -65,7 +65,7 @@ const KINDS_OF_EVENT: usize = 10;
 
 /// A run's faults.
 pub struct Chaos {
-    events: Vec<(Duration, Event)>,
+    events: Vec<(Duration, FleetEvent)>,
     fleet: Arc<Fleet>,
     sidecars: Vec<Arc<Notify>>,
     trace: Trace,
@@ -109,24 +109,24 @@ impl Chaos {
         &self.counted
     }
 
-    fn act(&mut self, event: Event) {
+    fn act(&mut self, event: FleetEvent) {
         let fleet = self.fleet.clone();
         let counted = match event {
-            Event::Suffer(node, way, mishap) => return fleet.net.suffer(node, way, mishap),
-            Event::CutOff(node, ways, away, time) => {
+            FleetEvent::Suffer(node, way, mishap) => return fleet.net.suffer(node, way, mishap),
+            FleetEvent::CutOff(node, ways, away, time) => {
                 return fleet.net.cut_off(node, ways, away, time);
             }
-            Event::Cloud(down) => {
+            FleetEvent::Cloud(down) => {
                 fleet.kill_cloud();
                 self.later(down, move || drop(fleet.start_cloud()));
                 "cloud killed"
             }
-            Event::Edge(node, down) => {
+            FleetEvent::Edge(node, down) => {
                 fleet.kill_edge(node);
                 self.later(down, move || drop(fleet.start_edge(node)));
                 "edge killed"
             }
-            Event::CloudStops(down) => {
+            FleetEvent::CloudStops(down) => {
                 self.tasks.spawn_until_stop("stop", async move {
                     fleet.stop_cloud().await;
                     tokio::time::sleep(down).await;
@@ -134,7 +134,7 @@ impl Chaos {
                 });
                 "cloud stopped"
             }
-            Event::EdgeStops(node, down) => {
+            FleetEvent::EdgeStops(node, down) => {
                 self.tasks.spawn_until_stop("stop", async move {
                     fleet.stop_edge(node).await;
                     tokio::time::sleep(down).await;
@@ -142,28 +142,28 @@ impl Chaos {
                 });
                 "edge stopped"
             }
-            Event::Driver(node, down) => {
+            FleetEvent::Driver(node, down) => {
                 fleet.kill_driver(node);
                 self.later(down, move || fleet.start_driver(node));
                 "driver killed"
             }
-            Event::Flaps(node, number) => {
+            FleetEvent::Flaps(node, number) => {
                 self.tasks.spawn_until_stop("flaps", flap(fleet, node, number));
                 "driver flaps"
             }
-            Event::Sidecar(which) => {
+            FleetEvent::Sidecar(which) => {
                 self.kill_sidecar(which);
                 "sidecar killed"
             }
-            Event::Fault(node, number) => {
+            FleetEvent::Fault(node, number) => {
                 self.break_driver(node, number);
                 "driver fault"
             }
-            Event::Refuse(node, code, times) => {
+            FleetEvent::Refuse(node, code, times) => {
                 self.refuse(node, code, times);
                 "driver refuses"
             }
-            Event::Hang(node, method, time) => {
+            FleetEvent::Hang(node, method, time) => {
                 self.hang(node, method, time);
                 "driver hangs"
             }
@@ -225,14 +225,14 @@ async fn flap(fleet: Arc<Fleet>, node: usize, number: u64) {
     }
 }
 
-fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
+fn event(kind: usize, nodes: usize, dice: &mut Dice) -> FleetEvent {
     let node = dice.below(nodes);
     let way = dice.pick(&[Way::Up, Way::Down]);
     let short = dice.time(100, 20_000);
     let long = dice.time(100, 60_000);
     let stall = Mishap::Stall(dice.time(100, 30_000));
     match kind {
-        0 => Event::Suffer(
+        0 => FleetEvent::Suffer(
             node,
             way,
             dice.pick(&[
@@ -244,23 +244,23 @@ fn event(kind: usize, nodes: usize, dice: &mut Dice) -> Event {
                 Mishap::BothDead,
             ]),
         ),
-        1 => Event::Suffer(node, way, Mishap::Cut),
-        2 => Event::CutOff(
+        1 => FleetEvent::Suffer(node, way, Mishap::Cut),
+        2 => FleetEvent::CutOff(
             node,
             dice.pick(&[&WAYS[..], &WAYS[..1]]),
             dice.pick(&[Away::Refused, Away::Silent]),
             long,
         ),
-        3 => Event::Cloud(short),
-        4 => Event::Edge(node, short),
-        5 if dice.chance(50) => Event::Driver(node, short),
-        5 => Event::Flaps(node, dice.between(0, u64::MAX)),
-        6 => Event::Sidecar(dice.below(KINDS.len())),
-        8 if dice.chance(50) => Event::CloudStops(short),
-        8 => Event::EdgeStops(node, short),
-        7 => Event::Refuse(node, dice.pick(&FINAL), dice.pick(&[1, 1, 2, 5])),
-        _ if dice.chance(30) => Event::Hang(node, dice.below(METHODS.len()), long),
-        _ => Event::Fault(node, dice.between(0, u64::MAX)),
+        3 => FleetEvent::Cloud(short),
+        4 => FleetEvent::Edge(node, short),
+        5 if dice.chance(50) => FleetEvent::Driver(node, short),
+        5 => FleetEvent::Flaps(node, dice.between(0, u64::MAX)),
+        6 => FleetEvent::Sidecar(dice.below(KINDS.len())),
+        8 if dice.chance(50) => FleetEvent::CloudStops(short),
+        8 => FleetEvent::EdgeStops(node, short),
+        7 => FleetEvent::Refuse(node, dice.pick(&FINAL), dice.pick(&[1, 1, 2, 5])),
+        _ if dice.chance(30) => FleetEvent::Hang(node, dice.below(METHODS.len()), long),
+        _ => FleetEvent::Fault(node, dice.between(0, u64::MAX)),
     }
 }
 

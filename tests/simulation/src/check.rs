@@ -11,7 +11,7 @@ use super::chaos::METHODS;
 use super::durable;
 use super::keys::name;
 use super::model::World;
-use super::model::api::{Objects, Volume};
+use super::model::api::{ApiVolume, Objects};
 use super::model::client::GRACE;
 use super::record::{Called, Ending, NUMBER, is_open};
 use drivers::testdriver::{Outcome, Received};
@@ -292,7 +292,7 @@ fn volumes(world: &World, objects: &Objects, seen: &mut Seen) {
             let claim = objects.claims.iter().find(|claim| claim.name == called);
             let owned = claim.and_then(|claim| claim.volume.as_ref());
             let is_it =
-                |owned: &&Volume| owned.id == volume.volume_id && (shared || owned.node == node);
+                |owned: &&ApiVolume| owned.id == volume.volume_id && (shared || owned.node == node);
             match owned.filter(is_it).filter(|owned| !owned.gone) {
                 Some(owned) if owned.size > volume.capacity_bytes => {
                     seen.wrong.push(format!("{called} is smaller than its claim was told"));

@@ -73,7 +73,7 @@ pub struct Fleet {
     /// Of the world, not of any process.
     tasks: Tasks,
     shape: Shape,
-    state: Mutex<State>,
+    state: Mutex<FleetState>,
 }
 
 /// The state of a shared driver's election.
@@ -86,7 +86,7 @@ pub struct Election {
     pub linked: Vec<NodeName>,
 }
 
-struct State {
+struct FleetState {
     disk: Disk,
     dice: Dice,
     /// How often the cloud died of a commit.
@@ -127,7 +127,7 @@ impl Fleet {
                 driver.stay_here();
             }
         }
-        let state = State {
+        let state = FleetState {
             disk: Disk::default(),
             dice,
             crashes: 0,
@@ -154,7 +154,7 @@ impl Fleet {
         self.drivers.iter().enumerate().take(if shared { 1 } else { usize::MAX })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FleetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::dice::Dice;
 use super::model::World;
-use super::model::api::{Attachment, Claim, Snapshot, Volume};
+use super::model::api::{ApiVolume, Attachment, Claim, Snapshot};
 
 const GIB: i64 = 1 << 30;
 /// How the names begin of volumes that were there before csi-cloud was.
@@ -30,7 +30,7 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
         let Some(driver) = world.fleet.drivers.get(node) else { continue };
         let made = driver.hold(name.clone(), GIB);
         world.trace.say(format_args!("{name} was at n{} before, as {}", node + 1, made.volume_id));
-        let volume = Volume { id: made.volume_id, node, size: GIB, ..Volume::default() };
+        let volume = ApiVolume { id: made.volume_id, node, size: GIB, ..ApiVolume::default() };
         let claim =
             Claim { name, node: Some(node), size: GIB, volume: Some(volume), ..Claim::default() };
         let at = world.api.change(|objects| {

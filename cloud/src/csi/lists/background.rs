@@ -18,7 +18,7 @@ use super::refresh::{LONGEST, Refreshed, Refresher};
 use crate::csi::single_flight::{Pending, wait};
 use crate::nodes::handle::Handle;
 use crate::nodes::query::{NodeQueries, QueryError};
-use crate::state::set_apart::Kind;
+use crate::state::set_apart::ReasonKind;
 use crate::state::store::writer::Store;
 
 /// Links that are established within this time are handled together.
@@ -156,7 +156,7 @@ async fn ask_capacity(queries: NodeQueries, store: Store, node: NodeName) {
         Err(_) => false,
     };
     if is_good {
-        store.clear_apart(&node, Some(&queries.driver), Kind::BadAnswer);
+        store.clear_apart(&node, Some(&queries.driver), ReasonKind::BadAnswer);
     }
 }
 

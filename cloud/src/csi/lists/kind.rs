@@ -77,10 +77,10 @@ impl ListKind {
     }
 
     /// The kind of thing in this list.
-    fn thing(self) -> csi::Kind {
+    fn resource(self) -> csi::Resource {
         match self {
-            Self::Volumes => csi::Kind::Volume,
-            Self::Snapshots => csi::Kind::Snapshot,
+            Self::Volumes => csi::Resource::Volume,
+            Self::Snapshots => csi::Resource::Snapshot,
         }
     }
 
@@ -93,11 +93,11 @@ impl ListKind {
     }
 
     pub(super) fn id(self, text: String) -> Id {
-        self.thing().id(text)
+        self.resource().id(text)
     }
 
     pub(super) fn is_of(self, id: &Id) -> bool {
-        !matches!(id, Id::Name(..)) && id.kind() == Some(self.thing())
+        !matches!(id, Id::Name(..)) && id.kind() == Some(self.resource())
     }
 
     /// All ids of this kind, or those after this one.
@@ -131,7 +131,7 @@ impl ListKind {
     /// # Errors
     /// It cannot be decoded.
     pub fn read(self, entry: &Bytes) -> Result<Option<Made>, DecodeError> {
-        match Method::creating(self.thing()).learn() {
+        match Method::creating(self.resource()).learn() {
             Learn::Made(read) => {
                 let made = read(entry)?.into_iter().next();
                 Ok(made.filter(|made| !made.id.text().is_empty()))

@@ -21,7 +21,7 @@ use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::node_names::names;
 use crate::state::quotas::OverQuota;
 use crate::state::record::NodeDriver;
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -121,7 +121,7 @@ impl Refresher {
         let method = kind.method();
         let error = match listed {
             Ok(_) if self.no_use(node) == Some(method) => {
-                return self.store.clear_apart(node, Some(driver), Kind::BadAnswer);
+                return self.store.clear_apart(node, Some(driver), ReasonKind::BadAnswer);
             }
             Ok(_) => return,
             Err(error) => error,
@@ -255,7 +255,7 @@ impl Refresher {
         self.first_lists.settled(node, kind);
         // A node's first list of volumes covers its snapshots too.
         if kind == ListKind::Volumes {
-            self.store.clear_apart(node, Some(&self.queries.driver), Kind::OverLimit);
+            self.store.clear_apart(node, Some(&self.queries.driver), ReasonKind::OverLimit);
         }
     }
 

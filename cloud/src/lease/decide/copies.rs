@@ -37,7 +37,7 @@ pub(super) enum Way {
 
 /// An event; the number is the node.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
+pub(super) enum LeaseEvent {
     Publish(usize, Way),
     Unpublish(usize, Way),
     Cut(usize),
@@ -52,20 +52,20 @@ pub(super) enum Event {
     PutBack,
 }
 
-pub(super) fn event() -> impl Strategy<Value = Event> {
+pub(super) fn event() -> impl Strategy<Value = LeaseEvent> {
     let at = || 0..NODES;
     let way =
         || prop_oneof![1 => Just(Way::Lost), 1 => Just(Way::Unanswered), 6 => Just(Way::Answered)];
     prop_oneof![
-        6 => (at(), way()).prop_map(|(at, way)| Event::Publish(at, way)),
-        5 => (at(), way()).prop_map(|(at, way)| Event::Unpublish(at, way)),
-        2 => at().prop_map(Event::Cut),
-        5 => (at(), way()).prop_map(|(at, way)| Event::Link(at, way)),
-        1 => at().prop_map(Event::Attach),
-        1 => at().prop_map(Event::Detach),
-        2 => at().prop_map(Event::Break),
-        1 => Just(Event::Copy),
-        1 => Just(Event::PutBack),
+        6 => (at(), way()).prop_map(|(at, way)| LeaseEvent::Publish(at, way)),
+        5 => (at(), way()).prop_map(|(at, way)| LeaseEvent::Unpublish(at, way)),
+        2 => at().prop_map(LeaseEvent::Cut),
+        5 => (at(), way()).prop_map(|(at, way)| LeaseEvent::Link(at, way)),
+        1 => at().prop_map(LeaseEvent::Attach),
+        1 => at().prop_map(LeaseEvent::Detach),
+        2 => at().prop_map(LeaseEvent::Break),
+        1 => Just(LeaseEvent::Copy),
+        1 => Just(LeaseEvent::PutBack),
     ]
 }
 
@@ -104,7 +104,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
+    pub(super) fn step(&mut self, at: usize, step: Step<'_>) -> LeaseVerdict {
         self.now += 1;
         let reported = match step {
             Step::Hold(report) if report.proven => report.epoch,
@@ -122,17 +122,17 @@ impl World {
     }
 
     /// A node reports its lease, with its MAC if it has one.
-    pub(super) fn hold(&mut self, at: usize, grant: Grant) -> Verdict {
+    pub(super) fn hold(&mut self, at: usize, grant: Grant) -> LeaseVerdict {
         let proven = grant.key == Some(self.key);
         self.step(at, Step::Hold(Report { epoch: grant.epoch, pod: "p", proven }))
     }
 
     /// What a node keeps after an answer.
-    pub(super) fn granted(&self, at: usize, verdict: &Verdict) -> Option<Grant> {
+    pub(super) fn granted(&self, at: usize, verdict: &LeaseVerdict) -> Option<Grant> {
         let key = Some(self.key).filter(|_| !self.nodes[at].is_older);
         match verdict {
-            Verdict::Held(epoch) => Some(Grant { epoch: *epoch, key }),
-            Verdict::HeldByWord(epoch) => Some(Grant { epoch: *epoch, key: None }),
+            LeaseVerdict::Held(epoch) => Some(Grant { epoch: *epoch, key }),
+            LeaseVerdict::HeldByWord(epoch) => Some(Grant { epoch: *epoch, key: None }),
             _ => None,
         }
     }
@@ -181,12 +181,12 @@ impl World {
             Lease::Held(grant) if way != Way::Lost => {
                 let verdict = self.hold(at, grant);
                 self.nodes[at].unheard = false;
-                let fenced = matches!(verdict, Verdict::Fenced(_));
+                let fenced = matches!(verdict, LeaseVerdict::Fenced(_));
                 if fenced && !self.nodes[at].excused {
                     self.wronged = Some(at);
                 }
                 self.nodes[at].lease = match verdict {
-                    Verdict::Fenced(_) if way == Way::Answered => Lease::Fenced,
+                    LeaseVerdict::Fenced(_) if way == Way::Answered => Lease::Fenced,
                     _ if way != Way::Answered => Lease::Held(grant),
                     verdict => Lease::Held(self.granted(at, &verdict).unwrap_or(grant)),
                 };
@@ -204,28 +204,28 @@ impl World {
         }
     }
 
-    pub(super) fn happens(&mut self, event: Event) {
+    pub(super) fn happens(&mut self, event: LeaseEvent) {
         match event {
-            Event::Publish(at, way) => self.publish(at, way),
-            Event::Unpublish(at, way) => self.unpublish(at, way),
-            Event::Cut(at) => self.nodes[at].linked = false,
-            Event::Link(at, way) => {
+            LeaseEvent::Publish(at, way) => self.publish(at, way),
+            LeaseEvent::Unpublish(at, way) => self.unpublish(at, way),
+            LeaseEvent::Cut(at) => self.nodes[at].linked = false,
+            LeaseEvent::Link(at, way) => {
                 self.nodes[at].linked = true;
                 self.state(at, way);
             }
-            Event::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
-            Event::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
+            LeaseEvent::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
+            LeaseEvent::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
             // Only of an absent node, and only after all nodes have linked: otherwise the wrong
             // node might lose it.
-            Event::Break(at) if !self.nodes[at].linked => {
+            LeaseEvent::Break(at) if !self.nodes[at].linked => {
                 let has = self.record.holder.as_ref().is_some_and(|holder| holder.node == name(at));
-                if has && self.step(at, Step::Break) == Verdict::Done {
+                if has && self.step(at, Step::Break) == LeaseVerdict::Done {
                     self.nodes[at].excused = self.nodes[at].has();
                 }
             }
-            Event::Break(_) => {}
-            Event::Copy => self.copy = (self.record.clone(), self.epoch),
-            Event::PutBack => {
+            LeaseEvent::Break(_) => {}
+            LeaseEvent::Copy => self.copy = (self.record.clone(), self.epoch),
+            LeaseEvent::PutBack => {
                 (self.record, self.epoch) = self.copy.clone();
                 for node in &mut self.nodes {
                     node.linked = false;
@@ -266,7 +266,7 @@ proptest! {
 /// The cases that proptest may miss.
 #[test]
 fn the_later_owner_has_it_whoever_is_heard_first() {
-    use Event::{Break, Copy, Cut, Link, Publish, PutBack, Unpublish};
+    use LeaseEvent::{Break, Copy, Cut, Link, Publish, PutBack, Unpublish};
     use Way::Answered;
     let all = [Link(0, Answered), Link(1, Answered), Publish(0, Answered), Copy];
     let let_go = [Unpublish(0, Answered), Publish(1, Answered), PutBack];

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 
-use crate::lease::decide::copies::{Event, Grant, Lease, NODES, Way, World, event, name};
+use crate::lease::decide::copies::{Grant, Lease, LeaseEvent, NODES, Way, World, event, name};
 use crate::lease::decide::*;
 
 /// The node that lies.
@@ -25,7 +25,7 @@ enum Lie {
 
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    Honest(Event),
+    Honest(LeaseEvent),
     Lie(Lie),
     /// The store is lost altogether, with its key.
     Lose,
@@ -71,7 +71,7 @@ impl Lies {
             Happening::Honest(_) => {}
             Happening::Lie(lie) => self.lie(lie),
             Happening::Lose => {
-                self.world.happens(Event::PutBack);
+                self.world.happens(LeaseEvent::PutBack);
                 self.world.record = LeaseRecord::default();
                 self.world.key += 1;
             }
@@ -114,7 +114,7 @@ impl Lies {
     /// and all report again.
     fn settles(&mut self) {
         self.all_link();
-        (0..NODES).for_each(|at| self.world.happens(Event::Detach(at)));
+        (0..NODES).for_each(|at| self.world.happens(LeaseEvent::Detach(at)));
         let record = &self.world.record;
         let claims = record.claims.iter().any(|claim| claim.node == name(LIAR));
         if claims || self.holder() == Some(name(LIAR)) {
@@ -129,7 +129,8 @@ impl Lies {
     }
 
     fn all_link(&mut self) {
-        (0..LIAR).for_each(|at| self.happens(Happening::Honest(Event::Link(at, Way::Answered))));
+        (0..LIAR)
+            .for_each(|at| self.happens(Happening::Honest(LeaseEvent::Link(at, Way::Answered))));
     }
 
     /// All honest nodes unpublish and detach it. An older copy may name one that had released it
@@ -137,8 +138,8 @@ impl Lies {
     fn ends(&mut self) {
         for _ in 0..2 {
             for at in 0..LIAR {
-                self.world.happens(Event::Unpublish(at, Way::Answered));
-                self.world.happens(Event::Detach(at));
+                self.world.happens(LeaseEvent::Unpublish(at, Way::Answered));
+                self.world.happens(LeaseEvent::Detach(at));
             }
         }
         let has_nothing = |at: &usize| self.world.nodes[*at].lease == Lease::None;
@@ -150,18 +151,18 @@ impl Lies {
 }
 
 fn is_put_back(happening: Happening) -> bool {
-    matches!(happening, Happening::Honest(Event::PutBack))
+    matches!(happening, Happening::Honest(LeaseEvent::PutBack))
 }
 
-fn is_of_liar(event: Event) -> bool {
+fn is_of_liar(event: LeaseEvent) -> bool {
     matches!(
         event,
-        Event::Publish(LIAR, _)
-            | Event::Unpublish(LIAR, _)
-            | Event::Cut(LIAR)
-            | Event::Link(LIAR, _)
-            | Event::Attach(LIAR)
-            | Event::Detach(LIAR)
+        LeaseEvent::Publish(LIAR, _)
+            | LeaseEvent::Unpublish(LIAR, _)
+            | LeaseEvent::Cut(LIAR)
+            | LeaseEvent::Link(LIAR, _)
+            | LeaseEvent::Attach(LIAR)
+            | LeaseEvent::Detach(LIAR)
     )
 }
 
@@ -188,7 +189,7 @@ fn check_live(mut lies: Lies) -> Result<(), TestCaseError> {
         prop_assert_eq!(lies.holder(), Some(name(at)), "{:?}", &lies.world.record);
     }
     lies.ends();
-    lies.world.happens(Event::Publish(0, Way::Answered));
+    lies.world.happens(LeaseEvent::Publish(0, Way::Answered));
     prop_assert!(matches!(lies.world.nodes[0].lease, Lease::Held(_)), "{:?}", lies.world.record);
     Ok(())
 }

@@ -33,7 +33,7 @@ fn nobodys() -> LeaseRecord {
     LeaseRecord::default()
 }
 
-fn step(before: LeaseRecord, step: Step<'_>) -> (LeaseRecord, Verdict) {
+fn step(before: LeaseRecord, step: Step<'_>) -> (LeaseRecord, LeaseVerdict) {
     decide(before, &node("n1"), step, AT)
 }
 
@@ -42,21 +42,25 @@ fn what_is_nobodys_is_given_and_what_is_anothers_is_not() {
     let to = Some(Attached { node: node("n1"), id: "i".into(), since: 99 });
     assert_eq!(
         step(nobodys(), Step::Attach("i")),
-        (LeaseRecord { attached: to, ..nobodys() }, Verdict::Done)
+        (LeaseRecord { attached: to, ..nobodys() }, LeaseVerdict::Done)
     );
     let owner =
         Some(Holder { node: node("n1"), epoch: 10, pod: "p".into(), since: 99, unproven: false });
     assert_eq!(
         step(nobodys(), Step::Ask("p")),
-        (LeaseRecord { holder: owner, ..nobodys() }, Verdict::Held(10))
+        (LeaseRecord { holder: owner, ..nobodys() }, LeaseVerdict::Held(10))
     );
     for others in [attached(nobodys(), "n2"), held("n2", ""), attached(held("n2", "p"), "n2")] {
-        let refused = (others.clone(), Verdict::HeldElsewhere(others.clone()));
+        let refused = (others.clone(), LeaseVerdict::HeldElsewhere(others.clone()));
         for asked in [Step::Attach("i"), Step::Ask("p"), Step::Break] {
             assert_eq!(step(others.clone(), asked), refused, "{asked:?}");
         }
         for said in [Step::Detach("i"), Step::Release] {
-            assert_eq!(step(others.clone(), said), (others.clone(), Verdict::Done), "{said:?}");
+            assert_eq!(
+                step(others.clone(), said),
+                (others.clone(), LeaseVerdict::Done),
+                "{said:?}"
+            );
         }
     }
 }
@@ -86,7 +90,7 @@ fn it_is_detached_by_the_name_that_it_was_attached_by_last() {
 fn each_time_it_is_asked_for_it_has_a_new_epoch() {
     for (pod, since) in [("p", 1), ("", 1), ("q", 99)] {
         let (after, verdict) = step(attached(held("n1", "p"), "n1"), Step::Ask(pod));
-        assert_eq!(verdict, Verdict::Held(10));
+        assert_eq!(verdict, LeaseVerdict::Held(10));
         let owner = after.holder.unwrap();
         let kept = if pod.is_empty() { "p" } else { pod };
         assert_eq!((owner.epoch, &*owner.pod, owner.since), (10, kept, since), "{pod}");
@@ -98,7 +102,7 @@ fn each_time_it_is_asked_for_it_has_a_new_epoch() {
 fn who_has_it_keeps_it_though_the_store_has_forgotten() {
     for before in [nobodys(), attached(nobodys(), "n2"), attached(nobodys(), "n1")] {
         let (after, verdict) = step(before.clone(), proven(3, "p"));
-        assert_eq!(verdict, Verdict::Held(3), "{before:?}");
+        assert_eq!(verdict, LeaseVerdict::Held(3), "{before:?}");
         let owner = after.holder.as_ref().unwrap();
         assert_eq!((&owner.node, &*owner.pod), (&node("n1"), "p"));
         assert_eq!(after.attached, before.attached, "who is attached stays so");
@@ -107,27 +111,27 @@ fn who_has_it_keeps_it_though_the_store_has_forgotten() {
     let mine = held("n1", "p");
     assert_eq!(
         step(mine.clone(), proven(3, "p")),
-        (mine, Verdict::Held(5)),
+        (mine, LeaseVerdict::Held(5)),
         "and is told its epoch"
     );
     let (after, verdict) = step(held("n1", "p"), proven(5, "q"));
-    assert_eq!((verdict, &*after.holder.unwrap().pod), (Verdict::Held(5), "q"));
+    assert_eq!((verdict, &*after.holder.unwrap().pod), (LeaseVerdict::Held(5), "q"));
 }
 
 #[test]
 fn of_two_that_say_that_they_have_it_who_was_given_it_later_is_right() {
     let others = held("n2", "p");
     for said in [0, 4, 5] {
-        let fenced = Verdict::Fenced(others.holder.clone());
+        let fenced = LeaseVerdict::Fenced(others.holder.clone());
         assert_eq!(step(others.clone(), proven(said, "q")), (others.clone(), fenced), "{said}");
     }
     let (after, verdict) = step(attached(others, "n2"), proven(6, "q"));
     // A later epoch would outrank the right holder, which has not reported yet.
-    assert_eq!(verdict, Verdict::Held(6));
+    assert_eq!(verdict, LeaseVerdict::Held(6));
     assert_eq!(after.attached.clone().map(|attached| attached.node), Some(node("n2")));
     assert_eq!(
         decide(after, &node("n2"), proven(5, "p"), at(11)).1,
-        Verdict::Fenced(Some(Holder {
+        LeaseVerdict::Fenced(Some(Holder {
             node: node("n1"),
             epoch: 6,
             pod: "q".into(),
@@ -136,38 +140,47 @@ fn of_two_that_say_that_they_have_it_who_was_given_it_later_is_right() {
         }))
     );
     // Also against its own record, from an older copy.
-    assert_eq!(step(held("n1", "p"), proven(6, "p")).1, Verdict::Held(6));
+    assert_eq!(step(held("n1", "p"), proven(6, "p")).1, LeaseVerdict::Held(6));
 }
 
 #[test]
 fn what_an_operator_took_stays_taken_from_who_had_it_then() {
     let (broken, verdict) = step(attached(held("n1", "p"), "n1"), Step::Break);
     let taken = vec![Broken { node: node("n1"), epoch: 10 }];
-    assert_eq!((&broken, verdict), (&LeaseRecord { broken: taken, ..nobodys() }, Verdict::Done));
+    assert_eq!(
+        (&broken, verdict),
+        (&LeaseRecord { broken: taken, ..nobodys() }, LeaseVerdict::Done)
+    );
     // Also after the next holder has come and gone, or was revoked too.
     let given = decide(broken.clone(), &node("n2"), Step::Ask("q"), at(11)).0;
     for said in [0, 5, 10] {
         let fenced = |own: &LeaseRecord| step(own.clone(), proven(said, "p")).1;
-        assert_eq!(fenced(&given), Verdict::Fenced(given.holder.clone()), "{said}");
+        assert_eq!(fenced(&given), LeaseVerdict::Fenced(given.holder.clone()), "{said}");
         let gone = decide(given.clone(), &node("n2"), Step::Release, AT).0;
         assert_eq!(gone, broken);
-        assert_eq!(fenced(&gone), Verdict::Fenced(None), "{said}");
+        assert_eq!(fenced(&gone), LeaseVerdict::Fenced(None), "{said}");
         let both = decide(given.clone(), &node("n2"), Step::Break, at(12)).0;
-        assert_eq!(fenced(&both), Verdict::Fenced(None), "{said}");
-        assert_eq!(decide(both, &node("n2"), proven(0, "q"), at(13)).1, Verdict::Fenced(None));
+        assert_eq!(fenced(&both), LeaseVerdict::Fenced(None), "{said}");
+        assert_eq!(decide(both, &node("n2"), proven(0, "q"), at(13)).1, LeaseVerdict::Fenced(None));
     }
     // Neither another node nor a later grant by a newer store is affected.
-    assert_eq!(decide(broken.clone(), &node("n2"), proven(0, "q"), at(11)).1, Verdict::Held(0));
-    assert_eq!(decide(broken.clone(), &node("n1"), proven(11, "q"), at(12)).1, Verdict::Held(11));
+    assert_eq!(
+        decide(broken.clone(), &node("n2"), proven(0, "q"), at(11)).1,
+        LeaseVerdict::Held(0)
+    );
+    assert_eq!(
+        decide(broken.clone(), &node("n1"), proven(11, "q"), at(12)).1,
+        LeaseVerdict::Held(11)
+    );
     // It may ask like any other node, and holds it again from then on.
     let (again, _) = decide(broken, &node("n1"), Step::Ask("p"), at(12));
-    assert_eq!(step(again, proven(0, "p")).1, Verdict::Held(12));
+    assert_eq!(step(again, proven(0, "p")).1, LeaseVerdict::Held(12));
 }
 
 #[test]
 fn what_is_attached_to_one_and_had_by_another_is_taken_from_each_alone() {
     let before = attached(held("n2", "p"), "n1");
-    assert_eq!(step(before.clone(), Step::Break), (held("n2", "p"), Verdict::Done));
+    assert_eq!(step(before.clone(), Step::Break), (held("n2", "p"), LeaseVerdict::Done));
     let taken = decide(before, &node("n2"), Step::Break, AT).0;
     assert_eq!(
         (taken.holder.is_none(), taken.attached.is_some(), taken.broken.len()),
@@ -196,69 +209,69 @@ fn a_word_without_a_proof_takes_from_nobody() {
     for epoch in [6, u64::MAX] {
         let before = held("n2", "p");
         let (after, verdict) = step(before.clone(), unproven(epoch));
-        assert_eq!(verdict, Verdict::Contested(after.clone()));
+        assert_eq!(verdict, LeaseVerdict::Contested(after.clone()));
         assert_eq!((&after.holder, &after.claims), (&before.holder, &vec![claim("n1", epoch)]));
     }
     // An earlier lease than the granted one is over, as it always was.
     let before = held("n2", "p");
-    let fenced = Verdict::Fenced(before.holder.clone());
+    let fenced = LeaseVerdict::Fenced(before.holder.clone());
     assert_eq!(step(before.clone(), unproven(5)), (before, fenced));
     // It confirms the record, and raises no epoch.
-    assert_eq!(step(held("n1", "p"), unproven(9)), (held("n1", "p"), Verdict::Held(5)));
+    assert_eq!(step(held("n1", "p"), unproven(9)), (held("n1", "p"), LeaseVerdict::Held(5)));
     // An operator's revocation counts whatever the node states.
     let broken = step(held("n1", "p"), Step::Break).0;
-    assert_eq!(step(broken, unproven(u64::MAX)).1, Verdict::Fenced(None));
+    assert_eq!(step(broken, unproven(u64::MAX)).1, LeaseVerdict::Fenced(None));
 }
 
 #[test]
 fn a_word_without_a_proof_takes_only_what_nobody_has_or_claims() {
     let (after, verdict) = step(nobodys(), unproven(3));
-    assert_eq!(verdict, Verdict::HeldByWord(3));
+    assert_eq!(verdict, LeaseVerdict::HeldByWord(3));
     assert!(after.holder.as_ref().unwrap().unproven);
-    assert_eq!(step(after.clone(), unproven(4)).1, Verdict::HeldByWord(3), "confirmed");
-    assert_eq!(step(after, Step::Ask("p")).1, Verdict::Held(10), "it says that it has it not");
+    assert_eq!(step(after.clone(), unproven(4)).1, LeaseVerdict::HeldByWord(3), "confirmed");
+    assert_eq!(step(after, Step::Ask("p")).1, LeaseVerdict::Held(10), "it says that it has it not");
     let (after, verdict) = step(attached(nobodys(), "n2"), unproven(3));
-    assert_eq!(verdict, Verdict::Contested(after.clone()));
+    assert_eq!(verdict, LeaseVerdict::Contested(after.clone()));
     assert_eq!((after.holder, after.claims), (None, vec![claim("n1", 3)]));
 }
 
 #[test]
 fn of_two_words_neither_counts_and_nobody_gets_it() {
     let (both, verdict) = step(by_word("n2", 7), unproven(9));
-    assert_eq!(verdict, Verdict::Contested(both.clone()));
+    assert_eq!(verdict, LeaseVerdict::Contested(both.clone()));
     let first = LeaseClaim { since: 1, ..claim("n2", 7) };
     assert_eq!((&both.holder, &both.claims), (&None, &vec![first, claim("n1", 9)]));
     for name in ["n1", "n2"] {
         let said = decide(both.clone(), &node(name), unproven(99), at(11)).1;
-        assert!(matches!(said, Verdict::Contested(_)), "{said:?}");
+        assert!(matches!(said, LeaseVerdict::Contested(_)), "{said:?}");
     }
     for asked in [Step::Ask("p"), Step::Attach("i")] {
         let refused = decide(both.clone(), &node("n3"), asked, at(11));
-        assert_eq!(refused, (both.clone(), Verdict::HeldElsewhere(both.clone())), "{asked:?}");
+        assert_eq!(refused, (both.clone(), LeaseVerdict::HeldElsewhere(both.clone())), "{asked:?}");
     }
     // When one of them takes its word back, or an operator does, the other one has it.
     for ends in [Step::Release, Step::Ask("p"), Step::Break] {
         let (one, _) = decide(both.clone(), &node("n2"), ends, at(11));
         assert_eq!(one.claims, [claim("n1", 9)], "{ends:?}");
         let (after, verdict) = decide(one, &node("n1"), unproven(9), at(12));
-        assert_eq!((verdict, after.claims.len()), (Verdict::HeldByWord(9), 0), "{ends:?}");
+        assert_eq!((verdict, after.claims.len()), (LeaseVerdict::HeldByWord(9), 0), "{ends:?}");
     }
     let taken = decide(both, &node("n2"), Step::Break, at(11)).0;
-    assert_eq!(decide(taken, &node("n2"), unproven(99), at(12)).1, Verdict::Fenced(None));
+    assert_eq!(decide(taken, &node("n2"), unproven(99), at(12)).1, LeaseVerdict::Fenced(None));
 }
 
 #[test]
 fn a_proof_counts_more_than_any_word() {
     let (after, verdict) = step(by_word("n2", u64::MAX), proven(3, "p"));
-    assert_eq!(verdict, Verdict::Held(3));
+    assert_eq!(verdict, LeaseVerdict::Held(3));
     assert_eq!(after.holder.as_ref().map(|holder| holder.unproven), Some(false));
     assert_eq!(after.claims, [claim("n2", u64::MAX)], "it may be right, so nobody else gets it");
     let free = step(after.clone(), Step::Release).0;
     assert!(matches!(
         decide(free, &node("n3"), Step::Ask("p"), at(11)).1,
-        Verdict::HeldElsewhere(_)
+        LeaseVerdict::HeldElsewhere(_)
     ));
     // Its own word becomes a proof.
     let (after, verdict) = step(by_word("n1", 9), proven(3, "p"));
-    assert_eq!((verdict, after.holder.unwrap().unproven), (Verdict::Held(3), false));
+    assert_eq!((verdict, after.holder.unwrap().unproven), (LeaseVerdict::Held(3), false));
 }

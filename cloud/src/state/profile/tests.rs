@@ -66,7 +66,7 @@ impl Fleet {
         })
     }
 
-    fn why(&self, node: &str) -> Option<Kind> {
+    fn why(&self, node: &str) -> Option<ReasonKind> {
         let why = self.store.why_apart(&node.parse().unwrap(), &self.driver);
         why.map(|reason| reason.kind())
     }
@@ -86,14 +86,20 @@ async fn later_nodes_change_nothing_that_the_front_says() {
     let before = fleet.front();
     assert_eq!((before.0, fleet.pinned().map(|from| from.len())), (3, Some(1)));
     fleet.says("a0", D, &[]).await;
-    assert_eq!((fleet.front(), fleet.why("a0")), (before.clone(), Some(Kind::LessThanProfile)));
+    assert_eq!(
+        (fleet.front(), fleet.why("a0")),
+        (before.clone(), Some(ReasonKind::LessThanProfile))
+    );
     fleet.says("a1", "other.example", &ALL).await;
-    assert_eq!((fleet.front(), fleet.why("a1")), (before.clone(), Some(Kind::OtherName)));
+    assert_eq!((fleet.front(), fleet.why("a1")), (before.clone(), Some(ReasonKind::OtherName)));
     // A node that had agreed may say something else later.
     fleet.says("n1", "other.example", &[]).await;
-    assert_eq!((fleet.front(), fleet.why("n1")), (before.clone(), Some(Kind::OtherName)));
+    assert_eq!((fleet.front(), fleet.why("n1")), (before.clone(), Some(ReasonKind::OtherName)));
     fleet.says("n1", D, &ALL[..2]).await;
-    assert_eq!((fleet.front(), fleet.why("n1")), (before.clone(), Some(Kind::LessThanProfile)));
+    assert_eq!(
+        (fleet.front(), fleet.why("n1")),
+        (before.clone(), Some(ReasonKind::LessThanProfile))
+    );
     for node in ["n1", "a0", "a1"] {
         fleet.says(node, D, &ALL).await;
         assert_eq!((fleet.front(), fleet.why(node)), (before.clone(), None), "{node}");
@@ -112,7 +118,7 @@ async fn nothing_is_pinned_before_three_agree_or_all() {
     let driver = fleet.driver.clone();
     let store = fleet.store.clone();
     fleet.says("n1", "other.example", &ALL).await;
-    assert_eq!((fleet.pinned(), fleet.why("n1")), (None, Some(Kind::OtherName)));
+    assert_eq!((fleet.pinned(), fleet.why("n1")), (None, Some(ReasonKind::OtherName)));
     assert!(store.read(|state| state.driver(&driver).is_none()), "nothing is stored of it");
     fleet.says("n2", D, &ALL).await;
     assert_eq!(fleet.pinned(), Some(vec!["n2".parse().unwrap()]));

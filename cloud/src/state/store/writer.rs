@@ -16,7 +16,7 @@ use crate::state::known::State;
 use crate::state::not_taken::NotTakenReports;
 use crate::state::quotas::{OverQuota, Quotas, Refusals};
 use crate::state::record::Change;
-use crate::state::set_apart::{Kind, Reason};
+use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::trust::{NoRandomness, Secrets, TrustChange};
 use crate::state::txn::Txn;
 
@@ -128,7 +128,7 @@ impl Store {
     }
 
     /// Removes a reason for which a node is set apart. Never called from within [`Self::read`].
-    pub fn clear_apart(&self, node: &NodeName, driver: Option<&DriverName>, kind: Kind) {
+    pub fn clear_apart(&self, node: &NodeName, driver: Option<&DriverName>, kind: ReasonKind) {
         // Asked for with each answer of a node, and nearly never there.
         let has = self.read(|state| {
             let mut reasons = state.apart().at(node);

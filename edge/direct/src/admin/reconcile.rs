@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::volumes;
-use super::volumes::{Standing, Volume};
+use super::volumes::{DirectVolume, Standing};
 use crate::device::host::Host;
 use crate::lease::exclusive::Leases;
 use crate::records::lock::StateLock;
@@ -65,12 +65,12 @@ pub async fn reconcile(state: &Path, roots: Roots) -> anyhow::Result<Vec<Change>
 }
 
 /// Whether a record of ours is behind it: an entry without one is left alone.
-fn is_ours(volume: &Volume) -> bool {
+fn is_ours(volume: &DirectVolume) -> bool {
     volume.standing != Standing::Foreign || !volume.volume_id.is_empty()
 }
 
-fn change(volume: Volume, after: &[Volume]) -> Change {
-    let Volume { volume_id, driver, target, standing: before, damage, .. } = volume;
+fn change(volume: DirectVolume, after: &[DirectVolume]) -> Change {
+    let DirectVolume { volume_id, driver, target, standing: before, damage, .. } = volume;
     let now = after.iter().filter(|now| is_ours(now)).find(|now| {
         let is_same = (&now.volume_id, &now.driver, &now.target) == (&volume_id, &driver, &target);
         // Several records that cannot be read have no names.

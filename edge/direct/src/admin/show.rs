@@ -4,7 +4,7 @@ use std::io;
 use std::io::Write;
 use std::path::Path;
 
-use super::volumes::{Standing, Volume};
+use super::volumes::{DirectVolume, Standing};
 use crate::lease::record::Lease;
 use crate::runtimes::backend;
 use crate::runtimes::prerequisites::Report;
@@ -15,7 +15,7 @@ const HEADERS: [&str; 7] = ["VOLUME", "DRIVER", "STANDING", "KIND", "DEVICE", "S
 ///
 /// # Errors
 /// The writer's.
-pub fn table(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+pub fn table(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()> {
     let rows: Vec<_> =
         volumes.iter().map(|volume| cells(volume).map(|cell| printable(&cell))).collect();
     let headers = HEADERS.map(str::to_owned);
@@ -33,7 +33,7 @@ pub fn table(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
 }
 
 /// Writes what is wrong, if anything is, under the table.
-fn faults(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+fn faults(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()> {
     let damaged: Vec<_> = volumes.iter().filter(|volume| volume.damage.is_some()).collect();
     if damaged.is_empty() {
         return Ok(());
@@ -50,7 +50,7 @@ fn faults(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
 ///
 /// # Errors
 /// The writer's.
-pub fn details(out: &mut impl Write, volumes: &[Volume]) -> io::Result<()> {
+pub fn details(out: &mut impl Write, volumes: &[DirectVolume]) -> io::Result<()> {
     for volume in volumes {
         for (name, cell) in HEADERS.iter().zip(cells(volume)) {
             writeln!(out, "{:<10} {}", format!("{name}:"), printable(&cell))?;
@@ -126,7 +126,7 @@ pub fn printable(cell: &str) -> String {
     if cell.is_empty() { "-".into() } else { backend::printable(cell) }
 }
 
-fn cells(volume: &Volume) -> [String; 7] {
+fn cells(volume: &DirectVolume) -> [String; 7] {
     let shown = |path: &Path| path.display().to_string();
     let kind = volume.kind.map(|kind| format!("{kind:?}").to_lowercase()).unwrap_or_default();
     let has = volume

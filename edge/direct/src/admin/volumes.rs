@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use proto::csi::direct::DeviceKind;
 use proto::host::chain;
 use serde::Serialize;
 
@@ -11,7 +12,7 @@ use crate::device::host::Host;
 use crate::lease::record;
 use crate::lease::record::Lease;
 use crate::records::published;
-use crate::records::published::{Damaged, Kind, Published, State};
+use crate::records::published::{Damaged, PublicationState, Published};
 use crate::runtimes::entry;
 use crate::runtimes::entry::{DevicePath, EntryState};
 use crate::runtimes::stats::{Stats, Usage};
@@ -21,7 +22,7 @@ use crate::volume::cover;
 /// A direct volume, or a foreign entry.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Volume {
+pub struct DirectVolume {
     /// Its id; empty for a foreign entry without a record, and for a record that cannot be read.
     pub volume_id: String,
     /// Its driver's CSI name; empty with the id.
@@ -31,7 +32,7 @@ pub struct Volume {
     /// How it stands.
     pub standing: Standing,
     /// How it is handed over.
-    pub kind: Option<Kind>,
+    pub kind: Option<DeviceKind>,
     /// What the runtime is given.
     pub device: PathBuf,
     /// The file system's type.
@@ -99,7 +100,7 @@ pub struct Guest {
 ///
 /// # Errors
 /// The directory of the records or that of the entries cannot be read.
-pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<Volume>> {
+pub async fn all(state: &Path, runtimes: &Runtimes) -> anyhow::Result<Vec<DirectVolume>> {
     let of = || format!("the records in {} cannot be read", state.display());
     let records = published::each(state).with_context(of)?;
     let mut entries = runtimes.targets().context("the entries cannot be read")?;
@@ -127,7 +128,7 @@ fn standing(
     if matches!(lease, Some(Lease::Fenced { .. })) {
         return (Standing::Fenced, None);
     }
-    if record.state == State::Begun {
+    if record.state == PublicationState::Begun {
         return (Standing::Begun, None);
     }
     let device = record.device.display();
@@ -149,7 +150,7 @@ fn standing(
     }
 }
 
-async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Volume {
+async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> DirectVolume {
     let kept = record::of(state, &record.driver, &record.volume_id);
     // A damaged lease affects this volume only.
     let (lease, fault) = match kept {
@@ -177,7 +178,7 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Volume
             (Some(runtime.name()), Some(sandbox.to_string()), Vec::new())
         }
     };
-    Volume {
+    DirectVolume {
         volume_id: record.volume_id.clone(),
         driver: record.driver.clone(),
         target: record.target.clone(),
@@ -196,13 +197,13 @@ async fn volume(state: &Path, record: &Published, runtimes: &Runtimes) -> Volume
     }
 }
 
-fn unread(damaged: &Damaged) -> Volume {
+fn unread(damaged: &Damaged) -> DirectVolume {
     let damage = Some(chain(damaged));
-    Volume { standing: Standing::Damaged, damage, ..foreign(PathBuf::new()) }
+    DirectVolume { standing: Standing::Damaged, damage, ..foreign(PathBuf::new()) }
 }
 
-fn foreign(target: PathBuf) -> Volume {
-    Volume {
+fn foreign(target: PathBuf) -> DirectVolume {
+    DirectVolume {
         volume_id: String::new(),
         driver: String::new(),
         target,
@@ -221,7 +222,7 @@ fn foreign(target: PathBuf) -> Volume {
     }
 }
 
-impl Volume {
+impl DirectVolume {
     /// Asks the volume's guest for its statistics.
     ///
     /// # Errors
@@ -255,7 +256,7 @@ fn guest(stats: Stats) -> Guest {
 mod tests {
     use super::*;
     use crate::admin::show;
-    use crate::lease::record::Entry;
+    use crate::lease::record::LeaseEntry;
     use crate::records::published::tests::record;
     use crate::runtimes::mount_info::{DRIVER, FILE, VOLUME};
     use crate::runtimes::{PATIENCE, Roots};
@@ -276,7 +277,7 @@ mod tests {
             let driver = "d.example".into();
             let volume_id = volume.into();
             let pod = String::new();
-            Entry { driver, volume_id, pod, lease: Lease::Held { epoch, mac: None } }
+            LeaseEntry { driver, volume_id, pod, lease: Lease::Held { epoch, mac: None } }
                 .keep(dir.path())
                 .unwrap();
         }

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use proto::csi::direct::DeviceKind;
 use proto::host::publish::{Existing, publish};
 use serde::Serialize;
 
 use crate::records::files::name;
-use crate::records::published::{Kind, Published, State};
+use crate::records::published::{PublicationState, Published};
 
 /// The version of the CDI specification: the first with annotations on devices.
 pub const VERSION: &str = "0.6.0";
@@ -62,7 +63,9 @@ pub fn device_name(driver: &str, volume_id: &str) -> String {
 
 fn spec(published: &[Published]) -> Spec {
     // VFIO makes its own node of a PCI address, and a socket is no device.
-    let volumes = published.iter().filter(|v| v.kind == Kind::Block && v.state == State::Published);
+    let volumes = published
+        .iter()
+        .filter(|v| v.kind == DeviceKind::Block && v.state == PublicationState::Published);
     // One volume at two targets is one device.
     let devices: BTreeMap<String, Device> =
         volumes.map(device).map(|d| (d.name.clone(), d)).collect();
@@ -111,8 +114,8 @@ mod tests {
     #[test]
     fn the_file_is_as_cdi_has_it() {
         let dir = tempfile::tempdir().unwrap();
-        let begun = Published { state: State::Begun, ..record("begun") };
-        let spdk = Published { kind: Kind::Spdk, ..record("spdk") };
+        let begun = Published { state: PublicationState::Begun, ..record("begun") };
+        let spdk = Published { kind: DeviceKind::Spdk, ..record("spdk") };
         let again = Published { target: "/other".into(), ..record("v-1") };
         let written = write(dir.path(), &[record("v-1"), begun, spdk, again]).unwrap();
         assert_eq!(written, 1);

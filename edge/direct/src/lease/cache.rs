@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::record;
-use super::record::{Entry, Lease};
+use super::record::{Lease, LeaseEntry};
 
 /// A volume: its driver's name and its id.
 type Key = (String, String);
@@ -20,12 +20,12 @@ pub(crate) struct LeaseCache(Mutex<Memory>);
 #[derive(Default)]
 struct Memory {
     /// Fences that could not be kept.
-    fences: BTreeMap<Key, Entry>,
+    fences: BTreeMap<Key, LeaseEntry>,
     /// The leases that the cloud has heard, and on which link.
-    heard: BTreeMap<Key, (u64, Entry)>,
+    heard: BTreeMap<Key, (u64, LeaseEntry)>,
 }
 
-fn key(entry: &Entry) -> Key {
+fn key(entry: &LeaseEntry) -> Key {
     (entry.driver.clone(), entry.volume_id.clone())
 }
 
@@ -34,7 +34,12 @@ impl LeaseCache {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(crate) fn of(&self, state: &Path, driver: &str, volume: &str) -> io::Result<Option<Entry>> {
+    pub(crate) fn of(
+        &self,
+        state: &Path,
+        driver: &str,
+        volume: &str,
+    ) -> io::Result<Option<LeaseEntry>> {
         let fence = self.memory().fences.get(&(driver.to_owned(), volume.to_owned())).cloned();
         fence.map_or_else(|| record::of(state, driver, volume), |fence| Ok(Some(fence)))
     }
@@ -43,7 +48,7 @@ impl LeaseCache {
     ///
     /// # Errors
     /// The file system's.
-    pub(crate) fn keep(&self, state: &Path, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn keep(&self, state: &Path, entry: &LeaseEntry) -> io::Result<()> {
         if matches!(entry.lease, Lease::Fenced { .. }) {
             self.memory().fences.insert(key(entry), entry.clone());
         }
@@ -56,7 +61,7 @@ impl LeaseCache {
     ///
     /// # Errors
     /// The file system's.
-    pub(crate) fn forget(&self, state: &Path, entry: &Entry) -> io::Result<()> {
+    pub(crate) fn forget(&self, state: &Path, entry: &LeaseEntry) -> io::Result<()> {
         record::forget(state, &entry.driver, &entry.volume_id)?;
         let mut memory = self.memory();
         memory.fences.remove(&key(entry));
@@ -65,17 +70,17 @@ impl LeaseCache {
     }
 
     /// Whether a volume's fence is in memory only.
-    pub(crate) fn is_only_remembered(&self, entry: &Entry) -> bool {
+    pub(crate) fn is_only_remembered(&self, entry: &LeaseEntry) -> bool {
         self.memory().fences.contains_key(&key(entry))
     }
 
     /// Notes that the cloud has heard a lease on this link.
-    pub(crate) fn hear(&self, link: u64, entry: Entry) {
+    pub(crate) fn hear(&self, link: u64, entry: LeaseEntry) {
         self.memory().heard.insert(key(&entry), (link, entry));
     }
 
     /// Whether the cloud has heard this lease on this link.
-    pub(crate) fn has_heard(&self, link: u64, entry: &Entry) -> bool {
+    pub(crate) fn has_heard(&self, link: u64, entry: &LeaseEntry) -> bool {
         self.memory()
             .heard
             .get(&key(entry))
@@ -83,7 +88,7 @@ impl LeaseCache {
     }
 
     /// Whether the cloud has confirmed on this link that the volume is this node's, for any pod.
-    pub(crate) fn has_confirmed(&self, link: u64, entry: &Entry) -> bool {
+    pub(crate) fn has_confirmed(&self, link: u64, entry: &LeaseEntry) -> bool {
         let held = |lease: &Lease| matches!(lease, Lease::Held { .. }) && *lease == entry.lease;
         self.memory()
             .heard
@@ -100,8 +105,8 @@ impl LeaseCache {
 mod tests {
     use super::*;
 
-    fn entry(lease: Lease) -> Entry {
-        Entry { driver: "d.example".into(), volume_id: "v".into(), pod: "p".into(), lease }
+    fn entry(lease: Lease) -> LeaseEntry {
+        LeaseEntry { driver: "d.example".into(), volume_id: "v".into(), pod: "p".into(), lease }
     }
 
     #[test]
@@ -137,7 +142,7 @@ mod tests {
         known.hear(1, held.clone());
         assert!(known.has_heard(1, &held) && known.has_confirmed(1, &held));
         assert!(!known.has_heard(2, &held) && !known.has_confirmed(2, &held));
-        let pod = Entry { pod: "q".into(), ..held.clone() };
+        let pod = LeaseEntry { pod: "q".into(), ..held.clone() };
         assert!(!known.has_heard(1, &pod) && known.has_confirmed(1, &pod), "the node is the same");
         let other = entry(Lease::Held { epoch: 6, mac: None });
         assert!(!known.has_heard(1, &other) && !known.has_confirmed(1, &other));

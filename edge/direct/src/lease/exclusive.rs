@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 use super::cache::LeaseCache;
 use super::fence;
 use super::record;
-use super::record::{Entry, Lease, Wish};
+use super::record::{Lease, LeaseEntry, Wish};
 use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::records::published;
 use crate::records::published::Published;
@@ -94,7 +94,7 @@ impl Leases {
             Wish::Fenced(why) => return Err(fence::refusal(volume, &why)),
             Wish::Ask => Lease::Unsettled,
         };
-        let entry = Entry {
+        let entry = LeaseEntry {
             driver: driver.to_string(),
             volume_id: volume.to_owned(),
             pod: pod(target),
@@ -112,7 +112,7 @@ impl Leases {
     }
 
     /// Requests a lease from the cloud, or has a held one confirmed.
-    async fn request(&self, driver: &DriverName, entry: Entry) -> Result<(), Error> {
+    async fn request(&self, driver: &DriverName, entry: LeaseEntry) -> Result<(), Error> {
         let volume = entry.volume_id.clone();
         let pod = entry.pod.clone();
         let (step, held) = match entry.lease {
@@ -150,7 +150,7 @@ impl Leases {
     async fn exchange(
         &self,
         driver: &DriverName,
-        entry: &Entry,
+        entry: &LeaseEntry,
         step: Step,
         patience: Duration,
     ) -> Result<Outcome, Unheard> {
@@ -161,7 +161,7 @@ impl Leases {
             self.cache.forget(state, entry)?;
             return Ok(answer);
         };
-        let after = Entry { lease, ..entry.clone() };
+        let after = LeaseEntry { lease, ..entry.clone() };
         let kept = if after == *entry { Ok(()) } else { self.cache.keep(state, &after) };
         if let Lease::Fenced { why, .. } = &after.lease {
             self.fenced(driver, volume, why, kept).await;
@@ -215,7 +215,7 @@ impl Leases {
         let reported = match self.settle(driver, volume) {
             Ok(None) => return,
             // This may take a while, so the next round does it.
-            Ok(Some(Entry { lease: Lease::Fenced { .. }, .. })) => return,
+            Ok(Some(LeaseEntry { lease: Lease::Fenced { .. }, .. })) => return,
             Ok(Some(entry)) => self.report(driver, &entry, false).await,
             Err(error) => {
                 let error = chain(&error);
@@ -232,7 +232,11 @@ impl Leases {
     }
 
     /// Makes the lease of a volume durable, as it stands while no operation runs on the volume.
-    pub(crate) fn settle(&self, driver: &DriverName, volume: &str) -> io::Result<Option<Entry>> {
+    pub(crate) fn settle(
+        &self,
+        driver: &DriverName,
+        volume: &str,
+    ) -> io::Result<Option<LeaseEntry>> {
         let state = self.node.state.as_deref().filter(|_| volume.len() <= MAX_ID);
         let Some(state) = state else { return Ok(None) };
         let kept = self.cache.of(state, driver.as_str(), volume)?;
@@ -242,7 +246,8 @@ impl Leases {
         let pod = records.first().map(|record| pod(&record.target_as_given));
         let pod = kept.map(|kept| kept.pod).or(pod).unwrap_or_default();
         let Some(lease) = after else { return Ok(None) };
-        let entry = Entry { driver: driver.to_string(), volume_id: volume.to_owned(), pod, lease };
+        let entry =
+            LeaseEntry { driver: driver.to_string(), volume_id: volume.to_owned(), pod, lease };
         if before.as_ref() != Some(&entry.lease) {
             self.cache.keep(state, &entry)?;
         } else if self.cache.is_only_remembered(&entry) {
@@ -256,7 +261,7 @@ impl Leases {
     pub(crate) async fn report(
         &self,
         driver: &DriverName,
-        entry: &Entry,
+        entry: &LeaseEntry,
         silent: bool,
     ) -> Reported {
         let volume = &entry.volume_id;
@@ -272,7 +277,7 @@ impl Leases {
             return Reported::Later;
         }
         let answered = async {
-            let first = Entry { lease: first, ..entry.clone() };
+            let first = LeaseEntry { lease: first, ..entry.clone() };
             if first != *entry {
                 let state = self.node.state.as_deref().unwrap_or_else(|| Path::new("/"));
                 self.cache.keep(state, &first)?;

@@ -116,7 +116,7 @@ pub fn answered(lease: Lease, answer: &Outcome) -> Option<Lease> {
 
 /// The record of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LeaseEntry {
     /// The driver's CSI name.
     pub driver: String,
     /// The volume's id.
@@ -136,7 +136,7 @@ fn path(state: &Path, driver: &str, volume_id: &str) -> PathBuf {
     directory(state).join(format!("{}.json", name(&[driver.as_bytes(), volume_id.as_bytes()])))
 }
 
-impl Entry {
+impl LeaseEntry {
     /// Makes the record durable.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Entry {
 ///
 /// # Errors
 /// It cannot be read, so the lease is not known.
-pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Option<Entry>> {
+pub fn of(state: &Path, driver: &str, volume_id: &str) -> io::Result<Option<LeaseEntry>> {
     let entry = match read(&path(state, driver, volume_id)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         entry => entry?,
@@ -179,7 +179,7 @@ pub fn forget(state: &Path, driver: &str, volume_id: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn all(state: &Path) -> io::Result<Vec<io::Result<Entry>>> {
+pub fn all(state: &Path) -> io::Result<Vec<io::Result<LeaseEntry>>> {
     let entries = match std::fs::read_dir(directory(state)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -194,7 +194,7 @@ pub fn all(state: &Path) -> io::Result<Vec<io::Result<Entry>>> {
     Ok(all)
 }
 
-fn read(path: &Path) -> io::Result<Entry> {
+fn read(path: &Path) -> io::Result<LeaseEntry> {
     let text = files::read(path)?;
     serde_json::from_slice(&text)
         .map_err(|error| io::Error::other(format!("{} is damaged: {error}", path.display())))
@@ -283,7 +283,7 @@ mod tests {
         let driver = "d.example".to_owned();
         let volume_id = "v".to_owned();
         let pod = "p".to_owned();
-        let mut entry = Entry { driver, volume_id, pod, lease: held(5) };
+        let mut entry = LeaseEntry { driver, volume_id, pod, lease: held(5) };
         assert_eq!(of(dir.path(), "d.example", "v").unwrap(), None);
         for lease in [held(5), let_go(5), Lease::Unsettled, fenced()] {
             entry.lease = lease;

@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use proto::csi::direct::DeviceKind;
+
 use super::api::{Container, Mount, PodSandbox};
-use crate::records::published::{Kind, Published};
+use crate::records::published::Published;
 
 /// The container runtime's handlers that run VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub struct Handlers {
 
 /// What to do with a container that may be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Admitted {
     /// Mounts in place of those with the same destination.
     pub mounts: Vec<Mount>,
     /// The targets of the sandbox's direct volumes.
@@ -30,7 +32,7 @@ pub struct Verdict {
 
 /// Why a container is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum NotAdmitted {
     /// Its runtime would give it an empty directory.
     #[error(
         "volume {volume} is handed to VMs directly, and handler {handler:?} is not one of those \
@@ -90,12 +92,12 @@ pub fn decide(
     container: &Container,
     published: &[Published],
     handlers: &Handlers,
-) -> Result<Verdict, Refused> {
-    let mut verdict = Verdict::default();
+) -> Result<Admitted, NotAdmitted> {
+    let mut verdict = Admitted::default();
     for mount in &container.mounts {
         let source = Path::new(&mount.source);
         if let Some(volume) = published.iter().find(|volume| has_part(volume, source)) {
-            return Err(Refused::SubPath { volume: volume.volume_id.clone() });
+            return Err(NotAdmitted::SubPath { volume: volume.volume_id.clone() });
         }
         let named =
             |volume: &&Published| volume.target == source || volume.target_as_given == source;
@@ -112,23 +114,23 @@ fn typed(
     mount: &Mount,
     handler: &str,
     handlers: &Handlers,
-) -> Result<Option<Mount>, Refused> {
+) -> Result<Option<Mount>, NotAdmitted> {
     let id = volume.volume_id.clone();
     let handler = handler.to_owned();
     if !handlers.vm.contains(&handler) {
         let vm = handlers.vm.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        return Err(Refused::NotVm { volume: id, handler, vm });
+        return Err(NotAdmitted::NotVm { volume: id, handler, vm });
     }
     let kind = match volume.kind {
         // Both of Kata's runtimes find it by its source.
-        Kind::Block => return Ok(None),
-        Kind::Vfio => "vfiovol",
-        Kind::Spdk => "spdkvol",
+        DeviceKind::Block => return Ok(None),
+        DeviceKind::Vfio => "vfiovol",
+        DeviceKind::Spdk => "spdkvol",
     };
     if handlers.typed.contains(&handler) {
         Ok(Some(Mount { r#type: kind.to_owned(), ..mount.clone() }))
     } else {
-        Err(Refused::NotTyped { volume: id, kind, handler })
+        Err(NotAdmitted::NotTyped { volume: id, kind, handler })
     }
 }
 
@@ -175,7 +177,7 @@ mod tests {
 
     const POD: &str = "/var/lib/kubelet/pods/u-1";
 
-    fn volume(kind: Kind) -> Published {
+    fn volume(kind: DeviceKind) -> Published {
         let target = format!("{POD}/volumes/kubernetes.io~csi/pv-1/mount");
         Published {
             kind,
@@ -185,7 +187,7 @@ mod tests {
         }
     }
 
-    fn decided(kind: Kind, handler: &str, source: &str) -> Result<Verdict, Refused> {
+    fn decided(kind: DeviceKind, handler: &str, source: &str) -> Result<Admitted, NotAdmitted> {
         let mount = Mount {
             destination: "/data".into(),
             r#type: "bind".into(),
@@ -202,34 +204,35 @@ mod tests {
 
     #[test]
     fn a_block_volume_needs_no_other_mount_and_its_sandbox_is_recorded() {
-        let target = volume(Kind::Block).target;
-        let verdict = decided(Kind::Block, "kata", target.to_str().unwrap()).unwrap();
-        assert_eq!(verdict, Verdict { mounts: vec![], targets: [target].into() });
+        let target = volume(DeviceKind::Block).target;
+        let verdict = decided(DeviceKind::Block, "kata", target.to_str().unwrap()).unwrap();
+        assert_eq!(verdict, Admitted { mounts: vec![], targets: [target].into() });
     }
 
     #[test]
     fn a_typed_volume_has_its_type_and_else_the_same_mount() {
-        for (kind, name) in [(Kind::Vfio, "vfiovol"), (Kind::Spdk, "spdkvol")] {
+        for (kind, name) in [(DeviceKind::Vfio, "vfiovol"), (DeviceKind::Spdk, "spdkvol")] {
             let target = volume(kind).target;
             let verdict = decided(kind, "kata-rs", target.to_str().unwrap()).unwrap();
             let [mount] = verdict.mounts.try_into().unwrap();
             assert_eq!((mount.r#type.as_str(), mount.destination.as_str()), (name, "/data"));
             assert_eq!((mount.source.as_str(), mount.options.len()), (target.to_str().unwrap(), 2));
             let refused = decided(kind, "kata", target.to_str().unwrap()).unwrap_err();
-            assert!(matches!(refused, Refused::NotTyped { .. }), "{refused}");
+            assert!(matches!(refused, NotAdmitted::NotTyped { .. }), "{refused}");
         }
     }
 
     #[test]
     fn a_container_that_would_get_an_empty_directory_is_not_made() {
-        let target = volume(Kind::Block).target;
+        let target = volume(DeviceKind::Block).target;
         for handler in ["", "runc", "kata2"] {
-            let refused = decided(Kind::Block, handler, target.to_str().unwrap()).unwrap_err();
-            assert!(matches!(refused, Refused::NotVm { .. }), "{refused}");
+            let refused =
+                decided(DeviceKind::Block, handler, target.to_str().unwrap()).unwrap_err();
+            assert!(matches!(refused, NotAdmitted::NotVm { .. }), "{refused}");
         }
         for part in ["volume-subpaths/pv-1/c/0", "volumes/kubernetes.io~csi/pv-1/mount/sub"] {
-            let refused = decided(Kind::Block, "kata", &format!("{POD}/{part}")).unwrap_err();
-            assert!(matches!(refused, Refused::SubPath { .. }), "{refused}");
+            let refused = decided(DeviceKind::Block, "kata", &format!("{POD}/{part}")).unwrap_err();
+            assert!(matches!(refused, NotAdmitted::SubPath { .. }), "{refused}");
         }
     }
 
@@ -239,8 +242,8 @@ mod tests {
             ["volume-subpaths/pv-2/c/0", "volumes/kubernetes.io~csi/pv-2/mount", "etc-hosts"]
         {
             assert_eq!(
-                decided(Kind::Block, "runc", &format!("{POD}/{source}")),
-                Ok(Verdict::default())
+                decided(DeviceKind::Block, "runc", &format!("{POD}/{source}")),
+                Ok(Admitted::default())
             );
         }
     }

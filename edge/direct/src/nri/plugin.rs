@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::api;
 use super::api::{CreateContainerRequest, CreateContainerResponse, PodSandbox};
 use super::guard;
-use super::guard::{Handlers, Verdict};
+use super::guard::{Admitted, Handlers};
 use super::ttrpc::{Request, Response, Status};
 use super::uses::Uses;
 use crate::records::published;
@@ -47,30 +47,30 @@ pub struct Plugin {
 
 /// A refusal with its gRPC code.
 #[derive(Debug)]
-pub struct Refusal(Code, String);
+pub struct NriError(Code, String);
 
 impl Plugin {
     pub(super) async fn answer(&self, request: Request) -> Response {
         let done = if request.service == api::PLUGIN_SERVICE {
             self.call(&request.method, request.payload).await
         } else {
-            Err(Refusal(
+            Err(NriError(
                 Code::Unimplemented,
                 format!("there is no service {} here", request.service),
             ))
         };
         match done {
             Ok(payload) => Response { status: None, payload },
-            Err(Refusal(code, message)) => Response {
+            Err(NriError(code, message)) => Response {
                 status: Some(Status { code: code.into(), message }),
                 payload: Bytes::new(),
             },
         }
     }
 
-    async fn call(&self, method: &str, payload: Bytes) -> Result<Bytes, Refusal> {
+    async fn call(&self, method: &str, payload: Bytes) -> Result<Bytes, NriError> {
         let bad = |error: prost::DecodeError| {
-            Refusal(Code::InvalidArgument, format!("{method}: {error}"))
+            NriError(Code::InvalidArgument, format!("{method}: {error}"))
         };
         match method {
             "Configure" => {
@@ -102,14 +102,14 @@ impl Plugin {
                 self.create(request).await.map(|answer| bytes(&answer))
             }
             "Shutdown" | "StateChange" => Ok(Bytes::new()),
-            other => Err(Refusal(Code::Unimplemented, format!("{NAME} has no {other}"))),
+            other => Err(NriError(Code::Unimplemented, format!("{NAME} has no {other}"))),
         }
     }
 
     async fn create(
         &self,
         request: CreateContainerRequest,
-    ) -> Result<CreateContainerResponse, Refusal> {
+    ) -> Result<CreateContainerResponse, NriError> {
         let pod = request.pod.unwrap_or_default();
         let container = request.container.unwrap_or_default();
         if !container.mounts.iter().any(guard::may_be_direct) {
@@ -122,10 +122,11 @@ impl Plugin {
             plugin.record(&told, &volumes)?;
             plugin.admit(&told, &container, &volumes).map(|()| verdict)
         });
-        let unknown = |error: tokio::task::JoinError| Refusal(Code::Internal, error.to_string());
-        let verdict = decided.await.map_err(unknown).flatten().inspect_err(|Refusal(_, why)| {
-            warn!(pod = pod.name, namespace = pod.namespace, why, "a container is not made");
-        })?;
+        let unknown = |error: tokio::task::JoinError| NriError(Code::Internal, error.to_string());
+        let verdict =
+            decided.await.map_err(unknown).flatten().inspect_err(|NriError(_, why)| {
+                warn!(pod = pod.name, namespace = pod.namespace, why, "a container is not made");
+            })?;
         let mounts = verdict.mounts;
         let changed =
             (!mounts.is_empty()).then(|| api::ContainerAdjustment { mounts, ..Default::default() });
@@ -137,11 +138,11 @@ impl Plugin {
         &self,
         pod: &PodSandbox,
         container: &api::Container,
-    ) -> Result<(Verdict, Vec<Published>), Refusal> {
+    ) -> Result<(Admitted, Vec<Published>), NriError> {
         let state = self.state.display();
         // Without the records, a pod might write where its data is lost.
         let unread =
-            |why: String| Refusal(Code::Unavailable, format!("the records in {state}: {why}"));
+            |why: String| NriError(Code::Unavailable, format!("the records in {state}: {why}"));
         let each = published::each(&self.state).map_err(|error| unread(error.to_string()))?;
         let targets = container.mounts.iter().filter(|mount| guard::may_be_direct(mount));
         let targets = targets.map(|mount| guard::possible_targets(Path::new(&mount.source)));
@@ -159,18 +160,18 @@ impl Plugin {
         }
         let handlers: &Handlers = &self.handlers;
         let verdict = guard::decide(pod, container, &published, handlers)
-            .map_err(|refused| Refusal(Code::FailedPrecondition, refused.to_string()))?;
+            .map_err(|refused| NriError(Code::FailedPrecondition, refused.to_string()))?;
         published.retain(|volume| verdict.targets.contains(&volume.target));
         Ok((verdict, published))
     }
 
     /// Leaves the sandbox's id where Kata's Go runtime leaves it, for runtimes that do not. The
     /// runtime will find what the record says, or nothing is made.
-    fn record(&self, pod: &PodSandbox, volumes: &[Published]) -> Result<(), Refusal> {
+    fn record(&self, pod: &PodSandbox, volumes: &[Published]) -> Result<(), NriError> {
         for volume in volumes {
             let failed = |why: String| {
                 let target = volume.target.display();
-                Refusal(Code::FailedPrecondition, format!("the direct volume at {target} {why}"))
+                NriError(Code::FailedPrecondition, format!("the direct volume at {target} {why}"))
             };
             self.is_whole(volume).map_err(failed)?;
             let Some(sandbox) = Sandbox::parse(&pod.id) else {
@@ -211,14 +212,14 @@ impl Plugin {
         pod: &PodSandbox,
         container: &api::Container,
         volumes: &[Published],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NriError> {
         if !self.handlers.typed.contains(&pod.runtime_handler) || volumes.is_empty() {
             return Ok(());
         }
         let all = published::each(&self.state).unwrap_or_default();
         let all: Vec<_> = all.into_iter().flatten().collect();
         let admitted = self.uses.admit(container, &all);
-        admitted.map_err(|refused| Refusal(Code::FailedPrecondition, refused.to_string()))
+        admitted.map_err(|refused| NriError(Code::FailedPrecondition, refused.to_string()))
     }
 
     /// Notes what runs already, as after a restart of the plugin; it cannot be taken back.

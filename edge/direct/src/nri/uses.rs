@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::api::{Container, Mount};
-use super::guard::Refused;
+use super::guard::NotAdmitted;
 use crate::records::published::Published;
 
 /// The use of a volume by one container.
@@ -29,7 +29,7 @@ impl Uses {
     ///
     /// # Errors
     /// Another of its mounts, or a running container, uses a volume in the other way.
-    pub fn admit(&self, container: &Container, published: &[Published]) -> Result<(), Refused> {
+    pub fn admit(&self, container: &Container, published: &[Published]) -> Result<(), NotAdmitted> {
         let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         uses.retain(|target, _| published.iter().any(|volume| volume.target == *target));
         let wanted = wanted(container, published)?;
@@ -60,7 +60,7 @@ impl Uses {
 fn wanted<'a>(
     container: &Container,
     published: &'a [Published],
-) -> Result<Vec<(&'a Published, bool)>, Refused> {
+) -> Result<Vec<(&'a Published, bool)>, NotAdmitted> {
     let mut wanted: Vec<(&Published, bool)> = Vec::new();
     for mount in &container.mounts {
         let source = Path::new(&mount.source);
@@ -81,8 +81,8 @@ fn is_read_only(mount: &Mount) -> bool {
     mount.options.iter().any(|option| option == "ro")
 }
 
-fn mixed(volume: &Published, other: &str) -> Refused {
-    Refused::Mixed { volume: volume.volume_id.clone(), other: other.to_owned() }
+fn mixed(volume: &Published, other: &str) -> NotAdmitted {
+    NotAdmitted::Mixed { volume: volume.volume_id.clone(), other: other.to_owned() }
 }
 
 #[cfg(test)]

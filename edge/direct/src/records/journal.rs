@@ -32,7 +32,7 @@ pub enum Content {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct JournalEntry {
     driver: String,
     volume_id: String,
     #[serde(flatten)]
@@ -64,7 +64,7 @@ impl Journal {
             Err(Unread::Missing) => return Ok(None),
             text => text?,
         };
-        let entry: Entry = serde_json::from_slice(&text).map_err(io::Error::other)?;
+        let entry: JournalEntry = serde_json::from_slice(&text).map_err(io::Error::other)?;
         if (entry.driver, entry.volume_id) != (self.driver.clone(), self.volume_id.clone()) {
             return Err(io::Error::other("it is another volume's"));
         }
@@ -79,8 +79,11 @@ impl Journal {
         if let Some(parent) = self.path.parent() {
             make_private(parent)?;
         }
-        let entry =
-            Entry { driver: self.driver.clone(), volume_id: self.volume_id.clone(), content };
+        let entry = JournalEntry {
+            driver: self.driver.clone(),
+            volume_id: self.volume_id.clone(),
+            content,
+        };
         publish(&self.path, &serde_json::to_vec_pretty(&entry)?, 0o600, Existing::Replace)
     }
 

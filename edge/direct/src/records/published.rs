@@ -9,29 +9,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use proto::control::not_taken::Pod;
+use proto::csi::direct::DeviceKind;
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
 
 use super::files;
 use super::files::{make_private, name};
 
-/// How a volume is handed to the runtime.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A block device of the host.
-    #[default]
-    Block,
-    /// A PCI device, through VFIO.
-    Vfio,
-    /// A vhost-user socket of SPDK.
-    Spdk,
-}
-
 /// How far a publication has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum PublicationState {
     /// The driver is about to be called, or was. Nothing has been handed over.
     Begun,
     /// The runtime may have it.
@@ -69,9 +57,9 @@ pub struct Published {
     /// Further metadata for the runtime.
     pub metadata: BTreeMap<String, String>,
     /// How it is handed over.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// How far its publication has come.
-    pub state: State,
+    pub state: PublicationState,
     /// The pod that it was published for, if the kubelet told. No runtime is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
@@ -226,8 +214,8 @@ pub(crate) mod tests {
             fstype: "ext4".into(),
             options: vec!["noatime".into()],
             metadata: BTreeMap::new(),
-            kind: Kind::Block,
-            state: State::Published,
+            kind: DeviceKind::Block,
+            state: PublicationState::Published,
             pod: None,
         }
     }
@@ -240,7 +228,7 @@ pub(crate) mod tests {
         let mut b = record("b");
         a.keep(dir.path()).unwrap();
         b.keep(dir.path()).unwrap();
-        b.state = State::Begun;
+        b.state = PublicationState::Begun;
         b.keep(dir.path()).unwrap();
         assert_eq!(all(dir.path()).unwrap().len(), 2);
         assert_eq!(of(dir.path(), "d.example", "b").unwrap(), [b.clone()]);

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
+use proto::csi::direct::DeviceKind;
 use proto::host::publish::{Existing, publish};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ use uuid::Uuid;
 use crate::device::{block, spdk, vfio};
 use crate::records::files;
 use crate::records::files::Unread;
-use crate::records::published::{Kind, Published};
+use crate::records::published::Published;
 
 /// The directory that runtimes scan; compiled into them.
 pub const ROOT: &str = "/run/kata-containers/shared/direct-volumes";
@@ -94,9 +95,9 @@ impl MountInfo {
     /// What the runtime is told of a volume.
     pub fn of(record: &Published) -> Self {
         let volume_type = match record.kind {
-            Kind::Block => block::TYPE,
-            Kind::Vfio => vfio::TYPE,
-            Kind::Spdk => spdk::TYPE,
+            DeviceKind::Block => block::TYPE,
+            DeviceKind::Vfio => vfio::TYPE,
+            DeviceKind::Spdk => spdk::TYPE,
         };
         Self {
             volume_type: volume_type.into(),

@@ -59,7 +59,7 @@ pub struct Finding {
 
 /// What follows from a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// There is a configuration, and none has a fault.
     Passed,
     /// The faults, for people.
@@ -70,16 +70,16 @@ pub enum Verdict {
 
 impl Report {
     /// What follows from it.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> CheckVerdict {
         let fault = |finding: &Finding| {
             let path = finding.path.display();
             finding.fault.as_ref().map(|fault| format!("{path}: {fault}"))
         };
         let faults: Vec<_> = self.configurations.iter().filter_map(fault).collect();
         match (self.configurations.is_empty(), faults.is_empty()) {
-            (true, _) => Verdict::Unknown,
-            (false, true) => Verdict::Passed,
-            (false, false) => Verdict::Failed(faults.join("; ")),
+            (true, _) => CheckVerdict::Unknown,
+            (false, true) => CheckVerdict::Passed,
+            (false, false) => CheckVerdict::Failed(faults.join("; ")),
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
+use proto::csi::direct::DeviceKind;
 
 use super::backend::{Reject, Runtime, ShimRequest};
 use super::error::Error;
@@ -25,7 +26,7 @@ use super::sandbox;
 use super::sandbox::Sandbox;
 use super::stats::Stats;
 use crate::format::superblock::{Superblock, device_size};
-use crate::records::published::{Kind, Published};
+use crate::records::published::Published;
 
 /// How long a shim may take for one answer, as in Kata's own client.
 pub const PATIENCE: Duration = Duration::from_secs(3);
@@ -161,7 +162,8 @@ impl Runtimes {
     pub async fn stats(&self, volume: &Published) -> Result<Stats, Error> {
         match self.holder(volume).await? {
             Holder::Live { runtime, sandbox } => {
-                let size = if volume.kind == Kind::Block { size(volume).await? } else { u64::MAX };
+                let size =
+                    if volume.kind == DeviceKind::Block { size(volume).await? } else { u64::MAX };
                 self.live_stats(volume, runtime, &sandbox, size).await
             }
             Holder::Nobody { stale } => {
@@ -192,7 +194,7 @@ impl Runtimes {
     /// # Errors
     /// The file system does not have them.
     pub async fn expand(&self, volume: &Published, required: u64) -> Result<u64, Error> {
-        if volume.kind != Kind::Block {
+        if volume.kind != DeviceKind::Block {
             let why = "its device is none of the host's, so its size is not known here".into();
             return Err(Error::Cannot { runtime: "of any kind", what: "grow", why });
         }

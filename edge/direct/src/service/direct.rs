@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use edge_calls::error::Refusal;
+use edge_calls::error::GuardRefusal;
 use edge_calls::executor::{DeleteGuard, Executor, Origin};
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
@@ -31,7 +31,7 @@ use crate::lease::exclusive::Leases;
 use crate::records::lock::{NotLocked, StateLock};
 use crate::runtimes::mount_info::Root;
 use crate::runtimes::prerequisites;
-use crate::runtimes::prerequisites::{Checks, Verdict};
+use crate::runtimes::prerequisites::{CheckVerdict, Checks};
 use crate::runtimes::{PATIENCE, Roots, Runtimes};
 use crate::volume::node::Node;
 
@@ -73,7 +73,7 @@ impl Direct {
         Box::new(move |driver, message| {
             let state = state.as_deref();
             let request = Request { state, driver, method: Method::DeleteVolume, message };
-            request::may_be_deleted(&request).map_err(|error| Refusal::of(&error))
+            request::may_be_deleted(&request).map_err(|error| GuardRefusal::of(&error))
         })
     }
 
@@ -96,7 +96,7 @@ impl Direct {
     pub async fn start(&self) {
         let service = &self.service;
         let report = prerequisites::check(&service.node.checks.root);
-        if let Verdict::Failed(why) = report.verdict() {
+        if let CheckVerdict::Failed(why) = report.verdict() {
             warn!(why, "a runtime here does not take direct volumes: csi-edge direct check");
         }
         reconcile::reconcile(&service.node, &service.leases).await;

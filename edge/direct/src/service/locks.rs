@@ -7,20 +7,20 @@ use proto::names::DriverName;
 use tokio::sync::watch;
 
 /// A volume: its driver and its id.
-type Volume = (DriverName, String);
+type VolumeKey = (DriverName, String);
 
 /// The locks of all volumes.
 #[derive(Default)]
 pub(super) struct VolumeLocks {
-    held: Arc<Mutex<HashSet<Volume>>>,
+    held: Arc<Mutex<HashSet<VolumeKey>>>,
     /// The volume whose lease is being reported, which no caller asked for.
-    reporting: watch::Sender<Option<Volume>>,
+    reporting: watch::Sender<Option<VolumeKey>>,
 }
 
 /// The right to operate on a volume, while it lives.
 pub(super) struct VolumeLock {
-    held: Arc<Mutex<HashSet<Volume>>>,
-    volume: Volume,
+    held: Arc<Mutex<HashSet<VolumeKey>>>,
+    volume: VolumeKey,
 }
 
 impl VolumeLock {
@@ -50,7 +50,7 @@ impl VolumeLocks {
     }
 
     /// The volume whose lease is being reported, as it changes.
-    pub(super) fn reporting(&self) -> watch::Receiver<Option<Volume>> {
+    pub(super) fn reporting(&self) -> watch::Receiver<Option<VolumeKey>> {
         self.reporting.subscribe()
     }
 
@@ -62,7 +62,7 @@ impl VolumeLocks {
 }
 
 /// Marks the volume whose lease is being reported.
-pub(super) struct Reporting<'a>(&'a watch::Sender<Option<Volume>>);
+pub(super) struct Reporting<'a>(&'a watch::Sender<Option<VolumeKey>>);
 
 impl Drop for Reporting<'_> {
     fn drop(&mut self) {
@@ -70,6 +70,6 @@ impl Drop for Reporting<'_> {
     }
 }
 
-fn lock(held: &Mutex<HashSet<Volume>>) -> MutexGuard<'_, HashSet<Volume>> {
+fn lock(held: &Mutex<HashSet<VolumeKey>>) -> MutexGuard<'_, HashSet<VolumeKey>> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }

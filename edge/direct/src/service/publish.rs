@@ -6,7 +6,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use proto::csi::direct;
 use proto::csi::status::ToStatus;
 use proto::host::chain;
 use tonic::Code;
@@ -19,9 +18,9 @@ use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::lease::exclusive::Leases;
 use crate::records::files::{make_private, name};
 use crate::records::published;
-use crate::records::published::{Kind, Published, State};
+use crate::records::published::{PublicationState, Published};
 use crate::runtimes::prerequisites;
-use crate::runtimes::prerequisites::Verdict;
+use crate::runtimes::prerequisites::CheckVerdict;
 use crate::volume::attach;
 use crate::volume::node::Node;
 use crate::volume::orphan::is_orphan;
@@ -49,10 +48,10 @@ pub(super) async fn publish(
     let before = there.first();
     if let Some(before) = before {
         match verify(node, before).await {
-            DeviceMatch::Same if before.state == State::Published => {
+            DeviceMatch::Same if before.state == PublicationState::Published => {
                 return again(node, before, &record);
             }
-            DeviceMatch::Unknown(why) if before.state == State::Published => {
+            DeviceMatch::Unknown(why) if before.state == PublicationState::Published => {
                 return Err(not_yet(volume, HANDED_OVER)(why));
             }
             // A guest may have the earlier device; an unfinished hand-over goes back to the host.
@@ -114,11 +113,6 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
     let refused = |why: String| Error::DirectRefused { volume: volume.clone(), why };
     let driver = call.driver.as_str();
     node.host.sees_all().map_err(|error| refused(chain(&error)))?;
-    let kind = match publish.direct.kind {
-        direct::Kind::Block => Kind::Block,
-        direct::Kind::Vfio => Kind::Vfio,
-        direct::Kind::Spdk => Kind::Spdk,
-    };
     let given = &publish.target;
     let target = target::canonical(given);
     let target = target.map_err(|error| refused(format!("target {}: {error}", given.display())))?;
@@ -142,8 +136,8 @@ fn planned(node: &Node, call: &DriverCall<'_>, publish: &Publish) -> Result<Publ
         fstype: file_system.map(|it| it.as_str().to_owned()).unwrap_or_default(),
         options: publish.options.clone(),
         metadata: publish.metadata.clone(),
-        kind,
-        state: State::Begun,
+        kind: publish.direct.kind,
+        state: PublicationState::Begun,
         pod: publish.pod.clone(),
     })
 }
@@ -157,7 +151,7 @@ fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(
         let why = format!("it is at {at}, and one guest owns it; unpublish it there");
         return Err(refused(why));
     }
-    let recorded = there.iter().any(|there| there.state == State::Published);
+    let recorded = there.iter().any(|there| there.state == PublicationState::Published);
     let open = node.root.is_open(target, (driver, volume_id), recorded);
     open.map_err(|error| refused(chain(&error)))?;
     let open = target::is_open(target);
@@ -169,10 +163,10 @@ fn is_possible(node: &Node, record: &Published, there: &[Published]) -> Result<(
 /// that.
 fn runtimes_take(node: &Node, volume: &str) -> Result<(), Error> {
     let why = match prerequisites::check(&node.checks.root).verdict() {
-        Verdict::Passed => return Ok(()),
-        Verdict::Failed(faults) => faults,
-        Verdict::Unknown if !node.checks.required => return Ok(()),
-        Verdict::Unknown => "no configuration of a runtime was found on this node".into(),
+        CheckVerdict::Passed => return Ok(()),
+        CheckVerdict::Failed(faults) => faults,
+        CheckVerdict::Unknown if !node.checks.required => return Ok(()),
+        CheckVerdict::Unknown => "no configuration of a runtime was found on this node".into(),
     };
     if !node.checks.required {
         warn!(volume, why, "a runtime here does not take direct volumes: csi-edge direct check");
@@ -222,6 +216,8 @@ fn is_final(code: Code) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proto::csi::direct;
+
     use super::*;
     use crate::records::published::tests::record;
 

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use crate::lease::exclusive::Leases;
 use crate::records::published;
-use crate::records::published::{Published, State};
+use crate::records::published::{PublicationState, Published};
 use crate::volume::attach;
 use crate::volume::node::Node;
 use crate::volume::verify::{DeviceMatch, verify};
@@ -44,8 +44,8 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
     let volume = &record.volume_id;
     // An unfinished publication belongs to nobody, whatever its runtime was told before.
     let device = match record.state {
-        State::Published => verify(node, record).await,
-        State::Begun => DeviceMatch::Another,
+        PublicationState::Published => verify(node, record).await,
+        PublicationState::Begun => DeviceMatch::Another,
     };
     match device {
         DeviceMatch::Same if leases.is_fenced(record) => {

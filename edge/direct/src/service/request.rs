@@ -23,7 +23,7 @@ use tracing::info;
 
 use crate::error::{Error, HANDED_OVER, not_yet};
 use crate::records::published;
-use crate::records::published::{Published, State};
+use crate::records::published::{PublicationState, Published};
 use crate::records::staged;
 use crate::runtimes::mount_info::{DRIVER, VOLUME};
 use crate::volume::target::climbs;
@@ -178,8 +178,8 @@ impl Request<'_> {
         let records = self.records(&volume)?;
         let is_direct = self.is_staged(&volume)? || !records.is_empty();
         let mut records = records.into_iter();
-        let record =
-            records.find(|record| record.state == State::Published || is_at(record, &path));
+        let record = records
+            .find(|record| record.state == PublicationState::Published || is_at(record, &path));
         let message = || self.message.clone();
         Ok(match record {
             Some(record) => Some(Work::Grow(record, message())),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use proto::control::lease::MAX_ID;
-use proto::control::not_taken::{NotTaken, Volume};
+use proto::control::not_taken::{NotTaken, NotTakenVolume};
 use proto::csi::Method;
 use proto::csi::status::ToStatus;
 use proto::host::chain;
@@ -156,9 +156,9 @@ fn report_not_taken(service: &Service, told: &mut BTreeSet<PathBuf>) {
 }
 
 /// A volume as the cloud is told of it.
-fn reported(record: &Published) -> Option<Volume> {
+fn reported(record: &Published) -> Option<NotTakenVolume> {
     let driver = record.driver.parse().ok()?;
-    Some(Volume { driver, volume: record.volume_id.clone(), pod: record.pod.clone() })
+    Some(NotTakenVolume { driver, volume: record.volume_id.clone(), pod: record.pod.clone() })
 }
 
 /// Takes back what was handed over to pods that are gone, each in a task of its own: a driver takes

@@ -3,7 +3,7 @@
 use super::driver_call::{CallResult, DriverCall};
 use super::unpublish;
 use crate::error::{Error, not_yet};
-use crate::records::published::{Published, State};
+use crate::records::published::{PublicationState, Published};
 use crate::records::staged;
 use crate::volume::node::Node;
 
@@ -28,7 +28,7 @@ pub(super) async fn unstage(
     records: Vec<Published>,
     message: &[u8],
 ) -> CallResult {
-    if let Some(there) = records.iter().find(|record| record.state == State::Published) {
+    if let Some(there) = records.iter().find(|record| record.state == PublicationState::Published) {
         let why = format!("it is handed over at {}; unpublish it first", there.target.display());
         return Err(Error::DirectRefused { volume: there.volume_id.clone(), why });
     }

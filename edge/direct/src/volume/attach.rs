@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use proto::csi::direct::DeviceKind;
 use proto::csi::direct::{Direct, Mount};
 use tracing::warn;
 
@@ -17,11 +18,11 @@ use crate::format::grow::Growing;
 use crate::format::prepare;
 use crate::format::prepare::{FormatError, Ready, Wanted};
 use crate::records::journal::Journal;
-use crate::records::published::{Kind, Published, State};
+use crate::records::published::{PublicationState, Published};
 use crate::runtimes::entry;
 use crate::runtimes::mount_info::MountInfo;
 use crate::runtimes::prerequisites;
-use crate::runtimes::prerequisites::Verdict;
+use crate::runtimes::prerequisites::CheckVerdict;
 
 /// Makes what the driver has published ready, and gives it to the runtime.
 pub(crate) async fn attach(
@@ -33,14 +34,16 @@ pub(crate) async fn attach(
     let volume = record.volume_id.clone();
     let state = node.state(&volume)?;
     match record.kind {
-        Kind::Block | Kind::Vfio => prepare_device(node, &mut record, direct, mount).await?,
-        Kind::Spdk => {
+        DeviceKind::Block | DeviceKind::Vfio => {
+            prepare_device(node, &mut record, direct, mount).await?
+        }
+        DeviceKind::Spdk => {
             let socket = spdk::socket(&record.private_path);
             record.device = socket.map_err(not_yet(&volume, HANDED_OVER))?;
             record.fstype = mount.file_system.unwrap_or_default().as_str().into();
         }
     }
-    if record.kind == Kind::Vfio {
+    if record.kind == DeviceKind::Vfio {
         let pci = vfio::controller(&node.host, record.number, node.nvme);
         let pci = pci.map_err(not_yet(&volume, HANDED_OVER))?;
         record.device.clone_from(&pci.device);
@@ -50,7 +53,7 @@ pub(crate) async fn attach(
         let given = vfio::aside(move || pci.hand_over(&host, &vfio::kernel)).await;
         given.map_err(not_yet(&volume, HANDED_OVER))?;
     }
-    record.state = State::Published;
+    record.state = PublicationState::Published;
     record.keep(state).map_err(not_yet(&volume, HANDED_OVER))?;
     show(node, &record)
 }
@@ -126,13 +129,13 @@ fn cover_unless_checked(node: &Node, record: &Published) -> io::Result<()> {
     let Err(error) = cover::cover(&node.host.proc, &record.target) else { return Ok(()) };
     let target = record.target.display();
     let why = match prerequisites::check(&node.checks.root).verdict() {
-        Verdict::Passed => {
+        CheckVerdict::Passed => {
             let volume = &record.volume_id;
             warn!(volume, %target, %error, "the target is not covered; its runtimes are checked");
             return Ok(());
         }
-        Verdict::Failed(faults) => faults,
-        Verdict::Unknown => "no configuration of a runtime was found".into(),
+        CheckVerdict::Failed(faults) => faults,
+        CheckVerdict::Unknown => "no configuration of a runtime was found".into(),
     };
     Err(io::Error::other(format!(
         "the target {target} cannot be covered by a read-only mount ({error}), and the runtimes \

@@ -3,7 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use crate::records::published::{Kind, Published};
+use proto::csi::direct::DeviceKind;
+
+use crate::records::published::Published;
 
 /// Whether a volume was handed over to a kubelet's pod that is gone. A kubelet that was away may
 /// see no mount at the target and skip unpublishing; it removes the pod's directory in the end. The
@@ -16,7 +18,7 @@ pub(crate) fn is_orphan(record: &Published) -> bool {
     // While a kubelet's whole directory is not mounted, as at boot, nothing is known of its pods.
     // Our directory is in it too. For SPDK, nobody knows who is connected to the socket.
     let kubelets = [pod.parent(), record.private_path.parent()];
-    record.kind != Kind::Spdk && missing(pod) && !kubelets.into_iter().flatten().any(missing)
+    record.kind != DeviceKind::Spdk && missing(pod) && !kubelets.into_iter().flatten().any(missing)
 }
 
 /// The directory of the pod whose volume is at a target: `…/pods/UID` of
@@ -53,7 +55,7 @@ mod tests {
         assert!(!is_orphan(&record), "so it is after a refusal");
         std::fs::remove_dir_all(pods.join("uid")).unwrap();
         assert!(is_orphan(&record));
-        assert!(!is_orphan(&Published { kind: Kind::Spdk, ..record.clone() }));
+        assert!(!is_orphan(&Published { kind: DeviceKind::Spdk, ..record.clone() }));
         std::fs::remove_dir(&ours).unwrap();
         assert!(!is_orphan(&record), "an older directory is below one that is not mounted");
         std::fs::create_dir(&ours).unwrap();

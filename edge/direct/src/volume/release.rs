@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use proto::csi::direct::DeviceKind;
 use rustix::fs::FileType;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::device::host::{Device, DeviceError, Host};
 use crate::device::vfio;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::records::published;
-use crate::records::published::{Kind, Published};
+use crate::records::published::Published;
 
 /// How long to wait for a VM that is just ending, or for udev to close the device.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -114,7 +115,7 @@ fn other_with(node: &Node, record: &Published, number: u64) -> Option<Published>
 /// Gives the host back a PCI device that a VM was given.
 async fn give_back(node: &Node, record: &Published) -> Result<(), Error> {
     // At boot the kernel gives all devices to their own drivers.
-    if record.kind != Kind::Vfio
+    if record.kind != DeviceKind::Vfio
         || record.device.as_os_str().is_empty()
         || node.host.is_other_boot(&record.boot)
     {
@@ -138,12 +139,12 @@ fn is_released(
     let handed_over = !record.device.as_os_str().is_empty();
     match record.kind {
         // Only SPDK's driver knows who is connected to a socket.
-        Kind::Spdk => Ok(()),
-        Kind::Vfio if handed_over => match number_of(&record.device)? {
+        DeviceKind::Spdk => Ok(()),
+        DeviceKind::Vfio if handed_over => match number_of(&record.device)? {
             Some(number) => host.is_closed(FileType::CharacterDevice, number, &record.device),
             None => Ok(()),
         },
-        Kind::Block | Kind::Vfio => is_block_released(host, record, absent, passed_on),
+        DeviceKind::Block | DeviceKind::Vfio => is_block_released(host, record, absent, passed_on),
     }
 }
 

@@ -4,10 +4,12 @@
 
 use std::error::Error as StdError;
 
+use proto::csi::direct::DeviceKind;
+
 use super::node::Node;
 use crate::device::host;
 use crate::format::probe::probe;
-use crate::records::published::{Kind, Published};
+use crate::records::published::Published;
 
 /// What the device of a published volume is now.
 pub(crate) enum DeviceMatch {
@@ -27,7 +29,7 @@ pub(crate) async fn verify(node: &Node, record: &Published) -> DeviceMatch {
     if !node.host.is_boot(&record.boot) {
         return DeviceMatch::Another;
     }
-    if record.kind != Kind::Block {
+    if record.kind != DeviceKind::Block {
         return match record.device.try_exists() {
             Ok(true) => DeviceMatch::Same,
             Ok(false) => DeviceMatch::Another,

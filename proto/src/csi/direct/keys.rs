@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Asks for a direct volume; its value is the contract, `kata`.
 pub const KEY: &str = "edge-csi.io/direct";
 const ACCESS: &str = "edge-csi.io/direct-access";
@@ -90,15 +92,16 @@ pub enum Access {
     ReadWriteOnce,
 }
 
-/// The device that a guest gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// A block device.
+/// The device that a guest gets. Records of volumes keep it under these names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A block device of the host.
     #[default]
     Block,
-    /// A PCI device.
+    /// A PCI device, through VFIO.
     Vfio,
-    /// A vhost-user socket.
+    /// A vhost-user socket of SPDK.
     Spdk,
 }
 
@@ -179,7 +182,7 @@ pub struct Direct {
     /// Who may use them.
     pub access: Access,
     /// The device that guests get.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// Which devices may be formatted.
     pub blank: Blank,
     /// Further options for mkfs, one word each.
@@ -216,9 +219,9 @@ impl Direct {
             (ACCESS, "ReadWriteOncePod") => self.access = Access::ReadWriteOncePod,
             (ACCESS, "ReadWriteOnce") => self.access = Access::ReadWriteOnce,
             (ACCESS, _) => return Err(bad("ReadWriteOncePod, ReadWriteOnce")),
-            (KIND, "block") => self.kind = Kind::Block,
-            (KIND, "vfio") => self.kind = Kind::Vfio,
-            (KIND, "spdk") => self.kind = Kind::Spdk,
+            (KIND, "block") => self.kind = DeviceKind::Block,
+            (KIND, "vfio") => self.kind = DeviceKind::Vfio,
+            (KIND, "spdk") => self.kind = DeviceKind::Spdk,
             (KIND, _) => return Err(bad("block, vfio, spdk")),
             (BLANK, "zero") => self.blank = Blank::Zero,
             (BLANK, "unsigned") => self.blank = Blank::Unsigned,

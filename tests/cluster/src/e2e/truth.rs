@@ -20,7 +20,7 @@ use harness::stand::channel;
 const SOON: Duration = Duration::from_secs(90);
 
 /// A volume: its driver and its id.
-type Volume = (String, String);
+type VolumeKey = (String, String);
 
 /// Waits until all agree on all volumes, and no create's outcome is open.
 ///
@@ -60,7 +60,7 @@ pub async fn gone(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     within(&format!("end of all of {namespace}"), SOON, gone).await
 }
 
-async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
+async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<VolumeKey>> {
     let mut held = BTreeSet::new();
     for node in &cluster.nodes {
         // One without a controller has no list, and its volumes are not ours.
@@ -86,14 +86,14 @@ pub async fn held_at(node: &Node, driver: &str) -> anyhow::Result<BTreeSet<Strin
     Ok(answer.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect())
 }
 
-async fn claimed(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
+async fn claimed(cluster: &Cluster) -> anyhow::Result<BTreeSet<VolumeKey>> {
     let volumes = list(&Api::<PersistentVolume>::all(cluster.client.clone())).await?;
     let csi = volumes.into_iter().filter_map(|volume| volume.spec?.csi);
     let csi = csi.filter(|csi| csi.driver != SHARES);
     Ok(csi.map(|csi| (csi.driver, csi.volume_handle)).collect())
 }
 
-async fn stored(cluster: &Cluster) -> anyhow::Result<BTreeSet<Volume>> {
+async fn stored(cluster: &Cluster) -> anyhow::Result<BTreeSet<VolumeKey>> {
     let volumes = cluster.cloud.shows(&cluster.ground, &["volumes"]).await?;
     let odd = volumes.iter().find(|volume| text(volume, "state") != "ok");
     ensure!(odd.is_none(), "our store has {odd:?}");

@@ -59,10 +59,10 @@ pub struct Program {
     space: Option<std::sync::Arc<Space>>,
     /// Started again when it ends by itself, as a kubelet does with containers.
     kept: bool,
-    state: Mutex<State>,
+    state: Mutex<ProgramState>,
 }
 
-struct State {
+struct ProgramState {
     launch: Launch,
     child: Option<Child>,
     /// It is meant to run.
@@ -109,8 +109,13 @@ impl Program {
         kept: bool,
         launch: Launch,
     ) -> anyhow::Result<Self> {
-        let state =
-            Mutex::new(State { launch, child: None, wanted: false, restarts: 0, ended: None });
+        let state = Mutex::new(ProgramState {
+            launch,
+            child: None,
+            wanted: false,
+            restarts: 0,
+            ended: None,
+        });
         let log = logs.join(format!("{name}.log"));
         let program = Self { name: name.to_owned(), log, space, kept, state };
         program.run().await?;
@@ -138,7 +143,7 @@ impl Program {
     }
 
     /// At a node the program is the child of the one that went inside, and there a moment later.
-    async fn entered(&self, state: &mut State) -> anyhow::Result<()> {
+    async fn entered(&self, state: &mut ProgramState) -> anyhow::Result<()> {
         let deadline = Instant::now() + STOP;
         while self.space.is_some() && self.pid_of(state).is_err() && Instant::now() < deadline {
             let ended =
@@ -210,7 +215,7 @@ impl Program {
         self.pid_of(&state)
     }
 
-    fn pid_of(&self, state: &State) -> anyhow::Result<Pid> {
+    fn pid_of(&self, state: &ProgramState) -> anyhow::Result<Pid> {
         let child = state.child.as_ref().and_then(Child::id);
         let child = child.with_context(|| format!("{} has ended", self.name))?;
         let id = match self.space {

@@ -11,7 +11,7 @@ const REASON: usize = 160;
 
 /// How a spec ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SpecState {
     /// The driver does what the spec asks.
     Passed,
     /// It does not, or the spec could not be run to its end.
@@ -28,7 +28,7 @@ pub struct Spec {
     /// All its texts, from the outermost container.
     pub name: String,
     /// How it ended.
-    pub state: State,
+    pub state: SpecState,
     /// Why it failed or was skipped; one line.
     pub reason: String,
 }
@@ -36,13 +36,13 @@ pub struct Spec {
 /// How many specs ended in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// See [`State::Passed`].
+    /// See [`SpecState::Passed`].
     pub passed: usize,
-    /// See [`State::Failed`].
+    /// See [`SpecState::Failed`].
     pub failed: usize,
-    /// See [`State::Skipped`].
+    /// See [`SpecState::Skipped`].
     pub skipped: usize,
-    /// See [`State::Pending`].
+    /// See [`SpecState::Pending`].
     pub pending: usize,
 }
 
@@ -114,10 +114,10 @@ impl Report {
     pub fn counts(&self) -> Counts {
         let count = |state| self.specs.iter().filter(|spec| spec.state == state).count();
         Counts {
-            passed: count(State::Passed),
-            failed: count(State::Failed),
-            skipped: count(State::Skipped),
-            pending: count(State::Pending),
+            passed: count(SpecState::Passed),
+            failed: count(SpecState::Failed),
+            skipped: count(SpecState::Skipped),
+            pending: count(SpecState::Pending),
         }
     }
 
@@ -131,7 +131,7 @@ impl Report {
             lines.sort();
             lines
         };
-        [lines(State::Failed, "failed"), lines(State::Skipped, "skipped")].concat()
+        [lines(SpecState::Failed, "failed"), lines(SpecState::Skipped, "skipped")].concat()
     }
 
     /// A line for each spec that ended otherwise than in `direct`, or is in only one of the two.
@@ -146,8 +146,8 @@ impl Report {
             let then = then.cloned().unwrap_or_default();
             let better = BETTER.iter().any(|(spec, _)| *spec == *name);
             if better
-                && then.iter().all(|state| *state == State::Failed)
-                && now.iter().all(|state| *state == State::Passed)
+                && then.iter().all(|state| *state == SpecState::Failed)
+                && now.iter().all(|state| *state == SpecState::Passed)
             {
                 return None;
             }
@@ -160,7 +160,7 @@ impl Report {
     }
 
     /// A name may occur more than once.
-    fn by_name(&self) -> BTreeMap<&str, Vec<State>> {
+    fn by_name(&self) -> BTreeMap<&str, Vec<SpecState>> {
         let mut specs = BTreeMap::<_, Vec<_>>::new();
         for spec in &self.specs {
             specs.entry(spec.name.as_str()).or_default().push(spec.state);
@@ -185,11 +185,11 @@ impl From<SpecReport> for Spec {
         }
         texts.retain(|text| !text.is_empty());
         let state = match report.state.as_str() {
-            "passed" => State::Passed,
-            "skipped" => State::Skipped,
-            "pending" => State::Pending,
+            "passed" => SpecState::Passed,
+            "skipped" => SpecState::Skipped,
+            "pending" => SpecState::Pending,
             // Also panicked, interrupted, aborted and timedout.
-            _ => State::Failed,
+            _ => SpecState::Failed,
         };
         let message = report.failure.map(|failure| failure.message).unwrap_or_default();
         let words: Vec<&str> = message.split_whitespace().collect();

@@ -41,7 +41,7 @@ fn equal_runs_do_not_differ_in_whatever_order_the_specs_ran() {
 fn a_spec_that_ends_otherwise_or_is_missing_is_a_difference() {
     let direct = real();
     let mut linked = real();
-    linked.specs[1].state = State::Skipped;
+    linked.specs[1].state = SpecState::Skipped;
     let gone = linked.specs.remove(5).name;
     let changed = direct.specs[1].name.clone();
     assert_eq!(
@@ -85,8 +85,11 @@ fn the_parts_leave_no_spec_out_and_have_none_in_common() {
 #[test]
 fn group_controllers_are_no_controllers() {
     use crate::sanity::suite::Part;
-    let spec =
-        |name: &str| Spec { name: name.to_owned(), state: State::Passed, reason: String::new() };
+    let spec = |name: &str| Spec {
+        name: name.to_owned(),
+        state: SpecState::Passed,
+        reason: String::new(),
+    };
     assert!(Part::Controller.has(&spec("GetSnapshot [Controller Server] should work")));
     assert!(
         Part::Others.has(&spec("GroupController Service [GroupController Server] should work"))
@@ -98,9 +101,9 @@ fn what_we_refuse_for_a_driver_is_no_difference_and_the_opposite_is() {
     let name = "ModifyVolume [Controller Server] should fail if no volume id is given".to_owned();
     let report =
         |state| Report { specs: vec![Spec { name: name.clone(), state, reason: String::new() }] };
-    let passed = report(State::Passed);
-    let failed = report(State::Failed);
+    let passed = report(SpecState::Passed);
+    let failed = report(SpecState::Failed);
     assert!(passed.differences(&failed).is_empty());
     assert_eq!(failed.differences(&passed).len(), 1);
-    assert_eq!(report(State::Skipped).differences(&failed).len(), 1);
+    assert_eq!(report(SpecState::Skipped).differences(&failed).len(), 1);
 }

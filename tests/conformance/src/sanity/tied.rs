@@ -1,7 +1,7 @@
 //! The controller's specs that cannot pass with volumes spread over nodes, because csi-sanity has
 //! the socket of one node only. Each has its reason, and one that passes is a fault too.
 
-use super::report::{Report, State};
+use super::report::{Report, SpecState};
 use super::suite::Part;
 
 /// A volume without a topology is not at the suite's node, where these specs publish it.
@@ -29,7 +29,7 @@ pub fn spread_differences(spread: &Report, direct: &Report) -> Vec<String> {
     };
     let failed = |name: &str| {
         let mut specs = spread.specs.iter().filter(|spec| spec.name == name).peekable();
-        specs.peek().is_some() && specs.all(|spec| spec.state == State::Failed)
+        specs.peek().is_some() && specs.all(|spec| spec.state == SpecState::Failed)
     };
     let line =
         |(name, why): &(&str, &str)| format!("{name}: it did not fail, and it should: {why}");
@@ -42,8 +42,8 @@ mod tests {
     use super::*;
     use crate::sanity::report::Spec;
 
-    fn report(specs: &[(&str, State)]) -> Report {
-        let spec = |(name, state): &(&str, State)| Spec {
+    fn report(specs: &[(&str, SpecState)]) -> Report {
+        let spec = |(name, state): &(&str, SpecState)| Spec {
             name: (*name).to_owned(),
             state: *state,
             reason: String::new(),
@@ -57,15 +57,15 @@ mod tests {
         let other = "ListSnapshots [Controller Server] should work";
         let all =
             |one_is, two_is, other_is| report(&[(one, one_is), (two, two_is), (other, other_is)]);
-        let direct = all(State::Passed, State::Passed, State::Passed);
+        let direct = all(SpecState::Passed, SpecState::Passed, SpecState::Passed);
         let differences =
             |one, two, other| spread_differences(&all(one, two, other), &direct).len();
-        assert_eq!(differences(State::Failed, State::Failed, State::Passed), 0);
-        assert_eq!(differences(State::Failed, State::Passed, State::Passed), 1);
-        assert_eq!(differences(State::Skipped, State::Failed, State::Passed), 1);
-        assert_eq!(differences(State::Failed, State::Failed, State::Failed), 1);
+        assert_eq!(differences(SpecState::Failed, SpecState::Failed, SpecState::Passed), 0);
+        assert_eq!(differences(SpecState::Failed, SpecState::Passed, SpecState::Passed), 1);
+        assert_eq!(differences(SpecState::Skipped, SpecState::Failed, SpecState::Passed), 1);
+        assert_eq!(differences(SpecState::Failed, SpecState::Failed, SpecState::Failed), 1);
         assert_eq!(
-            spread_differences(&report(&[(other, State::Passed)]), &direct).len(),
+            spread_differences(&report(&[(other, SpecState::Passed)]), &direct).len(),
             2,
             "none of them ran"
         );
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn specs_of_a_nodes_own_services_do_not_count() {
-        let tied = TIED.map(|(name, _)| (name, State::Failed));
-        let node = [("Node Service should work", State::Passed)];
+        let tied = TIED.map(|(name, _)| (name, SpecState::Failed));
+        let node = [("Node Service should work", SpecState::Passed)];
         let direct = report(&[tied.as_slice(), &node].concat());
         assert!(spread_differences(&report(&tied), &direct).is_empty());
     }

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status, async_trait};
 use super::check;
 use super::core::Core;
 use super::driver::HostDir;
-use super::record::{Attached, Volume};
+use super::record::{Attached, VolumeRecord};
 
 impl Core {
     /// ControllerPublishVolume. There is nothing to attach on one node, so it is only recorded.
@@ -136,7 +136,7 @@ impl Core {
         use list_volumes_response::{Entry, VolumeStatus};
         let (page, next_token) =
             check::page(self.volumes.all(), request.max_entries, &request.starting_token)?;
-        let entry = |volume: Volume| Entry {
+        let entry = |volume: VolumeRecord| Entry {
             volume: Some(volume.csi(self.node())),
             status: Some(VolumeStatus { published_node_ids: volume.nodes() }),
         };
@@ -175,7 +175,7 @@ impl Core {
 }
 
 /// Refuses a block capability for a volume of files, and the reverse.
-pub(super) fn check_kind(volume: &Volume, block: bool) -> Result<(), Status> {
+pub(super) fn check_kind(volume: &VolumeRecord, block: bool) -> Result<(), Status> {
     if volume.block == block {
         return Ok(());
     }

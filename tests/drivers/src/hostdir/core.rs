@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tonic::Status;
 
 use super::locks::Locks;
-use super::record::{Group, Record as _, Snapshot, Volume};
+use super::record::{Group, Record as _, Snapshot, VolumeRecord};
 use super::store::Shelf;
 use super::{data, fail, loops, mounts};
 
@@ -30,7 +30,7 @@ pub struct Settings {
 pub(super) struct Core {
     pub(super) settings: Settings,
     pub(super) state: PathBuf,
-    pub(super) volumes: Shelf<Volume>,
+    pub(super) volumes: Shelf<VolumeRecord>,
     pub(super) snapshots: Shelf<Snapshot>,
     pub(super) groups: Shelf<Group>,
     pub(super) locks: Locks,
@@ -125,7 +125,7 @@ impl Core {
     }
 
     /// Where a volume's data is.
-    pub(super) fn data(&self, volume: &Volume) -> PathBuf {
+    pub(super) fn data(&self, volume: &VolumeRecord) -> PathBuf {
         data::path(&self.volumes.dir(&volume.id), volume.block)
     }
 
@@ -138,7 +138,7 @@ impl Core {
         &self.settings.node_id
     }
 
-    pub(super) fn volume(&self, id: &str) -> Result<Volume, Status> {
+    pub(super) fn volume(&self, id: &str) -> Result<VolumeRecord, Status> {
         self.volumes.get(id).ok_or_else(|| fail::no_volume(id))
     }
 

@@ -13,7 +13,7 @@ use super::check;
 use super::core::Core;
 use super::driver::HostDir;
 use super::loops;
-use super::record::{Group, Volume, now, timestamp};
+use super::record::{Group, VolumeRecord, now, timestamp};
 
 impl Core {
     /// CreateVolumeGroupSnapshot, which is idempotent by the group's name.
@@ -53,7 +53,7 @@ impl Core {
         Ok(CreateVolumeGroupSnapshotResponse { group_snapshot: Some(self.describe(&group)) })
     }
 
-    fn snap_all(&self, name: String, volumes: &[Volume]) -> Result<Group, Status> {
+    fn snap_all(&self, name: String, volumes: &[VolumeRecord]) -> Result<Group, Status> {
         let id = Uuid::new_v4().to_string();
         let mut snapshots = Vec::new();
         let made = volumes.iter().try_for_each(|volume| {

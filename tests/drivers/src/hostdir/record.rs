@@ -63,7 +63,7 @@ pub(super) struct Target {
 
 /// A volume.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Volume {
+pub(super) struct VolumeRecord {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) created: u64,
@@ -116,7 +116,7 @@ macro_rules! record {
         }
     };
 }
-record!(Volume, "volumes");
+record!(VolumeRecord, "volumes");
 record!(Snapshot, "snapshots");
 record!(Group, "groups");
 
@@ -136,7 +136,7 @@ pub(super) fn topology(node: &str) -> csi::Topology {
     csi::Topology { segments: [(TOPOLOGY_KEY.to_owned(), node.to_owned())].into() }
 }
 
-impl Volume {
+impl VolumeRecord {
     /// Its CSI message.
     pub(super) fn csi(&self, node: &str) -> csi::Volume {
         use csi::volume_content_source::{SnapshotSource, Type, VolumeSource};

@@ -8,7 +8,7 @@ use super::check;
 use super::core::Core;
 use super::data;
 use super::loops;
-use super::record::{Snapshot, Volume, now};
+use super::record::{Snapshot, VolumeRecord, now};
 
 impl Core {
     /// CreateSnapshot, which is idempotent by the snapshot's name.
@@ -52,7 +52,7 @@ impl Core {
     /// Copies a volume that the caller holds and has flushed.
     pub(super) fn snap(
         &self,
-        volume: &Volume,
+        volume: &VolumeRecord,
         name: String,
         group: Option<String>,
     ) -> Result<Snapshot, Status> {

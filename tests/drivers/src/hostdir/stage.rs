@@ -16,7 +16,7 @@ use super::data;
 use super::fail::Doing as _;
 use super::loops;
 use super::mounts;
-use super::record::{Staged, Target, Volume};
+use super::record::{Staged, Target, VolumeRecord};
 
 impl Core {
     /// NodeStageVolume: mounts a directory, or attaches an image to a loop device.
@@ -183,7 +183,7 @@ impl Core {
 }
 
 /// Whether what is at a path is this volume.
-fn is_at(volume: &Volume, data: &Path, path: &str) -> Result<bool, Status> {
+fn is_at(volume: &VolumeRecord, data: &Path, path: &str) -> Result<bool, Status> {
     if volume.block { loops::is_at(data, path) } else { Ok(mounts::same(data, path)) }
 }
 
@@ -207,7 +207,7 @@ fn set_group(data: &Path, group: Option<u32>) -> Result<(), Status> {
 }
 
 /// The path where a volume is staged, which must be the path of the request.
-fn staged(volume: &Volume, path: &str) -> Result<String, Status> {
+fn staged(volume: &VolumeRecord, path: &str) -> Result<String, Status> {
     match &volume.staged {
         Some(staged) if staged.path == path && (volume.block || mounts::is_mount(path)) => {
             Ok(path.to_owned())
@@ -231,7 +231,7 @@ fn reads_only(mode: i32) -> bool {
 /// Refuses a second target if one of them is for a single writer.
 ///
 /// CSI: SINGLE_NODE_SINGLE_WRITER allows one published target; another one is FAILED_PRECONDITION.
-fn check_exclusive(volume: &Volume, path: &str, wanted: &Target) -> Result<(), Status> {
+fn check_exclusive(volume: &VolumeRecord, path: &str, wanted: &Target) -> Result<(), Status> {
     let single = |target: &Target| target.capability.mode == Mode::SingleNodeSingleWriter as i32;
     match volume.targets.iter().find(|(there, _)| *there != path) {
         Some((there, target)) if single(target) || single(wanted) => {

@@ -13,7 +13,7 @@ use super::core::Core;
 use super::data;
 use super::fail::Doing as _;
 use super::mounts;
-use super::record::Volume;
+use super::record::VolumeRecord;
 
 impl Core {
     /// NodeGetVolumeStats: the bytes and files that are measured at the path.
@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// Checks a volume's data.
-    fn ills(&self, volume: &Volume) -> Vec<VolumeHealthEntry> {
+    fn ills(&self, volume: &VolumeRecord) -> Vec<VolumeHealthEntry> {
         use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
         let path = self.data(volume);
         let shown = path.display();
@@ -160,7 +160,7 @@ impl Core {
     }
 }
 
-fn health(volume: &Volume, health_statuses: Vec<VolumeHealthEntry>) -> VolumeHealth {
+fn health(volume: &VolumeRecord, health_statuses: Vec<VolumeHealthEntry>) -> VolumeHealth {
     VolumeHealth { volume_id: volume.id.clone(), health_statuses }
 }
 
@@ -169,7 +169,7 @@ fn ill(status: VolumeHealthErrorType, reason: &str, message: String) -> VolumeHe
 }
 
 /// Refuses a path at which a volume is not.
-pub(super) fn located(volume: &Volume, path: &str) -> Result<(), Status> {
+pub(super) fn located(volume: &VolumeRecord, path: &str) -> Result<(), Status> {
     let staged = volume.staged.as_ref().is_some_and(|staged| staged.path == path);
     if staged || volume.targets.contains_key(path) {
         return Ok(());

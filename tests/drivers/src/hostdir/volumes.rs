@@ -13,7 +13,7 @@ use super::core::Core;
 use super::data;
 use super::locks::Held;
 use super::loops;
-use super::record::{Source, Volume, now};
+use super::record::{Source, VolumeRecord, now};
 
 /// The source of a new volume's content. It cannot be deleted while this exists.
 struct ContentSource {
@@ -74,7 +74,7 @@ impl Core {
         if block {
             data::resize(&path, capacity)?;
         }
-        let volume = Volume {
+        let volume = VolumeRecord {
             id,
             name: request.name,
             created: now(),

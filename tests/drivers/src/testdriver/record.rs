@@ -58,7 +58,7 @@ pub(super) fn method_of(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, method)| method)
 }
 
-struct Entry {
+struct CallRecord {
     path: String,
     message: Bytes,
     headers: HeaderMap,
@@ -67,7 +67,7 @@ struct Entry {
     ended: Mutex<Option<(Instant, Option<Code>)>>,
 }
 
-impl Entry {
+impl CallRecord {
     fn snapshot(&self) -> Received {
         let outcome = match self.outcome.load(Ordering::Acquire) {
             0 => Outcome::Running,
@@ -83,7 +83,7 @@ impl Entry {
 
 /// All calls in the order of their arrival.
 pub(super) struct Log {
-    entries: Mutex<Vec<Arc<Entry>>>,
+    entries: Mutex<Vec<Arc<CallRecord>>>,
     /// Increases whenever a call arrives or ends.
     changes: watch::Sender<u64>,
 }
@@ -100,7 +100,7 @@ impl Log {
         headers: HeaderMap,
     ) -> Ticket {
         let outcome = AtomicU8::new(0);
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(CallRecord {
             path,
             message,
             headers,
@@ -138,7 +138,7 @@ impl Log {
 
 /// A call's hold on its entry: dropping it before `finish` is how a cancelled call is seen.
 pub(super) struct Ticket {
-    entry: Arc<Entry>,
+    entry: Arc<CallRecord>,
     log: Arc<Log>,
 }
 

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 
 /// A file system in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Volume {
+pub struct GuestFileSystem {
     /// Bytes in all.
     pub total: u64,
     /// Bytes taken.
@@ -41,7 +41,7 @@ pub(crate) fn reply(status: StatusCode, body: impl Into<Bytes>) -> Response<Full
 }
 
 /// CSI's statistics as Go writes them: what is zero is left out.
-pub(crate) fn statistics(volume: &Volume) -> serde_json::Value {
+pub(crate) fn statistics(volume: &GuestFileSystem) -> serde_json::Value {
     let row = |unit: u64, total: u64, used: u64| {
         let fields =
             [("available", total - used), ("total", total), ("used", used), ("unit", unit)];

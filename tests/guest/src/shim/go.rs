@@ -7,7 +7,7 @@ use http::{Response, StatusCode, request};
 use http_body_util::Full;
 use serde::Deserialize;
 
-use super::answer::{Volume, parameter, reply, statistics, unescape};
+use super::answer::{GuestFileSystem, parameter, reply, statistics, unescape};
 
 /// Go matches keys in any case.
 #[derive(Deserialize)]
@@ -53,7 +53,7 @@ pub(crate) fn parse(parts: &request::Parts, body: &Bytes) -> Query {
 }
 
 pub(super) fn answer(
-    volumes: &mut BTreeMap<String, Volume>,
+    volumes: &mut BTreeMap<String, GuestFileSystem>,
     parts: &request::Parts,
     body: &Bytes,
 ) -> Response<Full<Bytes>> {
@@ -77,7 +77,11 @@ fn well_escaped(text: &str) -> bool {
     text.split('%').skip(1).all(hex)
 }
 
-fn resize(volumes: &mut BTreeMap<String, Volume>, path: &str, size: u64) -> Response<Full<Bytes>> {
+fn resize(
+    volumes: &mut BTreeMap<String, GuestFileSystem>,
+    path: &str,
+    size: u64,
+) -> Response<Full<Bytes>> {
     match volumes.get_mut(path) {
         None => reply(StatusCode::INTERNAL_SERVER_ERROR, "failed to find device\n"),
         Some(volume) if !volume.grows => {

@@ -23,7 +23,7 @@ pub(crate) mod go;
 mod reference;
 mod rs;
 
-pub use self::answer::Volume;
+pub use self::answer::GuestFileSystem;
 pub(crate) use self::answer::{parameter, reply, statistics};
 
 /// Which runtime a shim is of.
@@ -61,7 +61,7 @@ struct Inner {
     dialect: Dialect,
     manner: Manner,
     /// The volumes by the name that requests use.
-    volumes: BTreeMap<String, Volume>,
+    volumes: BTreeMap<String, GuestFileSystem>,
     requests: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Shim {
     }
 
     /// Gives its guest a volume, by the device or path that requests name it with.
-    pub fn has(&self, name: impl Into<String>, volume: Volume) {
+    pub fn has(&self, name: impl Into<String>, volume: GuestFileSystem) {
         self.lock().volumes.insert(name.into(), volume);
     }
 

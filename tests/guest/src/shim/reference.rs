@@ -7,7 +7,7 @@ use http::{Method, Response, StatusCode, request};
 use http_body_util::Full;
 use serde::Deserialize;
 
-use super::answer::{Volume, parameter, reply, statistics};
+use super::answer::{GuestFileSystem, parameter, reply, statistics};
 
 #[derive(Deserialize)]
 struct Resize {
@@ -16,7 +16,7 @@ struct Resize {
 }
 
 pub(super) fn answer(
-    volumes: &mut BTreeMap<String, Volume>,
+    volumes: &mut BTreeMap<String, GuestFileSystem>,
     parts: &request::Parts,
     body: &Bytes,
 ) -> Response<Full<Bytes>> {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode, request};
 use serde::Deserialize;
 
-use super::answer::{Answer, Volume, parameter, reply};
+use super::answer::{Answer, GuestFileSystem, parameter, reply};
 
 #[derive(Deserialize)]
 struct Resize {
@@ -16,7 +16,7 @@ struct Resize {
 }
 
 pub(super) fn answer(
-    volumes: &BTreeMap<String, Volume>,
+    volumes: &BTreeMap<String, GuestFileSystem>,
     parts: &request::Parts,
     body: &Bytes,
 ) -> Answer {

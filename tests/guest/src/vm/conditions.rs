@@ -17,7 +17,7 @@ use super::machine::{Ground, Machine};
 use super::protocol::{GuestRequest, Owner};
 use crate::agent::Group;
 use crate::contract::{Found, Info, OciMount, Runtime, detect};
-use crate::scene::{Scene, Volume, mount};
+use crate::scene::{PodVolume, Scene, mount};
 use harness::wait::until;
 
 const AT: &str = "/run/volume";
@@ -33,11 +33,11 @@ struct Turn<'a> {
     scene: &'a Scene,
     machine: Machine,
     file_system: FileSystem,
-    volume: Volume,
+    volume: PodVolume,
 }
 
 /// Runs all of it; the scene with its last volume, which is left to end.
-pub(super) async fn all(ground: &Ground) -> anyhow::Result<(Scene, Volume)> {
+pub(super) async fn all(ground: &Ground) -> anyhow::Result<(Scene, PodVolume)> {
     let scene = Scene::new("node").await?;
     let mut machine = Machine::start(ground, scene.stand.dir(), &[]).await?;
     let mut last = None;

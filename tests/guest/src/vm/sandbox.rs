@@ -239,7 +239,7 @@ async fn answer(
                 inner.machine.ask(&GuestRequest::Usage { at: AT.into() }).await?;
             let used = total - free;
             let inodes_used = inodes - inodes_free;
-            let volume = shim::Volume { total, used, inodes, inodes_used, grows: true };
+            let volume = shim::GuestFileSystem { total, used, inodes, inodes_used, grows: true };
             Ok(reply(StatusCode::OK, shim::statistics(&volume).to_string()))
         }
         (&Method::POST, "/v1/resize") => {

@@ -15,7 +15,7 @@ use super::machine::Ground;
 use super::protocol::GuestRequest;
 use super::sandbox::{AT, Sandbox};
 use crate::contract::Runtime;
-use crate::scene::{Scene, Volume, mount};
+use crate::scene::{PodVolume, Scene, mount};
 use harness::leftovers;
 use harness::wait::until;
 
@@ -54,7 +54,11 @@ impl Turn {
 ///
 /// # Errors
 /// A call's.
-pub async fn published(scope: &str, fs_type: &str, pod: &str) -> anyhow::Result<(Scene, Volume)> {
+pub async fn published(
+    scope: &str,
+    fs_type: &str,
+    pod: &str,
+) -> anyhow::Result<(Scene, PodVolume)> {
     let scene = Scene::new(scope).await?;
     let capability = mount(Mode::SingleNodeSingleWriter, fs_type, "");
     let class = [("edge-csi.io/direct", "kata")];
@@ -69,7 +73,7 @@ pub async fn published(scope: &str, fs_type: &str, pod: &str) -> anyhow::Result<
 ///
 /// # Errors
 /// Something was.
-pub async fn ended(scene: Scene, volume: &Volume) -> anyhow::Result<()> {
+pub async fn ended(scene: Scene, volume: &PodVolume) -> anyhow::Result<()> {
     let dir = scene.stand.dir().to_owned();
     scene.delete(volume).await?;
     scene.stop().await?;
@@ -180,7 +184,7 @@ async fn killed(ground: &Ground, fs_type: &str) -> anyhow::Result<()> {
 /// The kubelet's numbers for the volume's bytes, total and used. They must be the guest's.
 async fn shown(
     scene: &Scene,
-    volume: &Volume,
+    volume: &PodVolume,
     target: &Path,
     guest: &Sandbox,
 ) -> anyhow::Result<(u64, u64)> {

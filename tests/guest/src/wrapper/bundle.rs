@@ -23,7 +23,7 @@ struct Config {
 
 /// A direct volume of a container.
 #[derive(Debug)]
-pub(super) struct Volume {
+pub(super) struct BundleVolume {
     /// The contract's entry for it.
     pub(super) info: Info,
     /// Its device.
@@ -40,7 +40,7 @@ pub(super) struct Container {
     /// Its sandbox, if it has direct volumes.
     pub(super) sandbox: String,
     /// Its direct volumes.
-    pub(super) volumes: Vec<Volume>,
+    pub(super) volumes: Vec<BundleVolume>,
 }
 
 impl Container {
@@ -66,7 +66,7 @@ impl Container {
             let Some(info) = found(entries, &mount).with_context(what)? else { continue };
             let device = info.device.clone().context("a direct volume without a device")?;
             let OciMount { source, destination, .. } = mount;
-            volumes.push(Volume { info, device, source, destination });
+            volumes.push(BundleVolume { info, device, source, destination });
         }
         let sandbox = config.annotations.get(SANDBOX).cloned().unwrap_or_default();
         // It becomes a part of paths.

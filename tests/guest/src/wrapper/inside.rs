@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 
-use super::bundle::{Container, Volume};
+use super::bundle::{BundleVolume, Container};
 use super::call::Create;
 use super::host::{ENTRIES, runc};
 use crate::agent::Group;
@@ -26,8 +26,8 @@ pub(super) fn run(args: &[OsString], create: Option<&Create>) -> anyhow::Result<
     runc(args)
 }
 
-fn mount(volume: &Volume) -> anyhow::Result<()> {
-    let Volume { info, device, source, .. } = volume;
+fn mount(volume: &BundleVolume) -> anyhow::Result<()> {
+    let BundleVolume { info, device, source, .. } = volume;
     let mut command = Command::new("mount");
     command.args(["-t", info.fstype.as_deref().unwrap_or_default()]);
     if !info.options.is_empty() {

@@ -31,7 +31,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::bundle::Container;
 use super::host::{SANDBOXES, SERVE};
 use crate::shim::go::{Query, parse};
-use crate::shim::{Volume as Usage, reply, statistics};
+use crate::shim::{GuestFileSystem as Usage, reply, statistics};
 
 /// The socket's name, in the directory of the sandbox.
 const SOCKET: &str = "shim-monitor.sock";

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use guest::pair::{CLASS, Pair};
-use guest::scene::{DRIVER, Volume, mount};
+use guest::scene::{DRIVER, PodVolume, mount};
 use harness::wait::until;
 use proto::csi::volume_capability::access_mode::Mode;
 use tonic::Code;
@@ -17,7 +17,7 @@ pub(super) struct Contest {
     /// The programs.
     pub(super) pair: Pair,
     /// The access that the nodes request.
-    pub(super) volume: Volume,
+    pub(super) volume: PodVolume,
 }
 
 impl Contest {

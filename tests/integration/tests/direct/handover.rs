@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use guest::contract::Runtime;
-use guest::scene::{Scene, Volume, mount};
+use guest::scene::{PodVolume, Scene, mount};
 use guest::stand_in::Guest;
 use harness::wait::until;
 use proto::csi::VolumeCapability;
@@ -18,7 +18,7 @@ pub(super) struct Handover {
     /// The programs.
     pub(super) scene: Scene,
     /// The volume.
-    pub(super) volume: Volume,
+    pub(super) volume: PodVolume,
 }
 
 impl Handover {

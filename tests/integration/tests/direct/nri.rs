@@ -14,9 +14,10 @@ use std::sync::Arc;
 use edge_direct::nri::guard::Handlers;
 use edge_direct::nri::plugin::Plugin;
 use edge_direct::nri::uses::Uses;
-use edge_direct::records::published::{Kind, Published, State};
+use edge_direct::records::published::{PublicationState, Published};
 use edge_direct::runtimes::entry;
 use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
+use proto::csi::direct::DeviceKind;
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use serde_json::{Value, json};
@@ -101,20 +102,22 @@ impl Node {
             uses: Uses::default(),
         };
         let node = Self { dir, plugin };
-        for (name, kind) in [("block", Kind::Block), ("vfio", Kind::Vfio), ("spdk", Kind::Spdk)] {
+        for (name, kind) in
+            [("block", DeviceKind::Block), ("vfio", DeviceKind::Vfio), ("spdk", DeviceKind::Spdk)]
+        {
             node.publish(name, kind);
             let record = node.record(name, kind);
             entry::restore(&node.plugin.runtimes.root(), &record).unwrap();
         }
-        node.publish("lost", Kind::Block);
+        node.publish("lost", DeviceKind::Block);
         node
     }
 
-    fn publish(&self, name: &str, kind: Kind) {
+    fn publish(&self, name: &str, kind: DeviceKind) {
         self.record(name, kind).keep(self.dir.path()).unwrap();
     }
 
-    fn record(&self, name: &str, kind: Kind) -> Published {
+    fn record(&self, name: &str, kind: DeviceKind) -> Published {
         let target = PathBuf::from(target(name));
         let metadata = [("edge-csi.io/driver", "d.example"), ("edge-csi.io/volume-id", name)];
         Published {
@@ -132,7 +135,7 @@ impl Node {
             options: Vec::new(),
             metadata: metadata.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             kind,
-            state: State::Published,
+            state: PublicationState::Published,
             pod: None,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use cloud::lease::decide::{Moment, Report, Step, Verdict, decide};
+use cloud::lease::decide::{LeaseVerdict, Moment, Report, Step, decide};
 use cloud::state::record::LeaseRecord;
 use edge_direct::lease::record as lease;
 use edge_direct::lease::record::{Lease, Wish};
@@ -17,7 +17,7 @@ const NODES: usize = 3;
 
 /// The possible steps; the number is the node.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum LeaseEvent {
     /// A pod wants the volume.
     Publish(usize),
     /// Its pod is gone, and so is its guest.
@@ -41,21 +41,21 @@ enum Event {
     Break(usize),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = LeaseEvent> {
     let at = || 0..NODES;
     prop_oneof![
-        4 => at().prop_map(Event::Publish),
-        3 => at().prop_map(Event::Unpublish),
-        3 => at().prop_map(Event::State),
-        8 => at().prop_map(Event::Hear),
-        8 => at().prop_map(Event::Answer),
-        1 => at().prop_map(Event::TimeOut),
-        1 => at().prop_map(Event::Cut),
-        4 => at().prop_map(Event::Link),
-        1 => Just(Event::KillCloud),
-        1 => at().prop_map(Event::Attach),
-        1 => at().prop_map(Event::Detach),
-        1 => at().prop_map(Event::Break),
+        4 => at().prop_map(LeaseEvent::Publish),
+        3 => at().prop_map(LeaseEvent::Unpublish),
+        3 => at().prop_map(LeaseEvent::State),
+        8 => at().prop_map(LeaseEvent::Hear),
+        8 => at().prop_map(LeaseEvent::Answer),
+        1 => at().prop_map(LeaseEvent::TimeOut),
+        1 => at().prop_map(LeaseEvent::Cut),
+        4 => at().prop_map(LeaseEvent::Link),
+        1 => Just(LeaseEvent::KillCloud),
+        1 => at().prop_map(LeaseEvent::Attach),
+        1 => at().prop_map(LeaseEvent::Detach),
+        1 => at().prop_map(LeaseEvent::Break),
     ]
 }
 
@@ -169,7 +169,7 @@ struct World {
 }
 
 impl World {
-    fn step(&mut self, at: usize, step: Step<'_>) -> Verdict {
+    fn step(&mut self, at: usize, step: Step<'_>) -> LeaseVerdict {
         self.epoch += 1;
         let (after, verdict) = decide(
             std::mem::take(&mut self.own),
@@ -193,39 +193,39 @@ impl World {
         };
         let why = String::new();
         let answer = match verdict {
-            Verdict::Held(epoch) => {
+            LeaseVerdict::Held(epoch) => {
                 let mac = Some(mac_of(at, epoch)).filter(|_| !self.nodes[at].is_older);
                 Outcome::Held { epoch, mac }
             }
-            Verdict::HeldByWord(epoch) => Outcome::Held { epoch, mac: None },
-            Verdict::Contested(_) => Outcome::NotNow { why },
-            Verdict::Done => Outcome::Released,
-            Verdict::HeldElsewhere(_) => Outcome::HeldElsewhere { why },
-            Verdict::Fenced(_) => Outcome::Fenced { why },
+            LeaseVerdict::HeldByWord(epoch) => Outcome::Held { epoch, mac: None },
+            LeaseVerdict::Contested(_) => Outcome::NotNow { why },
+            LeaseVerdict::Done => Outcome::Released,
+            LeaseVerdict::HeldElsewhere(_) => Outcome::HeldElsewhere { why },
+            LeaseVerdict::Fenced(_) => Outcome::Fenced { why },
         };
         self.nodes[at].down.push_back((number, answer));
     }
 
-    fn happens(&mut self, event: Event) {
+    fn happens(&mut self, event: LeaseEvent) {
         match event {
-            Event::Publish(at) if self.nodes[at].is_free() => self.nodes[at].publish(),
-            Event::Unpublish(at) if self.nodes[at].is_free() => {
+            LeaseEvent::Publish(at) if self.nodes[at].is_free() => self.nodes[at].publish(),
+            LeaseEvent::Unpublish(at) if self.nodes[at].is_free() => {
                 self.nodes[at].recorded = false;
                 self.nodes[at].settle();
             }
-            Event::State(at) if self.nodes[at].is_free() => self.nodes[at].state(),
-            Event::Hear(at) => self.hear(at),
-            Event::Answer(at) => self.nodes[at].answer(),
-            Event::TimeOut(at) => self.nodes[at].waits = None,
-            Event::Cut(at) => self.nodes[at].cut(),
-            Event::Link(at) => {
+            LeaseEvent::State(at) if self.nodes[at].is_free() => self.nodes[at].state(),
+            LeaseEvent::Hear(at) => self.hear(at),
+            LeaseEvent::Answer(at) => self.nodes[at].answer(),
+            LeaseEvent::TimeOut(at) => self.nodes[at].waits = None,
+            LeaseEvent::Cut(at) => self.nodes[at].cut(),
+            LeaseEvent::Link(at) => {
                 self.nodes[at].cut();
                 self.nodes[at].linked = true;
             }
-            Event::KillCloud => self.nodes.iter_mut().for_each(Node::cut),
-            Event::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
-            Event::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
-            Event::Break(at) if !self.nodes[at].linked => self.take_from(at),
+            LeaseEvent::KillCloud => self.nodes.iter_mut().for_each(Node::cut),
+            LeaseEvent::Attach(at) => drop(self.step(at, Step::Attach(name(at).as_str()))),
+            LeaseEvent::Detach(at) => drop(self.step(at, Step::Detach(name(at).as_str()))),
+            LeaseEvent::Break(at) if !self.nodes[at].linked => self.take_from(at),
             _ => {}
         }
         for node in self.nodes.iter_mut().filter(|node| !node.has()) {
@@ -234,7 +234,7 @@ impl World {
     }
 
     fn take_from(&mut self, at: usize) {
-        let done = self.step(at, Step::Break) == Verdict::Done;
+        let done = self.step(at, Step::Break) == LeaseVerdict::Done;
         self.nodes[at].excused |= done && self.nodes[at].has();
     }
 
@@ -250,13 +250,13 @@ impl World {
     /// All is linked again, all pods go, and all is heard.
     fn ends(&mut self) {
         for at in 0..NODES {
-            self.happens(Event::Link(at));
-            self.happens(Event::Detach(at));
+            self.happens(LeaseEvent::Link(at));
+            self.happens(LeaseEvent::Detach(at));
             // The lease comes first, because it may be fenced.
-            for ended in [Event::State(at), Event::Unpublish(at), Event::State(at)] {
+            for ended in [LeaseEvent::State(at), LeaseEvent::Unpublish(at), LeaseEvent::State(at)] {
                 self.happens(ended);
-                self.happens(Event::Hear(at));
-                self.happens(Event::Answer(at));
+                self.happens(LeaseEvent::Hear(at));
+                self.happens(LeaseEvent::Answer(at));
             }
         }
     }
@@ -310,15 +310,15 @@ proptest! {
 /// Cases that a proptest may miss: the three ways by which a volume moves from one node to another.
 #[test]
 fn a_volume_goes_from_one_node_to_another() {
-    use Event::{Answer, Break, Cut, Hear, Link, Publish, State, Unpublish};
-    let took = |events: &[Event]| {
+    use LeaseEvent::{Answer, Break, Cut, Hear, Link, Publish, State, Unpublish};
+    let took = |events: &[LeaseEvent]| {
         let mut world = World::default();
         [Link(0), Link(1)].iter().chain(events).for_each(|event| world.happens(*event));
         world.users()
     };
     let first = [Publish(0), Hear(0), Answer(0)];
     let second = [Publish(1), Hear(1), Answer(1)];
-    let all = |parts: &[&[Event]]| parts.concat();
+    let all = |parts: &[&[LeaseEvent]]| parts.concat();
     assert_eq!(took(&all(&[&first, &second])), [0]);
     assert_eq!(took(&all(&[&first, &[Unpublish(0), State(0), Hear(0)], &second])), [1]);
     assert_eq!(took(&all(&[&first, &[Cut(0), Unpublish(0)], &second])), [0]);

@@ -12,7 +12,7 @@ use edge_direct::admin::volumes::Standing;
 use edge_direct::runtimes::{PATIENCE, Roots, Runtimes};
 use guest::contract::Runtime;
 use guest::scene::{Scene, mount};
-use guest::shim::{Dialect, Manner, Shim, Volume as Usage};
+use guest::shim::{Dialect, GuestFileSystem as Usage, Manner, Shim};
 use proto::csi::volume_capability::access_mode::Mode;
 use proto::host::publish::{Existing, publish};
 use serde_json::Value;

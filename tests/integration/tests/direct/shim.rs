@@ -8,17 +8,18 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use edge_direct::records::published::{Kind, Published, State};
+use edge_direct::records::published::{PublicationState, Published};
 use edge_direct::runtimes::{Error, Holder, Roots, Runtimes};
-use guest::shim::{Dialect, Manner, Shim, Volume};
+use guest::shim::{Dialect, GuestFileSystem, Manner, Shim};
+use proto::csi::direct::DeviceKind;
 use proto::csi::status::ToStatus;
 use tempfile::TempDir;
 use tonic::Code;
 
 const MIB: u64 = 1 << 20;
-const GUEST: Volume =
-    Volume { total: 60 * MIB, used: 20 * MIB, inodes: 1000, inodes_used: 0, grows: false };
-const GROWS: Volume = Volume { grows: true, ..GUEST };
+const GUEST: GuestFileSystem =
+    GuestFileSystem { total: 60 * MIB, used: 20 * MIB, inodes: 1000, inodes_used: 0, grows: false };
+const GROWS: GuestFileSystem = GuestFileSystem { grows: true, ..GUEST };
 const UUID: &str = "5f0c4b1e-6f5d-4f0a-9d3e-0123456789ab";
 
 /// A host with one direct volume, whose device is a file.
@@ -61,7 +62,7 @@ impl Host {
         self
     }
 
-    fn shim(&self, sandbox: &str, dialect: Dialect, guest: Volume) -> Shim {
+    fn shim(&self, sandbox: &str, dialect: Dialect, guest: GuestFileSystem) -> Shim {
         let root = match dialect {
             Dialect::Go => &self.roots.kata_go,
             Dialect::Rs => &self.roots.kata_rs,
@@ -98,8 +99,8 @@ fn volume(device: PathBuf) -> Published {
         fstype: "ext4".into(),
         options: Vec::new(),
         metadata: Default::default(),
-        kind: Kind::Block,
-        state: State::Published,
+        kind: DeviceKind::Block,
+        state: PublicationState::Published,
         pod: None,
     }
 }
@@ -224,7 +225,7 @@ async fn what_a_shim_says_of_a_failure_is_passed_on_and_is_no_number() {
     assert_eq!(code(&error), Code::Internal);
     assert!(told(&error).contains("failed to find device"), "{}", told(&error));
     // Larger than its device: these are another file system's numbers.
-    shim.has(host.volume.device.to_str().unwrap(), Volume { total: 65 * MIB, ..GUEST });
+    shim.has(host.volume.device.to_str().unwrap(), GuestFileSystem { total: 65 * MIB, ..GUEST });
     let error = host.runtimes.stats(&host.volume).await.unwrap_err();
     assert_eq!(code(&error), Code::Internal);
     assert!(told(&error).contains("not this volume"), "{}", told(&error));

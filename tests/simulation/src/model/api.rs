@@ -24,14 +24,14 @@ pub struct Claim {
     /// The provisioner will not do anything for it any more.
     pub settled: bool,
     /// The volume.
-    pub volume: Option<Volume>,
+    pub volume: Option<ApiVolume>,
     /// Increases with every change that sidecars watch.
     pub version: u64,
 }
 
 /// A volume (PV).
 #[derive(Clone, Default)]
-pub struct Volume {
+pub struct ApiVolume {
     /// The driver's id.
     pub id: String,
     /// Where it lives.

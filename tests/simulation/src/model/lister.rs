@@ -184,10 +184,10 @@ mod tests {
     use proto::csi::Volume as Listed;
 
     use super::*;
-    use crate::model::api::Volume;
+    use crate::model::api::ApiVolume;
 
     fn claim(id: &str, gone: bool, deleted: bool) -> (Claim, Vec<Attachment>) {
-        let volume = Some(Volume { id: id.into(), gone, ..Volume::default() });
+        let volume = Some(ApiVolume { id: id.into(), gone, ..ApiVolume::default() });
         (Claim { volume, deleted, ..Claim::default() }, Vec::new())
     }
 

@@ -15,7 +15,7 @@ mod sidecar;
 mod snapshotter;
 mod world;
 
-pub use self::sidecar::{KINDS, Kind};
+pub use self::sidecar::{KINDS, SidecarKind};
 pub use self::world::{Found, Topology, World};
 
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ use super::process::Process;
 const CONNECT: Duration = Duration::from_secs(30);
 
 /// Keeps a sidecar running for ever; `kill` ends its process once.
-pub async fn keep(kind: Kind, world: World, kill: Arc<Notify>) {
+pub async fn keep(kind: SidecarKind, world: World, kill: Arc<Notify>) {
     let mut delays = [1, 10, 20, 40].into_iter();
     for life in 0_u64.. {
         let process = Process::default();
@@ -46,7 +46,13 @@ pub async fn keep(kind: Kind, world: World, kill: Arc<Notify>) {
 }
 
 /// One life of a sidecar; returns the reason of its end.
-async fn live(kind: Kind, world: &World, process: &Process, life: u64, kill: &Notify) -> String {
+async fn live(
+    kind: SidecarKind,
+    world: &World,
+    process: &Process,
+    life: u64,
+    kill: &Notify,
+) -> String {
     let dice = Dice::new(world.seed, &format!("{} {life}", kind.name()));
     let connecting = connect(kind, world, process, life);
     let Ok(client) = tokio::time::timeout(CONNECT, connecting).await else {
@@ -68,7 +74,7 @@ async fn live(kind: Kind, world: &World, process: &Process, life: u64, kill: &No
     }
 }
 
-async fn connect(kind: Kind, world: &World, process: &Process, life: u64) -> Client {
+async fn connect(kind: SidecarKind, world: &World, process: &Process, life: u64) -> Client {
     loop {
         let dice = Dice::new(world.seed, &format!("{} {life} calls", kind.name()));
         let notes = (world.record.clone(), world.trace.clone());
@@ -81,31 +87,35 @@ async fn connect(kind: Kind, world: &World, process: &Process, life: u64) -> Cli
 }
 
 /// Starts a worker for each object, including later ones.
-async fn work(sidecar: Arc<Sidecar>, kind: Kind, process: Process) {
+async fn work(sidecar: Arc<Sidecar>, kind: SidecarKind, process: Process) {
     let api = sidecar.world.api.clone();
     let mut changes = api.watch();
     let memory = Arc::new(provisioner::Memory::default());
     let mut begun = 0;
     loop {
         let objects = api.read(|objects| match kind {
-            Kind::Provisioner | Kind::Resizer => objects.claims.len(),
-            Kind::Attacher => objects.attachments.len(),
-            Kind::Snapshotter => objects.snapshots.len(),
+            SidecarKind::Provisioner | SidecarKind::Resizer => objects.claims.len(),
+            SidecarKind::Attacher => objects.attachments.len(),
+            SidecarKind::Snapshotter => objects.snapshots.len(),
         });
         for at in begun..objects {
             let sidecar = sidecar.clone();
             let tasks = &process.tasks;
             match kind {
-                Kind::Provisioner => {
+                SidecarKind::Provisioner => {
                     tasks.spawn_until_stop("reclaim", provisioner::reclaim(sidecar.clone(), at));
                     tasks.spawn_until_stop(
                         "provision",
                         provisioner::provision(sidecar, memory.clone(), at),
                     );
                 }
-                Kind::Attacher => tasks.spawn_until_stop("attach", attacher::attach(sidecar, at)),
-                Kind::Resizer => tasks.spawn_until_stop("resize", resizer::resize(sidecar, at)),
-                Kind::Snapshotter => {
+                SidecarKind::Attacher => {
+                    tasks.spawn_until_stop("attach", attacher::attach(sidecar, at))
+                }
+                SidecarKind::Resizer => {
+                    tasks.spawn_until_stop("resize", resizer::resize(sidecar, at))
+                }
+                SidecarKind::Snapshotter => {
                     tasks.spawn_until_stop("snapshot", snapshotter::snapshot(sidecar, at))
                 }
             }

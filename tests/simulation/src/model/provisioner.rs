@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto::csi;
 use tonic::Code;
 
-use super::api::Volume;
+use super::api::ApiVolume;
 use super::pace;
 use super::pace::Next;
 use super::sidecar::Sidecar;
@@ -85,7 +85,7 @@ impl Sidecar {
                 let node = lives_at(&volume).unwrap_or(node);
                 let id = volume.volume_id;
                 let size = volume.capacity_bytes;
-                let volume = Volume { id, node, size, ..Volume::default() };
+                let volume = ApiVolume { id, node, size, ..ApiVolume::default() };
                 api.change_claim(at, |claim| (claim.open, claim.volume) = (false, Some(volume)));
                 Next::Done
             }

@@ -12,7 +12,7 @@ use crate::dice::Dice;
 
 /// Which sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SidecarKind {
     /// external-provisioner.
     Provisioner,
     /// external-attacher.
@@ -24,9 +24,14 @@ pub enum Kind {
 }
 
 /// All four.
-pub const KINDS: [Kind; 4] = [Kind::Provisioner, Kind::Attacher, Kind::Resizer, Kind::Snapshotter];
+pub const KINDS: [SidecarKind; 4] = [
+    SidecarKind::Provisioner,
+    SidecarKind::Attacher,
+    SidecarKind::Resizer,
+    SidecarKind::Snapshotter,
+];
 
-impl Kind {
+impl SidecarKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Provisioner => "provisioner",
@@ -46,10 +51,10 @@ pub(super) struct Sidecar {
 
 impl Sidecar {
     /// The calls of a start: the first error but a late or unready Probe is an exit.
-    pub(super) async fn begin(&self, kind: Kind) -> Result<(), String> {
+    pub(super) async fn begin(&self, kind: SidecarKind) -> Result<(), String> {
         self.probe().await?;
         self.ask("GetPluginInfo", &csi::GetPluginInfoRequest {}).await?;
-        if kind != Kind::Snapshotter {
+        if kind != SidecarKind::Snapshotter {
             self.ask("GetPluginCapabilities", &csi::GetPluginCapabilitiesRequest {}).await?;
         }
         self.ask("ControllerGetCapabilities", &csi::ControllerGetCapabilitiesRequest {}).await

@@ -23,7 +23,7 @@ const STEPS: [&str; 7] = [
 ];
 
 /// A volume, and the state directories of two nodes.
-struct Volume {
+struct TestVolume {
     image: tempfile::NamedTempFile,
     here: tempfile::TempDir,
     there: tempfile::TempDir,
@@ -37,7 +37,7 @@ fn wanted(file_system: Option<FileSystem>) -> Wanted<'static> {
     Wanted { file_system, mkfs: &[], blank: Blank::Zero, fsck: Fsck::Preen }
 }
 
-impl Volume {
+impl TestVolume {
     fn new(size: u64) -> Self {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(size).unwrap();
@@ -99,7 +99,7 @@ fn has_xfs() -> bool {
 
 #[tokio::test]
 async fn a_blank_volume_is_formatted_once() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let first = volume.ready().await.unwrap();
     assert_eq!(first.file_system, FileSystem::Ext4);
     volume.is_good(&first).await;
@@ -118,7 +118,7 @@ async fn a_power_cut_at_any_step_leaves_nothing_that_is_taken_for_good_and_is_no
     }
     for (step, file_system, mib) in cases {
         for here in [true, false] {
-            let volume = Volume::new(mib * MIB);
+            let volume = TestVolume::new(mib * MIB);
             volume.cut_at(step, file_system).await;
             let before = volume.seen().await.signature;
             let journal = if here { volume.journal() } else { volume.other_journal() };
@@ -136,7 +136,7 @@ async fn a_power_cut_at_any_step_leaves_nothing_that_is_taken_for_good_and_is_no
 /// The code's steps are the ones cut at.
 #[tokio::test]
 async fn all_steps_are_known_here() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let met = Mutex::new(Vec::new());
     let note = |step| {
         met.lock().unwrap().push(step);
@@ -147,8 +147,8 @@ async fn all_steps_are_known_here() {
 }
 
 /// A volume of which the disk has kept only some of mkfs's blocks.
-async fn torn(keep: impl Fn(usize) -> bool) -> Volume {
-    let volume = Volume::new(16 * MIB);
+async fn torn(keep: impl Fn(usize) -> bool) -> TestVolume {
+    let volume = TestVolume::new(16 * MIB);
     volume.cut_at("after mkfs", FileSystem::Ext4).await;
     let mut bytes = volume.bytes();
     let blank = [0; BLOCK];
@@ -203,7 +203,7 @@ async fn what_says_that_it_is_something_is_never_formatted() {
         (100, b"nobody knows what this is"),
         (16 * MIB - 30, b"nor this, at the end"),
     ] {
-        let volume = Volume::new(16 * MIB);
+        let volume = TestVolume::new(16 * MIB);
         volume.image.as_file().write_all_at(bytes, at).unwrap();
         let before = volume.bytes();
         let refused = volume.ready().await.unwrap_err();
@@ -213,7 +213,7 @@ async fn what_says_that_it_is_something_is_never_formatted() {
             "{refused}"
         );
     }
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     Command::new("mkfs.ext4")
         .args(["-q", "-L", "theirs"])
         .arg(volume.image.path())
@@ -233,7 +233,7 @@ async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_si
     if !has_xfs() {
         return;
     }
-    let volume = Volume::new(320 * MIB);
+    let volume = TestVolume::new(320 * MIB);
     Command::new("mkfs.xfs").arg("-q").arg(volume.image.path()).output().unwrap();
     // Sizes that are none.
     for at in [4, 124] {
@@ -248,7 +248,7 @@ async fn a_torn_superblock_is_not_formatted_though_the_class_lets_what_has_no_si
 
 #[tokio::test]
 async fn bytes_without_a_signature_are_formatted_only_if_the_class_says_so() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     volume.image.as_file().write_all_at(b"what the last volume left", 9000).unwrap();
     let unsigned = Wanted { blank: Blank::Unsigned, ..wanted(None) };
     let made = ready(volume.image.path(), &volume.journal(), unsigned, &on).await.unwrap();
@@ -257,7 +257,7 @@ async fn bytes_without_a_signature_are_formatted_only_if_the_class_says_so() {
 
 #[tokio::test]
 async fn a_volume_that_had_a_file_system_and_reads_blank_is_not_formatted() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     volume.ready().await.unwrap();
     volume.write(&vec![0; volume.bytes().len()]);
     assert!(matches!(volume.ready().await, Err(FormatError::Lost(_))));
@@ -266,7 +266,7 @@ async fn a_volume_that_had_a_file_system_and_reads_blank_is_not_formatted() {
 
 #[tokio::test]
 async fn a_device_that_took_the_place_of_the_volume_is_left_alone() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     volume.cut_at("before mkfs", FileSystem::Ext4).await;
     // Another device, with other content or size, where formatting was begun.
     volume.image.as_file().set_len(32 * MIB).unwrap();
@@ -287,7 +287,7 @@ async fn a_device_that_took_the_place_of_the_volume_is_left_alone() {
 
 #[tokio::test]
 async fn a_file_system_that_is_not_the_volumes_is_neither_checked_nor_handed_over() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let made = volume.ready().await.unwrap();
     Command::new("mkfs.ext4").args(["-q", "-F"]).arg(volume.image.path()).output().unwrap();
     // e2fsck would repair this.
@@ -304,7 +304,7 @@ async fn a_file_system_that_is_not_the_volumes_is_neither_checked_nor_handed_ove
 
 #[tokio::test]
 async fn a_copy_of_a_volume_that_was_being_formatted_is_refused() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     volume.cut_at("before the label goes", FileSystem::Ext4).await;
     let before = volume.bytes();
     let copy = Journal::of(volume.here.path(), "d.example", "copy");
@@ -315,7 +315,7 @@ async fn a_copy_of_a_volume_that_was_being_formatted_is_refused() {
 
 #[tokio::test]
 async fn a_journal_that_cannot_be_read_stops_everything() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let state = volume.here.path().join("direct");
     publish(&state, b"no directory", 0o600, Existing::Keep).unwrap();
     assert!(matches!(volume.ready().await, Err(FormatError::Journal(_))));
@@ -324,7 +324,7 @@ async fn a_journal_that_cannot_be_read_stops_everything() {
 
 #[tokio::test]
 async fn mkfs_options_count_and_those_that_make_no_such_file_system_do_not_pass() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let mkfs = ["-b", "2048"].map(str::to_owned);
     ready(volume.image.path(), &volume.journal(), Wanted { mkfs: &mkfs, ..wanted(None) }, &on)
         .await
@@ -334,7 +334,7 @@ async fn mkfs_options_count_and_those_that_make_no_such_file_system_do_not_pass(
         .arg(volume.image.path())
         .output();
     assert_eq!(found.unwrap().stdout, b"2048\n");
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let mkfs = ["-b", "3"].map(str::to_owned);
     let refused =
         ready(volume.image.path(), &volume.journal(), Wanted { mkfs: &mkfs, ..wanted(None) }, &on)
@@ -347,7 +347,7 @@ async fn mkfs_options_count_and_those_that_make_no_such_file_system_do_not_pass(
 
 #[tokio::test]
 async fn a_used_file_system_is_mended_or_not_handed_over() {
-    let volume = Volume::new(16 * MIB);
+    let volume = TestVolume::new(16 * MIB);
     let made = volume.ready().await.unwrap();
     // Wrong counts are safe to repair.
     let debugfs = |words: &str| {

@@ -35,7 +35,7 @@ impl Root {
     /// The faults, or what else the verdict is.
     fn verdict(&self) -> String {
         match self.report().verdict() {
-            Verdict::Failed(why) => why,
+            CheckVerdict::Failed(why) => why,
             other => format!("{other:?}"),
         }
     }

@@ -288,7 +288,7 @@ fn growth_by_the_path_where_it_is_staged_is_no_ordinary_volumes() {
     let mut there = record("v");
     there.keep(dir.path()).unwrap();
     assert!(matches!(of(), Some(Work::Grow(..))), "a guest has it");
-    there.state = State::Begun;
+    there.state = PublicationState::Begun;
     there.keep(dir.path()).unwrap();
     staged::forget(dir.path(), driver().as_str(), "v").unwrap();
     assert!(matches!(of(), Some(Work::GrowStaged(_))));

@@ -17,7 +17,7 @@ use crate::device::host::Host;
 use crate::device::host::tests::{block_devices, with_open};
 use crate::error::Error;
 use crate::lease::exclusive::REPORT;
-use crate::lease::record::{Entry, Lease};
+use crate::lease::record::{Lease, LeaseEntry};
 use crate::records::files::make_private;
 use crate::records::published::tests::record as published;
 use crate::runtimes::Roots;
@@ -77,7 +77,7 @@ impl Fixture {
         let driver = self.driver.to_string();
         let volume_id = volume.to_owned();
         let pod = "uid-1".to_owned();
-        Entry { driver, volume_id, pod, lease }.keep(&self.state()).unwrap();
+        LeaseEntry { driver, volume_id, pod, lease }.keep(&self.state()).unwrap();
     }
 
     fn lease(&self) -> Option<Lease> {

@@ -3,7 +3,7 @@
 use super::super::verify::{DeviceMatch, verify};
 use super::*;
 use crate::device::host::tests::{block_devices, with_open};
-use crate::records::published::State;
+use crate::records::published::PublicationState;
 use crate::records::published::tests::record;
 use crate::runtimes::mount_info::{MountInfo, Root};
 use proto::csi::status::ToStatus;
@@ -63,7 +63,7 @@ async fn what_a_vm_has_is_not_taken_back() {
     }
     assert_eq!(fixture.entries(), 0, "a VM that starts now would get it");
     // Also when formatting was only begun.
-    let begun = Published { number: 0, state: State::Begun, ..volume.clone() };
+    let begun = Published { number: 0, state: PublicationState::Begun, ..volume.clone() };
     assert!(withdraw(&fixture.node, &begun, Absent::TakenBack).await.is_err());
     // Nobody has it after another boot.
     let before = Published { boot: "before".into(), ..volume.clone() };
@@ -89,8 +89,8 @@ async fn what_a_vm_has_is_not_published_anew_though_the_driver_shows_another_dev
 fn a_device_is_one_volumes() {
     let Some(fixture) = fixture() else { return };
     let device = Device { path: fixture.device.clone(), number: fixture.number };
-    let mut first = Published { number: 0, state: State::Begun, ..fixture.volume("v") };
-    let mut second = Published { number: 0, state: State::Begun, ..fixture.volume("w") };
+    let mut first = Published { number: 0, state: PublicationState::Begun, ..fixture.volume("v") };
+    let mut second = Published { number: 0, state: PublicationState::Begun, ..fixture.volume("w") };
     claim(&fixture.node, &mut first, &device).unwrap();
     claim(&fixture.node, &mut first, &device).unwrap();
     let refused = claim(&fixture.node, &mut second, &device).unwrap_err();

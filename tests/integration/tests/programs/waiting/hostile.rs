@@ -14,7 +14,7 @@ use proto::control::hello::{Message, PROTOCOL, Welcome};
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Role, server_config};
-use proto::link::{Event, HANDSHAKE, KeepAlive, Kind, Link, quic, ws};
+use proto::link::{Event, HANDSHAKE, KeepAlive, Link, StreamKind, quic, ws};
 use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
@@ -82,7 +82,7 @@ impl HostileCloud {
 
 /// Calls the driver of an edge over its link, which is driven meanwhile.
 async fn caller(mut link: Link, tasks: &Tasks) -> anyhow::Result<RawClient> {
-    let opening = link.open(Kind::Calls);
+    let opening = link.open(StreamKind::Calls);
     let io = {
         let mut opening = std::pin::pin!(opening);
         loop {

@@ -21,7 +21,7 @@ use proto::control::join::Answer;
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
 use proto::link::tls::{Credentials, Files, join_config, server_config};
-use proto::link::{Event, KeepAlive, Kind, Link, LinkError, Opening, join, quic, ws};
+use proto::link::{Event, KeepAlive, Link, LinkError, Opening, StreamKind, join, quic, ws};
 use proto::names::NodeName;
 use proto::names::certificate::{Identity, Serial};
 use rcgen::{
@@ -194,7 +194,7 @@ impl Cloud {
                         self.serials().insert(peer.serial.clone());
                         number = self.newest.borrow().0 + 1;
                         link.send(&welcome()).await?;
-                        opening = Some(link.open(Kind::Calls));
+                        opening = Some(link.open(StreamKind::Calls));
                     }
                     Event::Message(Message::Renew(renew)) => {
                         link.send(&self.renew(&renew.csr)?).await?;

@@ -8,7 +8,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use proto::control::hello::{Hello, Message};
-use proto::control::not_taken::{NotTaken, Pod as Named, Volume};
+use proto::control::not_taken::{NotTaken, NotTakenVolume, Pod as Named};
 use proto::link::{Event as LinkEvent, Link, LinkError};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ async fn ended(link: &mut Link) -> LinkError {
 }
 
 /// A link of an edge that reports these volumes.
-async fn reported(site: &Site, volumes: &[Volume]) -> anyhow::Result<Link> {
+async fn reported(site: &Site, volumes: &[NotTakenVolume]) -> anyhow::Result<Link> {
     let mut link = site.world.dial().await?;
     link.send(&Message::Hello(Hello { not_taken: true, ..hello(NODE)? })).await?;
     match link.next().await {
@@ -45,9 +45,9 @@ async fn reported(site: &Site, volumes: &[Volume]) -> anyhow::Result<Link> {
     Ok(link)
 }
 
-fn volume(id: &str, pod: &str, uid: &str) -> anyhow::Result<Volume> {
+fn volume(id: &str, pod: &str, uid: &str) -> anyhow::Result<NotTakenVolume> {
     let pod = Named { namespace: "default".into(), name: pod.into(), uid: uid.into() };
-    Ok(Volume { driver: DRIVER.parse()?, volume: id.into(), pod: Some(pod) })
+    Ok(NotTakenVolume { driver: DRIVER.parse()?, volume: id.into(), pod: Some(pod) })
 }
 
 /// The pods that were told, each as often as it was.
