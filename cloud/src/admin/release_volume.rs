@@ -195,7 +195,8 @@ mod tests {
             let hold = check_release(Some(&held), &node("n1"), &standing).unwrap();
             let text = precondition(&hold, &node("n1"), &standing);
             assert!(text.contains(told) && text.contains("data is destroyed"), "{text}");
-            assert!(check_release(Some(&held), &node("n2"), &standing).is_err());
+            let refused = check_release(Some(&held), &node("n2"), &standing).unwrap_err();
+            assert_eq!(refused.status, 409, "{}", refused.text);
         }
         // What is only attached can be taken from a linked node, and from another than its owner.
         for lease in [attached(LeaseRecord::default(), "n2"), attached(held, "n2")] {

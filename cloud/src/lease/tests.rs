@@ -198,7 +198,8 @@ async fn a_node_whose_name_has_changed_or_is_not_known_is_detached_all_the_same(
         world.ask("n1").await;
         world.call("n1", now).await;
         world.attach(before).await.unwrap();
-        assert!(world.attach("id-n2").await.is_err(), "{now:?}");
+        let refused = world.attach("id-n2").await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{now:?}");
         world.detach(by).await;
         assert_eq!(
             (world.attached(), world.holder().as_deref()),
@@ -244,7 +245,9 @@ async fn of_several_nodes_that_a_driver_calls_alike_the_one_that_asks_is_the_own
     assert_eq!(world.record(), None);
     assert!(matches!(world.ask("n3").await, Outcome::Held { .. }));
     world.attach("id-n1").await.unwrap();
-    assert!(world.attach("id-n2").await.is_err());
+    let refused = world.attach("id-n2").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.chain().contains("node n3 has it"), "{}", refused.chain());
 }
 
 #[tokio::test]

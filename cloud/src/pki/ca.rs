@@ -206,9 +206,11 @@ mod tests {
         assert_eq!(std::fs::read(dir.path().join("ca.key")).unwrap(), key);
         issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap();
         let node = std::fs::read(dir.path().join("n1.crt")).unwrap();
-        assert!(issue(dir.path(), &"n1".parse().unwrap(), 1).is_err());
+        let again = issue(dir.path(), &"n1".parse().unwrap(), 1).unwrap_err().to_string();
+        assert!(again.contains("left alone"), "{again}");
         assert_eq!(std::fs::read(dir.path().join("n1.crt")).unwrap(), node);
-        assert!(issue(dir.path(), &"ca".parse().unwrap(), 1).is_err());
+        let cas = issue(dir.path(), &"ca".parse().unwrap(), 1).unwrap_err().to_string();
+        assert!(cas.contains("would be the ca's own"), "{cas}");
     }
 
     #[test]

@@ -97,7 +97,8 @@ mod tests {
         let to = dir.path().join("taken");
         let hosts = ["cloud.example".to_owned()];
         let from = Use { cert: &cert, key: &key, root: None, dir: &to, hosts: &hosts, days: 1 };
-        assert!(use_ca(&Use { key: &other, ..from }).is_err());
+        let refused = use_ca(&Use { key: &other, ..from }).unwrap_err().to_string();
+        assert!(refused.contains("one pair"), "{refused}");
         assert!(!to.exists());
         let from = Use { cert: &cert, key: &key, root: None, dir: &to, hosts: &hosts, days: 1 };
         let said = use_ca(&from).unwrap();

@@ -255,9 +255,9 @@ mod tests {
         assert_eq!(identity.validity.not_before, begin);
         let front = Identity::of(&certificate(&["edge-csi://front/f1"])).unwrap();
         assert_eq!(front.name.to_string(), "front f1");
-        assert!(Identity::of(&certificate(&[])).is_err());
+        assert!(matches!(Identity::of(&certificate(&[])), Err(IdentityError::Names(0))));
         let two = certificate(&["edge-csi://node/n1", "edge-csi://node/n2"]);
-        assert!(Identity::of(&two).is_err());
+        assert!(matches!(Identity::of(&two), Err(IdentityError::Names(2))));
     }
 
     #[test]

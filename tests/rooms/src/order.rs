@@ -154,6 +154,7 @@ mod tests {
             assert!(error.contains(why), "{block}: {error}");
         }
         let twice = "```rooms\na: -\n```\n```rooms\na: -\n```\n";
-        assert!(Order::read(&Tree::of(&[(DOCUMENT, twice)])).is_err());
+        let error = Order::read(&Tree::of(&[(DOCUMENT, twice)])).unwrap_err();
+        assert!(format!("{error:#}").contains("two blocks"), "{error:#}");
     }
 }

@@ -60,7 +60,8 @@ mod tests {
         let mut store = Measured::new(Box::new(Full), metrics.commits());
         let change = Change::Node("n1".parse().unwrap(), None);
         store.commit(std::slice::from_ref(&change)).unwrap();
-        assert!(store.commit(&[change.clone(), change]).is_err());
+        let full = store.commit(&[change.clone(), change]);
+        assert!(matches!(full, Err(StoreError::Closed)));
         let (counted, failed) = metrics.commits().counts();
         assert_eq!((counted, failed), (2, 1));
     }

@@ -61,7 +61,7 @@ async fn who_asks_the_same_waits_for_the_run_and_who_asks_otherwise_is_refused()
     let other = run(&runs, operation(PUBLISH, &publish("other", "n1"), None));
     assert!(joined.try_recv().is_err(), "the run has not ended");
     ticket.end(&failed());
-    assert!(joined.await.unwrap().is_err());
+    assert_eq!(joined.await.unwrap().err().unwrap().code(), Code::Unavailable, "the run's failure");
     drop(run(&runs, operation(PUBLISH, &publish("v", "n2"), None)));
     drop(other);
 }

@@ -122,9 +122,11 @@ mod tests {
         std::fs::rename(&kept, dir.path().join("aside")).unwrap();
         std::fs::File::create(&kept).unwrap();
         let fence = entry(Lease::Fenced { epoch: 5, why: "w".into() });
-        assert!(known.keep(&state, &fence).is_err());
+        let full = known.keep(&state, &fence).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::AlreadyExists, "{full}");
         assert!(known.is_only_remembered(&fence));
-        assert!(known.keep(&state, &entry(Lease::Unsettled)).is_err());
+        let full = known.keep(&state, &entry(Lease::Unsettled)).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::AlreadyExists, "{full}");
         assert_eq!(of(), Some(fence.clone()), "it was not unpublished durably");
         std::fs::remove_file(&kept).unwrap();
         std::fs::rename(dir.path().join("aside"), &kept).unwrap();

@@ -294,9 +294,11 @@ mod tests {
         assert_eq!(of(dir.path(), "d.example", "w").unwrap(), None);
         let file = path(dir.path(), "d.example", "v");
         std::fs::rename(&file, path(dir.path(), "d.example", "w")).unwrap();
-        assert!(of(dir.path(), "d.example", "w").is_err());
+        let others = of(dir.path(), "d.example", "w").unwrap_err().to_string();
+        assert!(others.contains("another volume's"), "{others}");
         publish(&file, b"{\"state\":", 0o600, Existing::Replace).unwrap();
-        assert!(of(dir.path(), "d.example", "v").is_err());
+        let cut = of(dir.path(), "d.example", "v").unwrap_err().to_string();
+        assert!(cut.contains("is damaged"), "{cut}");
         // A record of an older csi-edge has no MAC.
         let older = br#"{"driver":"d.example","volume_id":"v","pod":"p","state":"held","epoch":5}"#;
         publish(&file, older, 0o600, Existing::Replace).unwrap();

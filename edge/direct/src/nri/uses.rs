@@ -105,16 +105,16 @@ mod tests {
         let published = [record("v")];
         let uses = Uses::default();
         uses.admit(&container("init", "1", &["ro"]), &published).unwrap();
-        let refused = uses.admit(&container("app", "2", &["rw"]), &published).unwrap_err();
-        assert!(refused.to_string().contains("init"), "{refused}");
+        let with = |other: &str| Err(mixed(&published[0], other));
+        assert_eq!(uses.admit(&container("app", "2", &["rw"]), &published), with("init"));
         uses.ended("1");
         uses.admit(&container("app", "2", &["rw"]), &published).unwrap();
         uses.admit(&container("app", "3", &["rw"]), &published).unwrap();
         uses.admit(&container("beside", "4", &["rw"]), &published).unwrap();
-        assert!(uses.admit(&container("reads", "5", &["ro"]), &published).is_err());
+        assert_eq!(uses.admit(&container("reads", "5", &["ro"]), &published), with("app"));
         // What ended was an earlier container of that name.
         uses.ended("2");
-        assert!(uses.admit(&container("reads", "5", &["ro"]), &published).is_err());
+        assert_eq!(uses.admit(&container("reads", "5", &["ro"]), &published), with("app"));
         uses.admit(&container("other", "6", &["ro"]), &[]).unwrap();
         uses.admit(&container("reads", "5", &["ro"]), &published).unwrap();
     }
@@ -123,7 +123,8 @@ mod tests {
     fn one_container_uses_it_in_one_way_and_a_read_only_volume_has_one_way() {
         let mut volume = record("v");
         let both = container("app", "1", &["ro", "rw"]);
-        assert!(Uses::default().admit(&both, std::slice::from_ref(&volume)).is_err());
+        let refused = Uses::default().admit(&both, std::slice::from_ref(&volume));
+        assert_eq!(refused, Err(mixed(&volume, "app")));
         let twice = container("app", "1", &["ro", "ro"]);
         Uses::default().admit(&twice, std::slice::from_ref(&volume)).unwrap();
         volume.options.push("ro".into());

@@ -254,7 +254,8 @@ pub(crate) mod tests {
         b.keep(dir.path()).unwrap();
         let damaged = path(dir.path(), &a.driver, &a.volume_id, &a.target);
         publish(&damaged, b"{", 0o600, Existing::Replace).unwrap();
-        assert!(of(dir.path(), &a.driver, "a").is_err());
+        let cut = of(dir.path(), &a.driver, "a").unwrap_err().to_string();
+        assert!(cut.contains(damaged.to_str().unwrap()), "{cut}");
         assert_eq!(of(dir.path(), &b.driver, "b").unwrap(), [b]);
     }
 

@@ -129,7 +129,11 @@ fn objects_survive_a_restart_and_half_made_ones_do_not() {
     let member =
         core.snap(&core.volume(&b).unwrap(), String::new(), Some("gone".to_owned())).unwrap();
     let settings = core.settings.clone();
-    assert!(Core::open(state.path(), settings).is_err(), "two drivers on one state");
+    let second = Core::open(state.path(), settings).err().unwrap();
+    assert!(
+        format!("{second:#}").contains("another driver uses"),
+        "two drivers on one state: {second:#}"
+    );
     // As in a child process between fork and exec.
     let _inherited = core._alone.0.try_clone().unwrap();
     drop(core);

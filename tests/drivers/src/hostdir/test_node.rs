@@ -126,7 +126,8 @@ fn a_device_is_published_grows_in_use_and_is_read_only_where_asked() {
     device.write_all_at(&[7; 4096], 1 << 20).unwrap();
     let written =
         fs::File::options().write(true).open(at.path("ro")).and_then(|ro| ro.write_all_at(&[1], 0));
-    assert!(written.is_err(), "the read-only device was written");
+    let refused = written.expect_err("the read-only device was written").raw_os_error();
+    assert_eq!(refused, Some(rustix::io::Errno::PERM.raw_os_error()));
     let grow = Some(CapacityRange { required_bytes: 12 * MIB, limit_bytes: 0 });
     let expand = ControllerExpandVolumeRequest {
         volume_id: volume.clone(),

@@ -168,7 +168,8 @@ async fn dying_breaks_all_calls_of_the_connection() {
     bench.driver.wait_for("NodePublishVolume", 1).await.unwrap();
     let status = publishing(channel.clone(), "vol-2").await.unwrap().unwrap_err();
     assert_ne!(status.code(), Code::Cancelled, "the stream was reset, not the connection broken");
-    other.await.unwrap().unwrap_err();
+    let broken = other.await.unwrap().unwrap_err();
+    assert_eq!(broken.code(), Code::Unknown, "{broken}");
     bench.driver.wait_for_outcome("NodePublishVolume", Outcome::Dropped, 2).await.unwrap();
     assert!(bench.driver.published().is_empty());
     // The listener still stands.
@@ -180,7 +181,8 @@ async fn dying_after_the_work_leaves_the_work_done() {
     let bench = Bench::new();
     bench.driver.inject("CreateVolume", Fault::DieAfterWork, Times::Next(1));
     let mut c = ControllerClient::new(bench.channel().await);
-    c.create_volume(create("a")).await.map(drop).unwrap_err();
+    let broken = c.create_volume(create("a")).await.map(drop).unwrap_err();
+    assert_eq!(broken.code(), Code::Unknown, "{broken}");
     assert_eq!(bench.driver.volumes().len(), 1);
     c.create_volume(create("a")).await.map(drop).unwrap();
     assert_eq!(bench.driver.volumes().len(), 1);
@@ -311,7 +313,8 @@ async fn a_stopped_driver_is_gone_and_comes_back_with_its_memory() {
     let hanging = publishing(channel, "vol-1");
     driver.wait_for("NodePublishVolume", 1).await.unwrap();
     timeout(Duration::from_secs(1), running.stop()).await.unwrap();
-    hanging.await.unwrap().unwrap_err();
+    let broken = hanging.await.unwrap().unwrap_err();
+    assert_eq!(broken.code(), Code::Unknown, "{broken}");
     assert_eq!(driver.calls_of("NodePublishVolume")[0].outcome, Outcome::Dropped);
     assert!(path.exists());
     assert!(connect(path.clone()).await.is_err());

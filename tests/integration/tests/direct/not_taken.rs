@@ -158,6 +158,7 @@ async fn what_a_container_without_a_vm_wrote_is_not_thrown_away() -> anyhow::Res
     // The next pod has the volume, and nothing of that.
     let second = at.scene.target("pod-2")?;
     at.publish(&second).await?;
-    assert!(at.read(Runtime::Go, &second, "lost").await.is_err());
+    let missing = at.read(Runtime::Go, &second, "lost").await.unwrap_err().to_string();
+    assert!(missing.contains("No such file"), "{missing}");
     at.end_at(&second).await
 }

@@ -98,7 +98,8 @@ async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
         serde_json::json!([300 * MIB, 10 * MIB, 290 * MIB]),
         "{seen}"
     );
-    assert!(command(scene, &["inspect", "nothing"]).await.is_err());
+    let missing = command(scene, &["inspect", "nothing"]).await.unwrap_err().to_string();
+    assert!(missing.contains("nothing is neither a direct volume"), "{missing}");
 
     // On line: the driver grows the device, and the guest its file system.
     scene.grow(volume, 640).await?;
@@ -110,7 +111,7 @@ async fn the_kubelet_is_told_what_the_guest_sees() -> anyhow::Result<()> {
     drop(guest);
     at.unpublish(&target).await?;
     let gone = scene.stats(volume, &target).await.unwrap_err();
-    assert_ne!(gone.code(), Code::Ok);
+    assert_eq!(gone.code(), Code::NotFound, "{}", gone.message());
     at.end().await
 }
 

@@ -53,7 +53,8 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     // A runtime without a VM gets the empty directory of the host, and nothing of the volume.
     let mut runc = at.guest(Runtime::Runc, &first).await?;
     assert_eq!(runc.found, "shared");
-    assert!(runc.tell("read hello").await.is_err());
+    let missing = runc.tell("read hello").await.unwrap_err().to_string();
+    assert!(missing.contains("No such file"), "{missing}");
     runc.stop().await?;
     at.unpublish(&first).await?;
     at.unpublish(&first).await?;

@@ -166,7 +166,9 @@ fn a_store_that_is_not_there_is_not_made() {
     let (outcome, _) = checked(&path, Output::Table);
     assert!(format!("{:#}", outcome.unwrap_err()).contains("cannot be opened"));
     assert!(!path.exists());
-    assert!(transfer::export(&StoreAt::Memory, ExportedSecrets::LeftOut, &mut Vec::new()).is_err());
+    let memory = transfer::export(&StoreAt::Memory, ExportedSecrets::LeftOut, &mut Vec::new());
+    let memory = memory.unwrap_err().to_string();
+    assert!(memory.contains("nothing to look after"), "{memory}");
 }
 
 fn linked(node: &str) -> Change {

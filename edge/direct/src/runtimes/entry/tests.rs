@@ -16,6 +16,10 @@ fn overwrite(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
     publish(path.as_ref(), text.as_ref(), 0o600, Existing::Replace)
 }
 
+fn is_taken(refused: &MountInfoError, why: &str) -> bool {
+    matches!(refused, MountInfoError::Taken { by, .. } if by.contains(why))
+}
+
 struct Host {
     _dir: tempfile::TempDir,
     root: Root,
@@ -69,9 +73,11 @@ impl Host {
         assert!(matches!(&state, EntryState::Foreign(text) if text.contains(why)), "{state:?}");
         let names = ("d.example", "v");
         for recorded in [true, false] {
-            assert!(self.root.is_open(&self.record.target, names, recorded).is_err(), "{why}");
+            let refused = self.root.is_open(&self.record.target, names, recorded).unwrap_err();
+            assert!(is_taken(&refused, why), "{refused}");
         }
-        assert!(restore(&self.root, &self.record).is_err(), "{why}");
+        let refused = restore(&self.root, &self.record).unwrap_err();
+        assert!(is_taken(&refused, why), "{refused}");
         self.root.remove(&self.record.target, "d.example", "v").unwrap();
         assert!(self.entry.symlink_metadata().is_ok(), "{why}");
         assert_eq!(self.state(), state);

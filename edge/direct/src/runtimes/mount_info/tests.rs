@@ -30,6 +30,10 @@ fn read(root: &Root, source: &Path) -> Option<MountInfo> {
     }
 }
 
+fn is_taken(refused: &MountInfoError, why: &str) -> bool {
+    matches!(refused, MountInfoError::Taken { by, .. } if by.contains(why))
+}
+
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
@@ -76,8 +80,11 @@ fn what_others_write_is_read() {
         parsed(r#"{"volume-type":"blk","device":"/dev/sda","fstype":"xfs","newer":[1]}"#).unwrap();
     assert_eq!((&*theirs.volume_type, theirs.options.len(), theirs.metadata.len()), ("blk", 0, 0));
     // runtime-rs: "missing field `volume-type`".
-    assert!(parsed(r#"{"volume_type":"blk","device":"x","fs_type":"xfs"}"#).is_err());
-    assert!(parsed(r#"{"volume-type":"x","device":"","fstype":"","metadata":"{}"}"#).is_err());
+    let named = parsed(r#"{"volume_type":"blk","device":"x","fs_type":"xfs"}"#).unwrap_err();
+    assert!(named.to_string().contains("missing field `volume-type`"), "{named}");
+    let typed = parsed(r#"{"volume-type":"x","device":"","fstype":"","metadata":"{}"}"#);
+    let typed = typed.unwrap_err().to_string();
+    assert!(typed.contains("expected a map"), "{typed}");
 }
 
 #[test]
@@ -108,15 +115,20 @@ fn what_others_have_written_is_neither_replaced_nor_removed() {
     std::fs::create_dir_all(&entry).unwrap();
     let theirs = br#"{"volume-type":"blk","device":"/dev/sda","fstype":"xfs"}"#;
     publish(&entry.join(FILE), theirs, 0o600, Existing::Keep).unwrap();
-    let refused = root.is_open(source, ("d", "v"), false).unwrap_err().to_string();
-    assert!(refused.contains("somebody else, for device /dev/sda"), "{refused}");
-    assert!(root.publish(source, &info("/dev/loop3")).is_err());
+    let refused = [
+        root.is_open(source, ("d", "v"), false).unwrap_err(),
+        root.publish(source, &info("/dev/loop3")).unwrap_err(),
+    ];
+    for refused in refused {
+        assert!(is_taken(&refused, "somebody else, for device /dev/sda"), "{refused}");
+    }
     root.remove(source, "d", "v").unwrap();
     assert_eq!(std::fs::read(entry.join(FILE)).unwrap(), theirs);
     // Another of our volumes counts as another's too.
     let other = Path::new("/b");
     root.publish(other, &info("/dev/loop3")).unwrap();
-    assert!(root.is_open(other, ("d", "w"), false).is_err());
+    let refused = root.is_open(other, ("d", "w"), false).unwrap_err();
+    assert!(is_taken(&refused, "is for volume v of driver d"), "{refused}");
     root.is_open(other, ("d", "v"), false).unwrap();
     root.remove(other, "d", "w").unwrap();
     assert!(read(&root, other).is_some());
@@ -125,17 +137,21 @@ fn what_others_have_written_is_neither_replaced_nor_removed() {
 #[test]
 fn what_somebody_left_half_done_is_not_run_over_unless_it_is_empty() {
     let (_dir, root) = root();
-    for (name, file, taken) in
-        [("/a", None, false), ("/b", Some("sandbox1"), true), ("/c", Some(FILE), true)]
+    let free = Path::new("/a");
+    std::fs::create_dir_all(root.entry(free).unwrap()).unwrap();
+    root.is_open(free, ("d", "v"), false).unwrap();
+    root.publish(free, &info("/dev/loop3")).unwrap();
+    for (name, file, by) in
+        [("/b", "sandbox1", "has no mountInfo.json"), ("/c", FILE, "cannot be read")]
     {
         let source = Path::new(name);
         let entry = root.entry(source).unwrap();
         std::fs::create_dir_all(&entry).unwrap();
-        if let Some(file) = file {
-            publish(&entry.join(file), b"", 0o600, Existing::Keep).unwrap();
-        }
-        assert_eq!(root.is_open(source, ("d", "v"), false).is_err(), taken, "{name}");
-        assert_eq!(root.publish(source, &info("/dev/loop3")).is_err(), taken, "{name}");
+        publish(&entry.join(file), b"", 0o600, Existing::Keep).unwrap();
+        let refused = root.is_open(source, ("d", "v"), false).unwrap_err();
+        assert!(is_taken(&refused, by), "{name}: {refused}");
+        let refused = root.publish(source, &info("/dev/loop3")).unwrap_err();
+        assert!(is_taken(&refused, by), "{name}: {refused}");
     }
 }
 

@@ -321,7 +321,9 @@ fn a_path_that_climbs_is_refused_finally_only_if_nothing_is_handed_over() {
     assert_eq!(code, Code::Unavailable);
     // The driver's own paths are the driver's business.
     let plain = request(&[]);
-    assert!(published(dir.path(), &plain).is_err(), "it is handed over directly");
+    let refused = published(dir.path(), &plain).err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.chain().contains("handed over directly"), "{}", refused.chain());
     record("v").forget(dir.path()).unwrap();
     let plain = csi::NodePublishVolumeRequest { target_path: "/a/../b".into(), ..plain };
     assert!(published(dir.path(), &plain).unwrap().is_none());

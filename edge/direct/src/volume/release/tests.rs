@@ -64,7 +64,8 @@ async fn what_a_vm_has_is_not_taken_back() {
     assert_eq!(fixture.entries(), 0, "a VM that starts now would get it");
     // Also when formatting was only begun.
     let begun = Published { number: 0, state: PublicationState::Begun, ..volume.clone() };
-    assert!(withdraw(&fixture.node, &begun, Absent::TakenBack).await.is_err());
+    let refused = withdraw(&fixture.node, &begun, Absent::TakenBack).await.unwrap_err();
+    assert!(refused.chain().contains("is open in process 12"), "{}", refused.chain());
     // Nobody has it after another boot.
     let before = Published { boot: "before".into(), ..volume.clone() };
     withdraw(&fixture.node, &before, Absent::TakenBack).await.unwrap();
@@ -77,7 +78,9 @@ async fn what_a_vm_has_is_not_published_anew_though_the_driver_shows_another_dev
     let Some(fixture) = fixture() else { return };
     let volume = fixture.volume("v");
     std::fs::remove_file(&volume.private_path).unwrap();
-    assert!(withdraw(&fixture.node, &volume, Absent::Lost).await.is_err(), "its VM still has it");
+    // Its VM still has it.
+    let refused = withdraw(&fixture.node, &volume, Absent::Lost).await.unwrap_err();
+    assert!(refused.chain().contains("is open in process 12"), "{}", refused.chain());
     // The driver has taken it back already; the number may be anybody's.
     withdraw(&fixture.node, &volume, Absent::TakenBack).await.unwrap();
     // It is another volume's by now.
