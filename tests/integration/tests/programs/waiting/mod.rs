@@ -17,6 +17,7 @@ mod restart;
 mod rotation;
 mod routing;
 mod secrets;
+mod silent_node;
 mod socket_relay;
 mod start;
 mod trust;
