@@ -2,7 +2,7 @@
 //!
 //! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation
 //! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! code. A driver's own status never passes through here; it is copied.
+//! code. A driver's own status never passes through here; it is copied. May use: no other room.
 
 use proto::csi::direct::Contradiction;
 use proto::csi::frame::FrameError;

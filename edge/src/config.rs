@@ -1,6 +1,6 @@
 //! The configuration of csi-edge: a TOML file, and flags that override it.
 //!
-//! All that is wrong is reported at once.
+//! All that is wrong is reported at once. It may use `identity` and `cli`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

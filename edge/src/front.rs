@@ -1,7 +1,8 @@
 //! The CSI socket of one driver at this node, for the kubelet and others on the node.
 //!
 //! It serves all of the driver's services. Its callers see our topology if the driver has none, and
-//! [`Direct`] carries out what they do with direct volumes.
+//! [`Direct`] carries out what they do with direct volumes. It may use `edge-calls`
+//! and `edge-direct`.
 
 use std::sync::Arc;
 

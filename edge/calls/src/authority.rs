@@ -1,7 +1,7 @@
 //! What a csi-cloud may ask of this node.
 //!
 //! A link carries the calls that csi-cloud sends, and no others: Node calls come from the kubelet,
-//! by the node's own front. The node's operator may deny some of the rest.
+//! by the node's own front. The node's operator may deny some of the rest. It may use `error`.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

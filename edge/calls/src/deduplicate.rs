@@ -3,6 +3,7 @@
 //!
 //! CSI: there should be no more than one call in flight for a volume. A different request for the
 //! subject of a run is ABORTED, which means "an operation is pending, come back".
+//! It may use `error`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //! of itself. A connection is made again when its driver restarts.
 //!
 //! A driver must report the configured name: calls for one driver must never reach another's
-//! storage.
+//! storage. It may use `error`.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;

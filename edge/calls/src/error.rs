@@ -2,7 +2,7 @@
 //!
 //! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation
 //! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! code.
+//! code. It uses no other room.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Asks the cloud for leases of volumes, by control messages on the link in use.
 //!
 //! A request goes out on that link alone, and again on the link that replaces it, so the cloud
-//! hears requests in order.
+//! hears requests in order. It uses no other room.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! kubelet publishes the result as CSINode.
 //!
 //! Only this file and the cloud's fronts rewrite: a call over a link is answered as the driver
-//! answers.
+//! answers. It may use `scopes`, `error` and `drivers`.
 
 use bytes::Bytes;
 use proto::csi::Method;

@@ -1,7 +1,7 @@
 //! Scopes of this node's drivers, as the operator told the cloud and the cloud told this node.
 //!
 //! A file keeps them, so a node that starts without the cloud answers its kubelet as before. A
-//! scope holds until the cloud tells another.
+//! scope holds until the cloud tells another. It uses no other room.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

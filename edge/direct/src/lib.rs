@@ -2,8 +2,7 @@
 //! `docs/direct-volumes.md`.
 //!
 //! Promises: [`Direct`] is all that the rest of csi-edge knows of it. It may use `proto` and
-//! `edge-calls`. Its rooms, lowest first: `records`, `device`, `format`, `runtimes`, `cdi`, `nri`,
-//! `volume`, `lease`, `service`, `admin`.
+//! `edge-calls`.
 
 pub mod admin;
 pub mod cdi;

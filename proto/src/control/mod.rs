@@ -2,7 +2,7 @@
 //! volumes, direct volumes that were not taken, and certificates.
 //!
 //! Pure codecs: bytes from the other end are parsed once, within bounds, and never panic. May use:
-//! names, csi.
+//! names, host, csi.
 
 pub mod base64;
 pub mod certificate;

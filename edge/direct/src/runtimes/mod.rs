@@ -2,7 +2,8 @@
 //!
 //! Promises: an entry appears and goes whole; a socket that answers identifies the runtime, never a
 //! name; no number comes from the host. A new runtime is a file with a [`backend::Runtime`] and a
-//! line in [`Runtimes::new`]. It may use `records`, `device` and `format`.
+//! line in [`Runtimes::new`]. It may use `error`, `records`, `device` and
+//! `format`.
 
 pub mod backend;
 pub mod entry;
