@@ -121,7 +121,15 @@ fn decide(method: Method, key: &Key, facts: &Facts<'_>) -> Result<Plan, Unclear>
             facts.create_shared(Id::Name(method, name.clone()))
         }
         // The driver itself refuses a create without a name.
-        (_, Scope::Shared) => facts.elected().map(Plan::Node),
+        (
+            Key::Create { .. }
+            | Key::Snapshot { .. }
+            | Key::Home(_)
+            | Key::Delete(_)
+            | Key::All
+            | Key::Capacity(_),
+            Scope::Shared,
+        ) => facts.elected().map(Plan::Node),
         (Key::Create { name, source: Some(source), topology, required }, Scope::Node) => {
             let name = Id::Name(method, name.clone());
             let requested = Requested { topology, required: *required };
@@ -397,7 +405,7 @@ impl Facts<'_> {
                 let reason = format!("it was sent to {node} and may still be carried out there");
                 Err(Unclear::Yet(reason))
             }
-            _ => self.create_at(name, elected),
+            Some(_) | None => self.create_at(name, elected),
         }
     }
 

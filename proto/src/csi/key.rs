@@ -102,13 +102,14 @@ impl Key {
             Self::Create { name, .. } | Self::Snapshot { name, .. } if name.is_empty() => {
                 Some("a name")
             }
-            Self::Snapshot { volumes, .. }
-                if volumes.is_empty() || volumes.iter().any(|id| id.text().is_empty()) =>
-            {
-                Some("the source volume's id")
+            Self::Snapshot { volumes, .. } => {
+                let lacks = volumes.is_empty() || volumes.iter().any(|id| id.text().is_empty());
+                lacks.then_some("the source volume's id")
             }
-            Self::Home(id) | Self::Delete(id) if id.text().is_empty() => Some("an id"),
-            _ => None,
+            Self::Home(id) | Self::Delete(id) => id.text().is_empty().then_some("an id"),
+            Self::Create { .. } | Self::Local | Self::All | Self::Capacity(_) | Self::Node(_) => {
+                None
+            }
         }
     }
 }
