@@ -16,6 +16,11 @@ pub enum Resource {
 impl Resource {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Volume, Self::Snapshot, Self::Group];
+
+    /// Its place in [`Self::ALL`].
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
 }
 
 /// A list over all nodes.
@@ -32,6 +37,11 @@ pub enum List {
 impl List {
     /// All lists.
     pub const ALL: [Self; 3] = [Self::Volumes, Self::Snapshots, Self::Health];
+
+    /// Its place in [`Self::ALL`].
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
 }
 
 /// A call that a front answers itself, from what drivers said before.
@@ -45,6 +55,29 @@ pub enum Local {
     Capabilities(Capabilities),
     /// The node's id and topology.
     NodeInfo,
+}
+
+impl Local {
+    /// All calls that a front answers itself.
+    pub const ALL: [Self; 7] = [
+        Self::Info,
+        Self::Probe,
+        Self::NodeInfo,
+        Self::Capabilities(Capabilities::Plugin),
+        Self::Capabilities(Capabilities::Controller),
+        Self::Capabilities(Capabilities::Group),
+        Self::Capabilities(Capabilities::Node),
+    ];
+
+    /// Its place in [`Self::ALL`].
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Info => 0,
+            Self::Probe => 1,
+            Self::NodeInfo => 2,
+            Self::Capabilities(of) => 3 + of as usize,
+        }
+    }
 }
 
 /// The service whose capabilities are asked for.

@@ -115,6 +115,36 @@ const fn by_length() -> Chains {
     chains
 }
 
+/// The method of each value of a column. A value in no row, or in two, breaks the build.
+macro_rules! methods_by {
+    ($column:ident, $count:expr) => {{
+        let mut methods = [None; $count];
+        let mut row = 0;
+        while row < Method::ALL.len() {
+            if let Some(value) = ROWS[row].$column {
+                let at: usize = value.index();
+                assert!(methods[at].is_none(), "two rows have one value");
+                methods[at] = Some(Method::ALL[row]);
+            }
+            row += 1;
+        }
+        let mut found = [Method::ALL[0]; $count];
+        let mut at = 0;
+        while at < $count {
+            assert!(methods[at].is_some(), "no row has a value");
+            if let Some(method) = methods[at] {
+                found[at] = method;
+            }
+            at += 1;
+        }
+        found
+    }};
+}
+
+static CREATING: [Method; Resource::ALL.len()] = methods_by!(creates, Resource::ALL.len());
+static LISTING: [Method; List::ALL.len()] = methods_by!(lists, List::ALL.len());
+static ANSWERING: [Method; Local::ALL.len()] = methods_by!(local, Local::ALL.len());
+
 impl Method {
     const fn row(self) -> &'static Row {
         &ROWS[self as usize]
@@ -213,33 +243,17 @@ impl Method {
 
     /// The RPC that makes things of a kind.
     pub const fn creating(kind: Resource) -> Self {
-        match kind {
-            Resource::Volume => Self::CreateVolume,
-            Resource::Snapshot => Self::CreateSnapshot,
-            Resource::Group => Self::CreateVolumeGroupSnapshot,
-        }
+        CREATING[kind.index()]
     }
 
     /// The RPC that asks for a list.
     pub const fn listing(list: List) -> Self {
-        match list {
-            List::Volumes => Self::ListVolumes,
-            List::Snapshots => Self::ListSnapshots,
-            List::Health => Self::ControllerListVolumeHealth,
-        }
+        LISTING[list.index()]
     }
 
     /// The RPC that a front answers with this.
     pub const fn answering(local: Local) -> Self {
-        match local {
-            Local::Info => Self::GetPluginInfo,
-            Local::Probe => Self::Probe,
-            Local::Capabilities(Capabilities::Plugin) => Self::GetPluginCapabilities,
-            Local::Capabilities(Capabilities::Controller) => Self::ControllerGetCapabilities,
-            Local::Capabilities(Capabilities::Group) => Self::GroupControllerGetCapabilities,
-            Local::Capabilities(Capabilities::Node) => Self::NodeGetCapabilities,
-            Local::NodeInfo => Self::NodeGetInfo,
-        }
+        ANSWERING[local.index()]
     }
 }
 
