@@ -1,7 +1,7 @@
 //! Finds code that treats one RPC differently from another outside the table of RPCs.
 //!
 //! Two forms count: a string that is a method's name or path, and a pattern or comparison that
-//! names a variant of `Method`. A variant as a value is fine.
+//! names a variant of `Method`, or the name or path of one. A variant as a value is fine.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +82,8 @@ impl Names {
     }
 
     fn has(&self, text: &str) -> bool {
-        self.methods.contains(text) || self.paths.contains(text.strip_prefix('/').unwrap_or(text))
+        let text = text.strip_prefix('/').unwrap_or(text);
+        self.methods.contains(text) || self.paths.contains(text)
     }
 
     /// Whether a path ends with a variant of `Method`.
@@ -110,6 +111,8 @@ impl Mentions<'_> {
             Expr::Call(call) => call.args.iter().for_each(|value| self.compared(value)),
             Expr::Array(array) => array.elems.iter().for_each(|value| self.compared(value)),
             Expr::Tuple(tuple) => tuple.elems.iter().for_each(|value| self.compared(value)),
+            // `Method::X.name()` and `Method::X.path()`.
+            Expr::MethodCall(call) if call.args.is_empty() => self.compared(&call.receiver),
             _ => {}
         }
     }
@@ -132,9 +135,10 @@ impl Mentions<'_> {
         let name = name.unwrap_or_default();
         let tokens = call.tokens.clone();
         if name == "matches" {
-            if let Ok((value, pattern)) = matched.parse2(tokens) {
+            if let Ok((value, pattern, guard)) = matched.parse2(tokens) {
                 self.visit_expr(&value);
                 self.visit_pat(&pattern);
+                guard.iter().for_each(|guard| self.visit_expr(guard));
             }
             return;
         }
@@ -157,7 +161,8 @@ impl Mentions<'_> {
                 TokenTree::Ident(ident) if self.is_variant(&tokens, at) => {
                     let before = at.checked_sub(4).map(|before| text(tokens.get(before)));
                     let is_compared = matches!(before.as_deref(), Some("=" | "|"));
-                    let after = [1, 2].map(|after| text(tokens.get(at + after)));
+                    let end = end_of_calls(&tokens, at);
+                    let after = [1, 2].map(|after| text(tokens.get(end + after)));
                     let is_arm = match after.each_ref().map(String::as_str) {
                         ["=", ">" | "="] | ["!", "="] | ["|", _] | ["if", _] => true,
                         _ => is_compared,
@@ -181,14 +186,27 @@ impl Mentions<'_> {
     }
 }
 
-/// Reads `value, pattern`, as `matches!` takes them.
-fn matched(input: ParseStream<'_>) -> syn::Result<(Expr, Pat)> {
+/// The last token of the calls without arguments that follow a token, as in `.name()`.
+fn end_of_calls(tokens: &[TokenTree], at: usize) -> usize {
+    match tokens.get(at + 1..at + 4) {
+        Some([TokenTree::Punct(dot), TokenTree::Ident(_), TokenTree::Group(arguments)])
+            if dot.as_char() == '.' && arguments.stream().is_empty() =>
+        {
+            end_of_calls(tokens, at + 3)
+        }
+        _ => at,
+    }
+}
+
+/// Reads `value, pattern if guard`, as `matches!` takes them.
+fn matched(input: ParseStream<'_>) -> syn::Result<(Expr, Pat, Option<Expr>)> {
     let value = input.parse()?;
     input.parse::<Token![,]>()?;
     let pattern = Pat::parse_multi_with_leading_vert(input)?;
-    // A condition, which is scanned for strings only.
-    input.parse::<TokenStream>()?;
-    Ok((value, pattern))
+    let guard =
+        if input.parse::<Option<Token![if]>>()?.is_some() { Some(input.parse()?) } else { None };
+    input.parse::<Option<Token![,]>>()?;
+    Ok((value, pattern, guard))
 }
 
 fn text(token: Option<&TokenTree>) -> String {
@@ -254,7 +272,10 @@ impl<'ast> Visit<'ast> for Mentions<'_> {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        if ["contains", "eq", "ne"].iter().any(|name| call.method == name) {
+        if ["contains", "eq", "ne", "starts_with", "ends_with"]
+            .iter()
+            .any(|name| call.method == name)
+        {
             self.compared(&call.receiver);
             call.args.iter().for_each(|value| self.compared(value));
         }

@@ -70,6 +70,23 @@ fn f(m: Method) {
 }
 
 #[test]
+fn comparisons_with_a_name_or_a_path_count() {
+    let code = "\
+fn f(m: &str) {
+    if m == Method::CreateVolume.name() {}
+    if Method::ListVolumes.path() != m {}
+    let is = m.ends_with(Method::ListVolumes.name());
+    let is = Some(m) == Some(Method::ListVolumes.name());
+    m.ends_with(\"/CreateVolume\");
+    matches!(m, other if other == Method::CreateVolume.path());
+    select! { a = b() => if Method::CreateVolume.name() == a {} };
+    assert_eq!(m.path(), Method::CreateVolume.path());
+}
+";
+    assert_eq!(lines(code), [2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
 fn values_comments_tests_and_other_methods_do_not_count() {
     let code = "\
 /// Like \"CreateVolume\".
@@ -78,6 +95,8 @@ fn f(m: http::Method) {
     if m == Method::POST {}
     let text = \"CreateVolume failed\";
     for m in [Method::ListVolumes] {}
+    answers.get(Method::ListVolumes.name());
+    if m.name() == n.name() {}
 }
 #[cfg(test)]
 mod tests {
