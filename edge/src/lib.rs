@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use edge_calls::drivers;
@@ -92,13 +92,18 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     doors.spawn("dial", dial.keep(rand::make_rng(), doors.clone()));
     tasks::signal().await.context("cannot listen to signals")?;
     tracing::info!(?grace, "stopping: no more calls are taken, those in flight are finished");
+    finish(&doors, &work, grace).await;
+    Ok(())
+}
+
+/// Ends what brings calls, and then what executes them, within the grace for both.
+async fn finish(doors: &Tasks, work: &Tasks, grace: Duration) {
     let end = Instant::now() + grace;
     if doors.finish_before(tasks::patience(grace)).await {
         // Calls without a caller run to their end all the same.
         let left = end.saturating_duration_since(Instant::now());
         work.finish_before(tasks::patience(left)).await;
     }
-    Ok(())
 }
 
 /// Takes changed files, and logs when the certificate ends.

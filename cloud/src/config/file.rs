@@ -87,8 +87,7 @@ impl Config {
         let mut file = Reader::open(path.as_deref());
         let listen = over(flags.listen, file.list("listen", str::parse::<Endpoint>));
         let drivers = drivers(flags.drivers, &mut file);
-        let default_node = file.parsed("default_node", str::parse::<NodeName>);
-        let default_node = flags.default_node.or(default_node);
+        let default_node = default_node(flags.default_node, &mut file);
         let (policies, csidrivers) = sections(&mut file, &drivers, default_node.as_ref());
         let fronts = file.path("fronts");
         let fronts = flags.fronts.or(fronts);
@@ -142,6 +141,11 @@ impl Config {
             common,
         })
     }
+}
+
+fn default_node(flag: Option<NodeName>, file: &mut Reader) -> Option<NodeName> {
+    let configured = file.parsed("default_node", str::parse::<NodeName>);
+    flag.or(configured)
 }
 
 fn drivers(flags: Vec<DriverName>, file: &mut Reader) -> Vec<DriverName> {

@@ -240,6 +240,18 @@ fn reaches(home: &Home, at: &NodeDriver) -> bool {
         .any(|segments| !segments.is_empty() && at.is_at(&segments))
 }
 
+/// Tells of a volume whose holder is another node than was thought.
+fn moved(links: &Links, node: &NodeName, (driver, id): (&DriverName, &Id), before: &Holder) {
+    let Holder { node: from, pod, .. } = before;
+    warn!(
+        %node, %driver, volume = id.text(), %from, pod,
+        "a volume is another node's than was thought: it proves a later grant, or what it \
+         contradicts was not proven"
+    );
+    // That node reports all its leases on its next link, and learns the outcome there.
+    links.end(from, "a volume was given to another node; the next link tells which");
+}
+
 fn outcome(
     links: &Links,
     node: &NodeName,
@@ -250,14 +262,7 @@ fn outcome(
     let volume = id.text();
     let is_now = matches!(verdict, LeaseVerdict::Held(_));
     if let Some(before) = before.filter(|before| is_now && before.node != *node) {
-        let Holder { node: from, pod, .. } = before;
-        warn!(
-            %node, %driver, volume, %from, pod,
-            "a volume is another node's than was thought: it proves a later grant, or what it \
-             contradicts was not proven"
-        );
-        // That node reports all its leases on its next link, and learns the outcome there.
-        links.end(&from, "a volume was given to another node; the next link tells which");
+        moved(links, node, (driver, id), &before);
     }
     let explain = |record: &LeaseRecord| explain(driver, id, record, links.store(), links);
     match verdict {

@@ -126,15 +126,7 @@ async fn establish(
         Err(NoHello::Lost) => return None,
     };
     greeting.heard();
-    let trust = hello.trust.as_deref();
-    let ca = trust.map(|trust| CaTag::of(trust, identity.issuer.as_ref()));
-    let peer = Peer {
-        ca,
-        transport: link.transport(),
-        address: from,
-        version: hello.version.into(),
-        leases: hello.leases,
-    };
+    let peer = peer(identity, &link, from, &hello);
     if let Err(over) = report::check(links.store(), node, &hello.drivers) {
         refuse(node, link, &chain(&over)).await;
         return None;
@@ -154,7 +146,8 @@ async fn establish(
     }
     links.refresh_scopes();
     let told = links.told();
-    if let Err(error) = link.send(&Message::Welcome(links.welcome(node, &unserved, ca))).await {
+    let welcome = links.welcome(node, &unserved, peer.ca);
+    if let Err(error) = link.send(&Message::Welcome(welcome)).await {
         warn!(%node, error = %chain(&error), "a link ended at its welcome");
         return None;
     }
@@ -165,6 +158,23 @@ async fn establish(
     handle.set_unserved(unserved);
     links.enter(node, &handle);
     Some(Established { link, handle, wanted, told, labelled })
+}
+
+/// What a hello says of the other end, with what the connection itself shows.
+fn peer(
+    identity: &Identity<NodeName>,
+    link: &Link,
+    from: Option<SocketAddr>,
+    hello: &Hello,
+) -> Peer {
+    let trust = hello.trust.as_deref();
+    Peer {
+        ca: trust.map(|trust| CaTag::of(trust, identity.issuer.as_ref())),
+        transport: link.transport(),
+        address: from,
+        version: hello.version.as_str().into(),
+        leases: hello.leases,
+    }
 }
 
 /// Why a link has no hello.

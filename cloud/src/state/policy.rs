@@ -162,20 +162,13 @@ impl Policy {
             let wrong = OF_SHARED.iter().zip(given).filter(|(_, is_given)| *is_given);
             wrong.for_each(|(text, _)| contradiction(text));
         }
+        if let Some(text) = placement_contradiction(pinned, node.as_ref(), default_node) {
+            contradiction(text);
+        }
         let placement = match (pinned, node) {
-            (Some(false), Some(_)) => {
-                contradiction("placement \"spread\" goes to no single node; leave it or node out");
-                Placement::Spread
-            }
-            (Some(false), None) => Placement::Spread,
-            (_, Some(node)) => Placement::Pinned(node),
-            (Some(true), None) => {
-                if default_node.is_none() {
-                    contradiction("placement \"pinned\" needs a node, here or as default_node");
-                }
-                default.placement
-            }
-            (None, None) => default.placement,
+            (Some(false), _) => Placement::Spread,
+            (Some(true) | None, Some(node)) => Placement::Pinned(node),
+            (Some(true) | None, None) => default.placement,
         };
         let grace = grace.map_or(default.grace, |s| Duration::from_secs(s.into()));
         let reschedule = reschedule.unwrap_or(default.reschedule);
@@ -192,6 +185,23 @@ impl Policy {
             topology,
             ask_with_secrets,
         }
+    }
+}
+
+/// Why a placement and a node cannot be configured together.
+fn placement_contradiction(
+    pinned: Option<bool>,
+    node: Option<&NodeName>,
+    default_node: Option<&NodeName>,
+) -> Option<&'static str> {
+    match (pinned, node) {
+        (Some(false), Some(_)) => {
+            Some("placement \"spread\" goes to no single node; leave it or node out")
+        }
+        (Some(true), None) if default_node.is_none() => {
+            Some("placement \"pinned\" needs a node, here or as default_node")
+        }
+        (Some(_) | None, _) => None,
     }
 }
 

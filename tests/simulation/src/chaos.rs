@@ -127,19 +127,11 @@ impl Chaos {
                 "edge killed"
             }
             FleetEvent::CloudStops(down) => {
-                self.tasks.spawn_until_stop("stop", async move {
-                    fleet.stop_cloud().await;
-                    tokio::time::sleep(down).await;
-                    drop(fleet.start_cloud());
-                });
+                self.tasks.spawn_until_stop("stop", restart_cloud(fleet, down));
                 "cloud stopped"
             }
             FleetEvent::EdgeStops(node, down) => {
-                self.tasks.spawn_until_stop("stop", async move {
-                    fleet.stop_edge(node).await;
-                    tokio::time::sleep(down).await;
-                    drop(fleet.start_edge(node));
-                });
+                self.tasks.spawn_until_stop("stop", restart_edge(fleet, node, down));
                 "edge stopped"
             }
             FleetEvent::Driver(node, down) => {
@@ -212,6 +204,20 @@ impl Chaos {
             driver.inject(method, fault, Times::Next(times));
         }
     }
+}
+
+/// Stops the cloud in order, and starts it after this time.
+async fn restart_cloud(fleet: Arc<Fleet>, down: Duration) {
+    fleet.stop_cloud().await;
+    tokio::time::sleep(down).await;
+    drop(fleet.start_cloud());
+}
+
+/// Stops a node's edge in order, and starts it after this time.
+async fn restart_edge(fleet: Arc<Fleet>, node: usize, down: Duration) {
+    fleet.stop_edge(node).await;
+    tokio::time::sleep(down).await;
+    drop(fleet.start_edge(node));
 }
 
 /// Never away for longer than calls wait for a driver, and seldom there for long.

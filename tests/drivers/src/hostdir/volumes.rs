@@ -47,11 +47,7 @@ impl Core {
             let same =
                 there.block == block && there.parameters == parameters && there.source == source;
             if !same || !check::fits(there.capacity, range) {
-                return Err(Status::already_exists(format!(
-                    "volume {} is named {} already, and has another size, kind, source or \
-                     other parameters",
-                    there.id, request.name
-                )));
+                return Err(incompatible(&there));
             }
             return Ok(CreateVolumeResponse { volume: Some(there.csi(self.node())) });
         }
@@ -190,6 +186,13 @@ impl Core {
         self.volumes.update(volume)?;
         Ok(ControllerModifyVolumeResponse {})
     }
+}
+
+fn incompatible(there: &VolumeRecord) -> Status {
+    Status::already_exists(format!(
+        "volume {} is named {} already, and has another size, kind, source or other parameters",
+        there.id, there.name
+    ))
 }
 
 /// Parses the content source of a new volume.

@@ -353,8 +353,9 @@ async fn a_csidriver_is_made_and_kept_and_somebody_elses_is_left_alone() -> anyh
 #[tokio::test]
 async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() -> anyhow::Result<()>
 {
+    let theirs = r#"{"vendor.example":"theirs"}"#;
     let mut first = node(NODE, json!({"rack": "7"}));
-    first["metadata"]["annotations"] = json!({NODE_IDS: r#"{"vendor.example":"theirs"}"#});
+    first["metadata"]["annotations"] = json!({NODE_IDS: theirs});
     let nodes = [first, node("n2", json!({})), node("n3", json!({TOPOLOGY_KEY: "elsewhere"}))];
     let Some(mut site) = Site::new(&nodes).await? else { return Ok(()) };
     let kubelets = json!({
@@ -388,11 +389,7 @@ async fn a_node_is_published_and_withdrawn_and_a_kubelets_own_is_left_alone() ->
     site.published(NODE, false).await?;
     let live = site.plane.all::<Node>().get(NODE).await?;
     assert_eq!(live.labels()["rack"], "7");
-    assert_eq!(
-        live.annotations()[NODE_IDS],
-        r#"{"vendor.example":"theirs"}"#,
-        "the kubelet's id is not ours"
-    );
+    assert_eq!(live.annotations()[NODE_IDS], theirs, "the kubelet's id is not ours");
     let left = site.plane.all::<CSINode>().get(NODE).await?.spec.drivers;
     let names: Vec<_> = left.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(names, ["vendor.example"]);
