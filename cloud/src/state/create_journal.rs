@@ -289,8 +289,8 @@ fn home(before: Option<Home>, node: &NodeName, entry: Bytes, source: Option<Id>)
         home.entry = Bytes::copy_from_slice(&entry);
         home.source = source.map(Box::new);
         home.absent = false;
-    } else if !home.conflicts.contains(node) {
-        home.conflicts.push(node.clone());
+    } else {
+        home.add_conflict(node);
     }
     home
 }

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::state::json;
 use crate::state::trust::TrustChange;
 
+/// The most nodes that are noted as claiming what is another node's.
+const MAX_CONFLICTS: usize = 8;
+
 /// The home node of a volume, snapshot or group snapshot, and its last known state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -269,6 +272,16 @@ impl Home {
         }
     }
 
+    /// Notes that another node claims it. Returns false if that is known, or enough do: what others
+    /// say is charged to the home, so it has an end.
+    pub fn add_conflict(&mut self, node: &NodeName) -> bool {
+        let is_news = self.conflicts.len() < MAX_CONFLICTS && !self.conflicts.contains(node);
+        if is_news {
+            self.conflicts.push(node.clone());
+        }
+        is_news
+    }
+
     /// The node whose load it counts for.
     pub(super) fn counted(&self, id: &Id) -> Option<&NodeName> {
         (matches!(id, Id::Volume(_)) && !self.lost).then_some(&self.node)
@@ -317,5 +330,19 @@ impl NodeDriver {
             self.segments.iter().any(|segment| (&segment.0, &segment.1) == (key, value))
         };
         wanted.iter().all(|(key, value)| is_at(key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_claim_of_a_home_has_an_end() {
+        let mut home = Home::at("n1".parse().unwrap(), 1);
+        let node = |n: usize| format!("liar-{n}").parse().unwrap();
+        assert!(home.add_conflict(&node(0)) && !home.add_conflict(&node(0)));
+        let noted = (1..100).filter(|n| home.add_conflict(&node(*n))).count();
+        assert_eq!((noted + 1, home.conflicts.len()), (MAX_CONFLICTS, MAX_CONFLICTS));
     }
 }

@@ -255,7 +255,7 @@ impl Recorder<'_, '_> {
 
     /// Records that another node lists an id too. The first node keeps it.
     fn record_conflict(&mut self, id: &Id, mut home: Home) {
-        if home.conflicts.contains(self.node) {
+        if !home.add_conflict(self.node) {
             return;
         }
         warn!(
@@ -266,7 +266,6 @@ impl Recorder<'_, '_> {
             "two nodes list the same id; the first one keeps it, and no call for it reaches \
              the other"
         );
-        home.conflicts.push(self.node.clone());
         self.txn.set_home(self.driver, id, Some(home));
     }
 }
