@@ -144,8 +144,9 @@ impl Lists {
         self.check_known(kind, held, why_held)
     }
 
-    /// Checks that each of these nodes was listed before. One whose answers are no use counts with
-    /// what is known of it, so that it does not keep the others' lists back.
+    /// Checks that each of these nodes was listed before. One whose answers are no use, or that was
+    /// waited for long enough, counts with what is known of it: no node keeps the others' lists
+    /// back.
     fn check_known(
         &self,
         kind: ListKind,
@@ -153,6 +154,7 @@ impl Lists {
         why: Option<String>,
     ) -> Result<(), Error> {
         nodes.retain(|node| !self.is_known(node, kind) && self.refresher.no_use(node).is_none());
+        nodes.retain(|node| self.refresher.is_awaited(node, kind));
         if nodes.is_empty() {
             return Ok(());
         }

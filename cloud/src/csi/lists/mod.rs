@@ -13,6 +13,7 @@ pub mod page;
 pub mod progress;
 pub mod refresh;
 pub mod token;
+mod unlisted;
 pub mod whole;
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::faults::no_use;
 use super::first_lists::{FirstLists, Held};
 use super::kind::{ListKind, Page, Secrets};
 use super::progress::{Endless, Progress};
+use super::unlisted::Unlisted;
 use super::whole::{HeldBack, ListEnd, ListPage, Recorded, WholeList, missing};
 use crate::error::Error;
 use crate::nodes::query::{NodeQueries, QueryError};
@@ -54,11 +55,19 @@ pub(super) struct Refresher {
     listed: Arc<Mutex<HashSet<(NodeName, ListKind)>>>,
     /// What nodes listed before all were listed.
     first_lists: Arc<FirstLists>,
+    /// For whose first lists callers waited.
+    unlisted: Arc<Unlisted>,
 }
 
 impl Refresher {
     pub(super) fn new(queries: NodeQueries, store: Store) -> Self {
-        Self { queries, store, listed: Arc::default(), first_lists: Arc::default() }
+        Self {
+            queries,
+            store,
+            listed: Arc::default(),
+            first_lists: Arc::default(),
+            unlisted: Arc::default(),
+        }
     }
 
     fn listed(&self) -> MutexGuard<'_, HashSet<(NodeName, ListKind)>> {
@@ -73,6 +82,7 @@ impl Refresher {
     /// Forgets the node's complete lists.
     pub(super) fn forget(&self, node: &NodeName) {
         self.listed().retain(|(listed, _)| listed != node);
+        self.unlisted.forget(node);
         self.first_lists.forget(node);
     }
 
@@ -148,6 +158,12 @@ impl Refresher {
             let mut members = state.members(&self.queries.driver);
             members.any(|(of, at)| of != node && at.listed > 0 && kind.is_listed(at))
         })
+    }
+
+    /// Whether callers wait for the first list of a node. After a minute they do not: no node alone
+    /// decides for all.
+    pub(super) fn is_awaited(&self, node: &NodeName, kind: ListKind) -> bool {
+        self.unlisted.is_awaited(node, kind, &self.queries.driver)
     }
 
     /// The RPC for whose answers a node is set apart, if it is.
@@ -252,6 +268,7 @@ impl Refresher {
     /// Notes a complete list.
     fn set_listed(&self, node: &NodeName, kind: ListKind) {
         self.listed().insert((node.clone(), kind));
+        self.unlisted.listed(node, kind);
         self.first_lists.settled(node, kind);
         // A node's first list of volumes covers its snapshots too.
         if kind == ListKind::Volumes {
