@@ -61,6 +61,7 @@ impl Planner {
                 only: self.only.as_ref(),
                 scope,
                 policy: &self.policy,
+                awaits: &|| state.awaited(&self.driver).next().is_some(),
                 now: now(),
             };
             route(call.method, &call.key, &facts)

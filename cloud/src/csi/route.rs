@@ -92,6 +92,9 @@ pub struct Facts<'a> {
     pub scope: Scope,
     /// The operator's policy.
     pub policy: &'a Policy,
+    /// Whether the operator names a node for the driver that never reported it. It may have what
+    /// has no home.
+    pub awaits: &'a dyn Fn() -> bool,
     /// The current time, in ms since 1970.
     pub now: u64,
 }
@@ -354,10 +357,11 @@ impl Facts<'_> {
         }
     }
 
-    /// The only node with the driver: an id without a home can live nowhere else.
+    /// The only node that may have the driver: an id without a home can live nowhere else.
     fn only_node(&self) -> Option<NodeName> {
         let mut nodes = self.driver?.nodes().keys();
-        nodes.next().filter(|_| nodes.next().is_none()).cloned()
+        let only = nodes.next().filter(|_| nodes.next().is_none())?;
+        (!(self.awaits)()).then(|| only.clone())
     }
 
     /// The plan with the driver's only node, or else this plan.

@@ -199,7 +199,7 @@ impl Discovery<'_> {
 
     fn nodes(&self) -> Vec<NodeName> {
         let driver = &self.queries.driver;
-        self.store.read(|state| state.members(driver).map(|(node, _)| node.clone()).collect())
+        self.store.read(|state| state.candidates(driver).cloned().collect())
     }
 
     /// Whether a node is known not to have an id that has no home.

@@ -11,6 +11,7 @@ use proto::names::{DriverName, NodeName};
 
 use crate::state::capabilities;
 use crate::state::node_labels::NodeLabels;
+use crate::state::node_set::NodeSet;
 use crate::state::policy::{Policy, Scope};
 use crate::state::profile;
 use crate::state::set_apart::{Reason, ReasonKind};
@@ -88,9 +89,12 @@ impl Authority {
     }
 
     /// Sets apart all known nodes that may not have a driver, or whose record lacks something of
-    /// its profile. The configuration, or labels, may have changed since they were recorded.
+    /// its profile. The configuration, or labels, may have changed since they were recorded. Says
+    /// which nodes the operator names, whether or not they ever linked.
     pub fn apply(&self, store: &Store) {
-        for driver in self.policies.iter().flat_map(|policies| policies.keys()) {
+        for (driver, policy) in self.policies.iter().flat_map(|policies| policies.iter()) {
+            let named = policy.nodes.as_ref().map(NodeSet::named).unwrap_or_default();
+            store.set_named(driver.clone(), named);
             let nodes: BTreeSet<_> = store.read(|state| {
                 let of = state.driver(driver);
                 let recorded = of.into_iter().flat_map(|of| of.nodes().keys());

@@ -26,6 +26,8 @@ pub struct State {
     removed: HashSet<NodeName>,
     /// The nodes that are set apart; in memory only.
     apart: ApartNodes,
+    /// The nodes that the operator names for each driver; in memory only.
+    named: HashMap<DriverName, BTreeSet<NodeName>>,
     /// The last lease epoch.
     epoch: u64,
     trust: Trust,
@@ -98,6 +100,26 @@ impl State {
     /// The nodes that count for a driver, with its records there. See [`DriverState::members`].
     pub fn members(&self, driver: &DriverName) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
         self.driver(driver).into_iter().flat_map(DriverState::members)
+    }
+
+    /// The nodes that the operator names for a driver and that never reported it. They may have
+    /// what has no home.
+    pub fn awaited(&self, driver: &DriverName) -> impl Iterator<Item = &NodeName> {
+        let of = self.driver(driver);
+        let has_reported = move |node: &NodeName| of.is_some_and(|of| of.at(node).is_some());
+        let excludes = |node: &NodeName| {
+            let mut reasons = self.apart.of(node, driver);
+            reasons.any(|apart| apart.reason.kind().excludes())
+        };
+        let named = self.named.get(driver).into_iter().flatten();
+        named.filter(move |node| {
+            !has_reported(node) && !self.removed.contains(*node) && !excludes(node)
+        })
+    }
+
+    /// The nodes that may have what has no home: those that count for the driver, and awaited ones.
+    pub fn candidates(&self, driver: &DriverName) -> impl Iterator<Item = &NodeName> {
+        self.members(driver).map(|(node, _)| node).chain(self.awaited(driver))
     }
 
     /// The nodes that are set apart.
@@ -198,6 +220,11 @@ impl State {
         if let Some(driver) = self.drivers.get_mut(driver) {
             driver.recent.set_stale(id);
         }
+    }
+
+    /// Keeps which nodes the operator names for a driver.
+    pub(super) fn set_named(&mut self, driver: DriverName, nodes: BTreeSet<NodeName>) {
+        self.named.insert(driver, nodes);
     }
 
     /// Sets a node apart; returns whether that is news. See [`ApartNodes`].
@@ -330,6 +357,12 @@ impl DriverState {
         let extra = self.excluded.iter().filter(|excluded| *excluded != node).chain([node]);
         let extra = extra.filter_map(|node| Some(Said::by(node, self.at.get(node)?, key)));
         extra.fold(self.own_keys.of(key), Said::without)
+    }
+
+    /// How many values of a topology key the nodes have that count, without this one.
+    pub(super) fn values_of_others(&self, key: &str, node: &NodeName) -> usize {
+        let counts = |other: &NodeName| other != node && self.is_member(other);
+        self.segments.values(key).filter(|nodes| nodes.iter().any(counts)).count()
     }
 
     /// All nodes that ever held the driver.

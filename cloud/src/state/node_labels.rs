@@ -65,6 +65,14 @@ impl NodeLabels {
         value == Some(&selector.value)
     }
 
+    /// The nodes with a label.
+    pub fn with(&self, selector: &Selector) -> Vec<NodeName> {
+        let labels = self.0.borrow();
+        let has = |of: &BTreeMap<_, _>| of.get(&selector.key) == Some(&selector.value);
+        let nodes = labels.iter().flatten().filter(|(_, of)| has(of));
+        nodes.map(|(node, _)| node.clone()).collect()
+    }
+
     /// Keeps the labels of all nodes. Signals it if they changed.
     pub fn set(&self, labels: Labels) {
         self.0.send_if_modified(|known| {

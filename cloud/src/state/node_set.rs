@@ -1,11 +1,15 @@
 //! A set of nodes as an operator writes it: names, patterns with `*`, `?` and `[…]`, and labels.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use glob::Pattern;
 use proto::names::NodeName;
 
 use crate::state::node_labels::{NodeLabels, Selector};
+
+/// What makes a name a pattern of names.
+const WILD: [char; 3] = ['*', '?', '['];
 
 /// Nodes by name, pattern or label.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +48,18 @@ impl NodeSet {
         })
     }
 
+    /// The nodes that it names, by name or by label. A pattern names none.
+    pub fn named(&self) -> BTreeSet<NodeName> {
+        let names = self.patterns.iter().flat_map(|pattern| match pattern {
+            NodePattern::Name(name) => {
+                let is_name = !name.as_str().contains(WILD);
+                name.as_str().parse().ok().filter(|_| is_name).into_iter().collect()
+            }
+            NodePattern::Label(selector) => self.labels.with(selector),
+        });
+        names.collect()
+    }
+
     /// The labels of nodes, if some nodes are selected by them.
     pub fn labels(&self) -> Option<&NodeLabels> {
         let is_label = |pattern: &NodePattern| matches!(pattern, NodePattern::Label(_));
@@ -60,7 +76,7 @@ impl FromStr for NodePattern {
         if text.contains(['/', '=']) {
             return text.parse().map(Self::Label).map_err(|error| format!("{error}"));
         }
-        let is_pattern = text.contains(['*', '?', '[']);
+        let is_pattern = text.contains(WILD);
         let is_of_names = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.');
         if !is_pattern {
             text.parse::<NodeName>().map_err(|error| error.to_string())?;
@@ -113,6 +129,18 @@ mod tests {
         labels.set([(n2.clone(), [label].into())].into());
         assert!(nodes.contains(&n1) && nodes.contains(&n2));
         assert!(nodes.labels().is_some() && set(&["n1"]).labels().is_none());
+    }
+
+    #[test]
+    fn names_and_labels_name_nodes_and_patterns_do_not() {
+        let labels = NodeLabels::default();
+        let patterns = ["n1", "shop-*", "node-restriction.kubernetes.io/storage=yes"];
+        let nodes = set(&patterns).with_labels(&labels);
+        let named = || nodes.named().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(named(), ["n1"]);
+        let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
+        labels.set([("n2".parse().unwrap(), [label].into())].into());
+        assert_eq!(named(), ["n1", "n2"]);
     }
 
     #[test]

@@ -119,7 +119,8 @@ fn agreed(state: &State, driver: &DriverName) -> Option<Profile> {
     }
     let most = groups.values().map(Vec::len).max()?;
     let mut largest = groups.into_values().filter(|group| group.len() == most);
-    let group = largest.next().filter(|_| most >= AGREEING.min(members.len()))?;
+    let known = members.len() + state.awaited(driver).take(AGREEING).count();
+    let group = largest.next().filter(|_| most >= AGREEING.min(known))?;
     // Two groups of one size do not agree.
     if largest.next().is_some() {
         return None;

@@ -126,6 +126,7 @@ fn decided(
             apart: &|_| None,
             scope: of.map_or(Scope::Node, |of| of.info().scope()),
             policy: &policy,
+            awaits: &|| false,
             only: None,
             // Only a shared driver's intents end.
             now: 0,

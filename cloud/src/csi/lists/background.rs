@@ -56,10 +56,11 @@ impl Lists {
     fn ask_new_nodes(&self, attempts: &mut HashMap<NodeName, Attempt>) {
         let nodes = self.nodes();
         attempts.retain(|_, (link, at)| link.strong_count() > 0 && at.elapsed() < INTERVAL);
-        if nodes.len() <= 1 {
+        let Refresher { queries, store, .. } = &self.refresher;
+        if nodes.len() <= 1 && store.read(|state| state.awaited(&queries.driver).next().is_none()) {
             return;
         }
-        let links = self.refresher.queries.links();
+        let links = queries.links();
         for node in nodes {
             if attempts.contains_key(&node) {
                 continue;

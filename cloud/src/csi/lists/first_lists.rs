@@ -70,7 +70,7 @@ impl FirstLists {
         };
         let others = state.members(driver).filter(|(other, _)| *other != node);
         let unknown = others.filter(|(other, at)| !is_known(other, at.listed));
-        unknown.map(|(other, _)| other.clone()).collect()
+        unknown.map(|(other, _)| other).chain(state.awaited(driver)).cloned().collect()
     }
 
     /// The other nodes whose waiting lists have an id.

@@ -61,6 +61,8 @@ struct World {
     placement: Placement,
     beside_source: bool,
     only: Option<NodeName>,
+    /// Whether the operator names a node that never reported the driver.
+    awaits: bool,
     now: u64,
 }
 
@@ -79,11 +81,12 @@ impl Default for World {
             changes,
             linked,
             apart: Vec::new(),
-            controllers: None,
+            controllers: Some(Controllers::Any),
             scope: Scope::Node,
             placement: Placement::Spread,
             beside_source: true,
             only: None,
+            awaits: false,
             now: 1_000,
         }
     }
@@ -117,6 +120,7 @@ impl World {
             only: self.only.as_ref(),
             scope: self.scope,
             policy: &policy,
+            awaits: &|| self.awaits,
             now: self.now,
         };
         route(method, key, &facts)
@@ -304,6 +308,20 @@ fn if_one_node_has_the_driver_all_is_there() {
         assert!(reason(none.route(method, &key)).contains("has ever linked"), "{method}");
     }
     assert!(reason(none.place(None, vec![])).contains("has ever linked"));
+}
+
+#[test]
+fn the_only_node_has_nothing_for_certain_while_a_named_one_never_linked() {
+    let mut world = World { changes: vec![at("n1", "a")], ..World::default() };
+    let unknown = || volume("unknown");
+    for (awaits, get, delete) in [
+        (false, to("n1"), to("n1")),
+        (true, Ok(Plan::Discover(vec![unknown()])), Ok(Plan::Everywhere(unknown()))),
+    ] {
+        world.awaits = awaits;
+        assert_eq!(world.route(Method::ControllerGetVolume, &Key::Home(unknown())), get);
+        assert_eq!(world.route(Method::DeleteVolume, &Key::Delete(unknown())), delete);
+    }
 }
 
 #[test]

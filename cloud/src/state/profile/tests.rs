@@ -152,3 +152,16 @@ fn most_of_three_or_more_agree() {
         ["a", "b", "c", "d", "e", "f"].into_iter().zip(["x", "y"].into_iter().cycle()).collect();
     assert_eq!(agreed(&six), None, "two groups of one size");
 }
+
+#[tokio::test]
+async fn nodes_that_the_operator_names_are_waited_for() {
+    let fleet = Fleet::new();
+    let named = ["n1", "n2", "n3"].map(|node| node.parse().unwrap());
+    fleet.store.set_named(fleet.driver.clone(), named.into());
+    let pinned =
+        || fleet.store.read(|state| state.driver(&fleet.driver).unwrap().profile().is_some());
+    for (node, is_pinned) in [("n1", false), ("n2", false), ("n3", true)] {
+        fleet.says(node, "d.example", &ALL).await;
+        assert_eq!(pinned(), is_pinned, "{node}");
+    }
+}

@@ -3,6 +3,7 @@
 //! Nothing acts on a change before it is durable: [`Store::read`] shows committed changes only. One
 //! task makes the changes in order; changes that arrive during a commit share the next one.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use proto::host::tasks::Tasks;
@@ -112,6 +113,12 @@ impl Store {
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         // A panic of a reader cannot leave the state half changed.
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Keeps which nodes the operator names for a driver. Never called from within [`Self::read`].
+    pub(in crate::state) fn set_named(&self, driver: DriverName, nodes: BTreeSet<NodeName>) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        state.set_named(driver, nodes);
     }
 
     /// Sets a node apart for a driver, or for all; it is logged once. Never called from within
