@@ -16,6 +16,11 @@ use crate::state::record::Intent;
 /// The most nodes whose loads are compared for one create, so that large zones stay cheap.
 const MAX_CANDIDATES: usize = 64;
 
+/// Why no node of a driver is elected that only its nodes say to be shared.
+const UNNAMED: &str = "it reports no topology, so it is shared, and its section does not say which \
+    nodes may be elected: name `controllers`. Whoever is elected sees all secrets of the driver; \
+    controllers = \"any\" allows every node";
+
 /// Where a call goes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
@@ -392,6 +397,9 @@ impl Facts<'_> {
     }
 
     fn none_elected(&self, driver: &DriverState) -> Unclear {
+        if self.policy.controllers.is_none() {
+            return Unclear::Yet(UNNAMED.into());
+        }
         if driver.nodes().keys().any(|node| self.policy.may_elect(node)) {
             return none_linked(driver);
         }

@@ -388,6 +388,9 @@ fn a_shared_driver_is_called_where_it_was_elected() {
     assert_eq!(world.place(None, vec![]), again(Method::CreateVolume, "pvc-1", "n2"));
     let nobody = World { scope: Scope::Shared, ..World::default() };
     assert!(reason(nobody.route(Method::ListVolumes, &Key::All)).contains("none of the nodes"));
+    // That it is shared is only what nodes say.
+    world.controllers = None;
+    assert!(reason(world.route(Method::ListVolumes, &Key::All)).contains("name `controllers`"));
 }
 
 #[test]

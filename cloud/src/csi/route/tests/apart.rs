@@ -69,7 +69,7 @@ fn only_controllers_carry_out_a_shared_drivers_calls() {
     };
     let expand =
         |world: &World| world.route(Method::ControllerExpandVolume, &Key::Home(volume("v")));
-    assert_eq!(expand(&elected(None)), Ok(Plan::Node(node("n3"))));
+    assert_eq!(expand(&elected(Some(Controllers::Any))), Ok(Plan::Node(node("n3"))));
     assert_eq!(expand(&elected(controllers(&["n3"]))), Ok(Plan::Node(node("n3"))));
     // It was elected before the operator named another one.
     let other = expand(&elected(controllers(&["n9"])));
