@@ -10,6 +10,7 @@ use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::capabilities;
+use crate::state::lost_segments;
 use crate::state::node_labels::NodeLabels;
 use crate::state::node_set::NodeSet;
 use crate::state::policy::{Policy, Scope};
@@ -107,6 +108,7 @@ impl Authority {
                 self.check(store, driver, &node);
             }
             profile::check(store, driver);
+            lost_segments::judge_recorded(store, driver, policy);
         }
     }
 }

@@ -9,11 +9,14 @@ use proto::csi::topology::NODE_SEGMENT;
 use proto::names::{DriverName, NodeName};
 
 use crate::state::known::{DriverState, State};
-use crate::state::own_keys::{Said, id_of};
+use crate::state::own_keys::id_of;
 use crate::state::policy::{KeyKind, Policy};
 
 /// The nodes that must have a key before it counts as one that tells nodes apart.
 const ENOUGH: usize = 2;
+/// The nodes that must have different values of a key that are neither names nor ids. Fewer may be
+/// in different zones by chance.
+const MANY: usize = 8;
 
 /// A segment that two nodes claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub fn contested(
     for (key, value) in claimant.segments {
         let is_of_nodes = match policy.and_then(|policy| policy.topology.get(key)) {
             Some(kind) => *kind == KeyKind::Node,
-            None => key == NODE_SEGMENT || tells_nodes_apart(of.said_by_others(key, claimant.node)),
+            None => key == NODE_SEGMENT || tells_nodes_apart(of, key, claimant.node),
         };
         if is_of_nodes {
             contested.extend(rivals(state, of, claimant, key, value));
@@ -62,9 +65,12 @@ pub fn contested(
     contested
 }
 
-/// Whether a key has told nodes apart so far: every other node says its own name or id.
-fn tells_nodes_apart(others: Said) -> bool {
-    others.by >= ENOUGH && others.own == others.by
+/// Whether a key has told nodes apart so far: every other node says its own name or id, or many
+/// nodes say values that differ.
+fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
+    let others = of.said_by_others(key, node);
+    let is_of_names = others.by >= ENOUGH && others.own == others.by;
+    is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)
 }
 
 /// The rivals for one segment whose key tells nodes apart.
@@ -91,7 +97,13 @@ fn rivals(
     let named = value.parse::<NodeName>().ok();
     let named = named.filter(|named| state.node(named).is_some() && !state.is_removed(named));
     let had = || !is_new && of.at(node).is_some_and(|at| at.is_at(&segment));
-    let first = || others().next().filter(|_| !had()).cloned();
+    // Of two nodes that are recorded with it, the one that linked first has it.
+    let since = |node: &NodeName| state.node(node).map_or(u64::MAX, |node| node.since);
+    let is_older = |other: &&NodeName| (since(other), *other) < (since(node), *node);
+    let first = || match had() {
+        false => others().next().cloned(),
+        true => others().find(is_older).cloned(),
+    };
     let by_id = || {
         let mut others = of.members().filter(|(other, _)| other != node);
         let its = |at| id_of(at).is_some_and(|id| id == value);
@@ -184,6 +196,32 @@ mod tests {
         let state = state(&[("thief", "victim", "t")]);
         assert_eq!(claim(&state, Some(KeyKind::Node), "victim", "victim"), lost("victim", "thief"));
         assert_eq!(claim(&state, Some(KeyKind::Any), "victim", "victim"), None);
+    }
+
+    #[test]
+    fn of_two_that_are_recorded_with_a_value_the_older_one_has_it() {
+        let mut state = state(&[("n1", "serial", "x"), ("n2", "serial", "y")]);
+        let node = Some(KeyKind::Node);
+        assert_eq!(claim(&state, node, "n1", "serial"), None);
+        assert_eq!(claim(&state, node, "n2", "serial"), lost("n1", "n2"));
+        // By the time at which they linked first, then by name.
+        state.apply(Change::Node(name("n1"), Some(Node { since: 2, removed: None })));
+        assert_eq!(claim(&state, node, "n1", "serial"), lost("n2", "n1"));
+        assert_eq!(claim(&state, node, "n2", "serial"), None);
+    }
+
+    #[test]
+    fn a_key_counts_if_many_nodes_have_different_values() {
+        let names: Vec<_> = (0..MANY).map(|n| (format!("n{n}"), format!("rack-{n}"))).collect();
+        let nodes: Vec<_> = names.iter().map(|(node, rack)| (&**node, &**rack, "")).collect();
+        let all = state(&nodes);
+        assert_eq!(claim(&all, None, "new", "rack-3"), lost("n3", "new"));
+        assert_eq!(claim(&all, None, "new", "rack-9"), None);
+        assert_eq!(claim(&state(&nodes[1..]), None, "new", "rack-3"), None, "too few");
+        let mut zones = nodes.clone();
+        zones.push(("other", "rack-3", ""));
+        assert_eq!(claim(&state(&zones), None, "new", "rack-3"), None, "it is a zone");
+        assert_eq!(claim(&all, Some(KeyKind::Any), "new", "rack-3"), None);
     }
 
     #[test]

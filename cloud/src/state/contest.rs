@@ -11,9 +11,10 @@ use proto::csi::{Local, Method, Segments};
 use proto::names::{DriverName, NodeName};
 
 use crate::state::authority::Authority;
-use crate::state::claims::{Claimant, Contested, contested};
+use crate::state::claims::{Claimant, contested};
+use crate::state::lost_segments::{is_loser, set_apart};
 use crate::state::record::NodeDriver;
-use crate::state::set_apart::{Reason, ReasonKind};
+use crate::state::set_apart::ReasonKind;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 
@@ -34,8 +35,7 @@ pub(super) async fn before_record(
         let at = state.driver(&driver.name).and_then(|of| of.at(node));
         at.is_some_and(|at| at.info.as_ref() == Some(&info))
     });
-    if is_known {
-        store.clear_apart(node, Some(&driver.name), ReasonKind::OthersSegment);
+    if is_known && !is_loser(store, &driver.name, node) {
         return Ok(driver);
     }
     let refused = settle(store, authority, node, &driver.name, &info, false).await?;
@@ -59,12 +59,8 @@ pub(super) async fn after_record(
 ) -> Result<(), StoreError> {
     let info = store.read(|state| state.driver(driver)?.at(node)?.info.clone());
     let Some(info) = info else { return Ok(()) };
-    let is_apart = store.read(|state| {
-        let mut reasons = state.apart().of(node, driver);
-        reasons.any(|apart| apart.reason.kind() == ReasonKind::OthersSegment)
-    });
     // What was refused is not in the record any more, so this would end that.
-    if is_apart {
+    if is_loser(store, driver, node) {
         return Ok(());
     }
     let refused = settle(store, authority, node, driver, &info, true).await?;
@@ -101,12 +97,6 @@ async fn settle(
         None => store.clear_apart(node, Some(driver), ReasonKind::OthersSegment),
     }
     Ok(lost.into_iter().map(|contested| contested.key).collect())
-}
-
-fn set_apart(store: &Store, driver: &DriverName, contested: &Contested) {
-    let Contested { key, value, owner, claimant } = contested.clone();
-    let reason = Reason::OthersSegment { key, value, owner };
-    store.set_apart(&claimant, Some(driver), reason);
 }
 
 /// Removes segments with these keys from a node's record.

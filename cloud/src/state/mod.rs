@@ -19,6 +19,7 @@ mod json;
 pub mod known;
 pub mod line;
 pub mod list_entry;
+mod lost_segments;
 pub mod node_labels;
 pub mod node_names;
 pub mod node_set;
