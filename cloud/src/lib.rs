@@ -24,7 +24,7 @@ use crate::kubernetes::csidriver::CsiDriverSettings;
 use crate::kubernetes::keeper::Facts;
 use crate::kubernetes::published::Published;
 use crate::kubernetes::settings::Kubernetes;
-use crate::kubernetes::token_review;
+use crate::kubernetes::{token_review, volumes};
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
 use crate::pki::enrolment;
@@ -206,6 +206,9 @@ async fn publish(
     if let Some(review) = token_review::reviewer(&settings, state.calls.clone()).await? {
         state.links.enrolment().review_by(review);
     }
+    state
+        .links
+        .look_up_by(volumes::affinities(&settings, state.calls.clone(), tasks.clone()).await?);
     let published = Arc::<Published>::default();
     let facts = Facts {
         store: state.store.clone(),

@@ -8,7 +8,7 @@
 //! | storage.k8s.io | csinodes | get, list, watch, create, patch | entries that no kubelet makes |
 //! | (core) | nodes | get, list, watch, patch | labels of segments, the annotation with ids |
 //! | (core) | persistentvolumeclaims | get, list, watch | claims that wait for a node |
-//! | (core) | persistentvolumes | get | whose volume is lost |
+//! | (core) | persistentvolumes | get, list | whose volume is lost, and where one may be used |
 //! | (core) | pods | get | whose direct volume was not taken |
 //! | authentication.k8s.io | tokenreviews | create | nodes that join, in a role of its own |
 //! | events.k8s.io | events | create, patch | Events |

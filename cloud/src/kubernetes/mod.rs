@@ -21,4 +21,5 @@ pub mod retry;
 pub mod run;
 pub mod settings;
 pub mod token_review;
+pub mod volumes;
 pub mod watch;

@@ -18,7 +18,7 @@ use proto::csi::{Id, List, Method};
 use proto::host::chain;
 use proto::http2::forward::{Answer, Call};
 use proto::names::NodeName;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use tracing::warn;
 
@@ -109,7 +109,7 @@ impl Discovery<'_> {
                 Has::CannotSay => answers.unable.push(node),
             }
         }
-        match answers.verdict(|node| self.is_not_there(node, id)) {
+        match self.verdict(answers, id).await {
             ClaimVerdict::At(node) => {
                 let entry = entries.remove(&node).unwrap_or_default();
                 let driver = &self.queries.driver;
@@ -132,6 +132,26 @@ impl Discovery<'_> {
                 nodes: names(&silent),
             }),
         }
+    }
+
+    /// Whose an id is. If the nodes do not settle that, the volume's node affinity in Kubernetes
+    /// decides among those that claim it.
+    async fn verdict(&self, answers: Answers, id: &Id) -> ClaimVerdict {
+        let verdict = answers.verdict(|node| self.is_not_there(node, id));
+        let claimants = match &verdict {
+            ClaimVerdict::At(_) | ClaimVerdict::Unclaimed(_) => return verdict,
+            ClaimVerdict::Disputed(nodes) => nodes.as_slice(),
+            ClaimVerdict::Unconfirmed { claimant, .. } => std::slice::from_ref(claimant),
+        };
+        let Id::Volume(volume) = id else { return verdict };
+        let Self { queries, deadline, .. } = self;
+        let asking = queries.links().affinity(&queries.driver, volume);
+        let patience = Instant::now() + PATIENCE;
+        let end = deadline.map_or(patience, |callers| callers.min(patience));
+        let Ok(Some(affinity)) = timeout_at(end, asking).await else { return verdict };
+        let policy = queries.links().authority().policy(&queries.driver);
+        let named = claimants.iter().find(|node| affinity.names(node, policy)).cloned();
+        named.map_or(verdict, ClaimVerdict::At)
     }
 
     /// Sends a delete to every node, without secrets if there are several. The answer is OK if all

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
@@ -23,6 +23,7 @@ use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
+use crate::state::affinity::Affinity;
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
@@ -39,6 +40,11 @@ const EXPIRED: &str = "the edge's certificate has ended; make a new one, and che
 /// in.
 pub type AnswerLease =
     for<'a> fn(&'a Links, &'a NodeName, &'a Arc<Handle>, Request) -> BoxFuture<'a, Option<Reply>>;
+
+/// Asks Kubernetes for the node affinity of the volume with this id; none if it has none, has no
+/// such volume, or does not answer.
+pub type AskAffinity =
+    Arc<dyn Fn(DriverName, String) -> BoxFuture<'static, Option<Affinity>> + Send + Sync>;
 
 /// All links, by node.
 pub struct Links {
@@ -65,6 +71,8 @@ pub struct Links {
     /// Whether direct volumes get new leases.
     new_leases: bool,
     enrolment: Arc<Enrolment>,
+    /// Not set without Kubernetes.
+    ask_affinity: OnceLock<AskAffinity>,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -90,6 +98,7 @@ impl Links {
             greetings: Greetings::default(),
             authority: Authority::default(),
             new_leases: true,
+            ask_affinity: OnceLock::new(),
             made: AtomicU64::new(0),
         }
     }
@@ -125,6 +134,18 @@ impl Links {
     /// What issues certificates to nodes.
     pub fn enrolment(&self) -> &Arc<Enrolment> {
         &self.enrolment
+    }
+
+    /// Lets volumes without a home be looked up in Kubernetes. Only the first call counts.
+    pub fn look_up_by(&self, ask: AskAffinity) {
+        // The second one is dropped: there is one Kubernetes.
+        let _ = self.ask_affinity.set(ask);
+    }
+
+    /// The node affinity of a volume in Kubernetes.
+    pub(super) async fn affinity(&self, driver: &DriverName, id: &str) -> Option<Affinity> {
+        let ask = self.ask_affinity.get()?;
+        ask(driver.clone(), id.to_owned()).await
     }
 
     /// Who may have which driver.

@@ -3,6 +3,7 @@
 //! The store makes each change durable before anybody sees it. Its backends do the only I/O; all
 //! other files map records to decisions. May use: error, telemetry.
 
+pub mod affinity;
 pub mod authority;
 pub mod capabilities;
 pub mod check;

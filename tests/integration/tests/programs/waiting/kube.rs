@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+mod affinity;
 mod labels;
 mod not_taken;
 
