@@ -1,8 +1,8 @@
 //! Decides about a container before it is created, by its mounts, its runtime handler and the
 //! records. It is pure.
 //!
-//! In a container without a VM, or by a subPath, a direct volume is an empty directory of the host.
-//! What the pod writes there is lost, so both are refused, and so is what cannot be known.
+//! A container without a VM, or with a subPath, would get the host's directory instead of a direct
+//! volume. Its pod cannot work with that, so both are refused, and so is what cannot be known.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct Admitted {
 /// Why a container is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
-    /// Its runtime would give it an empty directory.
+    /// Its runtime would give it the host's directory.
     #[error(
         "volume {volume} is handed to VMs directly, and handler {handler:?} is not one of those \
          that take it ({vm}); give the pod a RuntimeClass of a VM runtime, or name the handler \
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_would_get_an_empty_directory_is_not_made() {
+    fn a_container_that_would_get_the_hosts_directory_is_not_made() {
         let target = volume(DeviceKind::Block).target;
         for handler in ["", "runc", "kata2"] {
             let refused =

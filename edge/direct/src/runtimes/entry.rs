@@ -1,6 +1,6 @@
 //! Compares the entry of a volume with its record and its device, and repairs it.
 //!
-//! Kata's Go runtime shares the host's empty directory if it cannot read an entry. So an entry that
+//! Kata's Go runtime shares the host's directory if it cannot read an entry. So an entry that
 //! exists proves nothing.
 
 use std::io;

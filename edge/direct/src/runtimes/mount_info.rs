@@ -39,7 +39,7 @@ pub const DRIVER: &str = "edge-csi.io/driver";
 /// Why an entry was not published or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum MountInfoError {
-    /// Its name would be too long for a file, and a runtime would share the host's empty directory.
+    /// Its name would be too long for a file, and a runtime would share the host's directory.
     #[error(
         "its target path has {0} bytes, and a runtime finds none with more than {LONGEST}; use a \
          shorter name for the PersistentVolume"

@@ -1,7 +1,7 @@
 //! Asks the runtime that has a volume for the statistics of its file system, or to grow it.
 //!
 //! A live socket of a shim identifies the runtime, never a name. No number comes from the host,
-//! where the target is an empty directory. The backends are pure; only this file does I/O.
+//! where the volume is not mounted at the target. The backends are pure; only this file does I/O.
 
 use std::ffi::OsString;
 use std::io;

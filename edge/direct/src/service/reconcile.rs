@@ -60,7 +60,7 @@ async fn reconcile_volume(node: &Node, leases: &Leases, record: &Published) {
                 warn!(driver, volume, error = error.chain(), "not shown to its runtime");
             }
         },
-        // Its guest may well run. Without the entry it would find an empty directory when it
+        // Its guest may well run. Without the entry it would get the host's directory when it
         // restarts its container.
         DeviceMatch::Unknown(why) => {
             let error = chain(why.as_ref());

@@ -1,7 +1,7 @@
 //! Calls that a volume's runtime answers: statistics and growth.
 //!
-//! The driver sees a block volume at our path. The target is an empty directory of the host, whose
-//! numbers would be the host's, so no such call reaches the driver as it came.
+//! The driver sees a block volume at our path. The target is a covered directory, whose numbers are
+//! not the volume's. So no such call reaches the driver as it came.
 
 use bytes::Bytes;
 use prost::Message;

@@ -131,7 +131,7 @@ async fn a_guest_that_runs_when_its_volume_is_taken_is_left_alone_until_it_ends(
     contest.pair.mend(0);
     let words = ["taken from this node", "is nobody's now"];
     until("it is told", || inspected(&contest, &words)).await?;
-    // A runtime without an entry would mount the host's empty directory instead.
+    // A runtime without an entry would share the host's directory instead.
     assert_eq!(contest.pair.entries(0), 1);
     assert_refused(contest.unpublish(0).await, Code::Unavailable, &["is open in process"]);
     drop(guest);

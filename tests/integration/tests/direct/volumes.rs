@@ -50,7 +50,7 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     // As a kubelet that was restarted asks again.
     at.publish(&first).await?;
     vm.stop().await?;
-    // A runtime without a VM gets the empty directory of the host, and nothing of the volume.
+    // A runtime without a VM gets the host's directory, and nothing of the volume.
     let mut runc = at.guest(Runtime::Runc, &first).await?;
     assert_eq!(runc.found, "shared");
     let missing = runc.tell("read hello").await.unwrap_err().to_string();
@@ -66,7 +66,7 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     at.end_at(&second).await
 }
 
-/// The entry is what runtimes expect, and the target is a directory with nothing in it.
+/// The entry is what runtimes expect, and the target is a directory with the notice alone.
 fn has_its_entry(at: &Handover, target: &Path) -> anyhow::Result<()> {
     let entry = std::fs::read_dir(at.scene.root())?.next().context("no entry")??.path();
     let text = std::fs::read_to_string(entry.join("mountInfo.json"))?;
