@@ -1,5 +1,5 @@
-//! Who is trusted: an edge that joins knows the CA by its hash, certificates are refused by name,
-//! an ended one may renew itself, and files are read again.
+//! Who is trusted. An edge that joins knows the CA by its hash, and certificates are refused by
+//! name. An ended one may renew itself, and files are read again.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "only tests call these functions")]
 
 use std::net::SocketAddr;

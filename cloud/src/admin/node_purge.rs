@@ -1,9 +1,8 @@
 //! `csi-cloud node purge`: forgets what a removed node ever said.
 //!
-//! The node stays removed, since its certificate may still be valid. What guards data that is not
-//! on the node stays too: the lease of a volume that lives elsewhere, or that any node can reach,
-//! because a guest may still write to it. So does all that a shared driver made there: its volumes
-//! belong to no node.
+//! The node stays removed, since its certificate may still be valid. The lease of a volume that
+//! lives elsewhere, or that any node can reach, stays too. A guest may still write to that volume.
+//! All that a shared driver made there stays: its volumes belong to no node.
 
 use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
@@ -177,8 +176,8 @@ fn forget_record(txn: &mut Txn<'_>, node: &NodeName, record: &Record) {
     }
 }
 
-/// Ends the lease of a volume whose data was at the node, unless another node holds it, claims
-/// it, or has it attached: a guest may run there.
+/// Ends the lease of a volume whose data was at the node. It stays if another node holds it, claims
+/// it, or has it attached, because a guest may run there.
 fn end_lease(txn: &mut Txn<'_>, node: &NodeName, driver: &DriverName, id: &Id) {
     let Some(lease) = txn.lease(driver, id) else { return };
     let holder = lease.holder.as_ref().map(|holder| &holder.node);

@@ -322,7 +322,7 @@ pub enum VolumeCommand {
     ///
     /// Only you can know that no guest at that node still writes to the volume. First power the
     /// machine off, or end the guest and cut the machine from the storage. If two guests write, the
-    /// volume's data is destroyed. The node is told only when it links again: keep it off the
+    /// volume's data is destroyed. The node is told only when it links again. Keep it off the
     /// storage until `csi-edge direct list` there says that the volume is fenced, or does not have
     /// it. A node that was removed (`node remove`), or whose csi-edge does not say what it has, is
     /// not told at all: unpublish the volume there first.

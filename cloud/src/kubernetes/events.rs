@@ -1,5 +1,6 @@
-//! Events: claims that wait for a node, volumes that are lost or claimed twice, label collisions,
-//! volumes that were created beside their source, and direct volumes that no runtime took.
+//! Events on claims that wait for a node, volumes that are lost or claimed twice, and label
+//! collisions. Others name volumes that were created beside their source, and direct volumes that
+//! no runtime took.
 //!
 //! Pure. The same trouble is told once an hour while it lasts.
 

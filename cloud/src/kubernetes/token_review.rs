@@ -1,7 +1,7 @@
 //! ServiceAccount tokens of csi-edge: Kubernetes says on which node the pod with the token runs.
 //!
-//! A token counts only if the API server authenticates it for our audience, it is of the one
-//! ServiceAccount that the configuration names, and it is bound to a pod on a node.
+//! A token counts only if the API server authenticates it for our audience. It must be of the one
+//! ServiceAccount that the configuration names, and bound to a pod on a node.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Decides the lease of a volume after each step. Pure: the record, the step and the next epoch go
 //! in.
 //!
-//! A volume has at most one holder. Another node gets it only after the holder has released it, an
-//! operator has revoked it, or a later epoch with our MAC proves one of the two. A node's word
+//! A volume has at most one holder. Another node gets it only after the holder has released it, or
+//! an operator has revoked it. A later epoch with our MAC proves one of the two. A node's word
 //! without a MAC never takes a volume. Reports of a node are handled in its order.
 
 use proto::names::NodeName;
@@ -126,7 +126,7 @@ fn set_holder(record: &mut LeaseRecord, node: &NodeName, pod: &str, epoch: u64, 
 }
 
 /// The node proves a grant of ours. Of two grants the later one counts, also if the store is an
-/// older copy: it was given only after the other lease had been released or revoked.
+/// older copy. It was given only after the other lease had been released or revoked.
 fn hold(record: &mut LeaseRecord, node: &NodeName, report: Report<'_>, at: Moment) -> LeaseVerdict {
     let reported = report.epoch;
     let mut broken = record.broken.iter();

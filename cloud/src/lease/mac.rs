@@ -1,8 +1,8 @@
 //! The MAC of a lease: a node shows it to prove that this csi-cloud granted the lease to it.
 //!
-//! HMAC-SHA256 under a key that is in the store and never changes, so a MAC also counts when an
-//! older copy of the store was put back. A store that was lost has another key. A MAC is no secret:
-//! it names its node, and only that node's certificate can show it.
+//! It is HMAC-SHA256 under a key that is in the store and never changes. So a MAC also counts when
+//! an older copy of the store was put back. A store that was lost has another key. A MAC is no
+//! secret: it names its node, and only that node's certificate can show it.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD_NO_PAD;

@@ -20,7 +20,7 @@ pub(crate) fn step(
     step: Step<'_>,
 ) -> LeaseVerdict {
     let now = now();
-    // A node may invent what it does not prove, and an invented epoch must not move ours: granted
+    // A node may invent what it does not prove, and an invented epoch must not move ours. Granted
     // epochs follow the clock, so that those of a store that was lost are earlier.
     let reported = match step {
         Step::Hold(report) if report.proven => report.epoch,

@@ -1,8 +1,8 @@
 //! Whose topology segment is whose. Pure.
 //!
-//! Creates go where a segment is, so a node that claims another's gets its volumes and secrets. For
-//! a key that tells nodes apart, a node's own name beats every other claim to it, and otherwise the
-//! first node that says a value keeps it.
+//! Creates go where a segment is, so a node that claims another's gets its volumes and secrets. The
+//! first node that says a value keeps it. For a key that tells nodes apart, a node's own name beats
+//! every other claim to it.
 
 use proto::csi::Segments;
 use proto::csi::topology::NODE_SEGMENT;

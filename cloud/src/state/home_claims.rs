@@ -66,7 +66,7 @@ impl Answers {
     }
 }
 
-/// True if a node is known not to have a volume without a home: it gave a complete list once, and
+/// True if a node is known not to have a volume without a home. It gave a complete list once, and
 /// later volumes have a home.
 pub fn is_known_without(driver: &DriverState, node: &NodeName, id: &Id) -> bool {
     matches!(id, Id::Volume(_)) && driver.at(node).is_some_and(|at| at.listed > 0)

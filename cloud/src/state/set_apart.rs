@@ -1,8 +1,8 @@
 //! Nodes that are set apart, for one driver or for all.
 //!
 //! A node that is set apart gets no new volumes, and its capacity counts as 0. Its existing volumes
-//! are served. In memory only: each reason follows from durable records and from what the node says
-//! on its next link, so it is found again after a restart.
+//! are served. This is in memory only. Each reason follows from durable records and from the node's
+//! next link, so it is found again after a restart.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The failures of csi-edge, and the one place where each becomes a gRPC status.
 //!
-//! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation
-//! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! code. It uses no other room.
+//! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
+//! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
+//! one. It uses no other room.
 
 use std::sync::Arc;
 

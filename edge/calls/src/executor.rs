@@ -1,5 +1,5 @@
 //! Reads and checks calls that come over the link or by the node's own front, and runs each to its
-//! end: bounded for each driver, and once for identical calls. It may use every room.
+//! end. Calls are bounded for each driver, and identical ones run once. It may use every room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -66,8 +66,8 @@ pub enum Direct {
         #[arg(short, long, value_enum, default_value_t = Form::Table)]
         output: Form,
     },
-    /// Answer the container runtime before it makes a container (NRI): typed mounts for VFIO and
-    /// SPDK, and no direct volume in a container that is no VM's.
+    /// Answer the container runtime before it makes a container (NRI). VFIO and SPDK get typed
+    /// mounts, and no container without a VM gets a direct volume.
     Nri(Nri),
     /// Write a file of the Container Device Interface that names the devices of this node's direct
     /// volumes.

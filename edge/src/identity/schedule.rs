@@ -15,7 +15,7 @@ pub fn renew_at(validity: &Validity, dice: f64) -> SystemTime {
     validity.not_before + validity.life().mul_f64(share)
 }
 
-/// The delays after attempts without a certificate: 5 min, doubling to 1 h, and less for a
+/// The delays after attempts without a certificate: 5 min, doubling to 1 h. They are less for a
 /// certificate of a short life, so that it is tried often before its end.
 pub fn delays(life: Duration) -> ExponentialBackoff {
     let first = (life / 60).clamp(Duration::from_secs(1), Duration::from_secs(300));

@@ -1,8 +1,8 @@
 //! How failures of our own become gRPC statuses.
 //!
-//! The codes are promises to the sidecars (`docs/errors.md`): whatever may have left an operation
-//! running, or may pass by itself, is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
-//! code. A driver's own status never passes through here; it is copied.
+//! The codes are promises to the sidecars (`docs/errors.md`). If an operation may still run, or the
+//! cause may pass by itself, the code is UNAVAILABLE, DEADLINE_EXCEEDED or ABORTED, never a final
+//! one. A driver's own status never passes through here; it is copied.
 
 use std::error::Error;
 

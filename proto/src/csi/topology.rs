@@ -111,8 +111,8 @@ pub fn out_of_node_info(answer: &Bytes, keys: &[&str]) -> Result<Bytes, Malforme
     Ok(or(edited, answer))
 }
 
-/// Corrects our segment, if the node's driver names another node with it, in the topologies of a
-/// volume that it made, or of an entry of a list.
+/// Corrects our segment in the topologies of a volume that the node's driver made, or of an entry
+/// of a list. The driver may name another node with it.
 ///
 /// # Errors
 /// The answer is malformed.

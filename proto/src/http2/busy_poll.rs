@@ -2,7 +2,7 @@
 //!
 //! Waking a sleeping thread takes longer than the rest of a quick call, and a call wakes each of
 //! our programs twice (`docs/performance.md`). A program with one call at a time, whose last call
-//! was quick, polls for a while before it sleeps, and yields the CPU in between. Slow calls cost
+//! was quick, polls for a while before it sleeps. It yields the CPU in between. Slow calls cost
 //! nothing of this.
 
 use std::sync::Arc;

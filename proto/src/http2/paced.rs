@@ -16,8 +16,8 @@ use tokio::time::{Instant, Sleep, sleep};
 const RATE: f64 = 10_000.0;
 /// The most frames at once.
 const BURST: f64 = 10_000.0;
-/// The frames that a call pays for: its answer has headers, data and trailers, each perhaps in
-/// packets of its own, and a reset and window updates may follow.
+/// The frames that a call pays for. Its answer has headers, data and trailers, each perhaps in
+/// packets of its own. A reset and window updates may follow.
 const PER_CALL: f64 = 16.0;
 /// The most that calls pay for ahead, in frames.
 const MOST: f64 = 100_000.0;

@@ -97,7 +97,7 @@ fn after_restart(credentials: &tls::Credentials) -> EndpointConfig {
 /// Connection ids of 64 random bits.
 ///
 /// quinn's own have 24. After a restart, some ids of a large fleet's lost links would be used
-/// again, and the edges that still use them would get no reset.
+/// again. The edges that still use them would get no reset.
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {

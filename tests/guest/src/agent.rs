@@ -1,5 +1,5 @@
-//! What Kata's agent does with a volume's storage, stated again from its code: which options are
-//! flags of mount(2), and how a group gets a volume.
+//! What Kata's agent does with a volume's storage, stated again from its code. It says which
+//! options are flags of mount(2), and how a group gets a volume.
 
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};

@@ -1,9 +1,9 @@
 //! What nodes list before all nodes have been listed: ids without a home, which wait here.
 //!
 //! A node's word is not enough for a home, because a liar could list another node's volume first.
-//! So an id is kept only if each other node is known not to have it: it was listed completely
-//! before, or its list is here without the id. [`crate::state::home_claims`] has the same rule for
-//! questions.
+//! So an id is kept only if each other node is known not to have it. Such a node was listed
+//! completely before, or its list is here without the id. [`crate::state::home_claims`] has the
+//! same rule for questions.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -349,8 +349,8 @@ impl Refresher {
         Error::OverQuota { node: node.clone(), why: over.to_string() }
     }
 
-    /// Reads all pages and records each before the next one is asked for, so that no more than a
-    /// page of a list is in memory. Returns the number of pages with the end.
+    /// Reads all pages and records each before it asks for the next. So no more than a page of a
+    /// list is in memory. Returns the number of pages with the end.
     async fn read_pages(&self, query: &ListQuery) -> Result<(usize, ListEnd), QueryError> {
         let ListQuery { node, kind, secrets } = query;
         let since = self.changes();

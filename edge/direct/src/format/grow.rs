@@ -1,7 +1,7 @@
 //! Grows a file system that nobody uses: ext4 on the raw device, unmounted.
 //!
 //! A guest may believe that the device is its own. So this runs only while nothing is handed over
-//! and no process has the device open, and only on the file system with the recorded UUID. The
+//! and no process has the device open. It touches only the file system with the recorded UUID. The
 //! tools refuse a mounted device themselves.
 
 use std::fs::File;

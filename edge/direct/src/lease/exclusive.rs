@@ -209,8 +209,8 @@ impl Leases {
         })
     }
 
-    /// After an operation: releases a volume that is not used here any more, and reports to the
-    /// cloud what it does not know yet, if there is a link.
+    /// After an operation, releases a volume that is not used here any more. If there is a link, it
+    /// reports to the cloud what that does not know yet.
     pub(crate) async fn settle_and_report(&self, driver: &DriverName, volume: &str) {
         let reported = match self.settle(driver, volume) {
             Ok(None) => return,

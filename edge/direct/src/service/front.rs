@@ -1,5 +1,5 @@
-//! Answers a request that came by the node's front: carries it out here if it is about a direct
-//! volume, and passes every other request on.
+//! Answers a request that came by the node's front. One about a direct volume is carried out here,
+//! and every other one is passed on.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -270,8 +270,8 @@ impl Request<'_> {
         Error::BadRequest { method: self.method.name(), source: source.into() }
     }
 
-    /// A refusal, unless a guest may have the volume already: older versions gave any option to
-    /// guests, and a kubelet that hears a final failure does not unpublish.
+    /// A refusal, unless a guest may have the volume already. Older versions gave any option to
+    /// guests, and a kubelet does not unpublish after a final failure.
     fn refused_mount(&self, volume: &str, source: Contradiction) -> Error {
         let is_option = matches!(source, Contradiction::MountOption { .. });
         match self.records(volume) {
@@ -353,8 +353,8 @@ fn metadata(
     Ok(metadata)
 }
 
-/// Whether a record has these words, or those that an older version made of the same request: it
-/// gave guests words of the host, and fsGroup with a read-only volume.
+/// Whether a record has these options and groups, or those that an older version made of the same
+/// request. That gave guests options of the host, and fsGroup with a read-only volume.
 fn says_the_same(
     record: &Published,
     options: &[String],

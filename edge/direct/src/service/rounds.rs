@@ -1,6 +1,5 @@
-//! Looks after all direct volumes again and again, whether or not anybody calls: reports leases and
-//! what was not taken to the cloud, hides what was fenced, and takes back what pods that are gone
-//! have left.
+//! Looks after all direct volumes at intervals, without a call. It reports leases and volumes that
+//! were not taken to the cloud, hides fenced ones, and takes back those of pods that are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -161,8 +160,8 @@ fn reported(record: &Published) -> Option<NotTakenVolume> {
     Some(NotTakenVolume { driver, volume: record.volume_id.clone(), pod: record.pod.clone() })
 }
 
-/// Takes back what was handed over to pods that are gone, each in a task of its own: a driver takes
-/// as long as it likes.
+/// Takes back what was handed over to pods that are gone. Each has a task of its own, because a
+/// driver takes as long as it likes.
 fn take_back_all_orphans(service: &Arc<Service>, orphans: &mut Orphans) {
     let state = service.node.state.as_ref();
     let records = state.and_then(|state| published::each(state).ok()).unwrap_or_default();

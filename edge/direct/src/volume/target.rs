@@ -156,7 +156,7 @@ pub(crate) fn is_open(target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the target: an empty directory, in whose place the runtime mounts.
+/// Makes the target: an empty directory, which is covered next.
 pub(crate) fn make(target: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o750).create(target) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => is_open(target),
@@ -164,7 +164,7 @@ pub(crate) fn make(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the target. What a pod wrote into it, while no cover was there, is kept: the directory
+/// Removes the target. What a pod wrote into it, while no cover was there, is kept. The directory
 /// is moved near the driver's path, and that place is returned.
 ///
 /// # Errors

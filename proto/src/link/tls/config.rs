@@ -38,7 +38,7 @@ pub fn server_config(
     Ok(without_tickets(config, alpn))
 }
 
-/// The cloud's side of a handshake with an edge that joins: it asks for no certificate, and its
+/// The cloud's side of a handshake with an edge that joins. It asks for no certificate, and its
 /// chain ends with the certificates of the CA.
 ///
 /// # Errors

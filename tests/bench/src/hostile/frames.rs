@@ -1,8 +1,8 @@
 //! Floods of HTTP/2 frames from an edge, on the stream on which csi-cloud calls it.
 //!
 //! The edge answers its first call with headers, so that frames of that stream are no errors by
-//! themselves, and then sends one frame again and again. If csi-cloud gives the stream up, it
-//! floods the next one.
+//! themselves. Then it sends one frame again and again. If csi-cloud gives the stream up, it floods
+//! the next one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

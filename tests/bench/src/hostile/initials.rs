@@ -1,6 +1,6 @@
 //! QUIC Initials from many addresses that never answer, as a sender of forged addresses makes them.
 //!
-//! Each is a valid first datagram of a client, with a ClientHello and ids of its own: the packet is
+//! Each is a valid first datagram of a client, with a ClientHello and ids of its own. The packet is
 //! made here as RFC 9000, 17.2.2, and RFC 9001, 5, say. The sockets count what comes back.
 
 use std::net::{SocketAddr, UdpSocket};

@@ -1,5 +1,6 @@
-//! What Kata's agent would do with each kind of publication, in a guest's own kernel: read-only
-//! with and without fsGroup, each mount option that csi-edge lets pass, and mixed `readOnly`.
+//! What Kata's agent would do with each kind of publication, in a guest's own kernel. The kinds are
+//! read-only with and without fsGroup, each mount option that csi-edge lets pass, and mixed
+//! `readOnly`.
 //!
 //! One guest for all. It mounts what the entries say, and what they would say by mistake.
 

@@ -1,5 +1,5 @@
-//! What the runtime is configured with: the one key of Kata's Go runtime by which it does not take
-//! a device, and shares the directory instead.
+//! The runtime's configuration: one key of Kata's Go runtime. With it, the runtime takes no device,
+//! and shares the directory instead.
 
 use std::io;
 use std::path::Path;
