@@ -1,5 +1,5 @@
 //! Events on claims that wait for a node, volumes that are lost or claimed twice, and label
-//! collisions. Others name volumes that were created beside their source, and direct volumes that
+//! collisions. Others name volumes that were colocated with their source, and direct volumes that
 //! no runtime took.
 //!
 //! Pure. The same trouble is told once an hour while it lasts.
@@ -111,7 +111,7 @@ pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
     Notice { about, type_: EventType::Warning, reason, note }
 }
 
-/// A volume was created beside its source, outside the requested topology.
+/// A volume was colocated with its source, outside the requested topology.
 pub(super) fn colocated(colocated: &Colocated) -> Notice {
     let Colocated { name, claim, node, made_from, requested } = colocated;
     let about = About::Claim {

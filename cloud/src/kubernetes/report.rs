@@ -1,5 +1,5 @@
 //! Publishes Events. They are about claims that wait, volumes that are lost or claimed twice, and
-//! volumes that were created beside their source. Pods get one for direct volumes that no runtime
+//! volumes that were colocated with their source. Pods get one for direct volumes that no runtime
 //! took, and nodes one when they are set apart.
 
 use std::time::Duration;

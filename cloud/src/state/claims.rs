@@ -73,7 +73,7 @@ fn tells_nodes_apart(of: &DriverState, key: &str, node: &NodeName) -> bool {
     is_of_names || (others.by >= MANY && of.values_of_others(key, node) == others.by)
 }
 
-/// The rivals for one segment whose key tells nodes apart.
+/// The conflicting claims to one segment whose key tells nodes apart.
 fn rivals(
     state: &State,
     of: &DriverState,

@@ -1,4 +1,4 @@
-//! Volumes that were created beside their source, outside the requested topology.
+//! Volumes that were colocated with their source, outside the requested topology.
 //!
 //! They wait here until Kubernetes is told. In memory only, and bounded: the oldest is dropped.
 
@@ -12,7 +12,7 @@ use crate::state::record::Claim;
 /// The volumes that may wait. Without Kubernetes nobody takes them out.
 const WAITING: usize = 256;
 
-/// A volume that was created beside its source.
+/// A volume that was colocated with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Colocated {
     /// The volume's name in its request.

@@ -65,7 +65,7 @@ pub struct Policy {
     /// If the chosen node is away and the create was certainly not dispatched, the answer is
     /// RESOURCE_EXHAUSTED. The scheduler then chooses another node.
     pub reschedule: bool,
-    /// A volume with a source is created beside it, whatever topology is requested. If false, a
+    /// A volume with a source is colocated with it, whatever topology is requested. If false, a
     /// create is refused whose requested topology excludes the source's node.
     pub beside_source: bool,
     /// How long a node may be away before another is elected (scope `shared`), and before its

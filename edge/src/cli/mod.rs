@@ -63,8 +63,7 @@ pub struct Serve {
     /// What both programs have
     #[command(flatten)]
     pub common: Flags,
-    /// Where the cloud is: wss://HOST:PORT or quic://HOST:PORT; several are several ways, the
-    /// preferred first
+    /// An endpoint of the cloud: wss://HOST:PORT or quic://HOST:PORT; give the preferred one first
     #[arg(long, value_name = "URL")]
     pub cloud: Vec<Endpoint>,
     /// A driver of this node and its CSI socket; give it once for each driver

@@ -14,7 +14,7 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// Where edges find the cloud, by two ways.
+/// The two endpoints of the cloud.
 pub const WAYS: [&str; 2] = ["cloud.sim:443", "cloud.sim:444"];
 const CLOUD: &str = "cloud.sim";
 /// The nodes of the largest fleet.

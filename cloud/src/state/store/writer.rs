@@ -104,7 +104,7 @@ impl Store {
         &self.not_taken
     }
 
-    /// The volumes that were created beside their source. They are not durable.
+    /// The volumes that were colocated with their source. They are not durable.
     pub fn colocated(&self) -> &ColocatedQueue {
         &self.colocated
     }

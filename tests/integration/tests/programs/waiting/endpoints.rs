@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// A cloud with both transports, a driver, and an edge whose ways are these.
+/// A cloud with both transports, a driver, and an edge with these endpoints.
 struct Endpoints {
     stand: Stand,
     cloud: Cloud,
