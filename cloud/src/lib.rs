@@ -32,6 +32,7 @@ use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
 use crate::pki::own;
 use crate::relay::listen::RelayListener;
+use crate::state::listed;
 use crate::state::policy::Policy;
 use crate::state::store::measured::Measured;
 use crate::state::store::url::StoreAt;
@@ -84,6 +85,10 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
     let calls = Arc::new(Calls::default());
     let store = open(config.store.clone(), &calls, &groups.keeping).await?;
     let store = store.with_quotas(config.quotas);
+    // The operator says that the store may be older than what nodes have made.
+    if !config.new_leases {
+        listed::forget(&store).await.context("what the store says of lists is not forgotten")?;
+    }
     let secrets = store.secrets().await.context("csi-cloud has no secret keys")?;
     let credentials =
         credentials.with_secret(*secrets.resets.expose()).with_admit(enrolment::admit(&store));

@@ -20,6 +20,7 @@ mod json;
 pub mod known;
 pub mod line;
 pub mod list_entry;
+pub mod listed;
 mod lost_segments;
 pub mod node_labels;
 pub mod node_names;

@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::state::line::{FORMAT, Line};
-use crate::state::record::{Change, NodeDriver};
+use crate::state::listed;
+use crate::state::record::Change;
 use crate::state::store::backend::Backend;
 use crate::state::store::file::File;
 use crate::state::store::url::StoreAt;
@@ -74,17 +75,6 @@ pub fn import(at: &StoreAt, file: &Path) -> anyhow::Result<()> {
     import_from(path, &mut BufReader::new(exported)).with_context(reading)
 }
 
-/// The same without the word that a node was listed completely: the export may be older than
-/// volumes that the node has made since.
-fn unlisted(change: Change) -> Change {
-    match change {
-        Change::NodeDriver(driver, node, Some(at)) => {
-            Change::NodeDriver(driver, node, Some(NodeDriver { listed: 0, ..at }))
-        }
-        other => other,
-    }
-}
-
 pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Result<()> {
     File::import(path, |store| {
         let mut lines = lines.lines().zip(1_u64..).map(|(text, number)| {
@@ -110,7 +100,7 @@ pub(super) fn import_from(path: &Path, lines: &mut dyn BufRead) -> anyhow::Resul
                 Some(line) => {
                     let change = Change::try_from(line);
                     let change = change.map_err(|_| anyhow::anyhow!("it begins twice"))?;
-                    batch.push(unlisted(change));
+                    batch.push(listed::unmarked(change));
                 }
                 None => {
                     bail!(
