@@ -10,7 +10,7 @@ use proto::names::{DriverName, NodeName};
 use crate::csi::front::Front;
 use crate::kubernetes::published::Published;
 use crate::nodes::links::Links;
-use crate::state::known::DriverState;
+use crate::state::driver_state::DriverState;
 use crate::state::policy::Policy;
 use crate::state::store::writer::Store;
 use crate::telemetry::calls::{Calls, Stage};

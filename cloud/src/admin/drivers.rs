@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
 use crate::state::capabilities;
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::policy::{Placement, Policy, Scope};
 
 /// The most drivers without a front that are shown.

@@ -9,7 +9,8 @@ use proto::names::{DriverName, NodeName};
 
 use crate::admin::admin_state::{AdminState, InFlight, count_linked};
 use crate::csi::dispatch::MAX_CALLS;
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::set_apart::ReasonKind;
 use crate::telemetry::calls::Stage;
 use crate::telemetry::metrics::{DriverNow, Now};

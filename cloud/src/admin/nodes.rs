@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::page::{PAGE, Page};
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::record::Node;
 use crate::state::set_apart::Apart;
 

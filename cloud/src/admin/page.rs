@@ -6,7 +6,8 @@ use proto::csi::{Id, Method};
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
 
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 
 /// Records that one page looks at.
 pub(super) const PAGE: usize = 1000;

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::admin::admin_state::AdminState;
 use crate::admin::lease_holder::LeaseHolder;
 use crate::admin::page::{Cursor, Page, Records, Walk, ids_after, kind, not_empty};
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::record::Home;
 
 /// The path of the command.

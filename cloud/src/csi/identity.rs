@@ -17,7 +17,7 @@ use super::plan::Planner;
 use crate::error::Error;
 use crate::rewrite::message;
 use crate::state::driver_info::Unknown;
-use crate::state::known::DriverState;
+use crate::state::driver_state::DriverState;
 use crate::state::policy::{Placement, Scope};
 use crate::state::store::writer::Store;
 

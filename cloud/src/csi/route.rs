@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
-use crate::state::known::DriverState;
+use crate::state::driver_state::DriverState;
 use crate::state::node_names::first_few;
 use crate::state::policy::{Placement, Policy, Scope};
 use crate::state::record::Intent;

@@ -22,7 +22,8 @@ use crate::kubernetes::node;
 use crate::kubernetes::node::{Plan, Step, Wanted};
 use crate::kubernetes::settings::Publish;
 use crate::state::clock::now;
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::policy::Scope;
 use crate::state::record::NodeDriver;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proto::names::{DriverName, NodeName};
 
-use crate::state::known::DriverState;
+use crate::state::driver_state::DriverState;
 use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 

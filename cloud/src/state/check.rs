@@ -9,7 +9,8 @@ use proto::csi::Id;
 use proto::names::{DriverName, NodeName};
 use serde::Serialize;
 
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::record::{Home, Intent, LeaseRecord};
 
 /// A contradiction.

@@ -8,7 +8,8 @@ use proto::csi::Segments;
 use proto::csi::topology::NODE_SEGMENT;
 use proto::names::{DriverName, NodeName};
 
-use crate::state::known::{DriverState, State};
+use crate::state::driver_state::DriverState;
+use crate::state::known::State;
 use crate::state::own_keys::id_of;
 use crate::state::policy::{KeyKind, Policy};
 

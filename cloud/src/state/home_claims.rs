@@ -6,7 +6,7 @@
 use proto::csi::Id;
 use proto::names::NodeName;
 
-use crate::state::known::DriverState;
+use crate::state::driver_state::DriverState;
 
 /// What the nodes with a driver answered when they were asked for an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

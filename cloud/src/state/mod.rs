@@ -13,6 +13,7 @@ pub mod colocated;
 mod contest;
 pub mod create_journal;
 pub mod driver_info;
+pub mod driver_state;
 pub mod election;
 pub mod home_claims;
 pub mod ingest;

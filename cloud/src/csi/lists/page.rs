@@ -10,7 +10,7 @@ use proto::csi::wire;
 use super::kind::{ENTRIES, ListKind, NEXT_TOKEN};
 use super::token;
 use crate::rewrite::message;
-use crate::state::known::DriverState;
+use crate::state::driver_state::DriverState;
 use crate::state::record::Home;
 
 /// The most entries of a page.
