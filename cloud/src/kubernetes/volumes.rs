@@ -136,11 +136,15 @@ fn single_values(term: &NodeSelectorTerm) -> Segments {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn volume(affinity: serde_json::Value) -> Option<((String, String), Affinity)> {
+    fn condition(key: &str, operator: &str, values: &[&str]) -> Value {
+        json!({ "key": key, "operator": operator, "values": values })
+    }
+
+    fn volume(affinity: Value) -> Option<((String, String), Affinity)> {
         let spec = json!({
             "csi": { "driver": "d.example", "volumeHandle": "v" },
             "nodeAffinity": affinity,
@@ -150,7 +154,6 @@ mod tests {
 
     #[test]
     fn of_a_volume_only_what_admits_one_value_is_read() {
-        let condition = |key: &str, operator: &str, values: &[&str]| json!({ "key": key, "operator": operator, "values": values });
         let node = condition("topology.edge-csi.io/node", "In", &["n1"]);
         let zones = condition("zone", "In", &["a", "b"]);
         let not = condition("rack", "NotIn", &["1"]);

@@ -1,7 +1,7 @@
 //! The node affinity of a PersistentVolume: where Kubernetes lets a volume be used.
 //!
-//! The provisioner wrote it when the volume was made, and it cannot be changed. So it is the word of
-//! somebody else than the nodes about whose a volume is.
+//! The provisioner wrote it when the volume was made, and it cannot be changed. So it is the word
+//! of somebody else than the nodes about whose a volume is.
 
 use proto::csi::Segments;
 use proto::names::NodeName;

@@ -104,8 +104,8 @@ impl Policy {
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
     }
 
-    /// Whether a node may be elected, if the driver is shared. Without the operator's word none may:
-    /// that a driver is shared is only inferred then, from what nodes say.
+    /// Whether a node may be elected, if the driver is shared. Without the operator's word none
+    /// may. That a driver is shared is only inferred then, from what nodes say.
     pub fn may_elect(&self, node: &NodeName) -> bool {
         let is_controller = match &self.controllers {
             Some(Controllers::Of(nodes)) => nodes.contains(node),

@@ -1,7 +1,8 @@
 //! Nodes without a complete list, for which the lists of all nodes wait, but not for ever.
 //!
-//! A caller gets UNAVAILABLE at first, because a list that lacks volumes misleads it. After a minute
-//! lists go on without what only such a node may have. Otherwise one node could end them for all.
+//! A caller gets UNAVAILABLE at first, because a list that lacks volumes misleads it. After a
+//! minute lists go on without what only such a node may have. Otherwise one node could end them for
+//! all.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
