@@ -53,7 +53,7 @@ async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     // A runtime without a VM gets the host's directory, and nothing of the volume.
     let mut runc = at.guest(Runtime::Runc, &first).await?;
     assert_eq!(runc.found, "shared");
-    let missing = runc.tell("read hello").await.unwrap_err().to_string();
+    let missing = runc.tell("read hello").await.err().context("it found the volume")?.to_string();
     assert!(missing.contains("No such file"), "{missing}");
     runc.stop().await?;
     at.unpublish(&first).await?;
