@@ -38,6 +38,9 @@ step rooms
 cargo run --quiet --locked -p rooms -- check
 cargo run --quiet --locked -p rooms -- methods
 
+step sentences
+cargo run --quiet --locked -p rooms -- prose
+
 step commits
 sh tests/rooms/commits.sh
 

@@ -33,7 +33,7 @@ impl Tree {
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
             let kind = entry.file_type()?;
-            if kind.is_dir() && !name.starts_with('.') && name != "target" {
+            if kind.is_dir() && is_read(&name) {
                 self.read_directory(root, &path)?;
             } else if kind.is_file() && is_needed(&name) {
                 let text = std::fs::read_to_string(entry.path())
@@ -61,6 +61,11 @@ impl Tree {
         let own = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
         Self { files: files.iter().map(own).collect() }
     }
+}
+
+/// Directories of tools are not read, but for the templates of pull requests.
+fn is_read(directory: &str) -> bool {
+    directory == ".github" || (!directory.starts_with('.') && directory != "target")
 }
 
 fn is_needed(name: &str) -> bool {
