@@ -1,7 +1,7 @@
 //! Where Kubernetes lets a volume be used: the node affinity of its PersistentVolume.
 //!
 //! No index of the API server has the ids of volumes, so all PersistentVolumes are read, page by
-//! page, and used for a minute: whoever asks for one asks for many.
+//! page. What was read is used for a minute, since whoever asks for one asks for many.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

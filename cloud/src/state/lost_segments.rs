@@ -44,8 +44,8 @@ pub(super) fn judge_recorded(store: &Store, driver: &DriverName, policy: &Policy
     lost.iter().flatten().for_each(|contested| set_apart(store, driver, contested));
 }
 
-/// The segments of a node whose keys are declared to be of one node, and that another one may have:
-/// it is recorded with them too, or they are its name.
+/// The segments of a node that another one may have: it is recorded with them too, or they are its
+/// name. Only keys count that are declared to be of one node.
 fn doubtful(
     state: &State,
     of: &DriverState,

@@ -1,7 +1,8 @@
 //! Finds code that treats one RPC differently from another outside the table of RPCs.
 //!
-//! Two forms count: a string that is a method's name or path, and a pattern or comparison that
-//! names a variant of `Method`, or the name or path of one. A variant as a value is fine.
+//! Two forms count. One is a string that is a method's name or path. The other is a pattern or a
+//! comparison with a variant of `Method`, or with the name or path of one. A variant as a value is
+//! fine.
 
 use std::collections::BTreeSet;
 

@@ -145,8 +145,8 @@ impl Lists {
     }
 
     /// Checks that each of these nodes was listed before. One whose answers are no use, or that was
-    /// waited for long enough, counts with what is known of it: no node keeps the others' lists
-    /// back.
+    /// waited for long enough, counts with what is known of it. So no node keeps the others'
+    /// lists back.
     fn check_known(
         &self,
         kind: ListKind,
