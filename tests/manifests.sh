@@ -1,6 +1,6 @@
 #!/bin/sh
-# Whether deploy/ is whole, as far as that can be said without a cluster: every document decodes strictly into its
-# type, references lead somewhere, the chart renders what kustomize builds, queries are queries, the image's file
+# Whether deploy/ is whole, as far as that can be said without a cluster. Every document decodes strictly into its
+# type, references lead somewhere, the chart renders what kustomize builds, and queries are queries. The image's file
 # system is the same each time it is made. `make check` runs it.
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Shows that the simulation can fail: each patch in tests/mutations breaks a promise in our code, in a copy of
-# it, and the simulation must find out. Names given as arguments are the patches to try; without any, all.
+# Shows that the simulation can fail. Each patch in tests/mutations breaks a promise in a copy of our code, and the
+# simulation must find out. Names given as arguments are the patches to try; without any, all.
 set -eu
 cd "$(dirname "$0")/.."
 work=$PWD/target/mutants

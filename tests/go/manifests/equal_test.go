@@ -120,8 +120,8 @@ func rendered(t *testing.T, values, namespace string) []Document {
 	return documents
 }
 
-// normal is each document by its name, without what the two tools write differently and mean the same: hashes in
-// names against a checksum, and the layout of TOML.
+// normal is each document by its name, without what the two tools write differently and mean the same. That is hashes
+// in names against a checksum, and the layout of TOML.
 func normal(t *testing.T, documents []Document) map[string]any {
 	t.Helper()
 	all := map[string]any{}

@@ -1,6 +1,6 @@
-// A container runtime's side of NRI, by NRI's own library as containerd and CRI-O link it. It listens for plugins, reads
-// containers as lines of JSON, and writes for each one what would be started: the OCI mounts after the plugins'
-// changes, or why it is not.
+// A container runtime's side of NRI, by NRI's own library as containerd and CRI-O link it. It listens for plugins, and
+// reads containers as lines of JSON. For each one it writes the OCI mounts after the plugins' changes, or why it is not
+// started.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Bundles writes what kustomize and Helm make of deploy/ into a directory, a file for each overlay and each file of
-// values: `make e2e` has a running API server judge them. It is run in tests/go/manifests.
+// values. `make e2e` has a running API server judge them. It is run in tests/go/manifests.
 package main
 
 import (
