@@ -21,7 +21,9 @@ use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Body, CALL_ID, Call, DeadlinePassed};
 use proto::http2::limits::MAX_PASSING;
+use proto::http2::serve;
 use proto::http2::serve::Stopping;
+use proto::link::Io;
 use proto::names::{DriverName, NodeName};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -110,9 +112,27 @@ impl Executor {
         &self.busy_poll
     }
 
-    /// Answers a request from the cloud, whose `:authority` names the driver. `replaced` is set
-    /// when a newer link replaced the request's own.
-    pub async fn answer_link(
+    /// Serves the cloud's calls on a byte stream of a link until it closes, or `tasks` are told to
+    /// stop and the calls in flight are answered. `replaced` is set when a newer link replaced it.
+    ///
+    /// # Errors
+    /// The cloud does not speak HTTP/2, or broke off.
+    pub async fn serve_link(
+        self: Arc<Self>,
+        io: Io,
+        replaced: Replaced,
+        tasks: &Tasks,
+    ) -> hyper::Result<()> {
+        let service = move |request| self.clone().answer_link(request, replaced.clone());
+        tokio::select! {
+            biased;
+            served = serve::serve(io, service, tasks.stopped()) => served,
+            () = tasks.given_up() => Ok(()),
+        }
+    }
+
+    /// Answers a request from the cloud, whose `:authority` names the driver.
+    async fn answer_link(
         self: Arc<Self>,
         request: Request<Incoming>,
         replaced: Replaced,

@@ -14,7 +14,6 @@ use proto::control::lease::{Outcome, Reply};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
-use proto::http2::serve;
 use proto::link::{Event, Io, Link, LinkError, StreamKind};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -245,13 +244,7 @@ impl Serving {
         let streams = self.streams.clone();
         let replaced = self.replaced.clone();
         self.streams.spawn("link http2", async move {
-            let service = move |request| executor.clone().answer_link(request, replaced.clone());
-            let served = tokio::select! {
-                biased;
-                served = serve::serve(io, service, streams.stopped()) => served,
-                () = streams.given_up() => return,
-            };
-            if let Err(error) = served {
+            if let Err(error) = executor.serve_link(io, replaced, &streams).await {
                 debug!(?kind, error = %chain(&error), "HTTP/2 on a link ended");
             }
         });
