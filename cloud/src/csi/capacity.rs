@@ -27,7 +27,6 @@ use tracing::debug;
 use super::request::IncomingCall;
 use super::single_flight::{Pending, SingleFlight, wait, wait_end};
 use crate::error::Error;
-use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::message;
 use crate::state::node_names::names;
@@ -222,22 +221,13 @@ async fn query_node(
     mut call: Call,
 ) -> Result<Answer, Error> {
     let deadline = Some(Instant::now() + LONGEST);
-    let node_call = NodeCall {
-        links: queries.links(),
-        driver: &queries.driver,
-        authority: queries.authority(),
-        node,
-        method,
-        deadline,
-        call: None,
-    };
+    let node_call = queries.node_call(node, method, deadline);
     until(deadline, std::pin::pin!(node_call.unary(&mut call))).await
 }
 
 /// The capacity in an answer. None if the driver refused.
 fn read(answer: &Answer) -> Option<csi::GetCapacityResponse> {
-    let message = frame::message(answer.ok()?).ok()?;
-    csi::GetCapacityResponse::decode(message).ok()
+    csi::GetCapacityResponse::decode(answer.message()?).ok()
 }
 
 /// What is wrong with an answer without a capacity; none if the driver refused the request.

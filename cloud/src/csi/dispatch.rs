@@ -1,27 +1,37 @@
-//! Carries out plans: the one place where a plan meets the nodes.
+//! Carries out a call: gathers what routing needs, and meets each plan in one `match`.
+//!
+//! A shared driver's node is elected here, before its call is routed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use proto::csi::frame;
-use proto::csi::{DirectCall, Id, Key};
+use proto::csi::{DirectCall, Id, Key, Method};
 use proto::http2::forward::{Answer, Body};
+use proto::names::{DriverName, NodeName};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tracing::info;
 
 use super::capacity::Capacities;
-use super::create::{Target, create};
+use super::create::{Creates, Target};
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
-use super::plan::Planner;
 use super::request::IncomingCall;
-use super::route::Plan;
-use super::volume_call::{Sender, message_of};
+use super::route::{Facts, Plan, Unclear, route};
+use super::volume_call::VolumeCalls;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
 use crate::nodes::in_doubt::InDoubt;
+use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
+use crate::state::clock::now;
 use crate::state::create_journal::CreateJournal;
+use crate::state::election::elect;
+use crate::state::known::State;
+use crate::state::node_names::names;
+use crate::state::policy::{Policy, Scope};
 use crate::state::store::writer::Store;
 
 /// Calls of one driver in flight. More are refused, since each holds its request and its answer.
@@ -29,7 +39,9 @@ pub(crate) const MAX_CALLS: usize = 1024;
 
 /// Carries out the calls of one front.
 pub(crate) struct Dispatcher {
-    pub(crate) planner: Planner,
+    /// The node of a node's own front.
+    pub(crate) only: Option<NodeName>,
+    pub(crate) policy: Policy,
     pub(crate) store: Store,
     pub(crate) queries: NodeQueries,
     pub(crate) journal: Arc<CreateJournal>,
@@ -55,57 +67,57 @@ impl Dispatcher {
     /// # Errors
     /// It was not carried out, or its outcome is unknown.
     pub(crate) async fn dispatch(&self, call: &mut IncomingCall) -> Result<Response<Body>, Error> {
+        // A shared driver reports a missing field itself.
+        if let Some(field) = call.key.missing().filter(|_| self.scope() == Scope::Node) {
+            return Err(Error::Missing(call.method.name(), field));
+        }
         let Some(plan) = self.plan_with_homes(call).await? else { return Ok(empty()) };
         let sender = self.sender();
         match plan {
-            Plan::Local => FrontIdentity::of(&self.planner, &self.store).answer(call.method),
+            Plan::Local => self.identity().answer(call.method),
             Plan::NodeOnly => Err(Error::NodeOnly(call.method.name())),
             Plan::Done => Ok(empty()),
             Plan::Discover(ids) => {
                 let id = ids.first().map(Id::text).unwrap_or_default().into();
-                Err(Error::NoSuchThing { driver: self.planner.driver.clone(), id })
+                Err(Error::NoSuchThing { driver: self.driver().clone(), id })
             }
             Plan::Node(node) => {
                 let _permit = self.admit()?;
-                sender.check_settled(call, &node)?;
+                check_settled(sender, call, &node)?;
                 self.check_delete(call)?;
-                sender.call_node(&node, call).await
+                self.volume_calls(sender).call_node(&node, call).await
             }
             Plan::Stream(node) => {
                 let _permit = self.admit()?;
-                sender.check_settled(call, &node)?;
-                sender.stream(&node, call).await
+                check_settled(sender, call, &node)?;
+                call.at(&node, sender).stream(&call.call).await
             }
             Plan::Create(name, nodes) => {
                 let _permit = self.admit()?;
                 if let Some(node) = nodes.first() {
-                    sender.check_settled(call, node)?;
+                    check_settled(sender, call, node)?;
                 }
-                create(&sender, &self.journal, &name, Target::OneOf(nodes), call).await
+                self.creates(sender).create(&name, Target::OneOf(nodes), call).await
             }
             Plan::CreateAgain(name, node) => {
                 let _permit = self.admit()?;
-                sender.check_settled(call, &node)?;
-                create(&sender, &self.journal, &name, Target::SentTo(node), call).await
+                check_settled(sender, call, &node)?;
+                self.creates(sender).create(&name, Target::SentTo(node), call).await
             }
             Plan::Everywhere(id) => {
                 let _permit = self.admit()?;
                 self.check_delete(call)?;
-                sender.delete_everywhere(&id, call).await
+                self.volume_calls(sender).delete_everywhere(&id, call).await
             }
             Plan::All => {
                 let _permit = self.admit()?;
-                self.list(&sender, call).await
+                self.list(sender, call).await
             }
             Plan::Capacity(nodes) => {
                 let _permit = self.admit()?;
                 self.capacities.sum(nodes, call).await
             }
         }
-    }
-
-    async fn plan(&self, call: &IncomingCall) -> Result<Plan, Error> {
-        self.planner.plan(call, &self.store, self.queries.links(), &self.in_doubt).await
     }
 
     /// The plan, after the nodes were asked for the ids that it needs. None for an empty list.
@@ -125,6 +137,89 @@ impl Dispatcher {
             Discovered::Nowhere => Ok(Some(plan)),
             Discovered::EmptyList => Ok(None),
         }
+    }
+
+    /// The plan for a call.
+    ///
+    /// # Errors
+    /// No node is certain, or an election is not durable.
+    async fn plan(&self, call: &IncomingCall) -> Result<Plan, Error> {
+        let scope = self.scope();
+        let is_elected = scope == Scope::Shared && self.only.is_none();
+        if is_elected && !matches!(call.key, Key::Local | Key::Node(_)) {
+            self.elect().await?;
+        }
+        let links = self.queries.links();
+        let decided = self.store.read(|state| {
+            let facts = Facts {
+                driver: state.driver(self.driver()),
+                linked: &|node| links.now(node).is_some(),
+                removed: &|node| state.is_removed(node),
+                apart: &|node| why_apart(state, node, self.driver()),
+                only: self.only.as_ref(),
+                scope,
+                policy: &self.policy,
+                awaits: &|| state.awaited(self.driver()).next().is_some(),
+                now: now(),
+            };
+            route(call.method, &call.key, &facts)
+        });
+        decided.map_err(|unclear| self.unclear(call.method, unclear))
+    }
+
+    fn unclear(&self, method: Method, unclear: Unclear) -> Error {
+        let driver = self.driver().clone();
+        match unclear {
+            Unclear::Yet(why) => Error::NoRoute { driver, why },
+            Unclear::Nowhere(why) => Error::Nowhere { driver, why },
+            Unclear::NotBesideSource { node, made_from, topology } => {
+                Error::NotBesideSource { driver, node, made_from, topology }
+            }
+            Unclear::Removed(node) => Error::Removed { node },
+            Unclear::Away(node)
+                if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
+            {
+                Error::Reschedule { node }
+            }
+            Unclear::Away(node) => Error::NotLinked { node, driver },
+            Unclear::Apart { node, why, was_sent: false }
+                if self.policy.reschedule && method.direct() == Some(DirectCall::Create) =>
+            {
+                Error::RescheduleApart { node, why }
+            }
+            Unclear::Apart { node, why, .. } => Error::SetApart { node, driver, why },
+            Unclear::SeveralHomes(nodes) => {
+                Error::SeveralHomes { method: method.name(), nodes: names(&nodes) }
+            }
+        }
+    }
+
+    /// Elects another node after the elected one had no link for the grace.
+    async fn elect(&self) -> Result<(), Error> {
+        self.in_doubt.forget(|node| self.store.read(|state| state.is_removed(node)));
+        let Some(next) = self.store.read(|state| self.candidate(state)) else { return Ok(()) };
+        let driver = self.driver().clone();
+        info!(%driver, node = %next, "elected for a shared driver");
+        let written = self.store.write(move |txn| txn.elect(&driver, Some(next)));
+        written.await.map_err(|source| Error::NotDurable { source: source.into() })
+    }
+
+    fn candidate(&self, state: &State) -> Option<NodeName> {
+        let driver = state.driver(self.driver())?;
+        let away = |node: &NodeName| self.away(state, node);
+        let members = driver.members().map(|(node, _)| node);
+        elect(driver.elected(), members, away, self.policy.grace).cloned()
+    }
+
+    /// How long a node has had no link or has been set apart; for ever if it does not count.
+    fn away(&self, state: &State, node: &NodeName) -> Option<Duration> {
+        let driver = state.driver(self.driver())?;
+        if !driver.is_member(node) || !self.policy.may_elect(node) {
+            return Some(Duration::MAX);
+        }
+        let apart = state.apart().why(node, self.driver());
+        let apart = apart.map(|apart| Duration::from_millis(now().saturating_sub(apart.since)));
+        self.queries.links().away(node).max(apart)
     }
 
     fn discovery<'a>(&'a self, call: &IncomingCall) -> Discovery<'a> {
@@ -155,14 +250,40 @@ impl Dispatcher {
         Ok(Discovered::All)
     }
 
-    fn sender(&self) -> Sender<'_> {
-        Sender {
-            driver: &self.planner.driver,
-            queries: &self.queries,
-            store: &self.store,
-            in_doubt: &self.in_doubt,
-            scope: self.planner.scope(&self.store),
+    fn driver(&self) -> &DriverName {
+        &self.queries.driver
+    }
+
+    /// The driver's scope: as configured, or else as the driver reports.
+    pub(crate) fn scope(&self) -> Scope {
+        if let Some(scope) = self.policy.scope {
+            return scope;
         }
+        let reported = self.store.read(|state| Some(state.driver(self.driver())?.info().scope()));
+        reported.unwrap_or(Scope::Node)
+    }
+
+    fn identity(&self) -> FrontIdentity<'_> {
+        FrontIdentity {
+            driver: self.driver(),
+            only: self.only.as_ref(),
+            placement: &self.policy.placement,
+            scope: self.scope(),
+            store: &self.store,
+        }
+    }
+
+    fn sender(&self) -> Sender<'_> {
+        let in_doubt = Some(&self.in_doubt).filter(|_| self.scope() == Scope::Shared);
+        Sender { in_doubt, ..self.queries.sender() }
+    }
+
+    fn creates<'a>(&'a self, sender: Sender<'a>) -> Creates<'a> {
+        Creates { sender, store: &self.store, journal: &self.journal }
+    }
+
+    fn volume_calls<'a>(&'a self, sender: Sender<'a>) -> VolumeCalls<'a> {
+        VolumeCalls { sender, queries: &self.queries, store: &self.store }
     }
 
     fn admit(&self) -> Result<SemaphorePermit<'_>, Error> {
@@ -173,7 +294,7 @@ impl Dispatcher {
     fn check_delete(&self, call: &IncomingCall) -> Result<(), Error> {
         match &call.key {
             Key::Delete(id) if call.method.direct() == Some(DirectCall::Delete) => {
-                attach::check_delete(&self.store, self.queries.links(), &self.planner.driver, id)
+                attach::check_delete(&self.store, self.queries.links(), self.driver(), id)
             }
             _ => Ok(()),
         }
@@ -182,21 +303,37 @@ impl Dispatcher {
     /// Lists all nodes. The driver's only node answers directly, byte for byte.
     async fn list(
         &self,
-        sender: &Sender<'_>,
+        sender: Sender<'_>,
         call: &mut IncomingCall,
     ) -> Result<Response<Body>, Error> {
         let Some(single) = self.lists.single_node(call) else {
             return self.lists.list(call).await;
         };
-        let answer = sender.node_call(&single.node, call).unary(&mut call.call).await?;
-        if let Some(message) = message_of(&answer) {
+        let answer = call.at(&single.node, sender).unary(&mut call.call).await?;
+        if let Some(message) = answer.message() {
             self.lists.record(single, &message).await;
         }
         Ok(answer.response())
     }
 }
 
+/// Refuses a shared driver's call while an earlier one about the same is in doubt elsewhere.
+fn check_settled(sender: Sender<'_>, call: &IncomingCall, node: &NodeName) -> Result<(), Error> {
+    let Some(in_doubt) = sender.in_doubt else { return Ok(()) };
+    let subjects = call.method.subjects(&call.key);
+    let Some((at, time)) = in_doubt.elsewhere(&subjects, node) else { return Ok(()) };
+    let seconds = time.as_secs() + 1;
+    let why = format!(
+        "another one about the same was sent to {at} and may begin there for {seconds} s more"
+    );
+    Err(Error::NoRoute { driver: sender.driver.clone(), why })
+}
+
 /// An answer of OK whose message has no fields.
 fn empty() -> Response<Body> {
     Answer::of(frame::frame(&[])).response()
+}
+
+fn why_apart(state: &State, node: &NodeName, driver: &DriverName) -> Option<String> {
+    state.apart().why(node, driver).map(|apart| apart.reason.to_string())
 }

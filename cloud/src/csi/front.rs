@@ -22,7 +22,6 @@ use tracing::{debug, warn};
 use super::capacity::Capacities;
 use super::dispatch::{Dispatcher, MAX_CALLS};
 use super::lists::merged::Lists;
-use super::plan::Planner;
 use super::request::{IncomingCall, RawRequest, bad_request, prepare};
 use crate::error::Error;
 use crate::nodes::in_doubt::InDoubt;
@@ -67,12 +66,13 @@ impl Front {
         let queries = NodeQueries::new(driver.clone(), links, policy.ask_with_secrets);
         let elected = store.read(|state| state.driver(&driver)?.elected().cloned());
         let dispatcher = Dispatcher {
-            journal: Arc::new(CreateJournal::new(driver.clone(), store.clone())),
+            journal: Arc::new(CreateJournal::new(driver, store.clone())),
             lists: Lists::new(queries.clone(), store.clone(), tasks.clone()),
             capacities: Capacities::new(queries.clone(), store.clone(), policy.grace, tasks),
             in_doubt: InDoubt::after(elected),
             permits: Semaphore::new(MAX_CALLS),
-            planner: Planner { driver, only: None, policy },
+            only: None,
+            policy,
             store,
             queries,
         };
@@ -81,12 +81,12 @@ impl Front {
 
     /// The front of one node, which gets every call without another home.
     pub(crate) fn of_node(&self, node: NodeName) -> Self {
-        let Dispatcher { planner, store, queries, journal, .. } = &self.dispatcher;
-        let driver = planner.driver.clone();
-        let policy = planner.policy.clone();
+        let Dispatcher { policy, store, queries, journal, .. } = &self.dispatcher;
+        let driver = queries.driver.clone();
+        let policy = policy.clone();
         let mut front =
             Self::new(driver, policy, store.clone(), queries.links().clone(), self.calls.clone());
-        front.dispatcher.planner.only = Some(node);
+        front.dispatcher.only = Some(node);
         // Shared, since a name is one create on whichever front it arrives.
         front.dispatcher.journal = journal.clone();
         // A node's own front uses no elected node, so no earlier call is in doubt.
@@ -101,9 +101,9 @@ impl Front {
 
     /// The nodes with the driver, without removed ones.
     pub(crate) fn nodes(&self) -> Vec<NodeName> {
-        let Dispatcher { planner, store, .. } = &self.dispatcher;
+        let Dispatcher { queries, store, .. } = &self.dispatcher;
         store.read(|state| {
-            let nodes = state.driver(&planner.driver).map(|driver| driver.nodes().keys());
+            let nodes = state.driver(&queries.driver).map(|driver| driver.nodes().keys());
             nodes.into_iter().flatten().filter(|node| !state.is_removed(node)).cloned().collect()
         })
     }
@@ -117,7 +117,7 @@ impl Front {
     pub async fn serve(self: Arc<Self>, socket: Option<Socket>, tasks: Tasks) {
         let front = self.clone();
         tasks.spawn_until_stop("new nodes", async move {
-            front.lists().list_new_nodes(|| front.scope() == Scope::Node).await;
+            front.lists().list_new_nodes(|| front.dispatcher.scope() == Scope::Node).await;
         });
         if let Some(socket) = socket {
             self.serve_socket(socket, tasks).await;
@@ -157,7 +157,7 @@ impl Front {
         origin: Origin,
     ) -> Result<Response<Body>, Error> {
         let begun = Instant::now();
-        let driver = &self.dispatcher.planner.driver;
+        let driver = &self.dispatcher.queries.driver;
         let path = request.uri().path().to_owned();
         let method = Method::of_path(&path).ok_or_else(|| Error::UnknownMethod(path.clone()));
         let name = method.as_ref().map_or(UNKNOWN, |method| method.name());
@@ -197,10 +197,6 @@ impl Front {
             let body = body.map_err(|error| bad_request(method, error.into()))?;
             let raw = RawRequest { method, parts, body, deadline, running };
             let mut call = prepare(raw, |id| self.parameters(id))?;
-            // A shared driver reports a missing field itself.
-            if let Some(field) = call.key.missing().filter(|_| self.scope() == Scope::Node) {
-                return Err(Error::Missing(method.name(), field));
-            }
             match origin {
                 Origin::Socket => self.dispatcher.dispatch(&mut call).await,
                 // Boxed to keep the future of other calls small.
@@ -227,15 +223,11 @@ impl Front {
         self.dispatcher.dispatch(&mut call.clone()).await
     }
 
-    fn scope(&self) -> Scope {
-        self.dispatcher.planner.scope(&self.dispatcher.store)
-    }
-
     /// Our parameters of a volume. Empty if csi-cloud did not create it.
     fn parameters(&self, id: &Id) -> BTreeMap<String, String> {
-        let Dispatcher { planner, store, .. } = &self.dispatcher;
+        let Dispatcher { queries, store, .. } = &self.dispatcher;
         let parameters =
-            store.read(|state| state.driver(&planner.driver)?.home(id)?.parameters.clone());
+            store.read(|state| state.driver(&queries.driver)?.home(id)?.parameters.clone());
         parameters.map(|parameters| *parameters).unwrap_or_default()
     }
 }

@@ -10,10 +10,9 @@ use proto::csi;
 use proto::csi::frame;
 use proto::csi::{Local, Method, Rewrite};
 use proto::http2::forward::{Answer, Body};
-use proto::names::DriverName;
+use proto::names::{DriverName, NodeName};
 use tracing::warn;
 
-use super::plan::Planner;
 use crate::error::Error;
 use crate::rewrite::message;
 use crate::state::driver_info::Unknown;
@@ -23,23 +22,22 @@ use crate::state::store::writer::Store;
 
 /// The identity and capabilities of one front.
 pub(crate) struct FrontIdentity<'a> {
-    planner: &'a Planner,
-    store: &'a Store,
-    scope: Scope,
+    pub(crate) driver: &'a DriverName,
+    /// The node of a node's own front.
+    pub(crate) only: Option<&'a NodeName>,
+    pub(crate) placement: &'a Placement,
+    pub(crate) scope: Scope,
+    pub(crate) store: &'a Store,
 }
 
-impl<'a> FrontIdentity<'a> {
-    pub(crate) fn of(planner: &'a Planner, store: &'a Store) -> Self {
-        Self { planner, store, scope: planner.scope(store) }
-    }
-
+impl FrontIdentity<'_> {
     /// Answers a call about the front itself.
     ///
     /// # Errors
     /// [`Error::NotLearned`] before any edge reported the driver; [`Error::NotImplemented`] if the
     /// driver does not implement the method.
     pub(crate) fn answer(&self, method: Method) -> Result<Response<Body>, Error> {
-        let driver = &self.planner.driver;
+        let driver = self.driver;
         let local = method.local().ok_or(Error::NodeOnly(method.name()))?;
         let reported = self.store.read(|state| {
             let state = state.driver(driver).ok_or(Unknown)?;
@@ -65,7 +63,7 @@ impl<'a> FrontIdentity<'a> {
     /// The NodeGetInfo answer of the front's own node, the pinned one, or the only one.
     fn node_info(&self, driver: &DriverState) -> Result<Option<Bytes>, Unknown> {
         let nodes = driver.nodes();
-        let node = match (&self.planner.only, &self.planner.policy.placement) {
+        let node = match (self.only, self.placement) {
             (Some(node), _) | (None, Placement::Pinned(node)) => node,
             (None, Placement::Spread) if nodes.len() == 1 => nodes.keys().next().ok_or(Unknown)?,
             (None, Placement::Spread) => return Err(Unknown),

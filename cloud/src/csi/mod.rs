@@ -10,7 +10,6 @@ pub mod front;
 pub mod identity;
 pub mod lists;
 pub mod node_fronts;
-pub mod plan;
 pub mod request;
 pub mod route;
 pub mod single_flight;

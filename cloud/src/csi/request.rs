@@ -10,9 +10,11 @@ use proto::csi::status::BadRequest;
 use proto::csi::wire::Malformed;
 use proto::csi::{DirectCall, Id, Key, Learn, Method};
 use proto::http2::forward::Call;
+use proto::names::NodeName;
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::nodes::node_call::{NodeCall, Sender};
 use crate::rewrite::message::{self, Extracted};
 use crate::rewrite::{created, direct};
 use crate::telemetry::calls::Running;
@@ -101,6 +103,19 @@ pub(crate) fn prepare(
 }
 
 impl IncomingCall {
+    /// This call at a node.
+    pub(crate) fn at<'a>(&self, node: &'a NodeName, sender: Sender<'a>) -> NodeCall<'a> {
+        let about = sender.in_doubt.map(|_| self.method.subjects(&self.key));
+        NodeCall {
+            sender,
+            node,
+            method: self.method,
+            deadline: self.deadline,
+            call: Some(self.running.clone()),
+            about: about.unwrap_or_default(),
+        }
+    }
+
     /// Sets the request for the chosen node.
     pub(crate) fn set_request(&mut self, request: &Bytes) {
         if *request != self.for_driver {

@@ -1,113 +1,33 @@
-//! Sends calls to nodes and records their effects; creates are sent here too. The effect of a call
-//! is durable before the caller is answered.
+//! Calls on what exists: sends each to its node, or to all, and records its effect. The effect is
+//! durable before the caller is answered.
 
-use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
-use proto::csi::{DirectCall, Id, Key, Learn, Method};
+use proto::csi::{DirectCall, Id, Key, Learn};
 use proto::host::chain;
 use proto::http2::forward::{Answer, Body};
-use proto::names::{DriverName, NodeName};
+use proto::names::NodeName;
 use tracing::warn;
 
 use super::request::IncomingCall;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
-use crate::nodes::in_doubt::InDoubt;
-use crate::nodes::node_call::NodeCall;
+use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::direct;
-use crate::state::policy::Scope;
-use crate::state::record::NodeDriver;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::{ingest, list_entry};
 
-/// Sends the calls of one front to nodes.
-pub(crate) struct Sender<'a> {
-    pub(crate) driver: &'a DriverName,
+/// Carries out the calls of one front on what exists.
+pub(crate) struct VolumeCalls<'a> {
+    pub(crate) sender: Sender<'a>,
     pub(crate) queries: &'a NodeQueries,
     pub(crate) store: &'a Store,
-    pub(crate) in_doubt: &'a InDoubt,
-    pub(crate) scope: Scope,
 }
 
-impl Sender<'_> {
-    /// Refuses a shared driver's call while an earlier one about the same is in doubt elsewhere.
-    ///
-    /// # Errors
-    /// The node where the earlier call may still begin, and for how long.
-    pub(crate) fn check_settled(&self, call: &IncomingCall, node: &NodeName) -> Result<(), Error> {
-        if self.scope == Scope::Node {
-            return Ok(());
-        }
-        let subjects = call.method.subjects(&call.key);
-        let Some((at, time)) = self.in_doubt.elsewhere(&subjects, node) else { return Ok(()) };
-        let seconds = time.as_secs() + 1;
-        let why = format!(
-            "another one about the same was sent to {at} and may begin there for {seconds} s more"
-        );
-        Err(Error::NoRoute { driver: self.driver.clone(), why })
-    }
-
-    /// Sends a call and waits for its answer.
-    ///
-    /// # Errors
-    /// The node has no link, or did not answer in time.
-    pub(crate) async fn send(
-        &self,
-        node: &NodeName,
-        call: &mut IncomingCall,
-    ) -> Result<Answer, Error> {
-        let subjects = match self.scope {
-            Scope::Shared => call.method.subjects(&call.key),
-            Scope::Node => Vec::new(),
-        };
-        let sent = self.in_doubt.send(subjects, node.clone(), call.deadline);
-        let answer = self.node_call(node, call).unary(&mut call.call).await?;
-        sent.answered();
-        Ok(answer)
-    }
-
-    /// Sends a call whose answer is a stream.
-    ///
-    /// # Errors
-    /// The node has no link, or lost it.
-    pub(crate) async fn stream(
-        &self,
-        node: &NodeName,
-        call: &IncomingCall,
-    ) -> Result<Response<Body>, Error> {
-        self.node_call(node, call).stream(&call.call).await
-    }
-
-    pub(crate) fn node_call<'a>(&'a self, node: &'a NodeName, call: &IncomingCall) -> NodeCall<'a> {
-        NodeCall {
-            links: self.queries.links(),
-            driver: self.driver,
-            authority: self.queries.authority(),
-            node,
-            method: call.method,
-            deadline: call.deadline,
-            call: Some(call.running.clone()),
-        }
-    }
-
-    /// The record of the driver at a node.
-    pub(crate) fn node_driver(&self, node: &NodeName) -> Option<NodeDriver> {
-        self.store.read(|state| state.driver(self.driver)?.at(node).cloned())
-    }
-
-    pub(crate) fn bad_answer(&self, node: &NodeName, method: Method, why: &'static str) -> Error {
-        Error::BadAnswer {
-            driver: self.driver.clone(),
-            node: node.clone(),
-            method: method.name(),
-            why,
-        }
-    }
-
+impl VolumeCalls<'_> {
     /// Carries out a call at one node.
     ///
     /// # Errors
@@ -118,8 +38,8 @@ impl Sender<'_> {
         call: &mut IncomingCall,
     ) -> Result<Response<Body>, Error> {
         self.attach_to_holder(call).await?;
-        let mut answer = self.send(node, call).await?;
-        if let Some(message) = message_of(&answer)
+        let mut answer = call.at(node, self.sender).unary(&mut call.call).await?;
+        if let Some(message) = answer.message()
             && call.is_direct
             && call.method.direct() == Some(DirectCall::Validate)
         {
@@ -151,20 +71,20 @@ impl Sender<'_> {
     async fn attach_to_holder(&self, call: &IncomingCall) -> Result<(), Error> {
         let Learn::Attached(_) = call.method.learn() else { return Ok(()) };
         let Key::Home(id) = &call.key else { return Ok(()) };
-        if !call.is_direct && !attach::is_in_use(self.store, self.driver, id) {
+        if !call.is_direct && !attach::is_in_use(self.store, self.sender.driver, id) {
             return Ok(());
         }
         let node_id = call.node_id.as_deref().unwrap_or_default();
-        let volume = (self.driver, id);
+        let volume = (self.sender.driver, id);
         attach::reserve(self.store, self.queries.links(), volume, node_id, call.is_direct).await
     }
 
     /// Records the effect of a call that was answered OK.
     async fn record(&self, call: &IncomingCall, answer: &Answer) -> Result<(), Error> {
-        let Some(answer) = message_of(answer) else { return Ok(()) };
+        let Some(answer) = answer.message() else { return Ok(()) };
         let (Key::Home(id) | Key::Delete(id)) = &call.key else { return Ok(()) };
         let store = self.store;
-        let driver = self.driver;
+        let driver = self.sender.driver;
         let node_id = call.node_id.clone().unwrap_or_default();
         let recorded = match call.method.learn() {
             Learn::Nothing | Learn::Made(_) => Ok(()),
@@ -194,16 +114,11 @@ impl Sender<'_> {
 
     /// Removes a home. A failure is only logged: a home that stays costs one more delete.
     async fn record_gone(&self, id: &Id) {
-        if let Err(error) = ingest::deleted(self.store, self.driver, id).await {
-            let driver = self.driver;
+        if let Err(error) = ingest::deleted(self.store, self.sender.driver, id).await {
+            let driver = self.sender.driver;
             warn!(%driver, error = chain(&error), "what is gone is not forgotten");
         }
     }
-}
-
-/// The unframed message of an answer of OK.
-pub(crate) fn message_of(answer: &Answer) -> Option<Bytes> {
-    frame::message(answer.ok()?).ok()
 }
 
 fn not_durable(source: StoreError) -> Error {

@@ -23,7 +23,6 @@ use tonic::Code;
 use tracing::warn;
 
 use crate::error::Error;
-use crate::nodes::node_call::NodeCall;
 use crate::nodes::query::{NodeQueries, QueryError};
 use crate::state::home_claims::{Answers, ClaimVerdict, is_known_without};
 use crate::state::ingest;
@@ -231,16 +230,7 @@ impl Discovery<'_> {
     }
 
     async fn tell(&self, node: &NodeName, method: Method, mut call: Call) -> Result<Answer, Error> {
-        let node_call = NodeCall {
-            links: self.queries.links(),
-            driver: &self.queries.driver,
-            authority: self.queries.authority(),
-            node,
-            method,
-            deadline: self.deadline,
-            call: None,
-        };
-        node_call.unary(&mut call).await
+        self.queries.node_call(node, method, self.deadline).unary(&mut call).await
     }
 
     async fn has(&self, node: &NodeName, id: &Id) -> Has {

@@ -12,7 +12,9 @@ use proto::csi::Id;
 use proto::names::NodeName;
 use tokio::time::Instant;
 
-use crate::nodes::node_call::HOLD;
+/// How long a caller without a deadline waits for a node that lost its link. Its call may begin
+/// until then.
+pub const HOLD: Duration = Duration::from_secs(120);
 
 /// The nodes where calls about an id may still begin, and until when.
 #[derive(Default)]

@@ -5,11 +5,10 @@
 //! running call, or repeats its answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::uri::Authority;
 use http::{HeaderValue, Response};
-use proto::csi::Method;
+use proto::csi::{Id, Method};
 use proto::host::chain;
 use proto::http2::forward;
 use proto::http2::forward::{Answer, Body, CALL_ID, Call};
@@ -21,22 +20,29 @@ use uuid::Uuid;
 
 use crate::error::Error;
 use crate::nodes::handle::Handle;
+use crate::nodes::in_doubt::{HOLD, InDoubt};
 use crate::nodes::links::Links;
 use crate::telemetry::calls::{Running, Sent};
 
-/// How long a caller without a deadline waits for a node that lost its link.
-pub const HOLD: Duration = Duration::from_secs(120);
-
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The target of a call, and its deadline.
-pub struct NodeCall<'a> {
+/// How calls of one driver reach its nodes.
+#[derive(Clone, Copy)]
+pub struct Sender<'a> {
     /// All links.
     pub links: &'a Links,
-    /// The driver of the call.
+    /// The driver of the calls.
     pub driver: &'a DriverName,
     /// The driver's name as the HTTP/2 authority, which the edge reads.
     pub authority: &'a Authority,
+    /// The calls in doubt of a shared driver; none for any other.
+    pub(crate) in_doubt: Option<&'a InDoubt>,
+}
+
+/// The target of a call, and its deadline.
+pub struct NodeCall<'a> {
+    /// How it reaches the node.
+    pub sender: Sender<'a>,
     /// The node of the call.
     pub node: &'a NodeName,
     /// The method.
@@ -45,6 +51,8 @@ pub struct NodeCall<'a> {
     pub deadline: Option<Instant>,
     /// The call in flight, which records the progress; none for queries of csi-cloud itself.
     pub call: Option<Arc<Running>>,
+    /// The ids that are in doubt until the call is answered; none of most drivers.
+    pub(crate) about: Vec<Id>,
 }
 
 /// Why there is no answer.
@@ -62,7 +70,18 @@ impl NodeCall<'_> {
     /// # Errors
     /// The node has no link, no link came back in time, or the edge did not answer on an intact
     /// link.
-    pub async fn unary(&self, call: &mut Call) -> Result<Answer, Error> {
+    pub async fn unary(mut self, call: &mut Call) -> Result<Answer, Error> {
+        let about = std::mem::take(&mut self.about);
+        let table = self.sender.in_doubt;
+        let in_doubt = table.map(|table| table.send(about, self.node.clone(), self.deadline));
+        let answer = self.answer(call).await?;
+        if let Some(sent) = in_doubt {
+            sent.answered();
+        }
+        Ok(answer)
+    }
+
+    async fn answer(&self, call: &mut Call) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
         // A socket relay has set the id already, and repeats it to the next csi-cloud.
@@ -101,7 +120,7 @@ impl NodeCall<'_> {
         let room = link.passing()?;
         let upstream =
             link.upstream(StreamKind::Bulk).await.map_err(|error| self.lost(error.into()))?;
-        let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;
+        let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
         let response = sent.map_err(|error| self.lost(error))?;
         Ok(forward::pass(response, &self.lost("in the middle of its answer".into()), room))
     }
@@ -110,7 +129,7 @@ impl NodeCall<'_> {
         let kind = if self.method.bulk() { StreamKind::Bulk } else { StreamKind::Calls };
         let _room = link.permit().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
-        let sent = forward::forward(&upstream, call, self.authority, self.deadline).await;
+        let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
         Answer::collect(sent.map_err(|error| self.failed(error))?)
             .await
             .map_err(|error| self.failed(error))
@@ -125,15 +144,15 @@ impl NodeCall<'_> {
     }
 
     fn link(&self) -> Result<Arc<Handle>, Error> {
-        self.links.now(self.node).ok_or_else(|| Error::NotLinked {
+        self.sender.links.now(self.node).ok_or_else(|| Error::NotLinked {
             node: self.node.clone(),
-            driver: self.driver.clone(),
+            driver: self.sender.driver.clone(),
         })
     }
 
     /// The node's next link; none if none comes in time.
     async fn next(&self, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
-        let next = self.links.next(self.node, lost);
+        let next = self.sender.links.next(self.node, lost);
         if self.deadline.is_some() {
             return next.await;
         }

@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use crate::error::Error;
 use crate::nodes::links::Links;
-use crate::nodes::node_call::NodeCall;
+use crate::nodes::node_call::{NodeCall, Sender};
 
 /// Queries to the nodes of one driver. Clones are equal.
 #[derive(Clone)]
@@ -84,14 +84,29 @@ impl NodeQueries {
         Self { driver, authority, links, with_secrets }
     }
 
-    /// The driver's name as the HTTP/2 authority, which the edge reads.
-    pub fn authority(&self) -> &Authority {
-        &self.authority
-    }
-
     /// All links.
     pub fn links(&self) -> &Arc<Links> {
         &self.links
+    }
+
+    /// How calls reach the nodes.
+    pub(crate) fn sender(&self) -> Sender<'_> {
+        Sender {
+            links: &self.links,
+            driver: &self.driver,
+            authority: &self.authority,
+            in_doubt: None,
+        }
+    }
+
+    /// A call of csi-cloud itself to a node.
+    pub(crate) fn node_call<'a>(
+        &'a self,
+        node: &'a NodeName,
+        method: Method,
+        deadline: Option<Instant>,
+    ) -> NodeCall<'a> {
+        NodeCall { sender: self.sender(), node, method, deadline, call: None, about: Vec::new() }
     }
 
     /// Whether a node had one link for this time. A node that was away in between is not silent.
@@ -131,22 +146,13 @@ impl NodeQueries {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
         let body = frame::frame(&request.encode_to_vec());
         let mut call = Call { headers, path: PathAndQuery::from_static(method.path()), body };
-        let Self { driver, authority, links, .. } = self;
-        let node_call = NodeCall {
-            links,
-            driver,
-            authority,
-            node,
-            method,
-            deadline: Some(deadline),
-            call: None,
-        };
+        let node_call = self.node_call(node, method, Some(deadline));
         let answer =
             proto::http2::forward::until(Some(deadline), node_call.unary(&mut call)).await?;
         if let Some(status) = answer.failure() {
             return Err(QueryError::Driver { node: node.clone(), status });
         }
         let unreadable = || QueryError::Unreadable { node: node.clone(), method: method.name() };
-        answer.ok().and_then(|body| frame::message(body).ok()).ok_or_else(unreadable)
+        answer.message().ok_or_else(unreadable)
     }
 }

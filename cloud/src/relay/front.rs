@@ -24,7 +24,8 @@ use tracing::{debug, warn};
 
 use crate::csi::dispatch::MAX_CALLS;
 use crate::error::Error;
-use crate::nodes::node_call::{HOLD, call_id};
+use crate::nodes::in_doubt::HOLD;
+use crate::nodes::node_call::call_id;
 use crate::relay::last_answers::{LastAnswers, is_local};
 use crate::relay::server::{SendError, Server};
 

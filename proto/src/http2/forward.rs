@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tonic::Status;
 
+use crate::csi::frame;
 use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
 use crate::csi::status::ToStatus;
 use crate::http2::deadline::timeout_value;
@@ -179,6 +180,11 @@ impl Answer {
     /// The framed message, if the call succeeded.
     pub fn ok(&self) -> Option<&Bytes> {
         (self.status()?.get(STATUS)?.as_bytes() == b"0").then_some(&self.body)
+    }
+
+    /// The unframed message, if the call succeeded.
+    pub fn message(&self) -> Option<Bytes> {
+        frame::message(self.ok()?).ok()
     }
 
     /// The status, if the call did not succeed.
