@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::Response;
 use proto::csi::frame;
 use proto::csi::{Id, Key, Learn, Method, direct};
-use proto::http2::forward::Body;
+use proto::http2::body::Body;
 use proto::names::NodeName;
 use tokio::time::Instant;
 use tracing::{info, warn};

@@ -9,7 +9,8 @@ use prost::Message;
 use proto::csi;
 use proto::csi::frame;
 use proto::csi::{Local, Method, Rewrite};
-use proto::http2::forward::{Answer, Body};
+use proto::http2::body::Body;
+use proto::http2::forward::Answer;
 use proto::names::{DriverName, NodeName};
 use tracing::warn;
 

@@ -5,7 +5,8 @@ use http::Response;
 use proto::csi::frame;
 use proto::csi::{DirectCall, Id, Key, Learn};
 use proto::host::chain;
-use proto::http2::forward::{Answer, Body};
+use proto::http2::body::Body;
+use proto::http2::forward::Answer;
 use proto::names::NodeName;
 use tracing::warn;
 

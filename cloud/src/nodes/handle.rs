@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use futures_channel::mpsc;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
+use proto::http2::forward;
+use proto::http2::forward::Upstream;
 use proto::http2::limits::MAX_PASSING;
 use proto::http2::paced::Paced;
-use proto::http2::upstream;
-use proto::http2::upstream::Upstream;
 use proto::link::{Io, LinkError, StreamKind};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
@@ -185,7 +185,7 @@ impl Handle {
         let (answer, opened) = oneshot::channel();
         self.want.clone().try_send((kind, answer)).map_err(|_| gone())?;
         let io = opened.await.map_err(|_| gone())??;
-        let begun = upstream::connect(Paced::new(io))
+        let begun = forward::connect(Paced::new(io))
             .await
             .map_err(|error| LinkError::Closed(chain(&error)));
         let (sender, connection) = begun?;

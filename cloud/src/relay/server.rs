@@ -13,10 +13,10 @@ use proto::csi::Method;
 use proto::csi::frame;
 use proto::host::chain;
 use proto::host::tasks::Tasks;
+use proto::http2::body::Received;
 use proto::http2::forward;
+use proto::http2::forward::Upstream;
 use proto::http2::forward::{Answer, Call};
-use proto::http2::upstream;
-use proto::http2::upstream::{Received, Upstream};
 use proto::link::LinkError;
 use proto::link::tls::Credentials;
 use proto::names::DriverName;
@@ -146,7 +146,7 @@ impl Server {
         tasks: &Tasks,
     ) -> Result<Connection, LinkError> {
         let io = connection::dial(address, self.credentials.as_ref()).await?;
-        let connecting = timeout(ASK, upstream::connect(io)).await;
+        let connecting = timeout(ASK, forward::connect(io)).await;
         let connecting = connecting.map_err(|_| LinkError::TimedOut)?;
         let (upstream, driving) = connecting.map_err(|error| LinkError::Closed(chain(&error)))?;
         // Stopped by nothing but the peer: calls in flight go on when no new ones begin.

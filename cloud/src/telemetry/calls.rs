@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use http::Response;
 use proto::csi::Key;
+use proto::http2::body::Body;
 use proto::http2::busy_poll;
 use proto::http2::busy_poll::BusyPoll;
-use proto::http2::forward::Body;
 use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tonic::Code;

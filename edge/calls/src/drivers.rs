@@ -22,10 +22,10 @@ use proto::csi::topology;
 use proto::csi::{Capabilities, Local, Method};
 use proto::host::chain;
 use proto::host::tasks::Tasks;
+use proto::http2::body::Received;
 use proto::http2::forward;
+use proto::http2::forward::Upstream;
 use proto::http2::forward::{Answer, Call, DeadlinePassed};
-use proto::http2::upstream;
-use proto::http2::upstream::{Received, Upstream};
 use proto::link::{Connect, Io};
 use proto::names::DriverName;
 use tokio::net::UnixStream;
@@ -128,7 +128,7 @@ impl Driver {
     async fn connect(&self, tasks: &Tasks) -> Result<tokio::sync::oneshot::Receiver<()>, BoxError> {
         let socket = self.socket.display().to_string();
         let stream = (self.connect)(socket).await.map_err(|error| self.why_away(error))?;
-        let (sender, connection) = upstream::connect(stream).await?;
+        let (sender, connection) = forward::connect(stream).await?;
         let (ended, closed) = tokio::sync::oneshot::channel();
         tasks.spawn_until_stop("driver connection", async move {
             let _ = connection.await;

@@ -4,33 +4,30 @@
 //! to each hop. An answer that breaks off, or is not gRPC, ends with UNAVAILABLE in its trailers:
 //! the caller must not take the outcome for known.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::future::Future;
 
 use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request};
-use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::csi::frame;
 use crate::csi::frame::{FrameError, MAX_MESSAGE, PREFIX};
 use crate::csi::status::ToStatus;
+use crate::http2::batch::Batched;
+use crate::http2::body::{Body, Received, STATUS, tidy};
 use crate::http2::deadline::timeout_value;
 pub use crate::http2::deadline::{DeadlinePassed, TIMEOUT, deadline, until};
-use crate::http2::upstream::{Received, Upstream};
+use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDOW};
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub const CALL_ID: &str = "edge-csi-call";
-const STATUS: &str = "grpc-status";
-const MESSAGE: &str = "grpc-message";
-/// CSI: "details MUST be empty". A driver's details are dropped.
-const DETAILS: &str = "grpc-status-details-bin";
-/// The longest status message passed on, in bytes on the wire: callers' header lists are bounded.
-const MAX_STATUS_MESSAGE: usize = 4096;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -75,6 +72,77 @@ impl Call {
             None => headers.remove(TIMEOUT),
         };
         (request, self.body.clone())
+    }
+}
+
+/// An HTTP/2 connection to call on: a link, or a driver's socket.
+///
+/// It uses h2 directly. hyper's client would take each call through a queue and two more tasks, a
+/// third of the cost of a call (`docs/performance.md`). It also writes the headers before it has the
+/// body.
+///
+/// A clone is the same connection; it ends when all are gone.
+#[derive(Clone)]
+pub struct Upstream {
+    sender: SendRequest<Bytes>,
+    closed: CancellationToken,
+}
+
+/// Begins to call over `io`. The second value drives the connection and ends with it: spawn it.
+///
+/// # Errors
+/// The other side closed, or does not speak HTTP/2.
+pub async fn connect<I>(
+    io: I,
+) -> Result<(Upstream, impl Future<Output = Result<(), h2::Error>> + Send + use<I>), h2::Error>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CLIENT_WINDOW)
+        .initial_max_send_streams(MAX_STREAMS as usize)
+        .max_header_list_size(MAX_HEADERS)
+        .enable_push(false)
+        .handshake(Batched::new(io))
+        .await?;
+    let closed = CancellationToken::new();
+    let ended = closed.clone().drop_guard();
+    let driving = async move {
+        let _ended = ended;
+        connection.await
+    };
+    Ok((Upstream { sender, closed }, driving))
+}
+
+impl Upstream {
+    /// Whether the connection has ended, so that nothing more can be sent on it.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// Sends a request and gives back the head of its answer. Dropping the future cancels the
+    /// request.
+    ///
+    /// # Errors
+    /// The connection or the stream broke. The request may have been received.
+    pub fn send(
+        &self,
+        request: Request<()>,
+        body: Bytes,
+    ) -> impl Future<Output = Result<Response<Received>, h2::Error>> + Send + use<> {
+        // A clone has sent nothing yet, so it is ready.
+        let sent = self.sender.clone().send_request(request, body.is_empty());
+        let sent = sent.map(|(response, mut stream)| {
+            if !body.is_empty() {
+                // h2 keeps it until the windows have room; it is one message, so 4 MiB at most. It
+                // fails if the other side has answered without reading it: the caller gets that
+                // answer.
+                let _ = stream.send_data(body, true);
+            }
+            response
+        });
+        async { Ok(sent?.await?.map(Received)) }
     }
 }
 
@@ -234,133 +302,4 @@ pub fn pass(
 /// The answer that carries a failure of our own to the caller.
 pub fn failure(error: &impl ToStatus) -> Response<Body> {
     error.status().into_http()
-}
-
-/// The body of an answer of ours.
-#[derive(Default)]
-pub enum Body {
-    /// Nothing, not even trailers.
-    #[default]
-    Empty,
-    /// One chunk and then the trailers.
-    Whole {
-        /// The rest to send.
-        data: Option<Bytes>,
-        /// Sent after the data.
-        trailers: Option<HeaderMap>,
-    },
-    /// An upstream's answer as it arrives.
-    Passing {
-        /// The upstream's body.
-        body: Received,
-        /// The status if the body ends without one; none once a status was sent.
-        broken: Option<Box<Status>>,
-        /// Its part of a limit, released on drop.
-        room: OwnedSemaphorePermit,
-    },
-}
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match self.get_mut() {
-            Self::Empty => Poll::Ready(None),
-            Self::Whole { data, trailers } => {
-                let frame =
-                    data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
-                Poll::Ready(frame.map(Ok))
-            }
-            Self::Passing { body, broken, .. } => {
-                let frame = ready!(Pin::new(body).poll_frame(cx));
-                Poll::Ready(pass_frame(frame, broken).map(Ok))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Whole { data, trailers } => data.is_none() && trailers.is_none(),
-            Self::Passing { body, broken, .. } => broken.is_none() && body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Empty => SizeHint::with_exact(0),
-            Self::Whole { data, .. } => {
-                SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64))
-            }
-            Self::Passing { .. } => SizeHint::default(),
-        }
-    }
-}
-
-/// One frame of a passing body; if the body ends without a status, that is `broken`.
-fn pass_frame(
-    frame: Option<Result<Frame<Bytes>, h2::Error>>,
-    broken: &mut Option<Box<Status>>,
-) -> Option<Frame<Bytes>> {
-    match frame {
-        Some(Ok(mut frame)) => {
-            if let Some(trailers) = frame.trailers_mut() {
-                if trailers.contains_key(STATUS) {
-                    *broken = None;
-                }
-                tidy(trailers);
-            }
-            Some(frame)
-        }
-        Some(Err(_)) | None => {
-            let status = broken.take()?;
-            let mut trailers = HeaderMap::new();
-            // Fails only for metadata that is not a header; ours has none.
-            let _ = status.add_header(&mut trailers);
-            Some(Frame::trailers(trailers))
-        }
-    }
-}
-
-/// Removes details, which CSI forbids, and cuts a message that no caller could receive.
-fn tidy(headers: &mut HeaderMap) {
-    headers.remove(DETAILS);
-    if let Some(message) = headers.get_mut(MESSAGE)
-        && message.len() > MAX_STATUS_MESSAGE
-    {
-        let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
-        // A percent-encoded byte is three characters long, and is not cut.
-        let whole = cut
-            .iter()
-            .rposition(|b| *b == b'%')
-            .filter(|at| at + 3 > cut.len())
-            .unwrap_or(cut.len());
-        if let Ok(short) = HeaderValue::from_bytes(cut.get(..whole).unwrap_or_default()) {
-            *message = short;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_status_message_is_cut_between_encoded_bytes() {
-        for shift in 0..3 {
-            let mut headers = HeaderMap::new();
-            let text = format!("{}{}", "x".repeat(shift), "%E2%82%AC".repeat(1000));
-            headers.insert(MESSAGE, HeaderValue::try_from(text).unwrap());
-            headers.insert(DETAILS, HeaderValue::from_static("AAAA"));
-            tidy(&mut headers);
-            let message = headers.get(MESSAGE).unwrap().to_str().unwrap();
-            assert!(message.len() <= MAX_STATUS_MESSAGE && message.len() > MAX_STATUS_MESSAGE - 3);
-            assert_eq!((message.len() - shift) % 3, 0);
-            assert!(!headers.contains_key(DETAILS));
-        }
-    }
 }

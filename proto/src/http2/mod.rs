@@ -2,12 +2,12 @@
 //!
 //! A copied exchange keeps each byte of message, metadata and trailers. May use: names, host, csi.
 
+pub mod body;
 pub mod busy_poll;
 pub mod deadline;
 pub mod forward;
 pub mod limits;
 pub mod paced;
 pub mod serve;
-pub mod upstream;
 
 mod batch;

@@ -17,8 +17,8 @@ use crate::host::chain::chain;
 use crate::host::socket::Socket;
 use crate::host::tasks::Tasks;
 use crate::http2::batch::Batched;
+use crate::http2::body::Body;
 use crate::http2::forward;
-use crate::http2::forward::Body;
 use crate::http2::limits::{MAX_HEADERS, MAX_STREAMS, SERVER_WINDOW, STREAM_WINDOW};
 
 /// This process is stopping.

@@ -9,8 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use proto::csi::frame;
 use proto::host::tasks::Tasks;
-use proto::http2::upstream;
-use proto::http2::upstream::{Received, Upstream};
+use proto::http2::body::Received;
+use proto::http2::forward;
+use proto::http2::forward::Upstream;
 use proto::link::Io;
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
@@ -73,7 +74,7 @@ impl RawClient {
     /// # Errors
     /// The other side closed it.
     pub async fn over(io: Io, authority: &str) -> anyhow::Result<Self> {
-        let (sender, connection) = upstream::connect(io).await?;
+        let (sender, connection) = forward::connect(io).await?;
         let tasks = Tasks::default();
         tasks.spawn("connection", async move { drop(connection.await) });
         Ok(Self { sender, authority: authority.to_owned(), _tasks: tasks })

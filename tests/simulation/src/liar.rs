@@ -12,7 +12,7 @@ use proto::control::hello::{Hello, Message, PROTOCOL};
 use proto::control::lease;
 use proto::csi::Method;
 use proto::host::tasks::Tasks;
-use proto::http2::forward::Body;
+use proto::http2::body::Body;
 use proto::http2::serve;
 use proto::link::tls::Role;
 use proto::link::{Event, KeepAlive, Link, LinkError, dial};

@@ -10,7 +10,8 @@ use proto::csi::controller_service_capability::rpc;
 use proto::csi::group_controller_service_capability::rpc::Type as GroupRpc;
 use proto::csi::plugin_capability::{Service, Type, service};
 use proto::csi::{self, Capabilities, List, Local, Method, frame};
-use proto::http2::forward::{Answer, Body};
+use proto::http2::body::Body;
+use proto::http2::forward::Answer;
 use tonic::{Code, Status};
 
 use super::dice::Dice;

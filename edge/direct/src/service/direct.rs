@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use proto::control::not_taken::NotTaken;
 use proto::csi::Method;
 use proto::host::tasks::Tasks;
-use proto::http2::forward::Body;
+use proto::http2::body::Body;
 use proto::names::DriverName;
 use tokio::sync::watch;
 use tracing::warn;

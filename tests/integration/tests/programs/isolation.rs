@@ -14,8 +14,8 @@ use harness::world::{DRIVER, TRANSPORTS, World};
 use http::Request;
 use proto::csi;
 use proto::csi::frame::frame;
+use proto::http2::forward;
 use proto::http2::limits::MAX_PASSING;
-use proto::http2::upstream;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::Code;
@@ -102,7 +102,7 @@ async fn readers_who_stand_still_leave_others_alone() -> anyhow::Result<()> {
         let large = Bytes::from(vec![0; 3_900_000]);
         world.driver.inject("GetMetadataAllocated", Fault::raw(large), Times::All);
         let (still, connection) =
-            upstream::connect(UnixStream::connect(world.stand.cloud_front(DRIVER)).await?).await?;
+            forward::connect(UnixStream::connect(world.stand.cloud_front(DRIVER)).await?).await?;
         let tasks = proto::host::tasks::Tasks::default();
         tasks.spawn_until_stop("reader", async move { drop(connection.await) });
         let path = "/csi.v1.SnapshotMetadata/GetMetadataAllocated";

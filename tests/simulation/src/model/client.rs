@@ -12,8 +12,8 @@ use http_body_util::BodyExt;
 use prost::Message;
 use proto::csi::Method;
 use proto::csi::frame;
-use proto::http2::upstream;
-use proto::http2::upstream::Upstream;
+use proto::http2::forward;
+use proto::http2::forward::Upstream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
@@ -93,7 +93,7 @@ impl Client {
         dice: Dice,
         (record, trace): (Record, Trace),
     ) -> anyhow::Result<Self> {
-        let (upstream, connection) = upstream::connect(fleet.front(process.end.clone())?).await?;
+        let (upstream, connection) = forward::connect(fleet.front(process.end.clone())?).await?;
         process.tasks.spawn_until_stop("sidecar connection", async move { drop(connection.await) });
         let lost = CancellationToken::new();
         let broken = AtomicBool::new(false);
@@ -224,9 +224,9 @@ fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()
             format!("{}m", timeout.as_millis())
         };
         headers.extend(
-            HeaderValue::try_from(value).ok().map(|value| {
-                (http::HeaderName::from_static(proto::http2::forward::TIMEOUT), value)
-            }),
+            HeaderValue::try_from(value)
+                .ok()
+                .map(|value| (http::HeaderName::from_static(forward::TIMEOUT), value)),
         );
     }
     request

@@ -26,7 +26,7 @@ use proto::control::hello::Message as Control;
 use proto::csi;
 use proto::csi::frame;
 use proto::host::tasks::Tasks;
-use proto::http2::upstream;
+use proto::http2::forward;
 use proto::link;
 use proto::link::tls::{Credentials, Role};
 use proto::link::{Event, KeepAlive, ws};
@@ -348,7 +348,7 @@ async fn a_stream_ends_unavailable_when_csi_cloud_goes() -> anyhow::Result<()> {
 /// server has checked its certificate.
 async fn ask_at(place: &Address, credentials: Credentials) -> anyhow::Result<http::StatusCode> {
     let (upstream, connection) =
-        upstream::connect(connection::dial(place, Some(&credentials)).await?).await?;
+        forward::connect(connection::dial(place, Some(&credentials)).await?).await?;
     let tasks = Tasks::default();
     tasks.spawn_until_stop("connection", async move { drop(connection.await) });
     let request = http::Request::post(format!("http://{DRIVER}/csi.v1.Identity/Probe"));
@@ -409,7 +409,7 @@ async fn the_connection_of_a_revoked_front_ends_and_it_gets_no_other() -> anyhow
     let place: Address = world.place.parse()?;
     let credentials = world.stand.credentials("front-1", Role::Front)?;
     let (upstream, connection) =
-        upstream::connect(connection::dial(&place, Some(&credentials)).await?).await?;
+        forward::connect(connection::dial(&place, Some(&credentials)).await?).await?;
     let tasks = Tasks::default();
     let (ended, end) = oneshot::channel();
     tasks.spawn_until_stop("connection", async move {

@@ -1,0 +1,178 @@
+//! The bodies of answers: as an upstream's arrives, and as a caller gets it.
+//!
+//! A body that breaks off without a status ends with a status of ours in its trailers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use http_body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::Status;
+
+pub(super) const STATUS: &str = "grpc-status";
+const MESSAGE: &str = "grpc-message";
+/// CSI: "details MUST be empty". A driver's details are dropped.
+const DETAILS: &str = "grpc-status-details-bin";
+/// The longest status message passed on, in bytes on the wire: callers' header lists are bounded.
+const MAX_STATUS_MESSAGE: usize = 4096;
+
+/// The body of an answer as it arrives.
+pub struct Received(pub(super) h2::RecvStream);
+
+impl http_body::Body for Received {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        match ready!(self.0.poll_data(cx)) {
+            Some(Ok(data)) => {
+                // The caller takes the data at once.
+                let released = self.0.flow_control().release_capacity(data.len());
+                Poll::Ready(Some(released.map(|()| Frame::data(data))))
+            }
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+            None => self
+                .0
+                .poll_trailers(cx)
+                .map(|trailers| trailers.transpose().map(|t| t.map(Frame::trailers))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+}
+
+/// The body of an answer of ours.
+#[derive(Default)]
+pub enum Body {
+    /// Nothing, not even trailers.
+    #[default]
+    Empty,
+    /// One chunk and then the trailers.
+    Whole {
+        /// The rest to send.
+        data: Option<Bytes>,
+        /// Sent after the data.
+        trailers: Option<HeaderMap>,
+    },
+    /// An upstream's answer as it arrives.
+    Passing {
+        /// The upstream's body.
+        body: Received,
+        /// The status if the body ends without one; none once a status was sent.
+        broken: Option<Box<Status>>,
+        /// Its part of a limit, released on drop.
+        room: OwnedSemaphorePermit,
+    },
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Whole { data, trailers } => {
+                let frame =
+                    data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                Poll::Ready(frame.map(Ok))
+            }
+            Self::Passing { body, broken, .. } => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(pass_frame(frame, broken).map(Ok))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Whole { data, trailers } => data.is_none() && trailers.is_none(),
+            Self::Passing { body, broken, .. } => broken.is_none() && body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Whole { data, .. } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64))
+            }
+            Self::Passing { .. } => SizeHint::default(),
+        }
+    }
+}
+
+/// One frame of a passing body; if the body ends without a status, that is `broken`.
+fn pass_frame(
+    frame: Option<Result<Frame<Bytes>, h2::Error>>,
+    broken: &mut Option<Box<Status>>,
+) -> Option<Frame<Bytes>> {
+    match frame {
+        Some(Ok(mut frame)) => {
+            if let Some(trailers) = frame.trailers_mut() {
+                if trailers.contains_key(STATUS) {
+                    *broken = None;
+                }
+                tidy(trailers);
+            }
+            Some(frame)
+        }
+        Some(Err(_)) | None => {
+            let status = broken.take()?;
+            let mut trailers = HeaderMap::new();
+            // Fails only for metadata that is not a header; ours has none.
+            let _ = status.add_header(&mut trailers);
+            Some(Frame::trailers(trailers))
+        }
+    }
+}
+
+/// Removes details, which CSI forbids, and cuts a message that no caller could receive.
+pub(super) fn tidy(headers: &mut HeaderMap) {
+    headers.remove(DETAILS);
+    if let Some(message) = headers.get_mut(MESSAGE)
+        && message.len() > MAX_STATUS_MESSAGE
+    {
+        let cut = message.as_bytes().get(..MAX_STATUS_MESSAGE).unwrap_or_default();
+        // A percent-encoded byte is three characters long, and is not cut.
+        let whole = cut
+            .iter()
+            .rposition(|b| *b == b'%')
+            .filter(|at| at + 3 > cut.len())
+            .unwrap_or(cut.len());
+        if let Ok(short) = HeaderValue::from_bytes(cut.get(..whole).unwrap_or_default()) {
+            *message = short;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_status_message_is_cut_between_encoded_bytes() {
+        for shift in 0..3 {
+            let mut headers = HeaderMap::new();
+            let text = format!("{}{}", "x".repeat(shift), "%E2%82%AC".repeat(1000));
+            headers.insert(MESSAGE, HeaderValue::try_from(text).unwrap());
+            headers.insert(DETAILS, HeaderValue::from_static("AAAA"));
+            tidy(&mut headers);
+            let message = headers.get(MESSAGE).unwrap().to_str().unwrap();
+            assert!(message.len() <= MAX_STATUS_MESSAGE && message.len() > MAX_STATUS_MESSAGE - 3);
+            assert_eq!((message.len() - shift) % 3, 0);
+            assert!(!headers.contains_key(DETAILS));
+        }
+    }
+}
