@@ -43,6 +43,13 @@ pub(super) async fn publish(
     let record = planned(node, call, &publish);
     let record = record.and_then(|record| is_possible(node, &record, &there).map(|()| record));
     let record = record.map_err(|error| unless_begun(error, &publish, &there))?;
+    if publish.pod.is_none() && node.without_pod.is_first(call.driver) {
+        warn!(
+            driver = %call.driver, volume,
+            "the kubelet names no pod, so no Event can tell it of a volume that is not taken; set \
+             podInfoOnMount in the driver's CSIDriver (pod_info_on_mount in csi-cloud's file)"
+        );
+    }
     let owned = leases.acquire(call.driver, volume, (&publish.target, !there.is_empty())).await;
     owned.map_err(|error| unless_begun(error, &publish, &there))?;
     let before = there.first();

@@ -1,7 +1,10 @@
 //! This node, as work with direct volumes needs it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
+
+use proto::names::DriverName;
 
 use crate::device::host::Host;
 use crate::device::vfio::Nvme;
@@ -23,6 +26,19 @@ pub(crate) struct Node {
     pub(crate) targets: Vec<PathBuf>,
     /// Held while a device is claimed for a volume.
     pub(super) claims: Mutex<()>,
+    /// The drivers whose volumes came without a pod's name.
+    pub(crate) without_pod: Logged,
+}
+
+/// The drivers about which something is logged already.
+#[derive(Default)]
+pub(crate) struct Logged(Mutex<BTreeSet<DriverName>>);
+
+impl Logged {
+    /// Notes a driver; true the first time.
+    pub(crate) fn is_first(&self, driver: &DriverName) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(driver.clone())
+    }
 }
 
 impl Node {
@@ -35,6 +51,7 @@ impl Node {
             nvme: Nvme::default(),
             targets: Vec::new(),
             claims: Mutex::default(),
+            without_pod: Logged::default(),
         }
     }
 
@@ -63,5 +80,19 @@ impl Node {
             why: "there is no --state".into(),
         };
         self.state.as_deref().ok_or_else(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_driver_is_logged_once() {
+        let logged = Logged::default();
+        let [one, other] = ["a.example", "b.example"].map(|name| name.parse().unwrap());
+        assert!(logged.is_first(&one));
+        assert!(!logged.is_first(&one));
+        assert!(logged.is_first(&other));
     }
 }
