@@ -8,7 +8,6 @@ use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
 use crate::admin::lease_holder::{Hold, hold};
 use crate::admin::refused::CommandError;
-use crate::nodes::links::REMOVED;
 use crate::state::clock::now;
 use crate::state::known::State;
 use crate::state::record::{Home, Intent, Node};
@@ -65,7 +64,7 @@ impl AdminState {
             mark(txn, &at, true)
         });
         let lost = written.await?;
-        self.links.end(&node, REMOVED);
+        self.links.end_removed(&node);
         // Homes that were recorded during that write. None follow, since the link is gone.
         let at = node.clone();
         let late = self.store.write(move |txn| mark(txn, &at, true)).await?;

@@ -244,6 +244,14 @@ impl Links {
         }
     }
 
+    /// Ends all that a removed node has here: its links, and the calls that wait for its next one.
+    /// Make durable before that it is removed.
+    pub fn end_removed(&self, node: &NodeName) {
+        self.end(node, REMOVED);
+        // A call that waits hears of the end when its sender is dropped.
+        self.waiting().remove(node);
+    }
+
     /// Ends the links whose edge's certificate has ended, for as long as csi-cloud runs.
     pub async fn watch_certificates(&self) {
         loop {
@@ -261,7 +269,7 @@ impl Links {
     }
 
     /// Waits until the node has another link than `lost`. None once links are drained or stopped,
-    /// because no link is accepted then.
+    /// because no link is accepted then, and once the node is removed.
     pub async fn next(&self, node: &NodeName, lost: &Arc<Handle>) -> Option<Arc<Handle>> {
         let linked = {
             let by_node = self.by_node();
@@ -276,6 +284,10 @@ impl Links {
             of_node.push(linked);
             next
         };
+        // A removal is durable before it ends what waits, so none is missed.
+        if self.store.read(|state| state.is_removed(node)) {
+            return None;
+        }
         tokio::select! {
             biased;
             () = self.tasks.stopped() => None,
@@ -412,6 +424,7 @@ mod tests {
 
     use super::*;
     use crate::nodes::handle::Peer;
+    use crate::state::record::Node;
     use crate::state::store::memory::Memory;
 
     fn links(tasks: &Tasks) -> Links {
@@ -464,6 +477,22 @@ mod tests {
         assert_eq!(ended.why(), Some(EXPIRED));
         links.end(&"n2".parse().unwrap(), REMOVED);
         assert_eq!(valid.why(), Some(REMOVED));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_call_waits_for_the_next_link_of_a_removed_node() {
+        let tasks = Tasks::default();
+        let links = links(&tasks);
+        let node: NodeName = "n1".parse().unwrap();
+        let lost = handle(&tasks);
+        let mut waiting = std::pin::pin!(links.next(&node, &lost));
+        assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
+        let at = node.clone();
+        let removed = Some(Node { since: 1, removed: Some(2) });
+        links.store().write(move |txn| txn.set_node(&at, removed)).await.unwrap();
+        links.end_removed(&node);
+        assert!(waiting.await.is_none());
+        assert!(links.next(&node, &lost).await.is_none(), "nor does one that comes later");
     }
 
     #[tokio::test]

@@ -104,7 +104,7 @@ impl NodeCall<'_> {
             let reason = chain(lost.as_ref());
             info!(%node, rpc, reason, "lost the link with a call on it; waiting for the next");
             let waiting = sent.as_ref().map(Sent::waiting);
-            link = self.next(&link).await.ok_or_else(|| self.lost(lost))?;
+            link = self.next(&link).await.ok_or_else(|| self.given_up(lost))?;
             drop(waiting);
             info!(%node, rpc, "sending the call again");
             once_more = true;
@@ -158,6 +158,14 @@ impl NodeCall<'_> {
             return next.await;
         }
         tokio::time::timeout(HOLD, next).await.unwrap_or(None)
+    }
+
+    /// Why a call waits no longer for its node's next link.
+    fn given_up(&self, lost: BoxError) -> Error {
+        if self.sender.links.store().read(|state| state.is_removed(self.node)) {
+            return Error::Removed { node: self.node.clone() };
+        }
+        self.lost(lost)
     }
 
     fn lost(&self, source: BoxError) -> Error {
