@@ -125,16 +125,17 @@ impl Refresher {
     }
 
     /// Sets a node apart whose answer is no use although another node gave this list, or ends that.
+    /// A list that is held back is a good answer: another node's word must not keep this one apart.
     fn judge(&self, query: &ListQuery, listed: &Result<usize, QueryError>) {
         let ListQuery { node, kind, .. } = query;
         let driver = &self.queries.driver;
         let method = kind.method();
         let error = match listed {
-            Ok(_) if self.no_use(node) == Some(method) => {
+            Err(error) if !error.is_held() => error,
+            Ok(_) | Err(_) if self.no_use(node) == Some(method) => {
                 return self.store.clear_apart(node, Some(driver), ReasonKind::BadAnswer);
             }
-            Ok(_) => return,
-            Err(error) => error,
+            Ok(_) | Err(_) => return,
         };
         let is_silent = matches!(error, QueryError::Call(Error::DeadlinePassed(_)));
         if let Some(why) = no_use(error)
@@ -402,5 +403,36 @@ impl Refresher {
             method: kind.method().name(),
             why,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::host::tasks::Tasks;
+    use proto::names::DriverName;
+
+    use super::*;
+    use crate::nodes::links::Links;
+    use crate::state::store::memory::Memory;
+
+    #[tokio::test]
+    async fn another_nodes_word_does_not_keep_a_node_apart_that_answers_well() {
+        let tasks = Tasks::default();
+        let store = Store::open(Box::new(Memory::default()), &tasks).unwrap();
+        let links = Links::new(store.clone(), tasks, |_, _, _, _| Box::pin(async { None }));
+        let driver: DriverName = "d.example".parse().unwrap();
+        let queries = NodeQueries::new(driver.clone(), Arc::new(links), false);
+        let refresher = Refresher::new(queries, store.clone());
+        let node: NodeName = "n1".parse().unwrap();
+        let kind = ListKind::Snapshots;
+        let why = "it does not come".to_owned();
+        store.set_apart(&node, Some(&driver), Reason::BadAnswer { method: kind.method(), why });
+        let query = ListQuery { node: node.clone(), kind, secrets: Secrets::new() };
+        let away = Error::NotLinked { node: node.clone(), driver: driver.clone() };
+        refresher.judge(&query, &Err(away.into()));
+        assert_eq!(refresher.no_use(&node), Some(kind.method()));
+        let held = Error::Disputed { driver, id: "s".into(), nodes: "liar, n1".into() };
+        refresher.judge(&query, &Err(held.into()));
+        assert_eq!(refresher.no_use(&node), None);
     }
 }
