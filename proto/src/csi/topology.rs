@@ -71,6 +71,8 @@ fn constraints() -> csi::PluginCapability {
 /// The answer is malformed.
 pub fn into_plugin_capabilities(answer: &Bytes) -> Result<Bytes, Malformed> {
     csi::GetPluginCapabilitiesResponse::decode(answer.clone())?;
+    // What decodes may have groups, which no other edit takes.
+    wire::fields(answer).try_for_each(|field| field.map(drop))?;
     if constrained(answer) {
         return Ok(answer.clone());
     }
