@@ -113,8 +113,8 @@ impl Executor {
         &self.busy_poll
     }
 
-    /// Serves the cloud's calls on a byte stream of a link until it closes, or `tasks` are told to
-    /// stop and the calls in flight are answered. `replaced` is set when a newer link replaced it.
+    /// Serves the cloud's calls on a byte stream of a link until it closes. If `tasks` are told to
+    /// stop, the calls in flight are answered before. `replaced` is set when a newer link replaced it.
     ///
     /// # Errors
     /// The cloud does not speak HTTP/2, or broke off.
