@@ -143,8 +143,8 @@ fn links(config: &Config, store: &Store, issuers: Option<Issuers>, tasks: &Tasks
     let links = links.scoped(&config.policies).with_new_leases(config.new_leases);
     let links = Arc::new(links.enrolling(enrolment));
     let watched = links.clone();
-    let watch = async move { watched.watch_certificates().await };
-    tasks.spawn_until_stop("certificates", watch);
+    let watch = async move { watched.watch().await };
+    tasks.spawn_until_stop("watch of links", watch);
     let labelled = links.clone();
     tasks.spawn_until_stop("labels", async move { labelled.follow_labels().await });
     links

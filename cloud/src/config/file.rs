@@ -294,10 +294,14 @@ fn quotas(section: &mut Reader) -> Quotas {
         (Quota::DurableBytes, &mut quotas.durable_bytes, MIB),
         (Quota::ListBytes, &mut quotas.list_bytes, MIB),
         (Quota::StoreBytes, &mut quotas.store_bytes, MIB),
+        (Quota::ControlMessages, &mut quotas.control_messages_at_once, 1),
     ] {
         if let Some(number) = section.number(quota.setting(), u16::MAX) {
             *value = u64::from(number) * unit;
         }
+    }
+    if let Some(number) = section.number("control_messages_per_s", u16::MAX) {
+        quotas.control_messages_per_s = number.into();
     }
     quotas
 }

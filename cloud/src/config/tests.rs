@@ -137,6 +137,9 @@ fn all_that_is_wrong_is_named_at_once() {
 fn a_quota_is_set_by_itself_and_the_others_keep_their_defaults() {
     let quotas = load(&with("[quotas]\ndrivers = 3\n"), &[]).unwrap().quotas;
     assert_eq!(quotas, Quotas { drivers: 3, ..Quotas::default() });
+    let messages = "[quotas]\ncontrol_messages_per_s = 5\ncontrol_messages_at_once = 7\n";
+    let quotas = load(&with(messages), &[]).unwrap().quotas;
+    assert_eq!((quotas.control_messages_per_s, quotas.control_messages_at_once), (5, 7));
     let text = load(&with("[quotas]\ndrivers = 0\nvolume = 1\n"), &[]).unwrap_err().to_string();
     for expected in ["[quotas] drivers is a whole number from 1", "unknown key \"volume\""] {
         assert!(text.contains(expected), "{expected} is not in {text}");

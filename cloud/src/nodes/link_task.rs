@@ -14,7 +14,7 @@ use proto::control::certificate::{NotRenewed, Renew};
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Refused};
 use proto::control::not_taken::NotTaken;
 use proto::host::chain;
-use proto::link::{Budget, Event, HANDSHAKE, Link, LinkError};
+use proto::link::{Event, HANDSHAKE, Link, LinkError};
 use proto::names::NodeName;
 use proto::names::certificate::{Identity, Subject};
 use tokio::sync::watch;
@@ -32,9 +32,6 @@ use crate::state::{ingest, report};
 
 /// The time for a refused edge to take the reason.
 const LAST_WORD: Duration = Duration::from_secs(1);
-
-/// Why a link beyond its budget is closed.
-const EXCEEDED: &str = "the edge sent more control messages than it may: 20 a second, 200 at once";
 
 /// Runs a link of this authenticated peer, dialed from `from`, until it ends.
 pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Option<SocketAddr>) {
@@ -54,7 +51,6 @@ pub async fn run(links: &Links, peer: Identity<NodeName>, link: Link, from: Opti
             labelled,
             leases: LeaseQueue::new(links, node, &handle),
             told_to_leave: false,
-            budget: Budget::default(),
             leaving: false,
         };
         let end = task.drive().await;
@@ -286,7 +282,6 @@ struct LinkTask<'a> {
     told: watch::Receiver<Told>,
     labelled: LabelledReport,
     leases: LeaseQueue<'a>,
-    budget: Budget,
     /// The cloud has told the edge to leave.
     told_to_leave: bool,
     /// The edge has said that it leaves.
@@ -374,8 +369,8 @@ impl LinkTask<'_> {
     /// Handles an event of the link; returns the message to send back, if any.
     async fn hear(&mut self, event: Event) -> Result<Option<Message>, End> {
         let counts = matches!(event, Event::Message(_)) && !self.is_paced(&event);
-        if counts && !self.budget.take() {
-            return Err(self.broken(EXCEEDED.into()));
+        if counts && let Err(over) = self.links.take_message(self.node) {
+            return Err(self.broken(over.to_string()));
         }
         match event {
             Event::Message(Message::Drivers(drivers)) => self.drivers(drivers).await.map(Some),

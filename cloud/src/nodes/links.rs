@@ -17,6 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::nodes::budgets::Budgets;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
@@ -26,9 +27,11 @@ use crate::pki::issuer::CaTag;
 use crate::state::affinity::Affinity;
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
+use crate::state::quotas::OverQuota;
+use crate::state::set_apart::ReasonKind;
 use crate::state::store::writer::Store;
 
-/// How often certificates of linked edges are looked at.
+/// How often certificates of linked edges, and their budgets of messages, are looked at.
 const LOOK: Duration = Duration::from_secs(30);
 /// Why the links of a removed node end.
 pub(crate) const REMOVED: &str = "an operator removed this node";
@@ -67,6 +70,7 @@ pub struct Links {
     telling: Arc<Telling>,
     /// Links that are not welcomed yet.
     pub(super) greetings: Greetings,
+    budgets: Budgets,
     authority: Authority,
     /// Whether direct volumes get new leases.
     new_leases: bool,
@@ -96,6 +100,7 @@ impl Links {
             linking: watch::Sender::default(),
             telling: Arc::new(telling),
             greetings: Greetings::default(),
+            budgets: Budgets::default(),
             authority: Authority::default(),
             new_leases: true,
             ask_affinity: OnceLock::new(),
@@ -252,12 +257,25 @@ impl Links {
         self.waiting().remove(node);
     }
 
-    /// Ends the links whose edge's certificate has ended, for as long as csi-cloud runs.
-    pub async fn watch_certificates(&self) {
+    /// Ends the links whose edge's certificate has ended, for as long as csi-cloud runs. It also
+    /// takes back nodes that keep to their quota of messages again.
+    pub async fn watch(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
             self.end_expired(SystemTime::now());
+            for node in self.budgets.forget_full() {
+                self.store.clear_apart(&node, None, ReasonKind::TooManyMessages);
+            }
         }
+    }
+
+    /// Takes one control message of the node's budget.
+    ///
+    /// # Errors
+    /// That is more than it may send; it is set apart.
+    pub(super) fn take_message(&self, node: &NodeName) -> Result<(), OverQuota> {
+        let taken = self.budgets.take(node, self.store.quotas());
+        taken.inspect_err(|over| self.store.refuse_over_quota(node, None, over))
     }
 
     fn end_expired(&self, now: SystemTime) {
@@ -419,95 +437,4 @@ fn backoff_cap(linked: usize) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_channel::mpsc;
-
-    use super::*;
-    use crate::nodes::handle::Peer;
-    use crate::state::record::Node;
-    use crate::state::store::memory::Memory;
-
-    fn links(tasks: &Tasks) -> Links {
-        let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
-        Links::new(store, tasks.clone(), |_, _, _, _| Box::pin(async { None }))
-    }
-
-    fn handle(tasks: &Tasks) -> Arc<Handle> {
-        Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child()))
-    }
-
-    #[test]
-    fn a_larger_fleet_takes_longer_to_come_back() {
-        for (linked, seconds) in
-            [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
-        {
-            assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
-        }
-    }
-
-    #[tokio::test]
-    async fn edges_are_told_again_when_the_fleet_has_grown() {
-        let tasks = Tasks::default();
-        let links = links(&tasks);
-        let told = links.told();
-        for name in 0..4_000 {
-            assert!(!told.has_changed().unwrap(), "with {name} links");
-            links.enter(&format!("n{name}").parse().unwrap(), &handle(&tasks));
-        }
-        assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
-        assert!(told.has_changed().unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_link_ends_with_its_edges_certificate() {
-        let tasks = Tasks::default();
-        let links = links(&tasks);
-        let now = SystemTime::now();
-        let linked = |name: &str, expires| {
-            let handle = Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child());
-            let handle = Arc::new(handle.expiring(expires));
-            links.enter(&name.parse().unwrap(), &handle);
-            handle
-        };
-        let ended = linked("n1", Some(now));
-        let valid = linked("n2", now.checked_add(Duration::from_secs(1)));
-        let unknown = linked("n3", None);
-        links.end_expired(now);
-        assert!(!ended.is_up() && valid.is_up() && unknown.is_up());
-        assert_eq!(ended.why(), Some(EXPIRED));
-        links.end(&"n2".parse().unwrap(), REMOVED);
-        assert_eq!(valid.why(), Some(REMOVED));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_call_waits_for_the_next_link_of_a_removed_node() {
-        let tasks = Tasks::default();
-        let links = links(&tasks);
-        let node: NodeName = "n1".parse().unwrap();
-        let lost = handle(&tasks);
-        let mut waiting = std::pin::pin!(links.next(&node, &lost));
-        assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
-        let at = node.clone();
-        let removed = Some(Node { since: 1, removed: Some(2) });
-        links.store().write(move |txn| txn.set_node(&at, removed)).await.unwrap();
-        links.end_removed(&node);
-        assert!(waiting.await.is_none());
-        assert!(links.next(&node, &lost).await.is_none(), "nor does one that comes later");
-    }
-
-    #[tokio::test]
-    async fn a_link_that_was_replaced_does_not_take_its_successor_out() {
-        let tasks = Tasks::default();
-        let links = links(&tasks);
-        let node: NodeName = "n1".parse().unwrap();
-        let older = handle(&tasks);
-        let newer = handle(&tasks);
-        links.enter(&node, &older);
-        links.enter(&node, &newer);
-        assert!(!older.is_up() && newer.is_up());
-        links.remove(&node, &older);
-        assert!(links.now(&node).is_some_and(|now| Arc::ptr_eq(&now, &newer)));
-        links.remove(&node, &newer);
-        assert!(links.now(&node).is_none());
-    }
-}
+mod tests;

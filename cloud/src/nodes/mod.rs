@@ -5,6 +5,7 @@
 
 pub mod accept;
 pub mod admission;
+mod budgets;
 pub mod discover;
 mod greetings;
 pub mod handle;

@@ -29,6 +29,10 @@ pub struct Quotas {
     pub list_bytes: u64,
     /// The bytes of all nodes' records. The last quarter is for nodes that linked before.
     pub store_bytes: u64,
+    /// Control messages of each second, over all links of the node.
+    pub control_messages_per_s: u64,
+    /// Control messages at once.
+    pub control_messages_at_once: u64,
 }
 
 /// One of the quotas.
@@ -50,6 +54,8 @@ pub enum Quota {
     ListBytes,
     /// See [`Quotas::store_bytes`].
     StoreBytes,
+    /// See [`Quotas::control_messages_at_once`].
+    ControlMessages,
 }
 
 /// How a node is over a quota.
@@ -86,13 +92,15 @@ impl Default for Quotas {
             durable_bytes: 32 * MIB,
             list_bytes: 32 * MIB,
             store_bytes: 1024 * MIB,
+            control_messages_per_s: 20,
+            control_messages_at_once: 200,
         }
     }
 }
 
 impl Quota {
     /// All quotas.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Drivers,
         Self::Segments,
         Self::StringBytes,
@@ -101,6 +109,7 @@ impl Quota {
         Self::DurableBytes,
         Self::ListBytes,
         Self::StoreBytes,
+        Self::ControlMessages,
     ];
 
     /// The quota's key in the configuration, and its name in metrics.
@@ -114,6 +123,7 @@ impl Quota {
             Self::DurableBytes => "durable_mib",
             Self::ListBytes => "list_mib",
             Self::StoreBytes => "store_mib",
+            Self::ControlMessages => "control_messages_at_once",
         }
     }
 
@@ -135,6 +145,7 @@ impl Quotas {
             Quota::DurableBytes => self.durable_bytes,
             Quota::ListBytes => self.list_bytes,
             Quota::StoreBytes => self.store_bytes,
+            Quota::ControlMessages => self.control_messages_at_once,
         }
     }
 

@@ -51,6 +51,11 @@ pub enum Reason {
         /// The limit, and how it is exceeded.
         what: String,
     },
+    /// It sent more control messages than it may.
+    TooManyMessages {
+        /// The limit, and how it is exceeded.
+        what: String,
+    },
 }
 
 /// The kind of a reason. A node has at most one reason of each kind for a driver.
@@ -68,6 +73,8 @@ pub enum ReasonKind {
     BadAnswer,
     /// See [`Reason::OverLimit`].
     OverLimit,
+    /// See [`Reason::TooManyMessages`].
+    TooManyMessages,
 }
 
 /// A node that is set apart.
@@ -96,6 +103,7 @@ impl Reason {
             Self::OthersSegment { .. } => ReasonKind::OthersSegment,
             Self::BadAnswer { .. } => ReasonKind::BadAnswer,
             Self::OverLimit { .. } => ReasonKind::OverLimit,
+            Self::TooManyMessages { .. } => ReasonKind::TooManyMessages,
         }
     }
 }
@@ -119,19 +127,21 @@ impl fmt::Display for Reason {
                 write!(f, "its answer to {} is no use: {why}", method.name())
             }
             Self::OverLimit { what } => write!(f, "it is over a limit: {what}"),
+            Self::TooManyMessages { what } => write!(f, "it sent too much: {what}"),
         }
     }
 }
 
 impl ReasonKind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NotAllowed,
         Self::OtherName,
         Self::LessThanProfile,
         Self::OthersSegment,
         Self::BadAnswer,
         Self::OverLimit,
+        Self::TooManyMessages,
     ];
 
     /// Whether the node counts for nothing: no question goes to it, and nothing that it said
@@ -149,6 +159,7 @@ impl ReasonKind {
             Self::OthersSegment => "others_segment",
             Self::BadAnswer => "bad_answer",
             Self::OverLimit => "over_limit",
+            Self::TooManyMessages => "too_many_messages",
         }
     }
 }

@@ -4,12 +4,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The most messages at once.
-const BURST: u32 = 200;
-/// The time after which one more is allowed: 20 a second.
-const EVERY: Duration = Duration::from_millis(50);
+/// What a peer may send.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageRate {
+    /// The messages of each second.
+    pub per_second: u32,
+    /// The most messages at once.
+    pub at_once: u32,
+}
 
-/// The messages that one peer may send: 20 a second, and 200 at once.
+impl Default for MessageRate {
+    fn default() -> Self {
+        Self { per_second: 20, at_once: 200 }
+    }
+}
+
+/// The messages that one peer may send.
 #[derive(Default)]
 pub struct Budget {
     /// When all that was sent is paid for; none before the first message.
@@ -18,14 +28,20 @@ pub struct Budget {
 
 impl Budget {
     /// Takes one message; false if that is more than the peer may send.
-    pub fn take(&mut self) -> bool {
+    pub fn take(&mut self, rate: MessageRate) -> bool {
+        let every = Duration::from_secs(1) / rate.per_second.max(1);
         let now = Instant::now();
-        let paid = self.paid.map_or(now, |paid| paid.max(now)) + EVERY;
-        if paid > now + EVERY * BURST {
+        let paid = self.paid.map_or(now, |paid| paid.max(now)) + every;
+        if paid > now + every * rate.at_once {
             return false;
         }
         self.paid = Some(paid);
         true
+    }
+
+    /// Whether all that was sent is paid for.
+    pub fn is_full(&self) -> bool {
+        self.paid.is_none_or(|paid| paid <= Instant::now())
     }
 }
 
@@ -36,11 +52,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_burst_is_allowed_and_then_a_rate() {
         let mut budget = Budget::default();
+        let mut taken = || (0..1000).filter(|_| budget.take(MessageRate::default())).count();
         tokio::time::advance(Duration::from_secs(3600)).await;
-        assert_eq!((0..1000).filter(|_| budget.take()).count(), 200);
+        assert_eq!(taken(), 200);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!((0..1000).filter(|_| budget.take()).count(), 20);
+        assert_eq!(taken(), 20);
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!((0..1000).filter(|_| budget.take()).count(), 200);
+        assert_eq!(taken(), 200);
+        assert!(!budget.is_full());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(budget.is_full());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_rate_counts() {
+        let mut budget = Budget::default();
+        let rate = MessageRate { per_second: 1000, at_once: 3 };
+        assert_eq!((0..10).filter(|_| budget.take(rate)).count(), 3);
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert_eq!((0..10).filter(|_| budget.take(rate)).count(), 2);
     }
 }

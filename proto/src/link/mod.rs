@@ -14,7 +14,7 @@ pub mod tls;
 pub mod transport;
 pub mod ws;
 
-pub use budget::Budget;
+pub use budget::{Budget, MessageRate};
 pub use end::{ByteStream, Connect, End, Event, Io, Opening, StreamKind};
 pub use error::{ASKING, GREETING, HANDSHAKE, LinkError, WRITE};
 pub use keep_alive::KeepAlive;

@@ -15,7 +15,7 @@ use super::backend::{Backend, StoreError};
 use crate::state::colocated::ColocatedQueue;
 use crate::state::known::State;
 use crate::state::not_taken::NotTakenReports;
-use crate::state::quotas::{OverQuota, Quotas, Refusals};
+use crate::state::quotas::{OverQuota, Quota, Quotas, Refusals};
 use crate::state::record::Change;
 use crate::state::set_apart::{Reason, ReasonKind};
 use crate::state::trust::{NoRandomness, Secrets, TrustChange};
@@ -162,7 +162,12 @@ impl Store {
         over: &OverQuota,
     ) {
         self.refusals.count(over.quota);
-        self.set_apart(node, driver, Reason::OverLimit { what: over.to_string() });
+        let what = over.to_string();
+        let reason = match over.quota {
+            Quota::ControlMessages => Reason::TooManyMessages { what },
+            _ => Reason::OverLimit { what },
+        };
+        self.set_apart(node, driver, reason);
     }
 
     /// Why a node is set apart for a driver; none if it is not.

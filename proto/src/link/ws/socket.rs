@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message as Frame};
 
 use super::stream::{Ws, explain};
 use crate::host::plain;
-use crate::link::budget::Budget;
+use crate::link::budget::{Budget, MessageRate};
 use crate::link::error::{LinkError, Reason, WRITE};
 use crate::link::keep_alive::KeepAlive;
 
@@ -134,7 +134,7 @@ impl Socket {
                     self.reason.set(format!("the other side closed it: {told}"));
                 }
                 // Pings, pongs, and messages without bytes.
-                Some(Ok(_)) if self.signs.take() => {}
+                Some(Ok(_)) if self.signs.take(MessageRate::default()) => {}
                 Some(Ok(_)) => return Poll::Ready(Err(self.broke_off(cx, TOO_MANY_SIGNS))),
                 Some(Err(WsError::ConnectionClosed | WsError::AlreadyClosed)) | None => {
                     return Poll::Ready(Ok(Bytes::new()));

@@ -252,6 +252,10 @@ async fn an_edge_that_tells_too_much_is_told_so_and_closed() -> anyhow::Result<(
         assert!(told > 200, "a burst of 200 is allowed, and {told} were told");
         assert!(reason.contains("20 a second"), "{transport}: {reason}");
         world.cloud.process.logged("20 a second").await?;
+        let admin = world.stand.at("cloud/_admin.sock");
+        let nodes = ["nodes", "-o", "json", "--admin", &admin];
+        let nodes = world.stand.run("csi-cloud", &nodes).await?;
+        assert!(nodes.contains("\"too_many_messages\""), "it is not set apart: {nodes}");
         world.edge.kill().await?;
         world.cloud.process.stop(START).await?;
     }

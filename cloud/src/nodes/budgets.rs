@@ -1,0 +1,73 @@
+//! How many control messages each node may still send, over all its links.
+//!
+//! Kept by node, so that a new link brings no new burst.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use proto::link::{Budget, MessageRate};
+use proto::names::NodeName;
+
+use crate::state::quotas::{OverQuota, Quota, Quotas};
+
+/// The budgets of nodes that have sent something lately.
+#[derive(Default)]
+pub(super) struct Budgets(Mutex<HashMap<NodeName, Budget>>);
+
+impl Budgets {
+    /// Takes one message of the node.
+    ///
+    /// # Errors
+    /// That is more than it may send.
+    pub(super) fn take(&self, node: &NodeName, quotas: &Quotas) -> Result<(), OverQuota> {
+        let at_once = quotas.control_messages_at_once;
+        let per_second = quotas.control_messages_per_s;
+        let rate = MessageRate { per_second: number(per_second), at_once: number(at_once) };
+        if self.lock().entry(node.clone()).or_default().take(rate) {
+            return Ok(());
+        }
+        let what = || format!("control messages at once with {per_second} a second");
+        quotas.check(Quota::ControlMessages, at_once.saturating_add(1), what)
+    }
+
+    /// Forgets the nodes for which all that they sent is paid, and returns them.
+    pub(super) fn forget_full(&self) -> Vec<NodeName> {
+        self.lock().extract_if(|_, budget| budget.is_full()).map(|(node, _)| node).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Budget>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn number(setting: u64) -> u32 {
+    setting.try_into().unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_node_has_a_budget_of_its_own_until_all_is_paid() {
+        let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+        let quotas =
+            Quotas { control_messages_per_s: 1, control_messages_at_once: 3, ..Quotas::default() };
+        let budgets = Budgets::default();
+        for _ in 0..3 {
+            assert_eq!(budgets.take(&n1, &quotas), Ok(()));
+        }
+        let over = budgets.take(&n1, &quotas).unwrap_err();
+        let text = "4 control messages at once with 1 a second, and 3 is the quota of a node \
+                    (control_messages_at_once in [quotas])";
+        assert_eq!((over.quota, over.to_string()), (Quota::ControlMessages, text.to_owned()));
+        assert_eq!(budgets.take(&n2, &quotas), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(budgets.forget_full(), [n2]);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(budgets.forget_full(), [n1]);
+        assert_eq!(budgets.lock().len(), 0);
+    }
+}

@@ -1,0 +1,111 @@
+//! Links that replace each other, end, and are set apart.
+
+use futures_channel::mpsc;
+
+use super::*;
+use crate::nodes::handle::Peer;
+use crate::state::record::Node;
+use crate::state::store::memory::Memory;
+
+fn links(tasks: &Tasks) -> Links {
+    let store = Store::open(Box::new(Memory::default()), tasks).unwrap();
+    Links::new(store, tasks.clone(), |_, _, _, _| Box::pin(async { None }))
+}
+
+fn handle(tasks: &Tasks) -> Arc<Handle> {
+    Arc::new(Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child()))
+}
+
+#[test]
+fn a_larger_fleet_takes_longer_to_come_back() {
+    for (linked, seconds) in
+        [(0, 2), (1_999, 2), (5_000, 4), (9_000, 8), (20_000, 16), (usize::MAX, 16)]
+    {
+        assert_eq!(backoff_cap(linked), Duration::from_secs(seconds), "{linked}");
+    }
+}
+
+#[tokio::test]
+async fn edges_are_told_again_when_the_fleet_has_grown() {
+    let tasks = Tasks::default();
+    let links = links(&tasks);
+    let told = links.told();
+    for name in 0..4_000 {
+        assert!(!told.has_changed().unwrap(), "with {name} links");
+        links.enter(&format!("n{name}").parse().unwrap(), &handle(&tasks));
+    }
+    assert_eq!(told.borrow().backoff_cap, Duration::from_secs(4));
+    assert!(told.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_link_ends_with_its_edges_certificate() {
+    let tasks = Tasks::default();
+    let links = links(&tasks);
+    let now = SystemTime::now();
+    let linked = |name: &str, expires| {
+        let handle = Handle::new(Peer::default(), mpsc::channel(1).0, tasks.child());
+        let handle = Arc::new(handle.expiring(expires));
+        links.enter(&name.parse().unwrap(), &handle);
+        handle
+    };
+    let ended = linked("n1", Some(now));
+    let valid = linked("n2", now.checked_add(Duration::from_secs(1)));
+    let unknown = linked("n3", None);
+    links.end_expired(now);
+    assert!(!ended.is_up() && valid.is_up() && unknown.is_up());
+    assert_eq!(ended.why(), Some(EXPIRED));
+    links.end(&"n2".parse().unwrap(), REMOVED);
+    assert_eq!(valid.why(), Some(REMOVED));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_sends_too_much_is_set_apart_until_it_has_stopped() {
+    let tasks = Tasks::default();
+    let links = Arc::new(links(&tasks));
+    let node: NodeName = "n1".parse().unwrap();
+    let watched = links.clone();
+    tasks.spawn_until_stop("watch", async move { watched.watch().await });
+    for _ in 0..200 {
+        assert_eq!(links.take_message(&node), Ok(()));
+    }
+    assert!(links.take_message(&node).is_err());
+    let is_apart = || links.store.read(|state| state.apart().at(&node).next().is_some());
+    assert!(is_apart());
+    assert!(links.store.refusals().counts().contains(&("control_messages_at_once", 1)));
+    tokio::time::sleep(Duration::from_secs(2) + LOOK).await;
+    assert!(!is_apart(), "all that it sent is paid");
+    tasks.stop();
+}
+
+#[tokio::test]
+async fn a_link_that_was_replaced_does_not_take_its_successor_out() {
+    let tasks = Tasks::default();
+    let links = links(&tasks);
+    let node: NodeName = "n1".parse().unwrap();
+    let older = handle(&tasks);
+    let newer = handle(&tasks);
+    links.enter(&node, &older);
+    links.enter(&node, &newer);
+    assert!(!older.is_up() && newer.is_up());
+    links.remove(&node, &older);
+    assert!(links.now(&node).is_some_and(|now| Arc::ptr_eq(&now, &newer)));
+    links.remove(&node, &newer);
+    assert!(links.now(&node).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_waits_for_the_next_link_of_a_removed_node() {
+    let tasks = Tasks::default();
+    let links = links(&tasks);
+    let node: NodeName = "n1".parse().unwrap();
+    let lost = handle(&tasks);
+    let mut waiting = std::pin::pin!(links.next(&node, &lost));
+    assert!(tokio::time::timeout(Duration::from_secs(60), &mut waiting).await.is_err());
+    let at = node.clone();
+    let removed = Some(Node { since: 1, removed: Some(2) });
+    links.store().write(move |txn| txn.set_node(&at, removed)).await.unwrap();
+    links.end_removed(&node);
+    assert!(waiting.await.is_none());
+    assert!(links.next(&node, &lost).await.is_none(), "nor does one that comes later");
+}
