@@ -1,8 +1,8 @@
-//! A byte stream of HTTP/2 whose other side may send few frames that no call accounts for.
+//! A byte stream of HTTP/2 whose other side may send little that no call accounts for.
 //!
 //! Frames such as WINDOW_UPDATE, RST_STREAM, PING and SETTINGS cost time here and nothing there. So
-//! each counts, and a link beyond its budget is read later. Calls pay for the frames of their
-//! answers, and large frames with data are free: flow control bounds those.
+//! each counts, and so do bytes: data of streams that have ended is read and thrown away. A link
+//! beyond its budget is read later. Calls pay for their answers.
 
 use std::io;
 use std::pin::Pin;
@@ -12,16 +12,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Frames that no call accounts for, per second. Each costs some microseconds.
-const RATE: f64 = 10_000.0;
-/// The most frames at once.
-const BURST: f64 = 10_000.0;
-/// The frames that a call pays for. Its answer has headers, data and trailers, each perhaps in
-/// packets of its own. A reset and window updates may follow.
-const PER_CALL: f64 = 16.0;
-/// The most that calls pay for ahead, in frames.
-const MOST: f64 = 100_000.0;
-/// Frames and reads of at least so many bytes are free, if they are data.
+/// Frames. Each costs some microseconds. The answer of a call has headers, data and trailers, each
+/// perhaps in packets of its own, and a reset and window updates may follow.
+const FRAMES: Allowance = Allowance { per_second: 10_000.0, per_call: 16.0, most: 100_000.0 };
+/// Bytes. Their decryption and copies take a few percent of a core. The answer of a call has a
+/// message of 4 MiB at most.
+const BYTES: Allowance =
+    Allowance { per_second: 32.0 * MIB, per_call: 4.25 * MIB, most: 256.0 * MIB };
+const MIB: f64 = 1024.0 * 1024.0;
+/// Frames and reads of at least so many bytes count by their bytes only, if they are data.
 const LARGE: usize = 256;
 /// What a client sends before its first frame, in bytes. RFC 9113, 3.4.
 const PREFACE: usize = 24;
@@ -30,15 +29,32 @@ const HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 
-/// A byte stream that we call on, read no faster than its budget allows.
+/// A byte stream that we call on, read no faster than its budgets allow.
 pub struct Paced<I> {
     io: I,
     received: Frames,
     sent: Frames,
-    /// The frames that it may send now; below zero it waits.
-    budget: f64,
+    frames: Account,
+    bytes: Account,
     since: Instant,
     pause: Option<Pin<Box<Sleep>>>,
+}
+
+/// How much may be received of something.
+struct Allowance {
+    /// What no call accounts for, per second and at once.
+    per_second: f64,
+    /// What a call pays for.
+    per_call: f64,
+    /// The most that calls pay for ahead.
+    most: f64,
+}
+
+/// What the other side may still send of something.
+struct Account {
+    allowance: &'static Allowance,
+    /// What it may send now; below zero it waits.
+    left: f64,
 }
 
 /// Finds the heads of frames in a stream of bytes.
@@ -50,36 +66,60 @@ struct Frames {
     skip: usize,
 }
 
+impl Account {
+    fn new(allowance: &'static Allowance) -> Self {
+        Self { allowance, left: allowance.per_second }
+    }
+
+    /// Charges for what was received within so many seconds; returns the seconds to wait.
+    fn charge(&mut self, received: f64, seconds: f64) -> f64 {
+        // What calls paid for stays.
+        let earned =
+            (self.left + seconds * self.allowance.per_second).min(self.allowance.per_second);
+        self.left = self.left.max(earned) - received;
+        -self.left / self.allowance.per_second
+    }
+
+    /// Notes calls.
+    fn pay(&mut self, calls: f64) {
+        self.left = (self.left + calls * self.allowance.per_call).min(self.allowance.most);
+    }
+}
+
 impl<I> Paced<I> {
     /// Paces the other side of `io`, on which nothing was sent yet.
     pub fn new(io: I) -> Self {
         let received = Frames::after(0);
         let sent = Frames::after(PREFACE);
-        Self { io, received, sent, budget: BURST, since: Instant::now(), pause: None }
+        let frames = Account::new(&FRAMES);
+        let bytes = Account::new(&BYTES);
+        Self { io, received, sent, frames, bytes, since: Instant::now(), pause: None }
     }
 
     /// Charges for received bytes.
     fn charge(&mut self, bytes: &[u8]) {
         let now = Instant::now();
-        let earned = (now - self.since).as_secs_f64() * RATE;
+        let seconds = (now - self.since).as_secs_f64();
         self.since = now;
-        // What calls paid for stays.
-        self.budget = self.budget.max((self.budget + earned).min(BURST));
         let mut frames: u32 = u32::from(bytes.len() < LARGE);
         self.received.scan(bytes, |kind, length| {
             frames = frames.saturating_add(u32::from(kind != DATA || length < LARGE));
         });
-        self.budget -= f64::from(frames);
-        if self.budget < 0.0 {
-            self.pause = Some(Box::pin(sleep(Duration::from_secs_f64(-self.budget / RATE))));
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let for_frames = self.frames.charge(frames.into(), seconds);
+        let for_bytes = self.bytes.charge(length.into(), seconds);
+        let wait = for_frames.max(for_bytes);
+        if wait > 0.0 {
+            self.pause = Some(Box::pin(sleep(Duration::from_secs_f64(wait))));
         }
     }
 
     /// Notes what we sent: calls.
     fn pay(&mut self, bytes: &[u8]) {
-        let mut calls = 0;
+        let mut calls: u32 = 0;
         self.sent.scan(bytes, |kind, _| calls += u32::from(kind == HEADERS));
-        self.budget = (self.budget + f64::from(calls) * PER_CALL).min(MOST);
+        self.frames.pay(calls.into());
+        self.bytes.pay(calls.into());
     }
 }
 
@@ -198,6 +238,19 @@ mod tests {
         let answer = [frame(HEADERS, 60), frame(DATA, 100), frame(HEADERS, 20)].concat();
         assert_eq!(time_of(&answer.repeat(5_000), 5_000).await, Duration::ZERO);
         assert_eq!(time_of(&frame(DATA, 16 * 1024).repeat(2_000), 0).await, Duration::ZERO);
+        let large = [frame(HEADERS, 60), frame(DATA, 16 * 1024).repeat(256), frame(HEADERS, 20)];
+        assert_eq!(time_of(&large.concat().repeat(20), 20).await, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn data_that_no_call_accounts_for_is_read_slowly() {
+        // 128 MiB, of which 32 are free.
+        let flood = frame(DATA, 16 * 1024 - HEAD).repeat(8 * 1024);
+        let time = time_of(&flood, 0).await;
+        assert!((2.9..3.1).contains(&time.as_secs_f64()), "{time:?}");
+        // A call pays for its answer, and for no other data.
+        let time = time_of(&flood, 1).await;
+        assert!((2.8..2.9).contains(&time.as_secs_f64()), "{time:?}");
     }
 
     proptest! {
