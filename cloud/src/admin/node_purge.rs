@@ -2,6 +2,7 @@
 //!
 //! The node stays removed, since its certificate may still be valid. The lease of a volume that
 //! lives elsewhere, or that any node can reach, stays too. A guest may still write to that volume.
+//! Its unproven claims to leases go.
 //! All that a shared driver made there stays: its volumes belong to no node.
 
 use proto::csi::Id;
@@ -10,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
 use crate::admin::done::{Done, done};
-use crate::admin::lease_holder::hold;
+use crate::admin::lease_holder::{Hold, hold};
 use crate::admin::refused::CommandError;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::policy::Scope;
-use crate::state::record::Home;
+use crate::state::record::{Home, LeaseRecord};
 use crate::state::txn::Txn;
 
 /// The path of the command.
@@ -43,6 +44,8 @@ enum Record {
     Intent(DriverName, Id),
     /// The node's claim to something that has its home elsewhere.
     Claim(DriverName, Id),
+    /// The node's unproven claim to the lease of a direct volume.
+    LeaseClaim(DriverName, Id),
     /// An election of the node.
     Elected(DriverName),
     /// A driver at the node. These come last: until then the node is shown with its drivers, so a
@@ -125,6 +128,7 @@ impl AdminState {
                 if scope.or_else(pinned) != Some(Scope::Shared) {
                     records.extend(of_volumes(&driver, of, node));
                 }
+                records.extend(of_leases(&driver, of, node));
                 if of.elected() == Some(node) {
                     records.push(Record::Elected(driver.clone()));
                 }
@@ -148,6 +152,17 @@ fn of_volumes(driver: &DriverName, of: &DriverState, node: &NodeName) -> Vec<Rec
     homes.chain(intents).chain(claims).collect()
 }
 
+/// The node's claims to leases, of shared drivers too.
+fn of_leases<'a>(
+    driver: &'a DriverName,
+    of: &'a DriverState,
+    node: &'a NodeName,
+) -> impl Iterator<Item = Record> + use<'a> {
+    let claims = |lease: &LeaseRecord| lease.claims.iter().any(|claim| claim.node == *node);
+    let claimed = of.leases().iter().filter(move |(_, lease)| claims(lease));
+    claimed.map(|(id, _)| Record::LeaseClaim(driver.clone(), id.clone()))
+}
+
 fn forget_record(txn: &mut Txn<'_>, node: &NodeName, record: &Record) {
     match record {
         Record::Home(driver, id) => {
@@ -166,6 +181,13 @@ fn forget_record(txn: &mut Txn<'_>, node: &NodeName, record: &Record) {
                 let conflicts = home.conflicts.iter().filter(|other| *other != node);
                 let conflicts = conflicts.cloned().collect();
                 txn.set_home(driver, id, Some(Home { conflicts, ..home }));
+            }
+        }
+        Record::LeaseClaim(driver, id) => {
+            if let Some(mut lease) = txn.lease(driver, id).cloned() {
+                lease.claims.retain(|claim| claim.node != *node);
+                let is_left = lease != LeaseRecord::default();
+                txn.set_lease(driver, id, is_left.then_some(lease));
             }
         }
         Record::Elected(driver) => {
@@ -192,7 +214,8 @@ fn end_lease(txn: &mut Txn<'_>, node: &NodeName, driver: &DriverName, id: &Id) {
 /// The leases of a node that a purge leaves: those of volumes whose data is not there.
 fn leases_kept(state: &State, node: &NodeName) -> usize {
     let kept = |of: &DriverState| {
-        let leases = of.leases().iter().filter(|(_, lease)| hold(lease, node).is_some());
+        let held = |lease| matches!(hold(lease, node), Some(Hold::Pod(_) | Hold::Attached));
+        let leases = of.leases().iter().filter(|(_, lease)| held(lease));
         leases.filter(|(id, _)| of.home(id).is_none_or(|home| home.node != *node)).count()
     };
     state.drivers().into_values().map(kept).sum()

@@ -27,7 +27,7 @@ use crate::lease::decide::Step;
 use crate::lease::step;
 use crate::nodes::links::Links;
 use crate::state::policy::{Policy, Scope};
-use crate::state::record::{Holder, Home, Intent, LeaseRecord, Node, NodeDriver};
+use crate::state::record::{Holder, Home, Intent, LeaseClaim, LeaseRecord, Node, NodeDriver};
 use crate::state::store::backend::Backend;
 use crate::state::store::memory::Memory;
 use crate::state::store::writer::Store;
@@ -248,6 +248,36 @@ async fn a_purge_leaves_the_leases_that_guard_data_elsewhere() {
         assert_eq!(left, ["v0001", "w"]);
         assert!(of.home(&volume("w")).unwrap().conflicts.is_empty(), "its claim was kept");
         assert_eq!(of.elected(), None);
+    });
+}
+
+#[tokio::test]
+async fn a_purge_forgets_unproven_claims_to_leases() {
+    let admin = filled(&Tasks::default(), 0).await;
+    let claim = |at: &str| LeaseClaim { node: node(at), epoch: 1, since: 1 };
+    let claimed = |of: &[&str]| {
+        let claims = of.iter().map(|at| claim(at)).collect();
+        LeaseRecord { claims, ..LeaseRecord::default() }
+    };
+    let records = [
+        ("one", claimed(&["n1"])),
+        ("two", claimed(&["n1", "n2"])),
+        ("held", LeaseRecord { holder: held("n2").holder, ..claimed(&["n1"]) }),
+    ];
+    let written = admin.store.write(move |txn| {
+        for (id, record) in records {
+            txn.set_lease(&driver(), &volume(id), Some(record));
+        }
+    });
+    written.await.unwrap();
+    admin.remove_node(remove(true)).await.unwrap();
+    let done = admin.purge_node(purge(Some(0))).await.unwrap();
+    assert!(done.text.contains("0 leases of volumes that live elsewhere stay"), "{}", done.text);
+    admin.store.read(|state| {
+        let of = state.driver(&driver()).unwrap();
+        let left: Vec<_> =
+            of.leases().iter().map(|(id, lease)| (id.text(), lease.nodes())).collect();
+        assert_eq!(left, [("held", vec![node("n2")]), ("two", vec![node("n2")])]);
     });
 }
 
