@@ -236,6 +236,35 @@ func TestNoClusterRoleReadsSecrets(t *testing.T) {
 	}
 }
 
+// Whoever is elected for a shared driver sees all its secrets, so an operator has to name the nodes.
+func TestASharedDriverIsElectedAmongNamedNodesOnly(t *testing.T) {
+	bundles := overlays(t)
+	for _, values := range []string{"nfs", "everything"} {
+		bundles["the chart with "+values] = rendered(t, "values/"+values+".yaml", "edge-csi")
+	}
+	shared := 0
+	for name, documents := range bundles {
+		for _, document := range documents {
+			configuration, is := document.Object.(*corev1.ConfigMap)
+			if !is || configuration.Data["cloud.toml"] == "" {
+				continue
+			}
+			for section := range strings.SplitSeq(configuration.Data["cloud.toml"], "\n[") {
+				if !strings.Contains(section, "scope = \"shared\"") {
+					continue
+				}
+				shared++
+				if !strings.Contains(section, "controllers = [\"node-restriction.kubernetes.io/") {
+					t.Errorf("%s: any node may be elected for [%s", name, section)
+				}
+			}
+		}
+	}
+	if shared < 4 {
+		t.Errorf("there are only %d shared drivers", shared)
+	}
+}
+
 func TestPodsHaveTheRuntimesSeccompProfile(t *testing.T) {
 	for name, documents := range overlays(t) {
 		for workload, template := range pods(documents) {
