@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use edge_calls::authority::Deniable;
+use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
-use edge_direct::{Nvme, climbs};
 use proto::config::{Common, HOUR, Problems, Reader};
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls::{Files, Pin};
 use proto::names::DriverName;
 
-use crate::cli::{DriverAt, Serve};
+use crate::cli::{DriverAt, Serve, target_directory};
 use crate::identity::join::{Automatic, Cloud};
 
 /// The configuration of csi-edge.
@@ -35,7 +35,7 @@ pub struct Config {
     pub checks: Checks,
     /// Whether they take NVMe controllers.
     pub nvme: Nvme,
-    /// Where targets of direct volumes may be; anywhere if there are none.
+    /// Where targets of direct volumes may be; at least one.
     pub targets: Vec<PathBuf>,
     /// What the cloud may not ask of this node.
     pub deny: BTreeSet<Deniable>,
@@ -51,6 +51,8 @@ pub struct Config {
 
 /// The default delay before a preferred endpoint is tried again, in seconds.
 const RETURN_AFTER: u16 = 30;
+/// Where targets of direct volumes are by default: the kubelet's directory.
+const KUBELET: &str = "/var/lib/kubelet";
 
 impl Config {
     /// Reads the file that the flags name, and applies the flags over it.
@@ -68,7 +70,11 @@ impl Config {
         let fronts = flags.fronts.or(fronts);
         let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
-        let (checks, nvme, targets) = direct(&mut file);
+        let (checks, nvme, listed) = direct(&mut file);
+        let mut targets = if flags.targets.is_empty() { listed } else { flags.targets };
+        if targets.is_empty() {
+            targets.push(KUBELET.into());
+        }
         let link = file.section("link", |link| {
             [link.number("dead_after_s", HOUR), link.number("return_after_s", HOUR)]
         });
@@ -166,13 +172,6 @@ fn direct(file: &mut Reader) -> (Checks, Nvme, Vec<PathBuf>) {
         (Checks { root, required }, nvme, targets)
     };
     file.section("direct", read).unwrap_or_default()
-}
-
-/// A directory of targets. An absolute one: what the kubelet names is absolute too.
-fn target_directory(path: &str) -> Result<PathBuf, String> {
-    let directory = PathBuf::from(path);
-    let plain = directory.is_absolute() && !climbs(&directory);
-    plain.then_some(directory).ok_or_else(|| format!("{path:?} is no absolute path without .."))
 }
 
 fn each_once(listed: Vec<Endpoint>) -> Vec<Endpoint> {
@@ -314,9 +313,14 @@ mod tests {
         let targets = |given: &str| {
             load(&format!("{WHOLE}[direct]\ntargets = {given}\n"), &[]).map(|config| config.targets)
         };
-        assert_eq!(load(WHOLE, &[]).unwrap().targets, Vec::<PathBuf>::new());
+        let kubelets = [PathBuf::from("/var/lib/kubelet")];
+        assert_eq!(load(WHOLE, &[]).unwrap().targets, kubelets);
+        assert_eq!(targets("[]").unwrap(), kubelets);
         assert_eq!(targets("\"/a\"").unwrap(), [PathBuf::from("/a")]);
         assert_eq!(targets("[\"/a\", \"/b\"]").unwrap().len(), 2);
+        let file = format!("{WHOLE}[direct]\ntargets = \"/a\"\n");
+        let flags = ["--targets", "/b", "--targets", "/c"];
+        assert_eq!(load(&file, &flags).unwrap().targets, ["/b", "/c"].map(PathBuf::from));
         for wrong in ["\"a\"", "\"/a/../b\"", "[\"\"]"] {
             let text = targets(wrong).unwrap_err().to_string();
             assert!(text.contains("is no absolute path without .."), "{text}");

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use edge_direct::climbs;
 use proto::config::Flags;
 use proto::link::endpoint::Endpoint;
 use proto::link::tls::Pin;
@@ -95,6 +96,10 @@ pub struct Serve {
     /// /run/edge-csi/sandboxes if it is not given
     #[arg(long, value_name = "DIR")]
     pub sandboxes: Option<PathBuf>,
+    /// A directory that targets of direct volumes may be in; give it once for each. The kubelet's,
+    /// /var/lib/kubelet, if it is not given
+    #[arg(long, value_name = "DIR", value_parser = target_directory)]
+    pub targets: Vec<PathBuf>,
 }
 
 /// A driver and its socket.
@@ -104,6 +109,13 @@ pub struct DriverAt {
     pub name: DriverName,
     /// Its socket's path.
     pub socket: PathBuf,
+}
+
+/// A directory of targets. An absolute one: what the kubelet names is absolute too.
+pub(crate) fn target_directory(path: &str) -> Result<PathBuf, String> {
+    let directory = PathBuf::from(path);
+    let plain = directory.is_absolute() && !climbs(&directory);
+    plain.then_some(directory).ok_or_else(|| format!("{path:?} is no absolute path without .."))
 }
 
 fn driver_at(text: &str) -> Result<DriverAt, String> {

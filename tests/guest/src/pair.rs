@@ -379,6 +379,7 @@ async fn edge(stand: &mut Stand, node: &str, url: &str) -> anyhow::Result<Proces
     let [state, entries, sandboxes] =
         ["state", "entries", "sandboxes"].map(|what| stand.at(&format!("{node}-{what}")));
     let socket = stand.at("driver.sock");
+    let targets = stand.dir().display().to_string();
     let more = [
         "--cloud",
         url,
@@ -388,6 +389,8 @@ async fn edge(stand: &mut Stand, node: &str, url: &str) -> anyhow::Result<Proces
         &entries,
         "--sandboxes",
         &sandboxes,
+        "--targets",
+        &targets,
     ];
     stand.edge_with(node, &[(DRIVER, &socket)], &more).await
 }

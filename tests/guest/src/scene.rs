@@ -219,6 +219,7 @@ impl Scene {
         let root = self.root().display().to_string();
         let url = self.cloud.urls.first().context("no listener")?.clone();
         let sandboxes = self.sandboxes().display().to_string();
+        let pods = self.stand.at("pods");
         let mut more = vec![
             "--cloud",
             &url,
@@ -228,6 +229,8 @@ impl Scene {
             &root,
             "--sandboxes",
             &sandboxes,
+            "--targets",
+            &pods,
         ];
         // A test may write one.
         let config = self.stand.at("edge.toml");

@@ -153,6 +153,11 @@ ca = "/etc/edge-csi-tls/ca.crt"
 cert = "/etc/edge-csi-tls/edge.crt"
 key = "/etc/edge-csi-tls/edge.key"
 {{- end }}
+{{- if ne .Values.edge.kubelet "/var/lib/kubelet" }}
+
+[direct]
+targets = {{ .Values.edge.kubelet | quote }}
+{{- end }}
 {{- range include "edge-csi.names" . | fromJsonArray }}
 
 [[drivers]]

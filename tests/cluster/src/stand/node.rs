@@ -239,7 +239,8 @@ async fn edge(
 ) -> anyhow::Result<Program> {
     let pki = at.ground.at("pki");
     // What runtimes are configured with is the node's own, unlike the machine's /etc.
-    let text = format!("[direct]\nruntime_root = \"{RUNTIMES}\"\n");
+    let kubelet = at.text("kubelet");
+    let text = format!("[direct]\nruntime_root = \"{RUNTIMES}\"\ntargets = \"{kubelet}\"\n");
     let config = at.write("csi-edge.toml", &text)?;
     super::cloud::admin(at.ground, &["ca", "issue", plan.name, "--dir", &pki]).await?;
     let mut args = vec![

@@ -33,6 +33,26 @@ fn run(program: &str, args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
+#[tokio::test]
+#[ignore = "needs root and loop devices"]
+async fn a_target_outside_of_the_kubelets_directory_is_refused() -> anyhow::Result<()> {
+    let at = Handover::staged("node", "ext4").await?;
+    let outside = at.scene.stand.dir().join("outside");
+    std::fs::create_dir(&outside)?;
+    let pods = at.scene.stand.dir().join("pods");
+    std::os::unix::fs::symlink(&outside, pods.join("link"))?;
+    for (target, code, word) in [
+        (outside.join("mount"), Code::FailedPrecondition, "targets"),
+        (pods.join("link/mount"), Code::FailedPrecondition, "targets"),
+        (pods.join("../outside/mount"), Code::InvalidArgument, "climbs"),
+    ] {
+        assert_refused(at.publish(&target).await, code, &[word]);
+        assert!(!outside.join("mount").exists(), "{}", target.display());
+    }
+    assert_eq!(at.entries(), 0);
+    at.end().await
+}
+
 /// The whole life of a volume with two pods, one after the other.
 async fn life(scope: &str, fs_type: &str) -> anyhow::Result<()> {
     let at = Handover::staged(scope, fs_type).await?;
