@@ -4,6 +4,7 @@ use std::io;
 use std::io::Write;
 
 use anyhow::bail;
+use proto::host::plain;
 
 use crate::config::arguments::StoreCommand;
 use crate::config::output::Output;
@@ -61,6 +62,8 @@ fn table(wrong: &[Wrong], out: &mut dyn Write) -> io::Result<()> {
     let record_width = width(RECORD, wrong.iter().map(|wrong| wrong.what.as_str()));
     writeln!(out, "{DRIVER:driver_width$}  {RECORD:record_width$}  PROBLEM")?;
     for Wrong { driver, what, why } in wrong {
+        // Nodes gave the ids.
+        let [driver, what, why] = [driver, what, why].map(|cell| plain(cell));
         writeln!(out, "{driver:driver_width$}  {what:record_width$}  {why}")?;
     }
     Ok(())
@@ -69,4 +72,19 @@ fn table(wrong: &[Wrong], out: &mut dyn Write) -> io::Result<()> {
 fn width<'a>(header: &str, cells: impl Iterator<Item = &'a str>) -> usize {
     let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
     widest.clamp(header.len(), WIDEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_nodes_are_escaped() {
+        let [driver, what, why] = ["d", "volume a\n\u{1b}[2J", "b\u{202e}"].map(str::to_owned);
+        let mut out = Vec::new();
+        table(&[Wrong { driver, what, why }], &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), 2, "{text:?}");
+        assert!(text.ends_with("volume a\\n\\u{1b}[2J  b\\u{202e}\n"), "{text:?}");
+    }
 }

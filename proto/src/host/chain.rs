@@ -2,8 +2,10 @@
 
 use std::error::Error;
 
+use crate::host::plain::plain;
+
 /// An error and all its sources, joined by `: `. A source whose text its parent repeats is left
-/// out.
+/// out. Errors quote peers, so the text is made plain.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -15,7 +17,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         }
         source = cause.source();
     }
-    text
+    plain(&text)
 }
 
 #[cfg(test)]
@@ -40,5 +42,11 @@ mod tests {
         assert_eq!(text(&["a"]), "a");
         assert_eq!(text(&["a", "b", "c"]), "a: b: c");
         assert_eq!(text(&["it is b", "b", "c"]), "it is b: c");
+    }
+
+    #[test]
+    fn what_a_peer_wrote_into_an_error_is_escaped() {
+        let text = chain(&*failed(&["a\nb", "\u{1b}[31m"]).unwrap());
+        assert_eq!(text, "a\\nb: \\u{1b}[31m");
     }
 }
