@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use edge_calls::authority::Authority;
 use edge_calls::drivers;
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
+use edge_direct::device::host::Host;
 use edge_direct::{Cloud, Direct, Settings};
 use proto::config::Common;
 use proto::host::socket::Socket;
@@ -49,9 +51,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let scopes = config.state.as_deref().map(Scopes::open).transpose()?;
     let scopes = Arc::new(scopes.unwrap_or_default());
     let leases = Arc::new(LeaseClient::default());
+    let boot = Host::default().boot();
+    let authority = Authority::open(config.deny, config.state.as_deref(), &boot)?;
     let executor = Executor::new(drivers.all(), work.clone())
         .with_scopes(scopes.clone())
-        .with_denied(config.deny)
+        .with_authority(authority)
         .with_delete_guard(Direct::delete_guard(config.state.clone()));
     let executor = Arc::new(executor);
     let settings = Settings {

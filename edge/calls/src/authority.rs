@@ -1,19 +1,24 @@
-//! What a csi-cloud may ask of this node.
+//! What a csi-cloud may ask of this node: the calls that csi-cloud sends, and no others.
 //!
-//! A link carries the calls that csi-cloud sends, and no others: Node calls come from the kubelet,
-//! by the node's own front. The node's operator may deny some of the rest. It may use `error`.
+//! Node calls come from the kubelet, by the node's own front. The node's operator may deny some of
+//! the rest. Only a boot of the machine surely ends a run at a driver. So a file says which methods
+//! each csi-edge of this boot has denied. It may use `error`.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use anyhow::Context;
 use proto::csi::Method;
-use tokio::time::Instant;
+use proto::host::publish::{Existing, publish};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::error::Error;
 
-/// How long a run of an earlier csi-edge, which may not have denied the call, may be open.
-const EARLIER: Duration = Duration::from_secs(600);
+/// The file's name in the state directory.
+const FILE: &str = "denied.json";
 
 /// A method that csi-cloud sends, and that an operator may deny.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,14 +39,55 @@ impl FromStr for Deniable {
 }
 
 /// The authority of calls that come over a link.
-pub(crate) struct Authority {
+#[derive(Default)]
+pub struct Authority {
     denied: BTreeSet<Deniable>,
-    begun: Instant,
+    /// Those of them that no csi-edge has passed on since the machine was started.
+    never_run: Mutex<BTreeSet<Deniable>>,
+    file: Option<PathBuf>,
+}
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct DenialRecord {
+    /// The boot in which it was written.
+    boot: String,
+    /// The methods that each csi-edge of that boot has denied.
+    denied: BTreeSet<String>,
 }
 
 impl Authority {
-    pub(crate) fn new(denied: BTreeSet<Deniable>) -> Self {
-        Self { denied, begun: Instant::now() }
+    /// Denies these methods to the cloud. `boot` is the id of this boot, and empty if it is not
+    /// known. Without a state directory a run of each method may be open.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub fn open(
+        denied: BTreeSet<Deniable>,
+        state: Option<&Path>,
+        boot: &str,
+    ) -> anyhow::Result<Self> {
+        let Some(directory) = state.filter(|_| !boot.is_empty()) else {
+            return Ok(Self { denied, ..Self::default() });
+        };
+        let cannot = || format!("the directory {} (--state) cannot be used", directory.display());
+        std::fs::create_dir_all(directory).with_context(cannot)?;
+        let file = directory.join(FILE);
+        // Without the file an earlier csi-edge of this boot may have passed anything on.
+        let kept = std::fs::read(&file).ok();
+        let kept = kept.and_then(|text| serde_json::from_slice::<DenialRecord>(&text).ok());
+        let never_run: BTreeSet<_> = match kept {
+            Some(kept) if kept.boot != boot => denied.clone(),
+            Some(kept) => {
+                let since = |method: &&Deniable| kept.denied.contains(method.0.name());
+                denied.iter().filter(since).copied().collect()
+            }
+            None => BTreeSet::new(),
+        };
+        let names = never_run.iter().map(|method| method.0.name().to_owned()).collect();
+        let kept = serde_json::to_vec(&DenialRecord { boot: boot.to_owned(), denied: names })?;
+        publish(&file, &kept, 0o600, Existing::Replace).with_context(cannot)?;
+        Ok(Self { denied, never_run: Mutex::new(never_run), file: Some(file) })
     }
 
     /// The method of a path, if csi-cloud sends it.
@@ -51,6 +97,25 @@ impl Authority {
     pub(crate) fn sent(path: &str) -> Result<Method, Error> {
         let method = Method::of_path(path).filter(|method| method.sent());
         method.ok_or_else(|| Error::NotSent(path.to_owned()))
+    }
+
+    /// Notes that a method is passed on for a caller of this node.
+    pub(crate) fn note_run(&self, method: Method) {
+        let method = Deniable(method);
+        if !self.denied.contains(&method) || !self.never_run().remove(&method) {
+            return;
+        }
+        // Without it the next csi-edge of this boot takes every run for open.
+        let removed = self.file.as_ref().map(std::fs::remove_file).transpose();
+        if let Err(error) = removed
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(
+                %error,
+                "the record of denied calls cannot be removed; a later csi-edge may refuse finally \
+                 what still runs"
+            );
+        }
     }
 
     /// Refuses a denied call, finally only if no run of it may be open. Whether one is running is
@@ -72,12 +137,16 @@ impl Authority {
         } else if method.creates().is_some() {
             // After a final code the caller forgets what an earlier attempt may have made.
             "an earlier attempt may have made something"
-        } else if self.begun.elapsed() < EARLIER {
-            "it may have been begun before csi-edge was started, less than 10 minutes ago"
+        } else if !self.never_run().contains(&Deniable(method)) {
+            "a run from before the denial may be open until the machine is started again"
         } else {
             return Err(Error::Denied { method: method_name });
         };
         Err(Error::DeniedInDoubt { method: method_name, why })
+    }
+
+    fn never_run(&self) -> MutexGuard<'_, BTreeSet<Deniable>> {
+        self.never_run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,19 +176,56 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_denial_is_final_only_if_no_run_may_be_open() {
-        let denied = ["ControllerExpandVolume", "CreateVolume"].map(|name| name.parse().unwrap());
-        let authority = Authority::new(denied.into());
-        let code = |method, is_running| {
-            authority.allow(method, || is_running).err().map(|error| error.code())
+    const EXPAND: &str = "ControllerExpandVolume";
+
+    /// The code with which csi-edge refuses after a start with this `deny`; none if it does not.
+    fn code(authority: &Authority, method: Method, is_running: bool) -> Option<Code> {
+        authority.allow(method, || is_running).err().map(|error| error.code())
+    }
+
+    #[test]
+    fn a_denial_is_final_only_if_no_run_may_be_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |denied: &[&str], boot| {
+            let denied = denied.iter().map(|name| name.parse().unwrap()).collect();
+            Authority::open(denied, Some(dir.path()), boot).unwrap()
         };
-        let expand = Method::ControllerExpandVolume;
-        assert_eq!(code(expand, false), Some(Code::Unavailable), "a run of an earlier csi-edge");
-        tokio::time::advance(EARLIER).await;
-        assert_eq!(code(expand, false), Some(Code::PermissionDenied));
-        assert_eq!(code(expand, true), Some(Code::Unavailable), "a run is open");
-        assert_eq!(code(Method::CreateVolume, false), Some(Code::Unavailable));
-        assert_eq!(code(Method::DeleteVolume, true), None, "it is not denied");
+        let expand = |authority: &Authority| code(authority, Method::ControllerExpandVolume, false);
+        let in_doubt = Some(Code::Unavailable);
+        let last = Some(Code::PermissionDenied);
+        assert_eq!(expand(&open(&[EXPAND], "1")), in_doubt, "what came before is not known");
+        assert_eq!(expand(&open(&[EXPAND], "1")), in_doubt, "it is not known after a restart");
+        let after_boot = open(&[EXPAND, "CreateVolume"], "2");
+        assert_eq!(expand(&after_boot), last);
+        let create = code(&after_boot, Method::CreateVolume, false);
+        assert_eq!(create, in_doubt, "it may have made something in an earlier boot");
+        let running = code(&after_boot, Method::ControllerExpandVolume, true);
+        assert_eq!(running, in_doubt, "something runs for the volume");
+        assert_eq!(code(&after_boot, Method::DeleteVolume, true), None, "it is not denied");
+        assert_eq!(expand(&open(&[EXPAND], "2")), last, "each csi-edge of this boot denied it");
+        assert_eq!(expand(&open(&[], "2")), None);
+        assert_eq!(expand(&open(&[EXPAND], "2")), in_doubt, "it was allowed in between");
+        assert_eq!(expand(&open(&[EXPAND], "3")), last);
+    }
+
+    #[test]
+    fn a_run_for_a_caller_of_the_node_may_be_open_until_the_next_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let open =
+            |state, boot| Authority::open([EXPAND.parse().unwrap()].into(), state, boot).unwrap();
+        let expand = |authority: &Authority| code(authority, Method::ControllerExpandVolume, false);
+        open(Some(dir.path()), "1");
+        let authority = open(Some(dir.path()), "2");
+        authority.note_run(Method::DeleteVolume);
+        assert_eq!(expand(&authority), Some(Code::PermissionDenied));
+        authority.note_run(Method::ControllerExpandVolume);
+        authority.note_run(Method::ControllerExpandVolume);
+        assert_eq!(expand(&authority), Some(Code::Unavailable));
+        let again = open(Some(dir.path()), "2");
+        assert_eq!(expand(&again), Some(Code::Unavailable), "after a restart");
+        assert_eq!(expand(&open(Some(dir.path()), "3")), Some(Code::PermissionDenied));
+        for (state, boot) in [(None, "4"), (Some(dir.path()), "")] {
+            assert_eq!(expand(&open(state, boot)), Some(Code::Unavailable), "nothing is known");
+        }
     }
 }

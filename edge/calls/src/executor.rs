@@ -1,7 +1,7 @@
 //! Reads and checks calls that come over the link or by the node's own front, and runs each to its
 //! end. Calls are bounded for each driver, and identical ones run once. It may use every room.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::authority::{Authority, Deniable};
+use crate::authority::Authority;
 use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, GuardRefusal, Shared};
@@ -84,7 +84,7 @@ impl Executor {
         Self {
             drivers: drivers.iter().map(calls).collect(),
             scopes: Arc::default(),
-            authority: Authority::new(BTreeSet::new()),
+            authority: Authority::default(),
             delete_guard: None,
             busy_poll: Arc::default(),
         }
@@ -96,10 +96,10 @@ impl Executor {
         Self { scopes, ..self }
     }
 
-    /// Denies these calls to the cloud.
+    /// Denies calls to the cloud.
     #[must_use]
-    pub fn with_denied(self, denied: BTreeSet<Deniable>) -> Self {
-        Self { authority: Authority::new(denied), ..self }
+    pub fn with_authority(self, authority: Authority) -> Self {
+        Self { authority, ..self }
     }
 
     /// Asks this guard before each DeleteVolume.
@@ -192,8 +192,11 @@ impl Executor {
                 // The cloud has sent this call again by now, and maybe a later one too.
                 return Err(Error::LinkReplaced.into());
             }
-            if let Some((method, key)) = method.zip(key.as_ref()).filter(|_| by_link) {
-                self.allow(method, key, calls)?;
+            if let Some((method, key)) = method.zip(key.as_ref()) {
+                match by_link {
+                    true => self.allow(method, key, calls)?,
+                    false => self.authority.note_run(method),
+                }
             }
             if method.and_then(Method::direct) == Some(DirectCall::Delete) {
                 self.delete_guard.as_ref().map_or(Ok(()), |guard| guard(driver, &message))?;
