@@ -156,7 +156,7 @@ impl Cloud {
 ///
 /// # Errors
 /// It failed; the error holds what it wrote to stderr.
-pub(super) async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
+pub async fn admin(ground: &Ground, args: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(ground.program("csi-cloud"));
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(START, output).await.context("csi-cloud does not end")??;
