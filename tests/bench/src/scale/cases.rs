@@ -1,5 +1,5 @@
-//! The cases: idle edges, some minutes later, a call to each, edges that leave and come back, and a
-//! csi-cloud that is killed.
+//! The cases: idle edges, some minutes later, a call to each, edges that leave and come back. In
+//! two more csi-cloud is killed, and edges renew their certificates under load.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +13,11 @@ use tonic::transport::Channel;
 use super::edges::{CAPACITY, DRIVER, Fleet, SEGMENT, node_name};
 use super::machine::{Half, Log, pin};
 use super::report::{Case, Row};
-use crate::load::{Seen, percentile};
+use crate::load::{Seen, percentile, together};
 use crate::usage;
 use harness::stand::{Cloud, Stand, channel};
 use harness::wait::STOP;
+use proto::host::publish::{Existing, publish};
 
 /// How long all edges may take to link.
 const LINKING: Duration = Duration::from_secs(180);
@@ -31,6 +32,10 @@ const LATER: Duration = Duration::from_secs(180);
 const CALLS: usize = 2000;
 /// How often all edges leave and come back.
 const ROUNDS: usize = 3;
+/// The time in which all edges renew.
+const RENEWING: Duration = Duration::from_secs(60);
+/// How many callers call meanwhile, each one call after another.
+const CALLERS: usize = 16;
 
 /// A running csi-cloud, kept on its core.
 struct Measured {
@@ -118,11 +123,52 @@ pub async fn storm(
     measured.cloud.process.stop(STOP).await
 }
 
+/// All edges renew their certificates within a minute while callers call them.
+///
+/// # Errors
+/// As for [`idle`]; also if a call fails.
+pub async fn renewals(path: &'static str, links: usize, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let stand = Stand::new().await?;
+    let config = stand.at("ca.toml");
+    let pki = stand.pki();
+    let text = format!("[ca]\ncert = \"{pki}/ca.crt\"\nkey = \"{pki}/ca.key\"\n");
+    publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
+    let measured = Measured::on(stand, path, links, &["--config", &config]).await?;
+    let mut fleet = measured.fleet()?;
+    rows.extend(measured.link_from_zero(&fleet).await?);
+    tokio::time::sleep(SETTLED).await;
+    let caller = measured.caller().await?;
+    // The first call on each link begins its HTTP/2.
+    call_each(&mut caller.clone(), links).await?;
+    let quiet = load(&caller, links).await?;
+    let before = usage::cpu(measured.pid()?)?;
+    fleet.renew(RENEWING);
+    let seen = load(&caller, links).await?;
+    let cpu = usage::cpu(measured.pid()?)?.saturating_sub(before);
+    fleet.all_renewed(LINKING).await?;
+    let mut row = measured.row(Case::Renewals)?;
+    row.cpu_percent = Some(cpu.as_secs_f64() / seen.took.as_secs_f64() * 100.0);
+    row.p99_us = Some(seen.percentile(0.99));
+    row.quiet_p99_us = Some(quiet.percentile(0.99));
+    rows.push(row);
+    fleet.leave().await;
+    measured.cloud.process.stop(STOP).await
+}
+
 impl Measured {
     async fn start(path: &'static str, links: usize) -> anyhow::Result<Self> {
-        let stand = Stand::new().await?;
+        Self::on(Stand::new().await?, path, links, &[]).await
+    }
+
+    /// On this stand, with further arguments of csi-cloud.
+    async fn on(
+        stand: Stand,
+        path: &'static str,
+        links: usize,
+        more: &[&str],
+    ) -> anyhow::Result<Self> {
         let listen = if path == "quic" { "quic://127.0.0.1:0" } else { "wss://127.0.0.1:0" };
-        let cloud = stand.cloud(&[listen], &[DRIVER], &[]).await?;
+        let cloud = stand.cloud(&[listen], &[DRIVER], more).await?;
         let mut measured = Self { stand, cloud, path, links, rest_kib: 0 };
         pin(Some(measured.pid()?), Half::Cloud)?;
         measured.rest_kib = usage::resident_kib(measured.pid()?)?;
@@ -211,6 +257,33 @@ async fn call_each(caller: &mut ControllerClient<Channel>, links: usize) -> anyh
         call(caller, number).await.with_context(|| format!("calling edge {number}"))?;
     }
     Ok(())
+}
+
+/// Calls all edges for as long as they may renew.
+async fn load(caller: &ControllerClient<Channel>, links: usize) -> anyhow::Result<Seen> {
+    let end = Instant::now() + RENEWING;
+    let callers = (0..CALLERS).map(|first| {
+        let mut caller = caller.clone();
+        async move {
+            let mut seen = Seen::default();
+            let mut number = first;
+            while Instant::now() < end {
+                let begun = Instant::now();
+                match call(&mut caller, number % links).await {
+                    Ok(()) => seen.answered(begun),
+                    Err(error) => {
+                        tracing::error!("a call failed: {error:#}");
+                        seen.errors += 1;
+                    }
+                }
+                number += CALLERS;
+            }
+            seen
+        }
+    });
+    let seen = together(callers).await?;
+    ensure!(seen.errors == 0, "{} calls failed", seen.errors);
+    Ok(seen)
 }
 
 /// The latency of the slowest in a hundred calls to one edge, in µs.

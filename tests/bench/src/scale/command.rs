@@ -17,8 +17,8 @@ pub struct Args {
     /// Only over this transport: ws or quic
     #[arg(long, value_parser = ["ws", "quic"])]
     path: Option<String>,
-    /// Only this case: idle or storm
-    #[arg(long, value_parser = ["idle", "storm"])]
+    /// Only this case: idle, storm or renewals
+    #[arg(long, value_parser = ["idle", "storm", "renewals"])]
     case: Option<String>,
     /// How long csi-cloud is away in a storm, in ms
     #[arg(long, default_value_t = 1000)]
@@ -58,6 +58,10 @@ pub async fn main(args: Args) -> anyhow::Result<()> {
         }
         if wanted("storm") && fits(&storm) {
             cases::storm(path, storm, Duration::from_millis(args.down_ms), &mut rows).await?;
+        }
+        let renewing = args.links.unwrap_or(DEEP);
+        if wanted("renewals") && fits(&renewing) {
+            cases::renewals(path, renewing, &mut rows).await?;
         }
     }
     finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out)

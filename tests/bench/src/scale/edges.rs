@@ -4,17 +4,19 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
 use cloud::pki::ca::Authority;
+use edge::identity::request::Request as NewCertificate;
 use edge::link::backoff::{Backoff, Cap, STABLE};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
+use proto::control::certificate::{Certificate, Renew};
 use proto::control::hello::{Driver, Hello, Message, PROTOCOL, Protobuf};
 use proto::csi;
 use proto::csi::controller_service_capability::rpc::Type as Rpc;
@@ -25,7 +27,7 @@ use proto::http2::forward;
 use proto::http2::serve;
 use proto::link::endpoint::{Endpoint, Transport};
 use proto::link::tls;
-use proto::link::tls::Credentials;
+use proto::link::tls::{Credentials, Files};
 use proto::link::{Event, Io, KeepAlive, Link, LinkError, quic, ws};
 use proto::names::{DriverName, NodeName};
 use rustls::pki_types::pem::PemObject;
@@ -60,7 +62,10 @@ struct Edge {
     capacity: i64,
     node: NodeName,
     driver: DriverName,
-    tls: Arc<rustls::ClientConfig>,
+    /// Its part of the time in which the fleet renews, from 0 to 1.
+    share: f64,
+    tls: Mutex<Arc<rustls::ClientConfig>>,
+    has_renewed: AtomicBool,
     outgoing: Option<quic::Outgoing>,
 }
 
@@ -69,9 +74,20 @@ struct Shared {
     addr: SocketAddr,
     room: Semaphore,
     linked: watch::Sender<usize>,
+    /// Since when the fleet renews its certificates, and how long.
+    renewing: watch::Sender<Option<(Instant, Duration)>>,
+    renewed: watch::Sender<usize>,
     /// The time of each link's welcome.
     welcomed: Mutex<Vec<Instant>>,
     dials: AtomicU64,
+}
+
+/// How a link ended.
+enum LinkEnd {
+    /// The longest delay that the cloud requested before the next one.
+    Lost(Option<Duration>),
+    /// The edge has a new certificate, and the link goes on until the next one replaces it.
+    Renewed,
 }
 
 /// The name of the edge with this number.
@@ -103,13 +119,24 @@ impl Fleet {
             let tls = tls::client_config(&credentials, alpn)?;
             let driver = DRIVER.parse()?;
             let capacity = CAPACITY + i64::try_from(number)?;
-            edges.push(Arc::new(Edge { capacity, node, driver, tls, outgoing: outgoing.clone() }));
+            let edge = Edge {
+                capacity,
+                node,
+                driver,
+                share: number as f64 / links as f64,
+                tls: Mutex::new(tls),
+                has_renewed: AtomicBool::new(false),
+                outgoing: outgoing.clone(),
+            };
+            edges.push(Arc::new(edge));
         }
         let shared = Shared {
             endpoint,
             addr,
             room: Semaphore::new(DIALS),
             linked: watch::Sender::new(0),
+            renewing: watch::Sender::new(None),
+            renewed: watch::Sender::new(0),
             welcomed: Mutex::default(),
             dials: AtomicU64::new(0),
         };
@@ -140,6 +167,25 @@ impl Fleet {
         Ok(())
     }
 
+    /// Lets all edges renew their certificates within this time, one after another.
+    pub fn renew(&self, within: Duration) {
+        self.shared.renewing.send_replace(Some((Instant::now(), within)));
+    }
+
+    /// Waits until all edges have linked with a new certificate.
+    ///
+    /// # Errors
+    /// They have not within `limit`.
+    pub async fn all_renewed(&self, limit: Duration) -> anyhow::Result<()> {
+        let all = self.edges.len();
+        let mut renewed = self.shared.renewed.subscribe();
+        let waiting = tokio::time::timeout(limit, renewed.wait_for(|renewed| *renewed == all));
+        let waiting = waiting.await;
+        let renewed = *self.shared.renewed.borrow();
+        waiting.with_context(|| format!("{renewed} of {all} edges have renewed"))??;
+        self.all_linked(limit).await
+    }
+
     /// The times of the links since the last call, and the number of attempts.
     pub fn take_welcomed(&self) -> (Vec<Instant>, u64) {
         let welcomed = std::mem::take(
@@ -161,21 +207,18 @@ impl Edge {
         while !tasks.is_stopped() {
             let begun = Instant::now();
             // An error here is no news: while the cloud is away there are thousands.
-            if let Ok(told) = self.link_once(shared, tasks).await {
-                cap.take(told);
+            match self.link_once(shared, tasks).await {
+                Ok(LinkEnd::Renewed) => continue,
+                Ok(LinkEnd::Lost(told)) => cap.take(told),
+                Err(_) => {}
             }
             backoff.ended(begun.elapsed() >= STABLE, cap);
             tokio::select! { () = backoff.over() => {}, () = tasks.stopped() => return }
         }
     }
 
-    /// Dials, and serves the link until it ends. Returns the longest delay that the cloud
-    /// requested.
-    async fn link_once(
-        &self,
-        shared: &Shared,
-        tasks: &Tasks,
-    ) -> Result<Option<Duration>, LinkError> {
+    /// Dials, and serves the link until it ends.
+    async fn link_once(&self, shared: &Shared, tasks: &Tasks) -> Result<LinkEnd, LinkError> {
         let (link, mut cap_ms) = {
             let _permit = shared.room.acquire().await.map_err(|_| LinkError::TimedOut)?;
             shared.dials.fetch_add(1, Ordering::Relaxed);
@@ -185,14 +228,20 @@ impl Edge {
         };
         shared.welcomed.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
         shared.linked.send_modify(|linked| *linked += 1);
-        self.serve(link, &mut cap_ms, tasks).await;
+        if self.has_renewed.load(Ordering::Relaxed) {
+            shared.renewed.send_modify(|renewed| *renewed += 1);
+        }
+        let has_renewed = self.serve(link, &mut cap_ms, shared, tasks).await;
         shared.linked.send_modify(|linked| *linked -= 1);
-        Ok(cap_ms.map(|ms| Duration::from_millis(ms.into())))
+        if has_renewed {
+            return Ok(LinkEnd::Renewed);
+        }
+        Ok(LinkEnd::Lost(cap_ms.map(|ms| Duration::from_millis(ms.into()))))
     }
 
     async fn dial(&self, shared: &Shared) -> Result<Link, LinkError> {
         let endpoint = &shared.endpoint;
-        let tls = self.tls.clone();
+        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let keep_alive = KeepAlive::default();
         if let Some(outgoing) = &self.outgoing {
             let link = quic::dial_from(outgoing, endpoint, shared.addr, tls, keep_alive).await?;
@@ -224,7 +273,15 @@ impl Edge {
         }
     }
 
-    async fn serve(&self, mut link: Link, cap_ms: &mut Option<u32>, tasks: &Tasks) {
+    /// Serves the link until it ends; true if the edge has a new certificate before that.
+    async fn serve(
+        &self,
+        mut link: Link,
+        cap_ms: &mut Option<u32>,
+        shared: &Shared,
+        tasks: &Tasks,
+    ) -> bool {
+        let mut requested = None;
         loop {
             tokio::select! {
                 event = link.next() => match event {
@@ -233,11 +290,66 @@ impl Edge {
                     }
                     // Said anew when the fleet has grown.
                     Event::Message(Message::Welcome(welcome)) => *cap_ms = welcome.backoff_cap_ms,
+                    Event::Message(Message::Renewed(certificate)) => {
+                        if self.take(requested.take(), &certificate).is_some() {
+                            tasks.spawn("older link", outlive(link, self.capacity, tasks.clone()));
+                            return true;
+                        }
+                    }
                     Event::Message(_) => {}
-                    Event::Closed(_) => return,
+                    Event::Closed(_) => return false,
                 },
-                () = tasks.stopped() => return link.close("the edge leaves").await,
+                () = self.is_to_renew(shared), if requested.is_none() => {
+                    let request = NewCertificate::new().ok();
+                    let csr = request.as_ref().and_then(|request| request.csr().ok());
+                    requested = request;
+                    if let Some(csr) = csr {
+                        // A link that is lost says so by its next event.
+                        let _ = link.send(&Message::Renew(Renew { csr })).await;
+                    }
+                }
+                () = tasks.stopped() => {
+                    link.close("the edge leaves").await;
+                    return false;
+                }
             }
+        }
+    }
+
+    /// Ends when this edge renews its certificate.
+    async fn is_to_renew(&self, shared: &Shared) {
+        if self.has_renewed.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
+        let mut renewing = shared.renewing.subscribe();
+        let begun = renewing.wait_for(Option::is_some).await.ok().and_then(|begun| *begun);
+        let Some((since, within)) = begun else { return std::future::pending().await };
+        tokio::time::sleep_until(since + within.mul_f64(self.share)).await;
+    }
+
+    /// Takes a new certificate for the next link; none if it cannot be used.
+    fn take(&self, request: Option<NewCertificate>, certificate: &Certificate) -> Option<()> {
+        let issued = request?.issued(certificate, &Files::identity(Path::new("/"))).ok()?;
+        let alpn = if self.outgoing.is_some() { quic::ALPN } else { ws::ALPN };
+        let tls = tls::client_config(&issued.credentials, alpn).ok()?;
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+        self.has_renewed.store(true, Ordering::Relaxed);
+        Some(())
+    }
+}
+
+/// Serves a link until the next one of its edge has replaced it.
+async fn outlive(mut link: Link, capacity: i64, tasks: Tasks) {
+    loop {
+        tokio::select! {
+            event = link.next() => match event {
+                Event::Opened(_, io) => {
+                    tasks.spawn_until_stop("http2", answer_calls(capacity, io));
+                }
+                Event::Message(_) => {}
+                Event::Closed(_) => return,
+            },
+            () = tasks.stopped() => return,
         }
     }
 }
