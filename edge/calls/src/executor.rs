@@ -114,7 +114,8 @@ impl Executor {
     }
 
     /// Serves the cloud's calls on a byte stream of a link until it closes. If `tasks` are told to
-    /// stop, the calls in flight are answered before. `replaced` is set when a newer link replaced it.
+    /// stop, the calls in flight are answered before. `replaced` is set when a newer link replaced
+    /// it.
     ///
     /// # Errors
     /// The cloud does not speak HTTP/2, or broke off.
