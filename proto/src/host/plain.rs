@@ -1,24 +1,24 @@
 //! Text of a peer, made safe to be shown: in logs, errors, Events and tables.
 
-use std::fmt::Write;
-
 use serde::{Deserialize, Deserializer};
 
 /// The longest text that is shown, in bytes.
 const LONGEST: usize = 4096;
 
 /// The text without control characters, each of which is written as an escape such as `\n` or
-/// `\u{1b}`. Marks that change the direction of text count as such. A long text is cut.
+/// `\u{1b}`. Marks that change the direction of text count as such. A long text is cut. A text that
+/// is plain stays as it is.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len().min(LONGEST));
     for c in text.chars() {
-        if plain.len() >= LONGEST {
+        let is_control = is_control(c);
+        let length = if is_control { c.escape_default().len() } else { c.len_utf8() };
+        if plain.len() + length > LONGEST {
             plain.push('…');
             break;
         }
-        if is_control(c) {
-            // Writing to a String does not fail.
-            let _ = write!(plain, "{}", c.escape_default());
+        if is_control {
+            plain.extend(c.escape_default());
         } else {
             plain.push(c);
         }
@@ -54,6 +54,15 @@ mod tests {
         assert_eq!(plain("a\nb\x1b[31m\u{9b}\u{202e}"), "a\\nb\\u{1b}[31m\\u{9b}\\u{202e}");
         assert_eq!(plain("Grüße, \"vol-1\" 日本"), "Grüße, \"vol-1\" 日本");
         assert!(plain(&"x".repeat(1 << 20)).len() < LONGEST + 16);
+    }
+
+    #[test]
+    fn what_is_plain_stays_wherever_it_was_cut() {
+        for before in LONGEST - 12..LONGEST + 2 {
+            let cut = plain(&["x".repeat(before), "\u{1b}\n".repeat(20)].concat());
+            assert!(cut.ends_with('…') && cut.len() <= LONGEST + '…'.len_utf8());
+            assert_eq!(plain(&cut), cut, "{before}");
+        }
     }
 
     proptest! {
