@@ -3,7 +3,9 @@
 //!
 //! It may use the `drivers`. It knows nothing of Kubernetes.
 
+pub mod filled;
 pub mod flood;
+pub mod hostile_cloud;
 pub mod leftovers;
 pub mod net;
 pub mod no_credit;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use drivers::testdriver::TestDriver;
+use harness::hostile_cloud::{HostileCloud, caller};
 use harness::no_credit::{AFTER_WELCOME, AT_WELCOME, NoCredit};
 use harness::process::Process;
 use harness::raw::RawClient;
@@ -10,95 +11,14 @@ use harness::requests::{controller, create};
 use harness::stand::Stand;
 use harness::wait::START;
 use harness::world::{DRIVER, NODE, TRANSPORTS, World, hello};
-use proto::control::hello::{Message, PROTOCOL, Welcome};
+use proto::control::hello::Message;
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
-use proto::link::tls::{Role, server_config};
-use proto::link::{Event, HANDSHAKE, KeepAlive, Link, StreamKind, quic, ws};
+use proto::link::tls::Role;
+use proto::link::{Event, HANDSHAKE};
 use rustix::process::Signal;
-use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
-
-/// A csi-cloud of the test's own.
-enum HostileCloud {
-    Ws(TcpListener, ws::Acceptor),
-    Quic(quic::Acceptor),
-}
-
-impl HostileCloud {
-    async fn listen(stand: &Stand, transport: &str) -> anyhow::Result<(Self, String)> {
-        let credentials = stand.credentials("cloud", Role::Cloud)?;
-        let keep_alive = KeepAlive::default();
-        if transport.starts_with("wss") {
-            let acceptor = ws::Acceptor::new(server_config(&credentials, ws::ALPN)?, keep_alive);
-            let listener = TcpListener::bind("127.0.0.1:0").await?;
-            let url = format!("wss://{}", listener.local_addr()?);
-            return Ok((Self::Ws(listener, acceptor), url));
-        }
-        let acceptor = quic::Acceptor::bind("127.0.0.1:0".parse()?, &credentials, keep_alive)?;
-        let url = format!("quic://{}", acceptor.local_addr()?);
-        Ok((Self::Quic(acceptor), url))
-    }
-
-    async fn accept(&self) -> anyhow::Result<Link> {
-        let link = async {
-            match self {
-                Self::Ws(listener, acceptor) => {
-                    let (tcp, _) = listener.accept().await?;
-                    let greeted = acceptor.greet(Box::new(tcp)).await?;
-                    let link = acceptor.accept(greeted).await?;
-                    let link = link.link().ok_or_else(|| anyhow::anyhow!("no link"))?.1;
-                    anyhow::Ok(Link::from(link))
-                }
-                Self::Quic(acceptor) => {
-                    let incoming = acceptor.accept().await;
-                    let incoming = incoming.ok_or_else(|| anyhow::anyhow!("closed"))?;
-                    Ok(Link::from(quic::authenticate(incoming).await?.1))
-                }
-            }
-        };
-        timeout(START, link).await?
-    }
-
-    /// Welcomes an edge.
-    async fn welcome(&self) -> anyhow::Result<Link> {
-        let mut link = self.accept().await?;
-        anyhow::ensure!(matches!(link.next().await, Event::Message(Message::Hello(_))));
-        let welcome = Welcome {
-            protocol: PROTOCOL,
-            version: "hostile".into(),
-            backoff_cap_ms: None,
-            scopes: Default::default(),
-            leases: false,
-            not_taken: false,
-            renews: false,
-            renew_now: false,
-        };
-        link.send(&Message::Welcome(welcome)).await?;
-        Ok(link)
-    }
-}
-
-/// Calls the driver of an edge over its link, which is driven meanwhile.
-async fn caller(mut link: Link, tasks: &Tasks) -> anyhow::Result<RawClient> {
-    let opening = link.open(StreamKind::Calls);
-    let io = {
-        let mut opening = std::pin::pin!(opening);
-        loop {
-            tokio::select! {
-                io = &mut opening => break io?,
-                event = link.next() => {
-                    anyhow::ensure!(!matches!(event, Event::Closed(_)), "the edge closed the link");
-                }
-            }
-        }
-    };
-    tasks.spawn_until_stop("link", async move {
-        while !matches!(link.next().await, Event::Closed(_)) {}
-    });
-    RawClient::over(io, DRIVER).await
-}
 
 struct Edge {
     process: Process,
@@ -122,7 +42,7 @@ async fn a_cloud_gets_what_csi_cloud_sends_and_nothing_else_to_a_driver() -> any
         let (cloud, url) = HostileCloud::listen(&stand, transport).await?;
         let edge = edge(&mut stand, &url, &[]).await?;
         let tasks = Tasks::default();
-        let client = caller(cloud.welcome().await?, &tasks).await?;
+        let client = caller(cloud.welcome().await?, DRIVER, &tasks).await?;
         let mut climbing = vec![];
         prost::Message::encode(
             &proto::csi::NodePublishVolumeRequest {
@@ -159,7 +79,7 @@ async fn what_the_node_denies_reaches_no_driver_and_changes_no_capability() -> a
     let (cloud, url) = HostileCloud::listen(&stand, TRANSPORTS[0]).await?;
     let edge = edge(&mut stand, &url, &["--config", &config]).await?;
     let tasks = Tasks::default();
-    let client = caller(cloud.welcome().await?, &tasks).await?;
+    let client = caller(cloud.welcome().await?, DRIVER, &tasks).await?;
     let request =
         proto::csi::ControllerExpandVolumeRequest { volume_id: "v".into(), ..Default::default() };
     let request = prost::Message::encode_to_vec(&request);

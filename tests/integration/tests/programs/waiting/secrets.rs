@@ -1,123 +1,27 @@
 //! Secrets are passed on, and appear nowhere else. Marked secrets go through every RPC at both
 //! fronts. The tests then search everything that the programs write, keep and show.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use drivers::testdriver::{Fault, Times};
+use harness::filled::{Spec, Texts};
 use harness::raw::RawClient;
 use harness::requests::{controller, create, created};
 use harness::stand::Stand;
 use harness::wait::START;
 use harness::world::{DRIVER, NODE, TRANSPORTS, World};
-use protox::Compiler;
-use protox::prost_reflect::{
-    DescriptorPool, DynamicMessage, ExtensionDescriptor, FieldDescriptor, Kind, MapKey,
-    MessageDescriptor, Value,
-};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::Code;
 
-/// As deep as requests are filled.
-const DEPTH: usize = 5;
 /// The fields that CSI marks as secret (option 1059).
 const SECRET_FIELDS: usize = 22;
 
-/// The messages of CSI, and which fields are secret.
-struct Spec {
-    pool: DescriptorPool,
-    secret: ExtensionDescriptor,
-}
-
-/// The values in requests.
-struct Filling<'a> {
-    spec: &'a Spec,
-    marker: &'a str,
-    volume: &'a str,
-}
-
-impl Spec {
-    fn read() -> anyhow::Result<Self> {
-        let mut compiler =
-            Compiler::new([Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/csi/v1")])?;
-        let compiled = compiler.include_imports(true).open_file("csi.proto")?;
-        // Read again with the file's own extensions at hand: only so are its options more than
-        // unknown fields.
-        let pool = DescriptorPool::decode(compiled.encode_file_descriptor_set().as_slice())?;
-        let secret = pool.get_extension_by_name("csi.v1.csi_secret").context("no csi_secret")?;
-        Ok(Self { pool, secret })
-    }
-
-    fn is_secret(&self, field: &FieldDescriptor) -> bool {
-        field.options().get_extension(&self.secret).as_bool() == Some(true)
-    }
-
-    /// All secret fields, as `Message.field`.
-    fn secrets(&self) -> BTreeSet<String> {
-        let fields =
-            self.pool.all_messages().flat_map(|message| message.fields().collect::<Vec<_>>());
-        fields
-            .filter(|field| self.is_secret(field))
-            .map(|field| field.full_name().to_owned())
-            .collect()
-    }
-
-    /// The path and the request of every RPC; deletes come last.
-    fn methods(&self) -> Vec<(String, MessageDescriptor)> {
-        let mut methods: Vec<_> = self
-            .pool
-            .services()
-            .flat_map(|service| {
-                let path = format!("/{}/", service.full_name());
-                let methods: Vec<_> = service
-                    .methods()
-                    .map(|method| (format!("{path}{}", method.name()), method.input()))
-                    .collect();
-                methods
-            })
-            .collect();
-        methods.sort_by_key(|(path, _)| path.contains("/Delete"));
-        methods
-    }
-}
-
-impl Filling<'_> {
-    fn message(&self, descriptor: &MessageDescriptor, depth: usize) -> DynamicMessage {
-        let mut message = DynamicMessage::new(descriptor.clone());
-        for field in descriptor.fields().filter(|field| depth > 0 || self.spec.is_secret(field)) {
-            let value = if self.spec.is_secret(&field) {
-                Some(self.secret())
-            } else {
-                self.value(&field, depth)
-            };
-            if let Some(value) = value {
-                message.set_field(&field, value);
-            }
-        }
-        message
-    }
-
-    /// Every secret field is a map of texts.
-    fn secret(&self) -> Value {
-        Value::Map([(MapKey::String("key".into()), Value::String(self.marker.into()))].into())
-    }
-
-    fn value(&self, field: &FieldDescriptor, depth: usize) -> Option<Value> {
-        let one = match field.kind() {
-            _ if field.is_map() => return None,
-            Kind::String => Value::String(match field.name() {
-                "starting_token" => return None,
-                "volume_id" | "source_volume_id" | "source_volume_ids" => self.volume.to_owned(),
-                name => format!("some-{name}"),
-            }),
-            Kind::Message(message) if !message.full_name().starts_with("google.") => {
-                Value::Message(self.message(&message, depth - 1))
-            }
-            _ => return None,
-        };
-        Some(if field.is_list() { Value::List(vec![one]) } else { one })
+/// The text of a field of a request about a volume.
+fn text(name: &str, volume: &str) -> Option<String> {
+    match name {
+        "starting_token" => None,
+        "volume_id" | "source_volume_id" | "source_volume_ids" => Some(volume.to_owned()),
+        name => Some(format!("some-{name}")),
     }
 }
 
@@ -207,11 +111,12 @@ async fn a_secret_is_found_nowhere_but_at_the_driver() -> anyhow::Result<()> {
         let made = cloud.call(&controller("CreateVolume"), &create("of-before")).await?;
         let volume = created(&made)?.volume_id;
         for volume in [volume.as_str(), "never-seen"] {
-            let filling = Filling { spec: &spec, marker: &marker, volume };
-            for (path, request) in spec.methods() {
-                let request = prost::Message::encode_to_vec(&filling.message(&request, DEPTH));
-                send(&world, &cloud, &path, &request).await?;
-                send(&world, &node, &path, &request).await?;
+            let field = |name: &str| text(name, volume);
+            let texts = Texts { secret: &marker, field: &field, map: None };
+            for rpc in spec.rpcs() {
+                let request = spec.fill(&rpc.request, &texts);
+                send(&world, &cloud, &rpc.path, &request).await?;
+                send(&world, &node, &rpc.path, &request).await?;
             }
         }
         let received: Vec<Bytes> =
