@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    door, frames, initials, invented, removal, report, scopes, tokens, unread, unwelcomed,
+    door, frames, initials, invented, removal, report, scopes, segments, tokens, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -54,6 +54,8 @@ enum Case {
     Frames,
     /// Tokens that are wrong, and two edges of one name
     Tokens,
+    /// A node that claims to be at another node's place
+    Segments,
 }
 
 /// Runs the cases one after the other.
@@ -85,5 +87,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Invented => invented::run(short, rows).await,
         Case::Frames => frames::run(short, rows).await,
         Case::Tokens => tokens::run(short, rows).await,
+        Case::Segments => segments::run(short, rows).await,
     }
 }

@@ -6,12 +6,14 @@
 pub mod command;
 
 mod door;
+mod fleet;
 mod frames;
 mod initials;
 mod invented;
 mod removal;
 mod report;
 mod scopes;
+mod segments;
 mod served;
 mod tokens;
 mod unread;
