@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    door, frames, initials, invented, removal, report, scopes, segments, tokens, unread, unwelcomed,
+    claims, door, frames, initials, invented, removal, report, scopes, segments, tokens, unread,
+    unwelcomed,
 };
 use crate::report::finish;
 
@@ -56,6 +57,8 @@ enum Case {
     Tokens,
     /// A node that claims to be at another node's place
     Segments,
+    /// Two claimants of an id without a home
+    Claims,
 }
 
 /// Runs the cases one after the other.
@@ -88,5 +91,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Frames => frames::run(short, rows).await,
         Case::Tokens => tokens::run(short, rows).await,
         Case::Segments => segments::run(short, rows).await,
+        Case::Claims => claims::run(short, rows).await,
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod command;
 
+mod claims;
 mod door;
 mod fleet;
 mod frames;

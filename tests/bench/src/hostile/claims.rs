@@ -1,0 +1,180 @@
+//! Two nodes that have the same id, which has no home: one of them lies, and csi-cloud cannot know
+//! which one.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use drivers::testdriver::{Fault, Times};
+use futures_util::future::try_join_all;
+use harness::raw::{RawAnswer, RawClient};
+use harness::requests::capability;
+use prost::Message;
+use proto::csi;
+use proto::csi::Method;
+use tonic::Code;
+
+use super::fleet::{Fleet, SECRET, secrets};
+use super::report::Row;
+use super::world::TRANSPORTS;
+
+/// Ids of each kind.
+const ROUNDS: u64 = 100;
+const SHORT: u64 = 3;
+/// What the slower claimant waits before it answers.
+const SLOWER: Duration = Duration::from_millis(50);
+const LIAR: &str = "a-liar";
+const OWNER: &str = "owner";
+const ASKED: &str = "an error that names both, no delete answered OK";
+
+pub(super) async fn run(short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let rounds = if short { SHORT } else { ROUNDS };
+    for faster in [LIAR, OWNER] {
+        let claims = TRANSPORTS.map(|transport| claimed(transport, faster, rounds));
+        rows.extend(try_join_all(claims).await?);
+    }
+    Ok(())
+}
+
+/// What calls about the ids were answered.
+#[derive(Default)]
+struct Seen {
+    calls: usize,
+    /// Errors that may pass and name both nodes.
+    both: usize,
+    deleted: usize,
+    /// The first answer that is none of these.
+    other: Option<String>,
+}
+
+async fn claimed(
+    transport: &'static str,
+    faster: &'static str,
+    rounds: u64,
+) -> anyhow::Result<Row> {
+    let mut fleet = Fleet::new(transport, "scope = \"node\"").await?;
+    fleet.join_all(&[LIAR, OWNER]).await?;
+    fleet.listed(&[LIAR, OWNER]).await?;
+    let slower = if faster == LIAR { OWNER } else { LIAR };
+    fleet.node(slower)?.driver.inject("*", Fault::Delay(SLOWER), Times::All);
+    let mut seen = Seen::default();
+    for round in 1..=rounds {
+        let ids = Ids::new(&fleet, round).await?;
+        seen.add(&fleet, &ids).await?;
+    }
+    let got = fleet.who_got(SECRET);
+    fleet.stop().await?;
+    let Seen { calls, both, deleted, other } = seen;
+    let other = other.map(|other| format!(", {other}")).unwrap_or_default();
+    Ok(Row {
+        case: format!("two claimants, the {} is faster", faster.trim_start_matches("a-")),
+        transport,
+        asked: ASKED,
+        measured: format!("{both} of {calls} name both, {deleted} deletes OK{other}"),
+        ok: both == calls && deleted == 0 && got.is_empty(),
+    })
+}
+
+/// The ids of things that both nodes have, made past csi-cloud.
+struct Ids {
+    volume: String,
+    snapshot: String,
+    group: String,
+}
+
+impl Ids {
+    async fn new(fleet: &Fleet, round: u64) -> anyhow::Result<Self> {
+        let mut ids = None;
+        for name in [LIAR, OWNER] {
+            fleet.node(name)?.driver.count_from(round * 10);
+            let made = Self::made(&fleet.direct(name).await?, round).await?;
+            anyhow::ensure!(ids.as_ref().is_none_or(|ids| *ids == made), "the ids differ");
+            ids = Some(made);
+        }
+        let [volume, snapshot, group] = ids.context("no node")?;
+        Ok(Self { volume, snapshot, group })
+    }
+
+    async fn made(driver: &RawClient, round: u64) -> anyhow::Result<[String; 3]> {
+        let name = format!("past-{round}");
+        let request = csi::CreateVolumeRequest {
+            name: name.clone(),
+            volume_capabilities: vec![capability()],
+            ..Default::default()
+        };
+        let answer = made(driver, Method::CreateVolume, &request).await?;
+        let volume = csi::CreateVolumeResponse::decode(&*answer)?.volume.unwrap_or_default();
+        let volume = volume.volume_id;
+        let request = csi::CreateSnapshotRequest {
+            source_volume_id: volume.clone(),
+            name: name.clone(),
+            ..Default::default()
+        };
+        let answer = made(driver, Method::CreateSnapshot, &request).await?;
+        let snapshot = csi::CreateSnapshotResponse::decode(&*answer)?.snapshot;
+        let snapshot = snapshot.unwrap_or_default().snapshot_id;
+        let request = csi::CreateVolumeGroupSnapshotRequest {
+            name,
+            source_volume_ids: vec![volume.clone()],
+            ..Default::default()
+        };
+        let answer = made(driver, Method::CreateVolumeGroupSnapshot, &request).await?;
+        let group = csi::CreateVolumeGroupSnapshotResponse::decode(&*answer)?.group_snapshot;
+        Ok([volume, snapshot, group.unwrap_or_default().group_snapshot_id])
+    }
+}
+
+async fn made(
+    driver: &RawClient,
+    method: Method,
+    request: &impl Message,
+) -> anyhow::Result<Vec<u8>> {
+    let answer = driver.call(method.path(), &request.encode_to_vec()).await?;
+    Ok(answer.message().with_context(|| answer.status().to_string())?.to_vec())
+}
+
+impl Seen {
+    /// Makes each call about the ids.
+    async fn add(&mut self, fleet: &Fleet, ids: &Ids) -> anyhow::Result<()> {
+        let volume_id = ids.volume.clone();
+        let get = csi::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+        self.saw(&fleet.call(Method::ControllerGetVolume, &get).await?, false);
+        let expand = csi::ControllerExpandVolumeRequest {
+            volume_id: volume_id.clone(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: 1 << 31, limit_bytes: 0 }),
+            secrets: secrets(),
+            ..Default::default()
+        };
+        self.saw(&fleet.call(Method::ControllerExpandVolume, &expand).await?, false);
+        let unpublish = csi::ControllerUnpublishVolumeRequest {
+            volume_id: volume_id.clone(),
+            node_id: OWNER.into(),
+            secrets: secrets(),
+        };
+        self.saw(&fleet.call(Method::ControllerUnpublishVolume, &unpublish).await?, true);
+        let delete =
+            csi::DeleteSnapshotRequest { snapshot_id: ids.snapshot.clone(), secrets: secrets() };
+        self.saw(&fleet.call(Method::DeleteSnapshot, &delete).await?, true);
+        let delete = csi::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: ids.group.clone(),
+            secrets: secrets(),
+            ..Default::default()
+        };
+        self.saw(&fleet.call(Method::DeleteVolumeGroupSnapshot, &delete).await?, true);
+        let delete = csi::DeleteVolumeRequest { volume_id, secrets: secrets() };
+        self.saw(&fleet.call(Method::DeleteVolume, &delete).await?, true);
+        Ok(())
+    }
+
+    fn saw(&mut self, answer: &RawAnswer, deletes: bool) {
+        self.calls += 1;
+        let status = answer.status();
+        let names_both = [LIAR, OWNER].iter().all(|name| status.message().contains(name));
+        if status.code() == Code::Unavailable && names_both {
+            self.both += 1;
+        } else if status.code() == Code::Ok && deletes {
+            self.deleted += 1;
+        } else {
+            self.other.get_or_insert_with(|| status.to_string());
+        }
+    }
+}
