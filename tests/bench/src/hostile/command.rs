@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, door, frames, initials, invented, removal, report, scopes, segments, tokens, unread,
-    unwelcomed,
+    claims, door, elections, frames, initials, invented, removal, report, scopes, segments, tokens,
+    unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -59,6 +59,8 @@ enum Case {
     Segments,
     /// Two claimants of an id without a home
     Claims,
+    /// An edge that is no controller of shared drivers
+    Elections,
 }
 
 /// Runs the cases one after the other.
@@ -92,5 +94,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Tokens => tokens::run(short, rows).await,
         Case::Segments => segments::run(short, rows).await,
         Case::Claims => claims::run(short, rows).await,
+        Case::Elections => elections::run(short, rows).await,
     }
 }

@@ -7,6 +7,7 @@ pub mod command;
 
 mod claims;
 mod door;
+mod elections;
 mod fleet;
 mod frames;
 mod initials;
