@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, door, elections, frames, initials, invented, removal, report, scopes, segments, tokens,
-    unread, unwelcomed,
+    claims, door, elections, frames, initials, invented, removal, report, scopes, secrets,
+    segments, tokens, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -61,6 +61,8 @@ enum Case {
     Claims,
     /// An edge that is no controller of shared drivers
     Elections,
+    /// Marked secrets in every RPC
+    Secrets,
 }
 
 /// Runs the cases one after the other.
@@ -95,5 +97,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Segments => segments::run(short, rows).await,
         Case::Claims => claims::run(short, rows).await,
         Case::Elections => elections::run(short, rows).await,
+        Case::Secrets => secrets::run(rows).await,
     }
 }

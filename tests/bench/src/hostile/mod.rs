@@ -15,6 +15,7 @@ mod invented;
 mod removal;
 mod report;
 mod scopes;
+mod secrets;
 mod segments;
 mod served;
 mod tokens;
