@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, door, elections, frames, initials, invented, removal, report, scopes, secrets,
+    claims, door, elections, frames, initials, invented, orders, removal, report, scopes, secrets,
     segments, tokens, unread, unwelcomed,
 };
 use crate::report::finish;
@@ -63,6 +63,8 @@ enum Case {
     Elections,
     /// Marked secrets in every RPC
     Secrets,
+    /// A cloud that asks what csi-cloud never sends
+    Orders,
 }
 
 /// Runs the cases one after the other.
@@ -98,5 +100,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Claims => claims::run(short, rows).await,
         Case::Elections => elections::run(short, rows).await,
         Case::Secrets => secrets::run(rows).await,
+        Case::Orders => orders::run(short, rows).await,
     }
 }

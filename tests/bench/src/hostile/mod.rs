@@ -12,6 +12,7 @@ mod fleet;
 mod frames;
 mod initials;
 mod invented;
+mod orders;
 mod removal;
 mod report;
 mod scopes;
