@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, door, elections, frames, initials, invented, orders, removal, report, scopes, secrets,
-    segments, tokens, unread, unwelcomed,
+    claims, controls, door, elections, frames, initials, invented, orders, removal, report, scopes,
+    secrets, segments, tokens, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -65,6 +65,8 @@ enum Case {
     Secrets,
     /// A cloud that asks what csi-cloud never sends
     Orders,
+    /// Control characters in every text of a peer
+    Controls,
 }
 
 /// Runs the cases one after the other.
@@ -101,5 +103,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Elections => elections::run(short, rows).await,
         Case::Secrets => secrets::run(rows).await,
         Case::Orders => orders::run(short, rows).await,
+        Case::Controls => controls::run(rows).await,
     }
 }

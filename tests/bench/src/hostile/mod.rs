@@ -6,6 +6,7 @@
 pub mod command;
 
 mod claims;
+mod controls;
 mod door;
 mod elections;
 mod fleet;
