@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, controls, door, elections, frames, initials, invented, orders, removal, report, scopes,
-    secrets, segments, tokens, unread, unwelcomed,
+    claims, controls, door, elections, frames, initials, invented, orders, removal, replays,
+    report, scopes, secrets, segments, tokens, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -67,6 +67,8 @@ enum Case {
     Orders,
     /// Control characters in every text of a peer
     Controls,
+    /// Leases of direct volumes that are another node's
+    Replays,
 }
 
 /// Runs the cases one after the other.
@@ -104,5 +106,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Secrets => secrets::run(rows).await,
         Case::Orders => orders::run(short, rows).await,
         Case::Controls => controls::run(rows).await,
+        Case::Replays => replays::run(short, rows).await,
     }
 }

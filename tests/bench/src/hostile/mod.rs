@@ -15,6 +15,7 @@ mod initials;
 mod invented;
 mod orders;
 mod removal;
+mod replays;
 mod report;
 mod scopes;
 mod secrets;
