@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::report::Row;
 use super::{
     claims, controls, door, elections, frames, initials, invented, orders, removal, replays,
-    report, scopes, secrets, segments, tokens, unread, unwelcomed,
+    report, scopes, secrets, segments, tokens, unanimous, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -69,6 +69,8 @@ enum Case {
     Controls,
     /// Leases of direct volumes that are another node's
     Replays,
+    /// One node whose driver is no use
+    Unanimous,
 }
 
 /// Runs the cases one after the other.
@@ -107,5 +109,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Orders => orders::run(short, rows).await,
         Case::Controls => controls::run(rows).await,
         Case::Replays => replays::run(short, rows).await,
+        Case::Unanimous => unanimous::run(short, rows).await,
     }
 }

@@ -22,6 +22,7 @@ mod secrets;
 mod segments;
 mod served;
 mod tokens;
+mod unanimous;
 mod unread;
 mod unwelcomed;
 mod world;
