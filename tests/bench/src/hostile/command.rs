@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, controls, door, elections, frames, initials, invented, orders, removal, replays,
-    report, scopes, secrets, segments, tokens, unanimous, unread, unwelcomed,
+    claims, controls, door, elections, endless, frames, initials, invented, orders, removal,
+    replays, report, scopes, secrets, segments, tokens, unanimous, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -71,6 +71,8 @@ enum Case {
     Replays,
     /// One node whose driver is no use
     Unanimous,
+    /// Lists that do not end
+    Endless,
 }
 
 /// Runs the cases one after the other.
@@ -110,5 +112,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Controls => controls::run(rows).await,
         Case::Replays => replays::run(short, rows).await,
         Case::Unanimous => unanimous::run(short, rows).await,
+        Case::Endless => endless::run(short, rows).await,
     }
 }

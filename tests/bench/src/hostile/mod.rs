@@ -9,6 +9,7 @@ mod claims;
 mod controls;
 mod door;
 mod elections;
+mod endless;
 mod fleet;
 mod frames;
 mod initials;

@@ -68,7 +68,12 @@ pub enum Fault {
     AfterWork(Status),
     /// Does the work, then waits before it answers.
     Late(Duration),
+    /// Answers a list with the page of this number, which its token says; the first one is 0.
+    Pages(Pages),
 }
+
+/// The message of each page of a list.
+pub type Pages = Arc<dyn Fn(u64) -> Bytes + Send + Sync>;
 
 impl Fault {
     /// An [`Fault::Error`] from its parts.
@@ -100,6 +105,7 @@ impl fmt::Debug for Fault {
             Self::NotGrpc => f.write_str("NotGrpc"),
             Self::NoStatus => f.write_str("NoStatus"),
             Self::Gate(_) => f.write_str("Gate"),
+            Self::Pages(_) => f.write_str("Pages"),
         }
     }
 }

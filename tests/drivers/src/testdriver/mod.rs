@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use self::core::Optional;
-pub use self::fault::{Fault, Gate, Times};
+pub use self::fault::{Fault, Gate, Pages, Times};
 pub use self::keys::{FUTURE_PATH, PUBLISH_KEY, TOPOLOGY_KEY};
 pub use self::methods::METHODS;
 pub use self::record::{Outcome, Received};

@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as HttpBody, Incoming};
+use prost::Message as _;
 use proto::csi;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -19,7 +20,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service, StdError};
 
 use super::core::{Core, Optional};
-use super::fault::Fault;
+use super::fault::{Fault, Pages};
 use super::keys::FUTURE_METHOD;
 use super::lock::lock;
 use super::{answer, record};
@@ -129,6 +130,7 @@ impl Routes {
             Fault::Raw { message, headers, trailers } => {
                 return answer::raw(&message, headers, trailers);
             }
+            Fault::Pages(pages) => return page_of(&pages, &request.1),
             Fault::NotGrpc => return answer::not_grpc(),
             Fault::NoStatus => return answer::without_status(self.work(request).await).await,
             Fault::DieInBody => {
@@ -202,6 +204,13 @@ impl Routes {
         let Ok(response) = answered;
         response
     }
+}
+
+/// The page that a list asks for. The requests of all lists have their token in one field.
+fn page_of(pages: &Pages, framed: &Bytes) -> Response<Body> {
+    let request = csi::ListVolumesRequest::decode(answer::unframe(framed)).unwrap_or_default();
+    let page = pages(request.starting_token.parse().unwrap_or_default());
+    answer::raw(&page, HeaderMap::new(), HeaderMap::new())
 }
 
 async fn echo<B: HttpBody<Data = Bytes>>(request: Request<B>) -> Response<Body> {

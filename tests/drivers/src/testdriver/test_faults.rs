@@ -1,5 +1,6 @@
 //! Every fault as a gRPC client sees it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
@@ -8,7 +9,8 @@ use proto::csi::controller_client::ControllerClient;
 use proto::csi::identity_client::IdentityClient;
 use proto::csi::node_client::NodeClient;
 use proto::csi::{
-    ControllerGetVolumeRequest, ListVolumesRequest, NodePublishVolumeRequest, ProbeRequest,
+    ControllerGetVolumeRequest, ListVolumesRequest, ListVolumesResponse, NodePublishVolumeRequest,
+    ProbeRequest,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -324,6 +326,22 @@ async fn a_stopped_driver_is_gone_and_comes_back_with_its_memory() {
     let list = c.list_volumes(ListVolumesRequest::default()).await.unwrap().into_inner();
     assert_eq!(list.entries.len(), 1);
     drop(dir);
+}
+
+#[tokio::test]
+async fn each_page_is_the_one_of_its_token() {
+    let bench = Bench::new();
+    let page = |at: u64| {
+        let next_token = (at + 1).to_string();
+        prost::Message::encode_to_vec(&ListVolumesResponse { next_token, ..Default::default() })
+    };
+    let pages = Fault::Pages(Arc::new(move |at| page(at).into()));
+    bench.driver.inject("ListVolumes", pages, Times::All);
+    let mut c = ControllerClient::new(bench.channel().await);
+    for (token, next) in [("", "1"), ("1", "2"), ("7", "8")] {
+        let request = ListVolumesRequest { starting_token: token.into(), ..Default::default() };
+        assert_eq!(c.list_volumes(request).await.unwrap().into_inner().next_token, next);
+    }
 }
 
 #[tokio::test]
