@@ -214,7 +214,8 @@ async fn hello(
     }
     if identity.validity.ended(SystemTime::now()) {
         let ended = "the certificate of this node has ended, and may only be renewed";
-        return Err(NoHello::Refused(format!("{ended}; a csi-edge that renews does so by itself")));
+        let advice = "a csi-edge that renews does so by itself; otherwise check both clocks";
+        return Err(NoHello::Refused(format!("{ended}; {advice}")));
     }
     match refusal(links, identity) {
         Some(reason) => Err(NoHello::Refused(reason)),

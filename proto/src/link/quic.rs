@@ -371,8 +371,10 @@ impl QuicLink {
     }
 
     async fn send_text(&mut self, text: String) -> Result<(), LinkError> {
-        let sent = self.control.send(text).await;
-        sent.map_err(|error| LinkError::Transport(format!("its control stream: {error}")))
+        match self.control.send(text).await {
+            Ok(()) => Ok(()),
+            Err(broken) => Err(why_ended(&self.connection, broken).await),
+        }
     }
 
     async fn close_gracefully(self: Box<Self>, reason: &str) {
