@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, controls, door, elections, endless, frames, initials, invented, orders, removal,
-    replays, report, scopes, secrets, segments, tokens, unanimous, unread, unwelcomed,
+    claims, clocks, controls, door, elections, endless, frames, initials, invented, orders,
+    removal, replays, report, scopes, secrets, segments, tokens, unanimous, unread, unwelcomed,
 };
 use crate::report::finish;
 
@@ -73,6 +73,8 @@ enum Case {
     Unanimous,
     /// Lists that do not end
     Endless,
+    /// Certificates that end, and clocks that are a day off
+    Clocks,
 }
 
 /// Runs the cases one after the other.
@@ -113,5 +115,6 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Replays => replays::run(short, rows).await,
         Case::Unanimous => unanimous::run(short, rows).await,
         Case::Endless => endless::run(short, rows).await,
+        Case::Clocks => clocks::run(rows).await,
     }
 }

@@ -6,6 +6,7 @@
 pub mod command;
 
 mod claims;
+mod clocks;
 mod controls;
 mod door;
 mod elections;
