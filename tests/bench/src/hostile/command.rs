@@ -9,8 +9,9 @@ use tokio::time::timeout;
 
 use super::report::Row;
 use super::{
-    claims, clocks, controls, door, elections, endless, frames, initials, invented, orders,
-    removal, replays, report, scopes, secrets, segments, tokens, unanimous, unread, unwelcomed,
+    attacks, claims, clocks, controls, door, elections, endless, frames, initials, invented,
+    orders, removal, replays, report, scopes, secrets, segments, tokens, unanimous, unread,
+    unwelcomed,
 };
 use crate::report::finish;
 
@@ -73,6 +74,8 @@ enum Case {
     Unanimous,
     /// Lists that do not end
     Endless,
+    /// `node remove` during attacks
+    Attacks,
     /// Certificates that end, and clocks that are a day off
     Clocks,
 }
@@ -115,6 +118,7 @@ async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()>
         Case::Replays => replays::run(short, rows).await,
         Case::Unanimous => unanimous::run(short, rows).await,
         Case::Endless => endless::run(short, rows).await,
+        Case::Attacks => attacks::run(rows).await,
         Case::Clocks => clocks::run(rows).await,
     }
 }

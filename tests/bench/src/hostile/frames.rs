@@ -56,7 +56,7 @@ const END_HEADERS: u8 = 4;
 /// Answers with headers that are complete.
 const ANSWERED: Option<(u8, u8)> = Some((HEADERS, END_HEADERS));
 
-const FRAMES: [Frame; 9] = [
+static FRAMES: [Frame; 9] = [
     Frame { name: "PING", kind: 6, stream: 0, payload: &[0; 8], begin: None },
     Frame { name: "SETTINGS", kind: SETTINGS, stream: 0, payload: &[], begin: None },
     Frame { name: "empty DATA", kind: 0, stream: 1, payload: &[], begin: ANSWERED },
@@ -124,11 +124,22 @@ async fn flooded(
 }
 
 /// Links with a driver, so that csi-cloud calls it.
-async fn link(world: &World) -> anyhow::Result<Link> {
+pub(super) async fn link(world: &World) -> anyhow::Result<Link> {
     let mut link = world.dial(HOSTILE, &ws::tcp()).await?;
     link.send(&Message::Hello(hello(HOSTILE, vec![driver(DRIVER, true)?])?)).await?;
     welcomed(&mut link).await?;
     Ok(link)
+}
+
+/// Floods csi-cloud until it closes the link.
+pub(super) async fn attack(
+    world: &World,
+    tasks: Tasks,
+) -> anyhow::Result<impl Future<Output = ()> + use<>> {
+    let link = link(world).await?;
+    tasks.spawn_until_stop("ask", ask(world.stand.cloud_front(DRIVER)));
+    let [ping, ..] = &FRAMES;
+    Ok(drive(link, ping, tasks, Arc::default()))
 }
 
 /// Asks for the capacity of all nodes, so that csi-cloud calls each of them.

@@ -5,6 +5,7 @@
 
 pub mod command;
 
+mod attacks;
 mod claims;
 mod clocks;
 mod controls;

@@ -75,7 +75,7 @@ async fn hear(mut link: Link, end: Instant) -> anyhow::Result<u64> {
 }
 
 /// Tells other drivers again and again; returns how often.
-async fn change(mut link: Link, end: Instant) -> anyhow::Result<usize> {
+pub(super) async fn change(mut link: Link, end: Instant) -> anyhow::Result<usize> {
     let mut ticks = interval(EVERY);
     let mut told = 0;
     while Instant::now() < end {
