@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use tokio::time::timeout;
+use futures_util::future::try_join_all;
+use tokio::time::{Instant, timeout};
 
 use super::report::Row;
 use super::{
@@ -80,22 +81,37 @@ enum Case {
     Clocks,
 }
 
-/// Runs the cases one after the other.
+/// Cases that do little but wait, and run at the same time.
+const WAITING: [Case; 3] = [Case::Unread, Case::Remove, Case::Clocks];
+/// One that does little only in a short run.
+const SHORT_WAITING: Case = Case::Unwelcomed;
+
+/// Runs the cases that wait at the same time, and then the others one after the other.
 ///
 /// # Errors
 /// A row is out of its bounds, or a program does not do what it must.
 pub async fn main(args: Args) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
-    for case in Case::value_variants() {
-        if !args.cases.is_empty() && !args.cases.contains(case) {
-            continue;
-        }
-        let before = rows.len();
-        let measured = timeout(LONGEST, run(*case, args.short, &mut rows)).await;
-        eprint!("{}", report::table(rows.get(before..).unwrap_or_default()));
-        measured.with_context(|| format!("{case:?} takes more than {LONGEST:?}"))??;
+    let wanted = Case::value_variants().iter().copied();
+    let wanted = wanted.filter(|case| args.cases.is_empty() || args.cases.contains(case));
+    let waits = |case: &Case| WAITING.contains(case) || (args.short && *case == SHORT_WAITING);
+    let (waiting, working): (Vec<_>, Vec<_>) = wanted.partition(waits);
+    let waiting = waiting.into_iter().map(|case| measured(case, args.short));
+    let mut rows = try_join_all(waiting).await?.concat();
+    for case in working {
+        rows.extend(measured(case, args.short).await?);
     }
     finish(&rows, &report::table(&rows), &report::targets(&rows), &args.out)
+}
+
+/// The rows of a case.
+async fn measured(case: Case, short: bool) -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let begun = Instant::now();
+    let measured = timeout(LONGEST, run(case, short, &mut rows)).await;
+    eprint!("{}", report::table(&rows));
+    eprintln!("{case:?} took {:.1} s", begun.elapsed().as_secs_f64());
+    measured.with_context(|| format!("{case:?} takes more than {LONGEST:?}"))??;
+    Ok(rows)
 }
 
 async fn run(case: Case, short: bool, rows: &mut Vec<Row>) -> anyhow::Result<()> {

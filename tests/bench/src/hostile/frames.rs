@@ -23,7 +23,7 @@ use super::world::{DRIVER, HOSTILE, PATIENCE, TRANSPORTS, World, driver, hello, 
 
 /// How long each flood lasts.
 const TIME: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(1);
 /// Between two calls that open a stream to the edge.
 const EVERY: Duration = Duration::from_millis(100);
 /// The frames of one write.

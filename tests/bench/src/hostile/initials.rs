@@ -23,7 +23,7 @@ const RATE: u32 = 20_000;
 const SHORT_RATE: u32 = 2_000;
 /// How long.
 const TIME: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_secs(3);
 /// The addresses, each with a socket.
 const ADDRESSES: [u32; 2] = [4, 400];
 /// Between two bursts of Initials.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join_all};
 use harness::raw::RawClient;
 use harness::requests::controller;
 use proto::control::hello::Message;
@@ -35,11 +35,9 @@ type Closed<'a> = BoxFuture<'a, ()>;
 
 pub(super) async fn run(rows: &mut Vec<Row>) -> anyhow::Result<()> {
     use Step::{AtWelcome, BeforeHello, Closing, Idle, Unread, WithCall};
-    for transport in TRANSPORTS {
-        for step in [BeforeHello, AtWelcome, Idle, Unread, WithCall, Closing] {
-            let measured = removed(transport, step).await;
-            rows.push(measured.with_context(|| format!("{transport}, {step:?}"))?);
-        }
+    for step in [BeforeHello, AtWelcome, Idle, Unread, WithCall, Closing] {
+        let measured = try_join_all(TRANSPORTS.map(|transport| removed(transport, step))).await;
+        rows.extend(measured.with_context(|| format!("{step:?}"))?);
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use harness::no_credit::{AFTER_WELCOME, AT_WELCOME, NoCredit};
 use proto::control::hello::{Driver, Message};
 use proto::link::{Connect, Io, Link};
@@ -43,10 +44,8 @@ pub(super) enum Unread {
 }
 
 pub(super) async fn run(rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    for transport in TRANSPORTS {
-        for since in [Since::Hello, Since::Welcome] {
-            rows.push(unread(transport, since).await?);
-        }
+    for since in [Since::Hello, Since::Welcome] {
+        rows.extend(try_join_all(TRANSPORTS.map(|transport| unread(transport, since))).await?);
     }
     Ok(())
 }
