@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cloud::state::policy::Scope;
+use cloud::state::record::Change;
+use prost::Message;
+use proto::csi::{CreateSnapshotRequest, Id};
 use tokio::time::Instant;
 use tonic::Code;
 
 use super::chaos::METHODS;
 use super::durable;
-use super::keys::name;
+use super::homes::Homes;
+use super::keys::{LIAR, name};
 use super::model::World;
 use super::model::api::{ApiVolume, Objects};
 use super::model::client::GRACE;
@@ -124,13 +128,15 @@ fn true_to_the_driver(
     let Some((answered, Ending::Answer(code, text))) = &called.ended else {
         return;
     };
-    if is_open(*code) || !METHODS.contains(&called.method) {
+    if is_open(*code) || !METHODS.contains(&called.method) || world.liar.is_own(number) {
         return;
     }
     let what =
         || format!("#{number} {} {} was answered {code:?} ({text})", called.method, called.key);
     let same = |run: &&Run| {
-        run.received.method() == called.method && run.received.message == called.message
+        let message = &run.received.message;
+        run.received.method() == called.method
+            && (*message == called.message || *message == called.bare)
     };
     // CreateVolume for one name may differ in its topology, so the name counts, not the bytes.
     let numbers = |run: &Run| run.number.and_then(|number| world.record.all().get(number).cloned());
@@ -191,22 +197,61 @@ fn is_our_own_word(
         })
     };
     match (called.method, code) {
+        _ if is_about_liars(world, called) => true,
         // A liar may say that it has, or uses, what no honest node has any more.
         ("DeleteVolume" | "DeleteSnapshot" | "ControllerUnpublishVolume", _)
-            if world.fleet.shape().liar && is_gone() =>
+            if world.fleet.shape().liar.is_some() && is_gone() =>
         {
             true
         }
         ("CreateVolume", Code::ResourceExhausted) => {
-            text.contains("no known node is at") && of_key.iter().all(made_nothing)
+            let is_refused = text.contains("no known node is at") || text.contains(LIAR_IS_FULL);
+            is_refused && of_key.iter().all(made_nothing)
+        }
+        ("ControllerPublishVolume" | "DeleteVolume", Code::FailedPrecondition)
+            if text.contains("owned by another: node liar") =>
+        {
+            leased_without_home(world, &called.key)
         }
         ("DeleteVolume" | "DeleteSnapshot", Code::Ok) => is_gone(),
         _ => false,
     }
 }
 
+/// Whether a call is about a volume or snapshot that was the liar's.
+fn is_about_liars(world: &World, called: &Called) -> bool {
+    let source = || CreateSnapshotRequest::decode(called.message.clone()).ok();
+    let id = match called.method {
+        "CreateVolume" => return false,
+        "CreateSnapshot" => Id::Volume(source().unwrap_or_default().source_volume_id),
+        "DeleteSnapshot" => Id::Snapshot(called.key.clone()),
+        _ => Id::Volume(called.key.clone()),
+    };
+    world.fleet.read_noted(|noted| Homes::of(noted).was_ever(&id, LIAR))
+}
+
+/// Whether the liar got the lease of a volume, or claimed it, before the cloud knew where it is
+/// (docs/security.md, "Leases of direct volumes").
+fn leased_without_home(world: &World, id: &str) -> bool {
+    let id = Id::Volume(id.to_owned());
+    world.fleet.read_noted(|noted| {
+        let homes = Homes::of(noted);
+        noted.iter().any(|(at, change)| match change {
+            Change::Lease(_, of, Some(lease)) if *of == id => {
+                let holder = lease.holder.iter().map(|holder| &holder.node);
+                let mut nodes = holder.chain(lease.claims.iter().map(|claim| &claim.node));
+                nodes.any(|node| node.as_str() == LIAR) && homes.at(&id, *at).is_none()
+            }
+            _ => false,
+        })
+    })
+}
+
+/// What is said of a create that only the liar could carry out.
+const LIAR_IS_FULL: &str = "node liar is over a quota";
+
 /// Calls that go to every node if their id has no home.
-const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume", "DeleteSnapshot"];
+pub(super) const ENDS: [&str; 3] = ["DeleteVolume", "ControllerUnpublishVolume", "DeleteSnapshot"];
 
 /// A call runs at one node only, once, and not after its deadline.
 fn run_once(runs: &[Run], world: &World, stalls: bool, wrong: &mut Vec<String>) {
@@ -293,7 +338,8 @@ fn volumes(world: &World, objects: &Objects, seen: &mut Seen) {
             let owned = claim.and_then(|claim| claim.volume.as_ref());
             let is_it =
                 |owned: &&ApiVolume| owned.id == volume.volume_id && (shared || owned.node == node);
-            match owned.filter(is_it).filter(|owned| !owned.gone) {
+            let owned = owned.filter(is_it).filter(|_| claim.is_none_or(|claim| !claim.at_liar));
+            match owned.filter(|owned| !owned.gone) {
                 Some(owned) if owned.size > volume.capacity_bytes => {
                     seen.wrong.push(format!("{called} is smaller than its claim was told"));
                 }
@@ -320,7 +366,7 @@ fn volumes(world: &World, objects: &Objects, seen: &mut Seen) {
     }
     for claim in &objects.claims {
         let lives = claim.volume.as_ref().is_some_and(|volume| !volume.gone);
-        if lives && !found.contains_key(&claim.name) {
+        if lives && !claim.at_liar && !found.contains_key(&claim.name) {
             seen.wrong.push(format!(
                 "{} is lost: its claim has a volume and no driver has it",
                 claim.name
@@ -347,7 +393,8 @@ fn snapshots(world: &World, objects: &Objects, seen: &mut Seen) {
             }
         }
     }
-    for of in objects.snapshots.iter().filter(|of| of.id.is_some() && !of.gone) {
+    let honest = objects.snapshots.iter().filter(|of| !objects.is_at_liar(of.claim));
+    for of in honest.filter(|of| of.id.is_some() && !of.gone) {
         if !found.contains_key(&of.name) {
             seen.wrong.push(format!("{} is lost", of.name));
         }
@@ -356,16 +403,17 @@ fn snapshots(world: &World, objects: &Objects, seen: &mut Seen) {
 
 /// The objects that are not settled yet.
 pub fn unsettled(objects: &Objects) -> Vec<String> {
-    let claims = objects.claims.iter().filter(|claim| {
+    let claims = objects.claims.iter().filter(|claim| !claim.at_liar).filter(|claim| {
         let volume = claim.volume.as_ref();
         match claim.deleted {
             true => !claim.settled && !volume.is_some_and(|of| of.gone),
             false => volume.is_none_or(|volume| volume.size < claim.size),
         }
     });
-    let attachments =
-        objects.attachments.iter().filter(|of| !of.gone && (of.deleting || !of.attached));
-    let snapshots = objects.snapshots.iter().filter(|of| !of.gone && (of.deleting || !of.ready));
+    let attachments = objects.attachments.iter().filter(|of| !objects.is_at_liar(of.claim));
+    let attachments = attachments.filter(|of| !of.gone && (of.deleting || !of.attached));
+    let snapshots = objects.snapshots.iter().filter(|of| !objects.is_at_liar(of.claim));
+    let snapshots = snapshots.filter(|of| !of.gone && (of.deleting || !of.ready));
     let claims = claims.map(|claim| format!("{} (deleted: {})", claim.name, claim.deleted));
     let attachments =
         attachments.map(|of| format!("attachment of claim {}: {}", of.claim, of.error));

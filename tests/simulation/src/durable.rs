@@ -16,6 +16,7 @@ use super::disk::Noted;
 use super::fleet::{Fleet, driver_name};
 use super::keys::{LIAR, name};
 use super::model::World;
+use super::model::api::Objects;
 use super::record::{Called, Ending, is_open};
 use drivers::testdriver::Received;
 
@@ -158,8 +159,12 @@ fn homes(world: &World, state: &State, things: &Things) -> Vec<String> {
 fn intents(world: &World, state: &State) -> Vec<String> {
     let driver = driver_name().ok().and_then(|name| state.driver(&name));
     let mut wrong = Vec::new();
-    for (id, intent) in driver.into_iter().flat_map(|driver| driver.intents()) {
+    let intents = driver.into_iter().flat_map(|driver| driver.intents());
+    for (id, intent) in intents.filter(|(_, intent)| intent.node.as_str() != LIAR) {
         let Id::Name(method, called) = id else { continue };
+        if is_of_liars(world, *method, called) {
+            continue;
+        }
         if let Some(made) = &intent.made {
             let made: String = (**made).into();
             let made =
@@ -187,6 +192,15 @@ fn intents(world: &World, state: &State) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Whether a create is a snapshot of the liar's volume: after its removal any node may be asked.
+fn is_of_liars(world: &World, method: Method, name: &str) -> bool {
+    let of_liars = |objects: &Objects| {
+        let mut snapshots = objects.snapshots.iter().filter(|of| of.name == name);
+        snapshots.any(|of| objects.is_at_liar(of.claim))
+    };
+    method == Method::CreateSnapshot && world.api.read(of_liars)
 }
 
 /// Lists all nodes, loses the store, and lists again: all objects are found.

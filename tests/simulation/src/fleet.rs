@@ -10,7 +10,6 @@ use cloud::csi::front::Front;
 use cloud::nodes::link_task;
 use cloud::nodes::links::Links;
 use cloud::state::policy::Scope;
-use cloud::state::record::Node;
 use cloud::state::store::writer::Store;
 use edge::link::dial::Dial;
 use edge_calls::drivers::Drivers;
@@ -184,6 +183,7 @@ impl Fleet {
         let percent = self.shape.crashes;
         let crash = state.dice.chance(percent).then(|| self.crash(&mut state.dice));
         let store = Store::open(Box::new(state.disk.of(process.clone(), crash)), &process.tasks)?;
+        let store = store.with_quotas(self.shape.quotas());
         let links = Links::new(store.clone(), process.tasks.clone(), cloud::lease::answer::answer);
         let links = Arc::new(links.scoped(&[(driver_name()?, self.shape.policy())].into()));
         let front = Front::new(
@@ -194,6 +194,8 @@ impl Fleet {
             Arc::default(),
         );
         let front = Arc::new(front);
+        let lists = front.clone().serve(None, process.tasks.clone());
+        process.tasks.spawn_until_stop("front", lists);
         let tls = tls::server_config(&self.keys.of("cloud", Role::Cloud)?, ws::ALPN)?;
         let acceptor = ws::Acceptor::new(tls, KeepAlive::default());
         let tasks = process.tasks.clone();
@@ -258,6 +260,16 @@ impl Fleet {
     /// All that became durable in the cloud's store, and when.
     pub fn noted(&self) -> Vec<Noted> {
         self.lock().disk.noted().clone()
+    }
+
+    /// Reads all that became durable in the cloud's store.
+    pub(super) fn read_noted<T>(&self, read: impl FnOnce(&[Noted]) -> T) -> T {
+        read(&self.lock().disk.noted())
+    }
+
+    /// The store and the links of the cloud, if it runs.
+    pub(super) fn cloud(&self) -> Option<(Store, Arc<Links>)> {
+        self.lock().cloud.as_ref().map(|cloud| (cloud.store.clone(), cloud.links.clone()))
     }
 
     /// The store of the cloud, if it runs.
@@ -354,25 +366,6 @@ impl Fleet {
     /// Its certificate cannot be read.
     pub fn credentials(&self, name: &str, role: Role) -> anyhow::Result<Credentials> {
         self.keys.of(name, role)
-    }
-
-    /// Removes and purges a node, as an operator does. Returns false if no cloud can do it.
-    pub async fn remove(&self, node: &str) -> bool {
-        let cloud = self.lock().cloud.as_ref().map(|it| (it.store.clone(), it.links.clone()));
-        let (Some((store, links)), Ok(node)) = (cloud, node.parse::<NodeName>()) else {
-            return false;
-        };
-        let Ok(driver) = driver_name() else { return false };
-        let at = node.clone();
-        let removed = Some(cloud::state::clock::now());
-        let write = store.write(move |txn| {
-            let known = txn.node(&at).cloned().unwrap_or(Node { since: 1, removed: None });
-            txn.set_node(&at, Some(Node { removed, ..known }));
-            super::purge::forget(txn, &driver, &at);
-        });
-        let is_done = write.await.is_ok();
-        links.end(&node, "an operator removed this node");
-        is_done
     }
 
     /// Starts a node's edge, if it does not run.

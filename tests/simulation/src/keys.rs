@@ -23,10 +23,12 @@ pub const NODES: [&str; 12] =
 
 /// The node whose edge lies, in some runs.
 pub const LIAR: &str = "liar";
+/// Its number, beyond those of all honest nodes.
+pub const LIAR_AT: usize = NODES.len();
 
 /// A node's name.
 pub(super) fn name(node: usize) -> &'static str {
-    NODES.get(node).copied().unwrap_or("?")
+    if node == LIAR_AT { LIAR } else { NODES.get(node).copied().unwrap_or("?") }
 }
 
 const DAY: Duration = Duration::from_secs(86_400);

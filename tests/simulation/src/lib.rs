@@ -11,18 +11,21 @@ pub mod disk;
 pub mod durable;
 mod elected;
 pub mod fleet;
+mod homes;
 pub mod keys;
 mod liar;
-mod lies;
+mod liar_record;
 pub mod life;
 pub mod model;
 pub mod net;
+mod operator;
 mod panics;
 pub mod process;
-mod purge;
+mod quiet;
 pub mod record;
 pub mod shape;
 pub mod trace;
+mod waits;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -39,10 +42,11 @@ use self::dice::Dice;
 use self::fleet::Fleet;
 use self::keys::{Keys, WAYS};
 use self::liar::Liar;
+use self::liar_record::LiarRecord;
 use self::model::{Found, KINDS, Topology, World};
 use self::net::Net;
 use self::record::Record;
-use self::shape::Shape;
+use self::shape::{Lying, Shape};
 use self::trace::Trace;
 use drivers::testdriver::{Fault, Times};
 
@@ -103,7 +107,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     let began = Instant::now();
     let mut dice = Dice::new(seed, "run");
     let tasks = Tasks::default();
-    let shape = Shape { liar: Dice::new(seed, "is there a liar").chance(30), ..shape(&mut dice) };
+    let shape = with_liar(shape(&mut dice), &mut Dice::new(seed, "is there a liar"));
     let bad = dice.pick(&[0, 0, 10, 30, 60]);
     let net = Net::new(Dice::new(seed, "net"), bad, trace.clone(), tasks.clone());
     let fleet =
@@ -124,7 +128,7 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     if dice.chance(40) {
         life::inherit(&world, &mut dice, &lives);
     }
-    let liar = shape.liar.then(|| Liar::begin(&world));
+    let liar = shape.liar.map(|_| Liar::begin(&world));
     let watchers = tasks.child();
     watchers.spawn_until_stop("lister", model::lister::keep(world.clone()));
     if shape.scope == Scope::Shared {
@@ -134,14 +138,18 @@ async fn simulate(seed: u64, keys: Arc<Keys>, trace: Trace) -> anyhow::Result<Ou
     tokio::time::sleep_until(begun + life::SPAN).await;
     calm(&world, &lives).await?;
     if let Some(liar) = &liar {
+        quiet::serve(&world, &mut dice).await;
         liar.end().await;
-        world.found.add(liar.wrong());
+        life::give_up(&world);
+        world.found.add(waits::of_lists(&world));
     }
     life::end(&world, &mut dice);
     // Some lists still meet the last deletes.
     tokio::time::sleep(LAST_LISTS).await;
     watchers.stop();
     settle(&world).await;
+    // An answer of the liar may have come as it was removed.
+    life::give_up(&world);
     world.found.add(durable::right(&world));
     let mut outcome = judge(&world, &chaos, began);
     outcome.wrong.extend(durable::rebuilt(&world).await);
@@ -162,19 +170,18 @@ fn world(seed: u64, fleet: &Arc<Fleet>, dice: &mut Dice, trace: &Trace) -> World
         timeout: Duration::from_secs(dice.pick(&[5, 10, 15, 60])),
         most: Duration::from_secs(dice.pick(&[30, 60, 300])),
         topology: match shape.scope {
-            // A volume that may be anywhere may be at the liar, too.
-            Scope::Node if shape.liar => Topology::Strict,
             Scope::Node => dice.pick(&[Topology::Strict, Topology::Preferred, Topology::Anywhere]),
             Scope::Shared => Topology::Anywhere,
         },
         found: Found::default(),
+        liar: LiarRecord::default(),
         seed,
     };
     trace.say(format_args!(
         "seed {seed}: {} nodes{}, scope {:?}, {} ways to the cloud, whose lives end at a \
          commit by {} %, --timeout {:?}, retries up to {:?}, topology {:?}",
         shape.nodes,
-        if shape.liar { " and a liar" } else { "" },
+        shape.liar.map(|liar| format!(" and {liar:?}")).unwrap_or_default(),
         shape.scope,
         shape.ways.len(),
         shape.crashes,
@@ -192,8 +199,14 @@ fn shape(dice: &mut Dice) -> Shape {
         scope: dice.pick(&[Scope::Node, Scope::Node, Scope::Shared]),
         ways: if dice.chance(50) { &WAYS[..] } else { &WAYS[..1] },
         crashes: dice.pick(&[0, 50, 90]),
-        liar: false,
+        liar: None,
     }
+}
+
+/// The same with a liar, in half of the runs.
+fn with_liar(shape: Shape, dice: &mut Dice) -> Shape {
+    let is_there = dice.chance(50);
+    Shape { liar: is_there.then(|| Lying::draw(dice, shape.nodes)), ..shape }
 }
 
 /// Some drivers are slow, so that faults meet calls in flight.
@@ -251,6 +264,9 @@ fn judge(world: &World, chaos: &Chaos, began: Instant) -> Outcome {
         *faults.entry(what).or_default() += count;
     }
     faults.insert("cloud died of a commit", world.fleet.crashes());
+    let (calls, made) = world.liar.counted();
+    faults.insert("call of the liar's own", calls);
+    faults.insert("thing that the liar said to have made", made);
     let stalls = faults.contains_key("stall");
     let seen = check::check(world, stalls);
     let calls = world.record.all();

@@ -5,6 +5,7 @@ use proto::host::tasks::Tasks;
 use std::time::Duration;
 
 use super::dice::Dice;
+use super::keys::name;
 use super::model::World;
 use super::model::api::{ApiVolume, Attachment, Claim, Snapshot};
 
@@ -18,6 +19,21 @@ pub fn begin(world: &World, claims: usize, tasks: &Tasks) {
         let dice = Dice::new(world.seed, &format!("life {n}"));
         let world = world.clone();
         tasks.spawn_until_stop("life", live(world, n, dice));
+    }
+}
+
+/// Starts the lives of this many claims that want an honest node and no other.
+pub(super) fn begin_late(world: &World, claims: usize, tasks: &Tasks) {
+    for n in 0..claims {
+        let mut dice = Dice::new(world.seed, &format!("late {n}"));
+        let node = dice.below(world.fleet.drivers.len());
+        let name = format!("late-{n}");
+        let claim = Claim { name, node: Some(node), size: GIB, strict: true, ..Claim::default() };
+        let world = world.clone();
+        tasks.spawn_until_stop("life", async move {
+            tokio::time::sleep(dice.time(0, 30_000)).await;
+            live_with(&world, claim, &mut dice).await;
+        });
     }
 }
 
@@ -56,17 +72,24 @@ pub fn inherit(world: &World, dice: &mut Dice, tasks: &Tasks) {
 
 async fn live(world: World, n: usize, mut dice: Dice) {
     tokio::time::sleep(dice.time(0, 60_000)).await;
-    let node = dice.below(world.fleet.drivers.len());
+    let places = world.places();
+    let node = places.get(dice.below(places.len())).copied();
     let size = GIB * i64::from(dice.pick(&[1_u8, 2, 3]));
-    let claim = Claim { name: format!("pvc-{n}"), node: Some(node), size, ..Claim::default() };
-    world.trace.say(format_args!("user: {} for n{}", claim.name, node + 1));
+    let claim = Claim { name: format!("pvc-{n}"), node, size, ..Claim::default() };
+    live_with(&world, claim, &mut dice).await;
+}
+
+/// The life of a new claim.
+async fn live_with(world: &World, claim: Claim, dice: &mut Dice) {
+    let node = claim.node.map_or("?", name);
+    world.trace.say(format_args!("user: {} for {node}", claim.name));
     let at = world.api.change(|objects| {
         objects.claims.push(claim);
         objects.claims.len() - 1
     });
     if dice.chance(20) {
         tokio::time::sleep(dice.time(0, 20_000)).await;
-        return delete(&world, at);
+        return delete(world, at);
     }
     let mut changes = world.api.watch();
     while world.api.claim(at).volume.is_none() {
@@ -74,7 +97,7 @@ async fn live(world: World, n: usize, mut dice: Dice) {
             return;
         }
     }
-    live_on(&world, at, &mut dice).await;
+    live_on(world, at, dice).await;
 }
 
 /// The life of a claim that has its volume.
@@ -137,6 +160,27 @@ fn unsnapshot(world: &World, at: usize) {
 fn delete(world: &World, at: usize) {
     world.trace.say(format_args!("user: claim {at} is deleted"));
     world.api.change(|objects| objects.delete_claim(at));
+}
+
+/// The users give up what the liar made for them: no node has it.
+pub(super) fn give_up(world: &World) {
+    world.api.change(|objects| {
+        let lost: Vec<_> = objects.claims.iter().map(|claim| claim.at_liar).collect();
+        let is_lost = |claim: usize| lost.get(claim).is_some_and(|lost| *lost);
+        for claim in objects.claims.iter_mut().filter(|claim| claim.at_liar) {
+            (claim.deleted, claim.settled) = (true, true);
+            claim.volume.iter_mut().for_each(|volume| volume.gone = true);
+            claim.version += 1;
+        }
+        for attachment in objects.attachments.iter_mut().filter(|of| is_lost(of.claim)) {
+            (attachment.gone, attachment.attached) = (true, false);
+            attachment.version += 1;
+        }
+        for snapshot in objects.snapshots.iter_mut().filter(|of| is_lost(of.claim)) {
+            (snapshot.gone, snapshot.deleting) = (true, true);
+            snapshot.version += 1;
+        }
+    });
 }
 
 /// The end of a run: deletes or keeps what there is.

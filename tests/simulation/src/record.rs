@@ -11,6 +11,9 @@ use tonic::Code;
 /// The header with a call's number.
 pub const NUMBER: &str = "sim-call";
 
+/// How the secrets of callers begin.
+pub const SECRET: &str = "secret-of-";
+
 /// One call.
 #[derive(Clone)]
 pub struct Called {
@@ -22,6 +25,8 @@ pub struct Called {
     pub key: String,
     /// The request message.
     pub message: Bytes,
+    /// The same without its secrets, as it goes to several nodes.
+    pub bare: Bytes,
     /// When it was sent.
     pub sent: Instant,
     /// Until when the caller waits.

@@ -1,14 +1,21 @@
 //! The shape of a run's fleet, and the rules of its driver.
 
 use cloud::state::node_set::NodeSet;
-use cloud::state::policy::{Controllers, Policy, Scope};
+use cloud::state::policy::{Controllers, KeyKind, Policy, Scope};
+use cloud::state::quotas::Quotas;
+use drivers::testdriver::TOPOLOGY_KEY;
 
+use super::dice::Dice;
 use super::keys::NODES;
+
+/// The volumes and snapshots that a node may have where there is a liar, who lists more. No honest
+/// node has half as many.
+const VOLUMES: u64 = 100;
 
 /// The shape of a fleet.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    /// How many nodes.
+    /// How many nodes, without the liar.
     pub nodes: usize,
     /// How far the driver's volumes reach.
     pub scope: Scope,
@@ -16,16 +23,63 @@ pub struct Shape {
     pub ways: &'static [&'static str],
     /// How many of a hundred lives of the cloud end at one of its commits.
     pub crashes: u32,
-    /// Whether one more node lies.
-    pub liar: bool,
+    /// One more node that lies, in some runs.
+    pub liar: Option<Lying>,
+}
+
+/// What the operator knows of a liar, and when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Lying {
+    /// Whether the operator's `nodes` name it.
+    pub is_allowed: bool,
+    /// Whether it links from the start; otherwise when the cloud knows all honest nodes.
+    pub is_early: bool,
+    /// Whether the operator declared the driver's topology key.
+    pub is_declared: bool,
+}
+
+impl Lying {
+    /// Draws one beside so many honest nodes.
+    pub(super) fn draw(dice: &mut Dice, nodes: usize) -> Self {
+        let is_allowed = dice.chance(75);
+        let is_early = dice.chance(50);
+        // A key that nobody declared tells nodes apart only if two honest nodes said it before.
+        let is_declared = is_early || nodes < 2 || dice.chance(50);
+        Self { is_allowed, is_early, is_declared }
+    }
 }
 
 impl Shape {
     /// The rules for the driver.
     pub fn policy(&self) -> Policy {
-        // Whoever may be elected can do all to a shared driver's volumes.
-        let honest = NODES.iter().filter_map(|node| node.parse().ok()).collect();
-        let controllers = Some(Controllers::Of(NodeSet::new(honest)));
-        Policy { scope: Some(self.scope), controllers, ..Policy::new(None) }
+        // A node that `nodes` names counts before it has linked, so only those that will are named.
+        let names = || NODES.iter().take(self.nodes);
+        let honest = || NodeSet::new(names().filter_map(|node| node.parse().ok()).collect());
+        let is_excluded = self.liar.is_some_and(|liar| !liar.is_allowed);
+        let is_declared = self.liar.is_some_and(|liar| liar.is_declared);
+        Policy {
+            scope: Some(self.scope),
+            // Whoever may be elected can do all to a shared driver's volumes.
+            controllers: Some(Controllers::Of(honest())),
+            nodes: is_excluded.then(honest),
+            topology: is_declared
+                .then(|| (TOPOLOGY_KEY.to_owned(), KeyKind::Node))
+                .into_iter()
+                .collect(),
+            ..Policy::new(None)
+        }
+    }
+
+    /// The quotas of a node.
+    pub fn quotas(&self) -> Quotas {
+        match self.liar {
+            Some(_) => Quotas { volumes: VOLUMES, ..Quotas::default() },
+            None => Quotas::default(),
+        }
+    }
+
+    /// Whether volumes may be made at the liar, and calls about them come to it.
+    pub fn is_liar_a_place(&self) -> bool {
+        self.scope == Scope::Node && self.liar.is_some_and(|liar| liar.is_allowed)
     }
 }

@@ -23,6 +23,10 @@ pub struct Claim {
     pub forgotten: bool,
     /// The provisioner will not do anything for it any more.
     pub settled: bool,
+    /// Whether its node alone may have its volume, whatever other claims want.
+    pub strict: bool,
+    /// The liar made its volume: nothing is promised of that.
+    pub at_liar: bool,
     /// The volume.
     pub volume: Option<ApiVolume>,
     /// Increases with every change that sidecars watch.
@@ -178,6 +182,11 @@ impl Objects {
     pub fn free(&self, claim: usize) -> bool {
         self.attachments.iter().all(|attachment| attachment.claim != claim || attachment.gone)
             && self.snapshots.iter().all(|of| of.claim != claim || of.gone || of.ready)
+    }
+
+    /// Whether the liar made a claim's volume.
+    pub fn is_at_liar(&self, claim: usize) -> bool {
+        self.claims.get(claim).is_some_and(|claim| claim.at_liar)
     }
 
     /// Deletes a claim, its pods first.

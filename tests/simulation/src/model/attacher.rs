@@ -10,7 +10,7 @@ use tonic::Code;
 use super::pace;
 use super::pace::Next;
 use super::sidecar::Sidecar;
-use crate::keys::NODES;
+use crate::keys::name;
 use harness::requests::capability;
 
 /// How long a change takes until its event arrives.
@@ -28,7 +28,7 @@ impl Sidecar {
         let Some(volume) = api.claim(attachment.claim).volume.filter(|_| !attachment.gone) else {
             return Next::Done;
         };
-        let node_id = NODES.get(volume.node).copied().unwrap_or_default().to_owned();
+        let node_id = name(volume.node).to_owned();
         let volume_id = volume.id.clone();
         if attachment.deleting {
             // The volume is detached whatever the attach attempts returned.

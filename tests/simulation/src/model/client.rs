@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Request, header};
 use http_body_util::BodyExt;
 use prost::Message;
 use proto::csi::Method;
-use proto::csi::frame;
+use proto::csi::{frame, wire};
 use proto::http2::forward;
 use proto::http2::forward::Upstream;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 use crate::dice::Dice;
 use crate::fleet::Fleet;
 use crate::process::Process;
-use crate::record::{Called, Ending, NUMBER, Record};
+use crate::record::{Called, Ending, NUMBER, Record, SECRET};
 use crate::trace::Trace;
 
 /// How long after its deadline a call must have been answered.
@@ -131,12 +131,14 @@ impl Client {
         let (timeout, patient) = self.times(unusual.is());
         let sent = Instant::now();
         let deadline = timeout.map(|timeout| sent + timeout);
-        let message = Bytes::from(message.encode_to_vec());
+        let bare = Bytes::from(message.encode_to_vec());
+        let message = with_secrets(method, key, &bare);
         let called = Called {
             who: self.who,
             method,
             key: key.to_owned(),
             message: message.clone(),
+            bare,
             sent,
             deadline,
             patient,
@@ -207,6 +209,19 @@ const DAY: Duration = Duration::from_secs(100_000);
 /// A shared driver's create goes to no other node before its deadline: a run is over sooner than a
 /// day.
 const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The request with a secret that names what the call is about, if its RPC has secrets.
+fn with_secrets(method: &str, key: &str, bare: &Bytes) -> Bytes {
+    let Some(field) = Method::of_name(method).and_then(Method::secrets) else {
+        return bare.clone();
+    };
+    let mut entry = Vec::new();
+    wire::append(&mut entry, &[1], b"password");
+    wire::append(&mut entry, &[2], format!("{SECRET}{key}").as_bytes());
+    let mut message = bare.to_vec();
+    wire::append(&mut message, &[field], &entry);
+    message.into()
+}
 
 fn request(number: usize, method: &str, timeout: Option<Duration>) -> Request<()> {
     let path = Method::of_name(method).map_or("/", Method::path);

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use proto::csi::list_volumes_response::Entry;
-use proto::csi::{ListVolumesRequest, ListVolumesResponse};
+use proto::csi::{Id, ListVolumesRequest, ListVolumesResponse};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -15,7 +15,8 @@ use super::api::{Attachment, Claim, Objects};
 use super::client::{Client, Unusual};
 use super::world::World;
 use crate::dice::Dice;
-use crate::keys::NODES;
+use crate::homes::Homes;
+use crate::keys::{LIAR, NODES};
 use crate::life::BEFORE;
 use crate::process::Process;
 
@@ -43,10 +44,12 @@ impl Lister {
     /// Makes one list, and compares it.
     async fn list(&mut self) {
         let mut before = self.world.api.read(picture);
+        let began = Instant::now();
         // The cloud cannot know volumes from before it at a node that has never linked.
         let fleet = &self.world.fleet;
         let all = self.world.fleet.drivers.len();
         before.retain(|(claim, _)| !claim.name.starts_with(BEFORE) || fleet.known() == all);
+        before.retain(|(claim, _)| !claim.at_liar);
         let most = self.dice.pick(&[0, 1, 1, 2, 3, 7]);
         let mut entries = Vec::new();
         let mut token = String::new();
@@ -73,7 +76,11 @@ impl Lister {
             tokio::time::sleep(wait).await;
         }
         let after = self.world.api.read(picture);
-        let wrong = compare(&before, &after, &entries);
+        // A node may have what another one has deleted, and the liar says so.
+        let homes = self.world.fleet.read_noted(Homes::of);
+        let is_liars = |id: &str| homes.was_ever(&Id::Volume(id.to_owned()), LIAR);
+        before.retain(|(claim, _)| has_home(claim, &homes, began));
+        let wrong = compare(&before, &after, &entries, is_liars);
         self.world.trace.say(format_args!(
             "lister: {} volumes listed: {}",
             entries.len(),
@@ -109,6 +116,14 @@ impl Lister {
     }
 }
 
+/// Whether lists must tell the truth of a claim's volume from this moment on. After a minute they go
+/// on without volumes from before csi-cloud that have no home.
+fn has_home(claim: &Claim, homes: &Homes, began: Instant) -> bool {
+    let before = claim.name.starts_with(BEFORE);
+    let Some(volume) = claim.volume.as_ref().filter(|_| before) else { return true };
+    volume.gone || homes.at(&Id::Volume(volume.id.clone()), began).is_some()
+}
+
 /// A claim with its attachments at one moment.
 type Seen = (Claim, Vec<Attachment>);
 /// All of them.
@@ -129,7 +144,12 @@ fn ids(entries: &[Entry]) -> String {
 }
 
 /// The faults of a list that was made between two moments.
-fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> {
+fn compare(
+    before: &Picture,
+    after: &Picture,
+    entries: &[Entry],
+    is_liars: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
     for entry in entries {
@@ -145,6 +165,7 @@ fn compare(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> 
         let Some(then) = after.iter().find(|then| then.0.name == now.0.name) else { continue };
         let entry = entries.iter().find(|entry| id(entry) == volume.id);
         match entry {
+            Some(_) if volume.gone && is_liars(&volume.id) => {}
             Some(_) if volume.gone => {
                 wrong.push(format!("{} was deleted before and is listed", volume.id))
             }
@@ -191,6 +212,10 @@ mod tests {
         (Claim { volume, deleted, ..Claim::default() }, Vec::new())
     }
 
+    fn found(before: &Picture, after: &Picture, entries: &[Entry]) -> Vec<String> {
+        compare(before, after, entries, |_| false)
+    }
+
     fn entry(id: &str) -> Entry {
         Entry { volume: Some(Listed { volume_id: id.into(), ..Listed::default() }), status: None }
     }
@@ -198,17 +223,13 @@ mod tests {
     #[test]
     fn what_stayed_is_listed_once_and_what_was_gone_is_not() {
         let stays = vec![claim("a", false, false)];
-        assert!(compare(&stays, &stays, &[entry("a")]).is_empty());
-        assert_eq!(compare(&stays, &stays, &[]).len(), 1, "it is missing");
-        assert_eq!(
-            compare(&stays, &stays, &[entry("a"), entry("a")]).len(),
-            1,
-            "it is there twice"
-        );
+        assert!(found(&stays, &stays, &[entry("a")]).is_empty());
+        assert_eq!(found(&stays, &stays, &[]).len(), 1, "it is missing");
+        assert_eq!(found(&stays, &stays, &[entry("a"), entry("a")]).len(), 1, "it is there twice");
         let leaves = vec![claim("a", false, true)];
-        assert!(compare(&stays, &leaves, &[]).is_empty(), "it may be there or not");
+        assert!(found(&stays, &leaves, &[]).is_empty(), "it may be there or not");
         let gone = vec![claim("a", true, true)];
-        assert_eq!(compare(&gone, &gone, &[entry("a")]).len(), 1);
+        assert_eq!(found(&gone, &gone, &[entry("a")]).len(), 1);
     }
 
     #[test]
@@ -216,12 +237,12 @@ mod tests {
         let attached = Attachment { attached: true, ..Attachment::default() };
         let with = |of: &Attachment| vec![(claim("a", false, false).0, vec![of.clone()])];
         assert_eq!(
-            compare(&with(&attached), &with(&attached), &[entry("a")]).len(),
+            found(&with(&attached), &with(&attached), &[entry("a")]).len(),
             1,
             "n1 is missing"
         );
         let leaving = Attachment { deleting: true, version: 1, ..attached.clone() };
-        assert!(compare(&with(&attached), &with(&leaving), &[entry("a")]).is_empty());
-        assert!(compare(&with(&leaving), &with(&leaving), &[entry("a")]).is_empty());
+        assert!(found(&with(&attached), &with(&leaving), &[entry("a")]).is_empty());
+        assert!(found(&with(&leaving), &with(&leaving), &[entry("a")]).is_empty());
     }
 }

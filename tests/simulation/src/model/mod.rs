@@ -8,6 +8,7 @@ pub mod api;
 mod attacher;
 pub mod client;
 pub mod lister;
+mod maker;
 mod pace;
 mod provisioner;
 mod resizer;

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use proto::csi;
 use tonic::Code;
 
-use super::api::ApiVolume;
+use super::api::{ApiVolume, Claim};
+use super::maker::Maker;
 use super::pace;
 use super::pace::Next;
 use super::sidecar::Sidecar;
 use super::world::Topology;
-use crate::keys::NODES;
+use crate::keys::{LIAR_AT, NODES, name};
 use crate::record::is_open;
 use drivers::testdriver::TOPOLOGY_KEY;
 use harness::requests::capability;
@@ -71,7 +72,7 @@ impl Sidecar {
         // From here on the outcome is open until the answer arrives, even if this process ends
         // before.
         api.change(|objects| objects.claims.get_mut(at).map(|claim| claim.open = true));
-        let request = self.create(&claim.name, claim.size, node);
+        let request = self.create(&claim, node);
         let reply = self.call("CreateVolume", &claim.name, &request).await;
         if is_open(reply.code) {
             memory.lock().insert(at, InProgress { node, open: true });
@@ -81,12 +82,7 @@ impl Sidecar {
         match reply.code {
             Code::Ok => {
                 let answer = reply.decode::<csi::CreateVolumeResponse>().unwrap_or_default();
-                let volume = answer.volume.unwrap_or_default();
-                let node = lives_at(&volume).unwrap_or(node);
-                let id = volume.volume_id;
-                let size = volume.capacity_bytes;
-                let volume = ApiVolume { id, node, size, ..ApiVolume::default() };
-                api.change_claim(at, |claim| (claim.open, claim.volume) = (false, Some(volume)));
+                self.provisioned(at, &claim.name, node, answer.volume.unwrap_or_default());
                 Next::Done
             }
             Code::ResourceExhausted => {
@@ -100,27 +96,55 @@ impl Sidecar {
         }
     }
 
+    /// The claim has its volume.
+    fn provisioned(&self, at: usize, name: &str, node: usize, volume: csi::Volume) {
+        let id = volume.volume_id.clone();
+        let maker = self.world.maker_of_volume(name, &id);
+        let node = match maker {
+            Some(Maker::Liar) => LIAR_AT,
+            Some(Maker::Honest) | None => lives_at(&volume).unwrap_or(node),
+        };
+        if maker.is_none() {
+            let text = format!("{name} got {id:?}, which nobody made under that name");
+            self.world.found.add([text]);
+        }
+        let size = volume.capacity_bytes;
+        let volume = ApiVolume { id, node, size, ..ApiVolume::default() };
+        self.world.api.change_claim(at, |claim| {
+            (claim.open, claim.at_liar) = (false, node == LIAR_AT);
+            claim.volume = Some(volume);
+        });
+    }
+
     /// The scheduler selects a node again.
     async fn schedule(&self, at: usize) -> Next {
-        let nodes = self.world.fleet.drivers.len();
-        let (wait, node) = self.dice(|dice| (dice.time(500, 5_000), dice.below(nodes)));
+        let strict = self.world.api.claim(at).strict;
+        let places = self.world.places();
+        let choice = if strict { self.world.fleet.drivers.len() } else { places.len() };
+        let (wait, which) = self.dice(|dice| (dice.time(500, 5_000), dice.below(choice)));
+        let node = places.get(which).copied().unwrap_or_default();
         tokio::time::sleep(wait).await;
         self.world.trace.say(format_args!("scheduler: claim {at} goes to {}", name(node)));
         self.world.api.change_claim(at, |claim| claim.node = Some(node));
         Next::Now
     }
 
-    fn create(&self, name: &str, size: i64, node: usize) -> csi::CreateVolumeRequest {
-        let nodes = self.world.fleet.drivers.len();
+    fn create(&self, claim: &Claim, node: usize) -> csi::CreateVolumeRequest {
         let asked = match self.world.topology {
+            _ if claim.strict => vec![topology(node)],
             Topology::Strict => vec![topology(node)],
-            Topology::Preferred => (0..nodes).map(|turn| topology((node + turn) % nodes)).collect(),
+            Topology::Preferred => {
+                let mut places = self.world.places();
+                let first = places.iter().position(|place| *place == node).unwrap_or(0);
+                places.rotate_left(first);
+                places.into_iter().map(topology).collect()
+            }
             Topology::Anywhere => Vec::new(),
         };
         let requirements = csi::TopologyRequirement { requisite: asked.clone(), preferred: asked };
         csi::CreateVolumeRequest {
-            name: name.to_owned(),
-            capacity_range: Some(csi::CapacityRange { required_bytes: size, limit_bytes: 0 }),
+            name: claim.name.clone(),
+            capacity_range: Some(csi::CapacityRange { required_bytes: claim.size, limit_bytes: 0 }),
             volume_capabilities: vec![capability()],
             accessibility_requirements: Some(requirements)
                 .filter(|asked| !asked.requisite.is_empty()),
@@ -165,8 +189,4 @@ fn lives_at(volume: &csi::Volume) -> Option<usize> {
 
 fn topology(node: usize) -> csi::Topology {
     csi::Topology { segments: [(TOPOLOGY_KEY.to_owned(), name(node).to_owned())].into() }
-}
-
-fn name(node: usize) -> &'static str {
-    NODES.get(node).copied().unwrap_or_default()
 }

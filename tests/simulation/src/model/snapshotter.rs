@@ -58,6 +58,11 @@ impl Sidecar {
         }
         let made = reply.decode::<csi::CreateSnapshotResponse>().and_then(|answer| answer.snapshot);
         let ready = made.as_ref().is_some_and(|made| made.ready_to_use);
+        let id = made.as_ref().map(|made| &made.snapshot_id);
+        if let Some(id) = id.filter(|id| self.world.maker_of_snapshot(name, id).is_none()) {
+            let text = format!("{name} got {id:?}, which nobody made under that name");
+            self.world.found.add([text]);
+        }
         api.change(|objects| {
             if let Some(of) = objects.snapshots.get_mut(at) {
                 of.being_created = made.is_some() && !ready;

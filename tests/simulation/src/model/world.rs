@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::api::Api;
 use super::client::Unusual;
 use crate::fleet::Fleet;
+use crate::keys::LIAR_AT;
+use crate::liar_record::LiarRecord;
 use crate::record::Record;
 use crate::trace::Trace;
 
@@ -60,6 +62,17 @@ pub struct World {
     pub topology: Topology,
     /// Violations that watchers found.
     pub found: Found,
+    /// What came to the liar.
+    pub liar: LiarRecord,
     /// The seed of the run.
     pub seed: u64,
+}
+
+impl World {
+    /// The nodes where volumes may be made.
+    pub(crate) fn places(&self) -> Vec<usize> {
+        let is_liar_there = self.fleet.shape().is_liar_a_place() && !self.liar.is_removed();
+        let liar = is_liar_there.then_some(LIAR_AT);
+        (0..self.fleet.drivers.len()).chain(liar).collect()
+    }
 }

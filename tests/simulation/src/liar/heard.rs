@@ -1,0 +1,165 @@
+//! Which calls may come to the liar: its own, questions to all nodes, and deletes of what has no
+//! home. No other, and no secrets but with its own.
+
+use bytes::Bytes;
+use cloud::state::policy::Scope;
+use cloud::state::record::Change;
+use proto::csi::{Id, Key, Method, Segments};
+use tokio::time::Instant;
+
+use crate::check::ENDS;
+use crate::fleet::driver_name;
+use crate::homes::Homes;
+use crate::keys::{LIAR, NODES};
+use crate::model::World;
+use crate::record::SECRET;
+use drivers::testdriver::TOPOLOGY_KEY;
+
+/// The questions of csi-cloud itself that go to all nodes.
+const QUESTIONS: [&str; 4] =
+    ["ListVolumes", "ListSnapshots", "ValidateVolumeCapabilities", "GetVolumeGroupSnapshot"];
+/// How long before its create a node must have been set apart.
+const MARGIN: u64 = 1_000;
+
+/// A call that came to the liar.
+pub(super) struct HeardCall {
+    pub(super) method: Method,
+    /// The unframed request.
+    pub(super) message: Bytes,
+    /// The number of the caller's call; none for a question of csi-cloud itself.
+    pub(super) number: Option<usize>,
+}
+
+impl HeardCall {
+    /// Whether the call is the liar's own, to be answered as it likes.
+    ///
+    /// # Errors
+    /// Why it should not have come.
+    pub(super) fn judge(&self, world: &World) -> Result<bool, String> {
+        let shape = world.fleet.shape();
+        if shape.liar.is_none_or(|liar| !liar.is_allowed) {
+            return Err("the operator's `nodes` do not name it".into());
+        }
+        if shape.scope == Scope::Shared {
+            return Err("the operator's `controllers` do not name it".into());
+        }
+        let is_own = self.is_own(world)?;
+        let has_secrets = self.message.windows(SECRET.len()).any(|part| part == SECRET.as_bytes());
+        if has_secrets && !is_own {
+            return Err("it goes to several nodes and has secrets".into());
+        }
+        Ok(is_own)
+    }
+
+    fn is_own(&self, world: &World) -> Result<bool, String> {
+        let Some(number) = self.number else {
+            let is_question = QUESTIONS.contains(&self.method.name());
+            return if is_question { Ok(false) } else { Err("csi-cloud asks nobody this".into()) };
+        };
+        match self.method.key(&self.message).map_err(|error| error.to_string())? {
+            Key::Create { name, topology, .. } => {
+                check_create(world, &name, &topology)?;
+                world.liar.add_name(&name);
+                Ok(true)
+            }
+            Key::Snapshot { volumes, .. } => {
+                volumes.iter().try_for_each(|id| check_not_honest(world, id))?;
+                Ok(true)
+            }
+            Key::Home(id) | Key::Delete(id) => {
+                let Err(why) = check_not_honest(world, &id) else { return Ok(true) };
+                if ENDS.contains(&self.method.name()) && had_no_home(world, &id, number) {
+                    Ok(false)
+                } else {
+                    Err(why)
+                }
+            }
+            Key::All | Key::Capacity(_) => Ok(false),
+            Key::Local | Key::Node(_) => Err("no cloud sends this".into()),
+        }
+    }
+}
+
+/// Checks that no honest node has this.
+fn check_not_honest(world: &World, id: &Id) -> Result<(), String> {
+    for (node, driver) in world.fleet.storages() {
+        let is_there = match id {
+            Id::Volume(id) => driver.volumes().iter().any(|volume| volume.volume_id == *id),
+            Id::Snapshot(id) => driver.snapshots().iter().any(|(_, of)| of.snapshot_id == *id),
+            Id::Group(_) | Id::Name(..) => false,
+        };
+        if is_there {
+            return Err(format!("{id:?} is at n{}", node + 1));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an id had no home when a call about it was made, or later.
+fn had_no_home(world: &World, id: &Id, number: usize) -> bool {
+    let Some(call) = world.record.all().into_iter().nth(number) else { return false };
+    world.fleet.read_noted(|noted| Homes::of(noted).was_none_since(id, call.sent))
+}
+
+/// Checks a create of this name and topology.
+///
+/// A node that no cloud knew has no place yet that the liar could not claim. So only nodes that
+/// were known count (docs/security.md, "What nothing stops").
+fn check_create(world: &World, name: &str, topology: &[Segments]) -> Result<(), String> {
+    // An earlier attempt may have made it there, whatever the caller wants by now.
+    if world.liar.has_name(name) {
+        return Ok(());
+    }
+    let Some(intended) = intended(world, name) else { return Err("there is no intent".into()) };
+    let wanted = topology.iter().filter_map(|segments| segments.get(TOPOLOGY_KEY));
+    for wanted in wanted.take_while(|wanted| *wanted != LIAR) {
+        if was_known(world, wanted, intended) {
+            return Err(format!("{name} is for {wanted}"));
+        }
+    }
+    check_apart(world, name)
+}
+
+/// When the liar's last intent of this name became durable.
+fn intended(world: &World, name: &str) -> Option<Instant> {
+    world.fleet.read_noted(|noted| {
+        let intents = noted.iter().filter(|(_, change)| match change {
+            Change::Intent(_, Id::Name(_, of), Some(intent)) => {
+                of == name && intent.node.as_str() == LIAR
+            }
+            _ => false,
+        });
+        intents.last().map(|(at, _)| *at)
+    })
+}
+
+/// Whether the driver of an honest node was known at a moment, with its segment.
+fn was_known(world: &World, node: &str, moment: Instant) -> bool {
+    NODES.contains(&node)
+        && world.fleet.read_noted(|noted| {
+            let before = noted.iter().take_while(|(at, _)| *at < moment);
+            let mut changes = before.map(|(_, change)| change);
+            changes.any(|change| match change {
+                Change::NodeDriver(_, of, Some(at)) => {
+                    of.as_str() == node && at.segments.iter().any(|it| it.0 == TOPOLOGY_KEY)
+                }
+                _ => false,
+            })
+        })
+}
+
+/// A node that is set apart gets nothing new.
+fn check_apart(world: &World, name: &str) -> Result<(), String> {
+    let Some(store) = world.fleet.store() else { return Ok(()) };
+    let (Ok(driver), Ok(liar)) = (driver_name(), LIAR.parse()) else { return Ok(()) };
+    let name = Id::Name(Method::CreateVolume, name.to_owned());
+    store.read(|state| {
+        let since = state.driver(&driver).and_then(|of| of.intent(&name)).map(|of| of.since);
+        match (state.apart().why(&liar, &driver), since) {
+            (Some(apart), Some(since)) if apart.since + MARGIN < since => {
+                Err(format!("it was set apart before that, as {}", apart.reason))
+            }
+            _ => Ok(()),
+        }
+    })
+}
