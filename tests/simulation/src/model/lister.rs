@@ -116,8 +116,8 @@ impl Lister {
     }
 }
 
-/// Whether lists must tell the truth of a claim's volume from this moment on. After a minute they go
-/// on without volumes from before csi-cloud that have no home.
+/// Whether lists must tell the truth of a claim's volume from this moment on. After a minute they
+/// go on without volumes from before csi-cloud that have no home.
 fn has_home(claim: &Claim, homes: &Homes, began: Instant) -> bool {
     let before = claim.name.starts_with(BEFORE);
     let Some(volume) = claim.volume.as_ref().filter(|_| before) else { return true };

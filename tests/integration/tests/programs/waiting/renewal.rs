@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use drivers::testdriver::TestDriver;
 use harness::process::Process;
-use harness::raw::RawClient;
+use harness::raw::{RawAnswer, RawClient};
 use harness::requests::{controller, create};
 use harness::stand::Stand;
 use harness::wait::START;
@@ -220,12 +220,24 @@ impl Cloud {
         self.serials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest link's client.
-    async fn client(&self) -> anyhow::Result<RawClient> {
+    /// The newest link's number and client.
+    async fn client(&self) -> anyhow::Result<(u64, RawClient)> {
         let mut newest = self.newest.subscribe();
         let linked = newest.wait_for(|(_, client)| client.is_some());
-        let client = timeout(START, linked).await??.1.clone();
-        client.ok_or_else(|| anyhow::anyhow!("no link"))
+        let (link, client) = timeout(START, linked).await??.clone();
+        Ok((link, client.ok_or_else(|| anyhow::anyhow!("no link"))?))
+    }
+
+    /// Calls on the newest link. If that was replaced meanwhile, the call is sent again, as csi-cloud
+    /// does it.
+    async fn call(&self, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
+        loop {
+            let (link, client) = self.client().await?;
+            match client.call(method, request).await {
+                Err(_) if self.newest.borrow().0 > link => {}
+                answer => return answer,
+            }
+        }
     }
 }
 
@@ -321,8 +333,7 @@ async fn renewed_under_calls(world: World) -> anyhow::Result<()> {
             while !enough() {
                 number += 1;
                 let request = create(&format!("v{caller}-{number}"));
-                let client = cloud.client().await?;
-                let answer = client.call(&controller("CreateVolume"), &request).await?;
+                let answer = cloud.call(&controller("CreateVolume"), &request).await?;
                 anyhow::ensure!(answer.code() == Code::Ok, "{}", answer.status());
             }
             Ok(number)
