@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use proto::csi::ProbeRequest;
+use proto::csi::identity_client::IdentityClient;
+use proto::host::publish::{Existing, publish};
 use tokio_util::sync::CancellationToken;
 
 use super::report::Report;
 use super::started::{Driver, Started, guarded};
 use super::suite::{Part, Suite};
 use harness::net::{Net, Shape};
-use harness::stand::Stand;
+use harness::stand::{Stand, channel};
+use harness::wait::until;
 
 /// How long a whole run may take.
 const RUN: Duration = Duration::from_secs(300);
@@ -98,11 +102,27 @@ async fn through(
         return suite.run(stand, Part::All, &[("endpoint", socket)]).await;
     };
     let sockets = split(stand, &name, NODE)?;
-    let cloud = stand.cloud(&[&listen], &[&name], &[]).await?;
+    // The driver may be a shared one.
+    let config = stand.at("cloud.toml");
+    let section = format!("[driver.\"{name}\"]\ncontrollers = \"any\"\n");
+    publish(config.as_ref(), section.as_bytes(), 0o600, Existing::Keep)?;
+    let cloud = stand.cloud(&[&listen], &[&name], &["--config", &config]).await?;
     let url = cloud.urls.first().context("csi-cloud listens nowhere")?.clone();
     started.cloud = Some(cloud.process);
     started.edges.push(stand.edge(NODE, &url, &[(&name, &socket)]).await?);
+    ready(&stand.cloud_front(&name)).await?;
     suite.run(stand, Part::All, &sockets).await
+}
+
+/// Waits until csi-cloud has recorded what the edge said of the driver.
+async fn ready(front: &str) -> anyhow::Result<()> {
+    until("the driver's front is ready", || async {
+        let mut identity = IdentityClient::new(channel(front).await?);
+        let probed = identity.probe(ProbeRequest {}).await?.into_inner();
+        ensure!(probed.ready == Some(true), "it says {:?}", probed.ready);
+        Ok(())
+    })
+    .await
 }
 
 /// The sockets of the suite's split mode: the controller in the cloud, the rest at a node.

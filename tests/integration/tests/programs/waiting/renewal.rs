@@ -228,8 +228,8 @@ impl Cloud {
         Ok((link, client.ok_or_else(|| anyhow::anyhow!("no link"))?))
     }
 
-    /// Calls on the newest link. If that was replaced meanwhile, the call is sent again, as csi-cloud
-    /// does it.
+    /// Calls on the newest link. If that was replaced meanwhile, the call is sent again, as
+    /// csi-cloud does it.
     async fn call(&self, method: &str, request: &[u8]) -> anyhow::Result<RawAnswer> {
         loop {
             let (link, client) = self.client().await?;
