@@ -83,8 +83,6 @@ enum Case {
 
 /// Cases that do little but wait, and run at the same time.
 const WAITING: [Case; 3] = [Case::Unread, Case::Remove, Case::Clocks];
-/// One that does little only in a short run.
-const SHORT_WAITING: Case = Case::Unwelcomed;
 
 /// Runs the cases that wait at the same time, and then the others one after the other.
 ///
@@ -93,8 +91,7 @@ const SHORT_WAITING: Case = Case::Unwelcomed;
 pub async fn main(args: Args) -> anyhow::Result<()> {
     let wanted = Case::value_variants().iter().copied();
     let wanted = wanted.filter(|case| args.cases.is_empty() || args.cases.contains(case));
-    let waits = |case: &Case| WAITING.contains(case) || (args.short && *case == SHORT_WAITING);
-    let (waiting, working): (Vec<_>, Vec<_>) = wanted.partition(waits);
+    let (waiting, working): (Vec<_>, Vec<_>) = wanted.partition(|case| WAITING.contains(case));
     let waiting = waiting.into_iter().map(|case| measured(case, args.short));
     let mut rows = try_join_all(waiting).await?.concat();
     for case in working {
