@@ -96,7 +96,8 @@ impl DriverState {
         self.at.get(node)
     }
 
-    /// The nodes that count: neither removed, nor excluded (see [`ReasonKind::excludes`]).
+    /// The nodes that count: neither removed, nor excluded.
+    /// See [`excludes`](crate::state::set_apart::ReasonKind::excludes).
     pub fn members(&self) -> impl Iterator<Item = (&NodeName, &NodeDriver)> {
         self.at.iter().filter(|(node, _)| self.is_member(node))
     }
