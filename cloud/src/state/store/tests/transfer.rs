@@ -7,6 +7,7 @@ use proto::csi;
 
 use crate::cli::store::check;
 use crate::config::output::Output;
+use crate::state::listed;
 use crate::state::store::tests::*;
 use crate::state::store::transfer;
 use crate::state::store::transfer::ExportedSecrets;
@@ -50,15 +51,6 @@ fn imported(path: &Path, lines: &str) -> Result<(), String> {
     transfer::import_from(path, &mut lines.as_bytes()).map_err(|error| format!("{error:#}"))
 }
 
-fn unlisted(change: Change) -> Change {
-    match change {
-        Change::NodeDriver(driver, node, Some(at)) => {
-            Change::NodeDriver(driver, node, Some(NodeDriver { listed: 0, ..at }))
-        }
-        other => other,
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
@@ -71,7 +63,7 @@ proptest! {
         let lines = exported(&one);
         imported(&other, &lines).unwrap();
         // Whether a node was listed since the export is not known.
-        let unlisted: Vec<_> = changes.into_iter().map(unlisted).collect();
+        let unlisted: Vec<_> = changes.into_iter().map(listed::unmarked).collect();
         let same = dir.path().join("same");
         File::open(&same).unwrap().commit(&unlisted).unwrap();
         prop_assert_eq!(exported(&other), exported(&same));
