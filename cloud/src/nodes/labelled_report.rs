@@ -102,7 +102,11 @@ mod tests {
         let policies = [(of_all.clone(), Policy::new(None)), (of_some.clone(), policy)].into();
         let authority = Authority::new(policies);
         let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
-        let said = |name: &DriverName| Driver { name: name.clone(), answers: BTreeMap::new() };
+        let said = |name: &DriverName| Driver {
+            name: name.clone(),
+            answers: BTreeMap::new(),
+            health: None,
+        };
         let set = |nodes: &[&NodeName]| {
             let label = ("node-restriction.kubernetes.io/storage".to_owned(), "yes".to_owned());
             let of = |node: &&NodeName| ((*node).clone(), [label.clone()].into());

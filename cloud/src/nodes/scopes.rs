@@ -83,7 +83,7 @@ mod tests {
             [("GetPluginInfo", info.encode_to_vec().into()), ("GetPluginCapabilities", answer)];
         let answers =
             answers.into_iter().map(|(method, answer)| (method.to_owned(), Protobuf(answer)));
-        Driver { name: name.parse().unwrap(), answers: answers.collect() }
+        Driver { name: name.parse().unwrap(), answers: answers.collect(), health: None }
     }
 
     #[tokio::test(start_paused = true)]

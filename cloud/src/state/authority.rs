@@ -156,12 +156,13 @@ mod tests {
             let answer = csi::GetPluginCapabilitiesResponse { capabilities }.encode_to_vec();
             let method = "GetPluginCapabilities".to_owned();
             let answers = [(method, Protobuf(answer.into()))].into();
-            Unserved::of(Driver { name: "d.example".parse().unwrap(), answers }).scope
+            Unserved::of(Driver { name: "d.example".parse().unwrap(), answers, health: None }).scope
         };
         assert_eq!(says(&[]), Some(Scope::Shared));
         let constrained = service::Type::VolumeAccessibilityConstraints;
         assert_eq!(says(&[constrained]), Some(Scope::Node));
-        let away = Driver { name: "d.example".parse().unwrap(), answers: BTreeMap::new() };
+        let away =
+            Driver { name: "d.example".parse().unwrap(), answers: BTreeMap::new(), health: None };
         assert_eq!(Unserved::of(away).scope, None);
     }
 }

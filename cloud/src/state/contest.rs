@@ -156,7 +156,7 @@ mod tests {
             };
             let info = Protobuf(info.encode_to_vec().into());
             let answers = [("NodeGetInfo".to_owned(), info)].into();
-            let said = Driver { name: self.driver.clone(), answers };
+            let said = Driver { name: self.driver.clone(), answers, health: None };
             let node = node.parse().unwrap();
             ingest::drivers(&self.store, &self.authority, &node, vec![said]).await.unwrap();
         }

@@ -372,7 +372,11 @@ mod tests {
     use crate::state::store::memory::Memory;
 
     fn hello(names: &[&str]) -> Vec<Driver> {
-        let driver = |name: &&str| Driver { name: name.parse().unwrap(), answers: BTreeMap::new() };
+        let driver = |name: &&str| Driver {
+            name: name.parse().unwrap(),
+            answers: BTreeMap::new(),
+            health: None,
+        };
         names.iter().map(driver).collect()
     }
 

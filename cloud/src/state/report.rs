@@ -94,7 +94,9 @@ mod tests {
 
     fn named(numbers: std::ops::Range<usize>) -> Vec<Driver> {
         let name = |number: usize| format!("d{number}.example").parse().unwrap();
-        numbers.map(|number| Driver { name: name(number), answers: BTreeMap::new() }).collect()
+        numbers
+            .map(|number| Driver { name: name(number), answers: BTreeMap::new(), health: None })
+            .collect()
     }
 
     /// A driver that answers so to NodeGetInfo.
@@ -107,7 +109,7 @@ mod tests {
         };
         let method = Method::answering(Local::NodeInfo).name().to_owned();
         let answers = BTreeMap::from([(method, Protobuf(info.encode_to_vec().into()))]);
-        vec![Driver { name: "d.example".parse().unwrap(), answers }]
+        vec![Driver { name: "d.example".parse().unwrap(), answers, health: None }]
     }
 
     fn segments(count: usize) -> Segments {

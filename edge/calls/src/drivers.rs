@@ -161,7 +161,8 @@ impl Driver {
 
     /// Asks the driver everything that a front of the cloud answers for it.
     async fn introduce(&self, sender: &Upstream) -> Result<hello::Driver, BoxError> {
-        let mut driver = hello::Driver { name: self.name.clone(), answers: Default::default() };
+        let mut driver =
+            hello::Driver { name: self.name.clone(), answers: Default::default(), health: None };
         for method in Method::ALL.iter().copied() {
             let Some(local) = method.local().filter(|local| *local != Local::Probe) else {
                 continue;
@@ -241,7 +242,7 @@ impl Driver {
         match &*self.state.borrow() {
             Connection::Here(_, hello) => hello.as_ref().clone(),
             Connection::Away(_) => {
-                hello::Driver { name: self.name.clone(), answers: Default::default() }
+                hello::Driver { name: self.name.clone(), answers: Default::default(), health: None }
             }
         }
     }

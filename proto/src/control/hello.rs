@@ -12,6 +12,7 @@ use uuid::Uuid;
 /// A protobuf message, in base64 within JSON.
 pub use super::base64::Base64 as Protobuf;
 use super::certificate::{Certificate, NotRenewed, Renew};
+use super::health::Health;
 use super::lease::{Reply, Request};
 use super::not_taken::NotTaken;
 use crate::csi::topology::Scope;
@@ -134,6 +135,9 @@ pub struct Driver {
     /// Its answers, by RPC (`GetPluginInfo`, `NodeGetInfo`, …). Empty while the driver cannot be
     /// reached; an RPC that it does not implement is left out.
     pub answers: BTreeMap<String, Protobuf>,
+    /// How it is; none from an edge that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
 }
 
 /// Why bytes are not a control message.
@@ -217,7 +221,11 @@ mod tests {
             protocol: PROTOCOL,
             node: "n1".parse().unwrap(),
             version: "0.1.0".into(),
-            drivers: vec![Driver { name: "hostdir.edge-csi.io".parse().unwrap(), answers }],
+            drivers: vec![Driver {
+                name: "hostdir.edge-csi.io".parse().unwrap(),
+                answers,
+                health: None,
+            }],
             leases: false,
             not_taken: false,
             trust: None,

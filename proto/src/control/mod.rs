@@ -6,6 +6,7 @@
 
 pub mod base64;
 pub mod certificate;
+pub mod health;
 pub mod hello;
 pub mod join;
 pub mod lease;

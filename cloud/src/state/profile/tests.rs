@@ -42,7 +42,7 @@ impl Fleet {
             ("ControllerGetCapabilities", can),
         ];
         let answers = answers.map(|(method, answer)| (method.into(), Protobuf(answer.into())));
-        let said = Driver { name: self.driver.clone(), answers: answers.into() };
+        let said = Driver { name: self.driver.clone(), answers: answers.into(), health: None };
         let authority = Authority::default();
         ingest::drivers(&self.store, &authority, &node.parse().unwrap(), vec![said]).await.unwrap();
     }

@@ -173,9 +173,9 @@ async fn links(world: &World, spec: &Spec) -> anyhow::Result<()> {
         manifest: [(TEXT.to_owned(), TEXT.to_owned())].into(),
     };
     let own_name = Protobuf(name.encode_to_vec().into());
-    let other = Driver { name: DRIVER.parse()?, answers: answers.clone() };
+    let other = Driver { name: DRIVER.parse()?, answers: answers.clone(), health: None };
     answers.insert("GetPluginInfo".to_owned(), own_name);
-    let named = Driver { name: DRIVER.parse()?, answers };
+    let named = Driver { name: DRIVER.parse()?, answers, health: None };
     for driver in [other, named] {
         let mut link = world.dial(HOSTILE, &ws::tcp()).await?;
         let mut hello = hello(HOSTILE, vec![driver])?;

@@ -94,7 +94,7 @@ async fn is_welcome(world: &World, drivers: Vec<Driver>) -> anyhow::Result<bool>
 fn named(first: usize, count: usize) -> anyhow::Result<Vec<Driver>> {
     let driver = |number| {
         let name = format!("{INVENTED}-{number}.example").parse()?;
-        Ok(Driver { name, answers: BTreeMap::new() })
+        Ok(Driver { name, answers: BTreeMap::new(), health: None })
     };
     (first..first + count).map(driver).collect()
 }
@@ -111,7 +111,7 @@ fn segments(first: usize) -> anyhow::Result<Vec<Driver>> {
     };
     let info = Protobuf(info.encode_to_vec().into());
     let answers = BTreeMap::from([("NodeGetInfo".to_owned(), info)]);
-    Ok(vec![Driver { name: DRIVER.parse()?, answers }])
+    Ok(vec![Driver { name: DRIVER.parse()?, answers, health: None }])
 }
 
 /// Asks for leases for pods with very long UIDs. csi-cloud may close the link.

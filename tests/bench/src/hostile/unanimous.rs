@@ -317,6 +317,6 @@ impl Told {
             answers.map(|(method, answer)| (method, if is_able { answer } else { Vec::new() }));
         let answers = answers.chain(own);
         let answers = answers.map(|(method, answer)| (method.into(), Protobuf(answer.into())));
-        Ok(Driver { name: DRIVER.parse()?, answers: answers.collect() })
+        Ok(Driver { name: DRIVER.parse()?, answers: answers.collect(), health: None })
     }
 }

@@ -183,5 +183,5 @@ pub(super) fn driver(name: &str, is_local: bool) -> anyhow::Result<Driver> {
         ("NodeGetInfo", node.encode_to_vec().into()),
     ];
     let answers = answers.map(|(method, bytes)| (method.to_owned(), Protobuf(bytes)));
-    Ok(Driver { name: name.parse()?, answers: answers.into() })
+    Ok(Driver { name: name.parse()?, answers: answers.into(), health: None })
 }

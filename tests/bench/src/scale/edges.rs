@@ -394,5 +394,5 @@ fn driver(node: &NodeName, name: DriverName) -> Driver {
         ("NodeGetInfo", node.encode_to_vec()),
     ];
     let answers = answers.map(|(method, bytes)| (method.to_owned(), Protobuf(Bytes::from(bytes))));
-    Driver { name, answers: answers.into() }
+    Driver { name, answers: answers.into(), health: None }
 }

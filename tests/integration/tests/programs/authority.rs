@@ -217,7 +217,7 @@ impl Said {
             ("NodeGetInfo", at.encode_to_vec()),
         ];
         let answers = answers.map(|(method, answer)| (method.into(), Protobuf(answer.into())));
-        Ok(Driver { name: DRIVER.parse()?, answers: answers.into() })
+        Ok(Driver { name: DRIVER.parse()?, answers: answers.into(), health: None })
     }
 }
 

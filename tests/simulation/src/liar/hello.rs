@@ -40,11 +40,11 @@ pub(super) fn drivers(dice: &mut Dice, honest: usize, often: u32) -> Vec<Driver>
             it.segments = vec![(TOPOLOGY_KEY.into(), victim.into())];
         }
         11 => return Vec::new(),
-        12 => return vec![Driver { name: driver, answers: garbage(dice) }],
-        13 => return vec![Driver { name: driver, answers: BTreeMap::new() }],
+        12 => return vec![Driver { name: driver, answers: garbage(dice), health: None }],
+        13 => return vec![Driver { name: driver, answers: BTreeMap::new(), health: None }],
         _ => {}
     }
-    vec![Driver { name: driver, answers: it.answers() }]
+    vec![Driver { name: driver, answers: it.answers(), health: None }]
 }
 
 /// What a driver says of itself.

@@ -26,7 +26,7 @@ use tokio_tungstenite::tungstenite;
 use tonic::Code;
 
 fn hello(node: &str, protocol: u32) -> anyhow::Result<Message> {
-    let driver = hello::Driver { name: DRIVER.parse()?, answers: Default::default() };
+    let driver = hello::Driver { name: DRIVER.parse()?, answers: Default::default(), health: None };
     Ok(Message::Hello(Hello { protocol, drivers: vec![driver], ..world::hello(node)? }))
 }
 

@@ -37,7 +37,7 @@ fn saying(drivers: Vec<Driver>) -> anyhow::Result<Message> {
 fn named(count: usize) -> anyhow::Result<Vec<Driver>> {
     let driver = |number| {
         let name = if number == 0 { DRIVER.into() } else { format!("invented-{number}.example") };
-        Ok(Driver { name: name.parse()?, answers: BTreeMap::new() })
+        Ok(Driver { name: name.parse()?, answers: BTreeMap::new(), health: None })
     };
     (0..count).map(driver).collect()
 }
@@ -51,7 +51,7 @@ fn at(node_id: &str, segments: &[(String, String)]) -> anyhow::Result<Vec<Driver
     };
     let info = Protobuf(info.encode_to_vec().into());
     let answers = BTreeMap::from([("NodeGetInfo".to_owned(), info)]);
-    Ok(vec![Driver { name: DRIVER.parse()?, answers }])
+    Ok(vec![Driver { name: DRIVER.parse()?, answers, health: None }])
 }
 
 /// Why a hello is refused.
