@@ -88,18 +88,22 @@ impl HostileCloud {
     pub async fn welcome_as(&self, version: &str) -> anyhow::Result<Link> {
         let mut link = self.accept().await?;
         anyhow::ensure!(matches!(link.next().await, Event::Message(Message::Hello(_))));
-        let welcome = Welcome {
-            protocol: PROTOCOL,
-            version: version.into(),
-            backoff_cap_ms: None,
-            scopes: Default::default(),
-            leases: false,
-            not_taken: false,
-            renews: false,
-            renew_now: false,
-        };
-        link.send(&Message::Welcome(welcome)).await?;
+        link.send(&Message::Welcome(welcome(version))).await?;
         Ok(link)
+    }
+}
+
+/// The welcome of a csi-cloud of this version that does nothing beside calls.
+pub fn welcome(version: &str) -> Welcome {
+    Welcome {
+        protocol: PROTOCOL,
+        version: version.into(),
+        backoff_cap_ms: None,
+        scopes: Default::default(),
+        leases: false,
+        not_taken: false,
+        renews: false,
+        renew_now: false,
     }
 }
 

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 
 use super::accounts::{self, Carrier};
 use super::faults::at_node;
 use super::outages::lost_calls;
 use super::pods::{READ, STAY};
-use super::scene::{Scene, claim, pod};
+use super::scene::{Scene, pod};
 use super::texts::at;
 use crate::stand::objects::within;
 use crate::stand::{Cluster, node::Node};
@@ -111,14 +111,7 @@ pub(super) async fn renewed(scene: &Scene<'_>) -> anyhow::Result<()> {
     while cluster.nodes.iter().any(|node| renewals(cluster, node, from) < RENEWALS) {
         ensure!(begun.elapsed() < RENEWED, "not each node has renewed {RENEWALS} times");
         let names: Vec<_> = (0..CLAIMS).map(|number| format!("c{round}-{number}")).collect();
-        let texts: String = names.iter().map(|name| claim(name, "now")).collect();
-        scene.apply(&texts).await?;
-        for name in &names {
-            scene.bound(name).await?;
-        }
-        for name in &names {
-            scene.delete::<PersistentVolumeClaim>(name).await?;
-        }
+        scene.claim_and_delete(&names).await?;
         round += 1;
     }
     println!("{:24} {:>8}  claims made and deleted during renewals", "", round * CLAIMS);

@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::ensure;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde::Deserialize;
 
 use super::faults::at_node;
 use super::joins::{failed_calls, joined, shown};
 use super::outages::lost_calls;
-use super::scene::{Scene, claim};
+use super::scene::Scene;
 use crate::stand::Cluster;
 use crate::stand::cloud::admin;
 use crate::stand::objects::within;
@@ -111,14 +110,7 @@ async fn claimed(scene: &Scene<'_>, is_over: &AtomicBool) -> anyhow::Result<usiz
     let mut made = 0;
     while made < CLAIMS || !is_over.load(Ordering::Relaxed) {
         let names: Vec<_> = (made..made + AT_ONCE).map(|number| format!("c{number}")).collect();
-        let texts: String = names.iter().map(|name| claim(name, "now")).collect();
-        scene.apply(&texts).await?;
-        for name in &names {
-            scene.bound(name).await?;
-        }
-        for name in &names {
-            scene.delete::<PersistentVolumeClaim>(name).await?;
-        }
+        scene.claim_and_delete(&names).await?;
         made += AT_ONCE;
     }
     Ok(made)

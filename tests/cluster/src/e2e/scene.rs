@@ -119,6 +119,22 @@ impl<'a> Scene<'a> {
         within(&format!("claim {claim}"), SOON, bound).await
     }
 
+    /// Makes claims of class `now`, waits until they are bound, and deletes them.
+    ///
+    /// # Errors
+    /// One is not bound or does not go in time.
+    pub async fn claim_and_delete(&self, names: &[String]) -> anyhow::Result<()> {
+        let texts: String = names.iter().map(|name| claim(name, "now")).collect();
+        self.apply(&texts).await?;
+        for name in names {
+            self.bound(name).await?;
+        }
+        for name in names {
+            self.delete::<PersistentVolumeClaim>(name).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until a part of an object, by its JSON pointer, is this.
     ///
     /// # Errors

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use harness::flood;
 use harness::flood::{Flood, Sends};
+use harness::hostile_cloud;
 use harness::requests::controller;
 use harness::wait::{START, until};
 use harness::world::{NODE, QUIET, TRANSPORTS, World, hello};
 use http::StatusCode;
-use proto::control::hello::{MAX_BYTES, Message, PROTOCOL, Welcome};
+use proto::control::hello::{MAX_BYTES, Message};
 use proto::host::publish::{Existing, publish};
 use proto::link::tls::{Role, client_config};
 use proto::link::{Event, HANDSHAKE, KeepAlive, dial, quic, ws};
@@ -146,17 +147,7 @@ async fn an_edge_that_breaks_the_rules_is_told_which_and_so_is_the_log() -> anyh
         };
         assert_eq!(welcome.backoff_cap_ms, Some(2000), "what a small fleet is told");
         // Only the cloud welcomes.
-        let welcome = Welcome {
-            protocol: PROTOCOL,
-            version: "0.1.0".into(),
-            backoff_cap_ms: None,
-            scopes: Default::default(),
-            leases: false,
-            not_taken: false,
-            renews: false,
-            renew_now: false,
-        };
-        link.send(&Message::Welcome(welcome)).await?;
+        link.send(&Message::Welcome(hostile_cloud::welcome("0.1.0"))).await?;
         let reason =
             "an edge may only tell of its drivers and volumes, renew, and say that it leaves";
         match timeout(START, link.next()).await? {

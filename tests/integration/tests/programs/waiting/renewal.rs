@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use drivers::testdriver::TestDriver;
+use harness::hostile_cloud;
 use harness::process::Process;
 use harness::raw::{RawAnswer, RawClient};
 use harness::requests::{controller, create};
@@ -16,7 +17,7 @@ use harness::wait::START;
 use harness::world::{DRIVER, NODE, TRANSPORTS};
 use proto::control::base64::Base64;
 use proto::control::certificate::{Certificate, NotRenewed};
-use proto::control::hello::{Message, PROTOCOL, Welcome};
+use proto::control::hello::{Message, Welcome};
 use proto::control::join::Answer;
 use proto::host::publish::{Existing, publish};
 use proto::host::tasks::Tasks;
@@ -242,16 +243,7 @@ impl Cloud {
 }
 
 fn welcome() -> Message {
-    Message::Welcome(Welcome {
-        protocol: PROTOCOL,
-        version: "issuing".into(),
-        backoff_cap_ms: None,
-        scopes: Default::default(),
-        leases: false,
-        not_taken: false,
-        renews: true,
-        renew_now: false,
-    })
+    Message::Welcome(Welcome { renews: true, ..hostile_cloud::welcome("issuing") })
 }
 
 struct World {
