@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, timeout};
 
+use super::memory::Bound;
 use super::report::Row;
 use super::{
     attacks, claims, clocks, controls, door, elections, endless, frames, initials, invented,
@@ -89,6 +90,7 @@ const WAITING: [Case; 3] = [Case::Unread, Case::Remove, Case::Clocks];
 /// # Errors
 /// A row is out of its bounds, or a program does not do what it must.
 pub async fn main(args: Args) -> anyhow::Result<()> {
+    let _bound = Bound::new();
     let wanted = Case::value_variants().iter().copied();
     let wanted = wanted.filter(|case| args.cases.is_empty() || args.cases.contains(case));
     let (waiting, working): (Vec<_>, Vec<_>) = wanted.partition(|case| WAITING.contains(case));

@@ -16,6 +16,7 @@ use proto::host::publish::{Existing, publish};
 use tonic::Code;
 
 use super::fleet::{SECRET, has_got, secrets};
+use super::memory;
 use super::report::Row;
 use super::world::{TRANSPORTS, World};
 
@@ -97,6 +98,7 @@ impl Shared {
         let listen = format!("{transport}://127.0.0.1:0");
         let drivers: Vec<_> = names.iter().map(String::as_str).collect();
         let cloud = stand.cloud(&[&listen], &drivers, &["--config", &config]).await?;
+        let cloud = memory::hold(cloud)?;
         let mut nodes = Vec::new();
         let mut serving = Vec::new();
         let mut fronts = Vec::new();

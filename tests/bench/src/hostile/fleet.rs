@@ -18,6 +18,7 @@ use proto::host::publish::{Existing, publish};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::memory;
 use super::world::{DRIVER, World};
 
 /// The secret in requests, which no driver may get but the one that they are for.
@@ -168,6 +169,7 @@ impl Fleet {
         let config = stand.at("fleet.toml");
         let listen = format!("{transport}://127.0.0.1:{port}");
         let cloud = stand.cloud(&[&listen], &[DRIVER], &["--config", &config]).await?;
+        let cloud = memory::hold(cloud)?;
         let front = RawClient::connect(&stand.cloud_front(DRIVER)).await?;
         let fleet = Self { world: World { stand, cloud }, front, nodes };
         fleet.ready().await?;

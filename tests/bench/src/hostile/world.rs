@@ -11,6 +11,7 @@ use proto::link::tls::{Credentials, Role};
 use proto::link::{Connect, Event, KeepAlive, Link, dial, ws};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::memory;
 use crate::usage;
 
 /// The driver that csi-cloud serves.
@@ -52,7 +53,7 @@ impl World {
     /// A csi-cloud with these arguments.
     pub(super) async fn on(stand: Stand, transport: &str, more: &[&str]) -> anyhow::Result<Self> {
         let listen = format!("{transport}://127.0.0.1:0");
-        let cloud = stand.cloud(&[&listen], &[DRIVER], more).await?;
+        let cloud = memory::hold(stand.cloud(&[&listen], &[DRIVER], more).await?)?;
         Ok(Self { stand, cloud })
     }
 
