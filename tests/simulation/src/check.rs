@@ -198,18 +198,15 @@ fn is_our_own_word(
     };
     match (called.method, code) {
         _ if is_about_liars(world, called) => true,
-        // A liar may say that it has, or uses, what no honest node has any more.
-        ("DeleteVolume" | "DeleteSnapshot" | "ControllerUnpublishVolume", _)
-            if world.fleet.shape().liar.is_some() && is_gone() =>
-        {
-            true
-        }
+        // A liar may say that it uses what no honest node has any more.
+        ("DeleteVolume", Code::FailedPrecondition) if is_gone() => text.contains(LIAR_HAS_IT),
+        ("ControllerUnpublishVolume", Code::Ok) => world.fleet.shape().liar.is_some() && is_gone(),
         ("CreateVolume", Code::ResourceExhausted) => {
             let is_refused = text.contains("no known node is at") || text.contains(LIAR_IS_FULL);
             is_refused && of_key.iter().all(made_nothing)
         }
         ("ControllerPublishVolume" | "DeleteVolume", Code::FailedPrecondition)
-            if text.contains("owned by another: node liar") =>
+            if text.contains(LIAR_HAS_IT) =>
         {
             leased_without_home(world, &called.key)
         }
@@ -247,6 +244,8 @@ fn leased_without_home(world: &World, id: &str) -> bool {
     })
 }
 
+/// What is said of a direct volume whose lease the liar got.
+const LIAR_HAS_IT: &str = "owned by another: node liar";
 /// What is said of a create that only the liar could carry out.
 const LIAR_IS_FULL: &str = "node liar is over a quota";
 

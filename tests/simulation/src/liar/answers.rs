@@ -9,6 +9,7 @@ use proto::http2::forward::Answer;
 use tonic::{Code, Status};
 
 use super::heard::HeardCall;
+use crate::check::ENDS;
 use crate::dice::Dice;
 use crate::keys::{LIAR, NODES};
 use crate::liar_record::LiarRecord;
@@ -107,7 +108,9 @@ pub(super) fn lie(
     ids: &Ids,
     record: &LiarRecord,
 ) -> Response<Body> {
+    let is_end = ENDS.contains(&call.method.name());
     let message = match dice.below(10) {
+        0..=4 if is_end => return refusal(dice.pick(&CODES)),
         0 | 1 => return refusal(dice.pick(&CODES)),
         2 => (0..9).map(|_| dice.pick(&[0, 8, 10, 26, 255])).collect(),
         3 => Vec::new(),

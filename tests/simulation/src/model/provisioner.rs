@@ -169,7 +169,7 @@ impl Sidecar {
         let request =
             csi::DeleteVolumeRequest { volume_id: volume.id.clone(), ..Default::default() };
         let reply = self.call("DeleteVolume", &volume.id, &request).await;
-        let gone = reply.code == Code::Ok;
+        let gone = reply.code == Code::Ok && !self.is_unwritten();
         api.change(|objects| {
             if let Some(volume) = objects.claims.get_mut(at).and_then(|claim| claim.volume.as_mut())
             {

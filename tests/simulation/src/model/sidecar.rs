@@ -89,6 +89,12 @@ impl Sidecar {
         self.client.call(method, key, request, &self.world.unusual).await
     }
 
+    /// Whether what a call returned could not be written to the API server, so that the same call
+    /// is made once more.
+    pub(super) fn is_unwritten(&self) -> bool {
+        self.dice(|dice| dice.chance(10))
+    }
+
     pub(super) fn dice<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {
         throw(&mut self.dice.lock().unwrap_or_else(PoisonError::into_inner))
     }

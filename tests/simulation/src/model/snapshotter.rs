@@ -78,7 +78,7 @@ impl Sidecar {
         let api = &self.world.api;
         let request = csi::DeleteSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
         let reply = self.call("DeleteSnapshot", &id, &request).await;
-        let gone = reply.code == Code::Ok;
+        let gone = reply.code == Code::Ok && !self.is_unwritten();
         api.change(|objects| {
             if let Some(of) = objects.snapshots.get_mut(at) {
                 of.gone = gone;
