@@ -95,7 +95,7 @@ scale: ## Thousands of idle edges: memory, CPU, and how fast they come back (rel
 	target/measure/bench scale $(if $(LINKS),--links $(LINKS))
 
 hostile: ## Hostile peers: silent sockets, no hello, nothing read, node remove, changing scopes, QUIC Initials, HTTP/2 frames, wrong tokens, lies about drivers, volumes and leases (release build); CASE=name, SHORT=1 for smaller numbers in a debug build
-	$(if $(SHORT),$(CARGO) build --locked -p cloud -p edge -p bench --bin csi-cloud --bin csi-edge --bin bench,$(call RELEASE,bench))
+	$(if $(SHORT),$(CARGO) build --workspace --locked,$(call RELEASE,bench))
 	$(if $(SHORT),target/debug,target/measure)/bench hostile $(if $(SHORT),--short) $(if $(CASE),--case $(CASE))
 
 hop: build ## What a hop by `csi-cloud front` costs, printed; a measurement without a target
