@@ -25,7 +25,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::body::Received;
 use proto::http2::forward;
 use proto::http2::forward::Upstream;
-use proto::http2::forward::{Answer, Call, DeadlinePassed};
+use proto::http2::forward::{Answer, Call};
 use proto::link::{Connect, Io};
 use proto::names::DriverName;
 use tokio::net::UnixStream;
@@ -203,7 +203,7 @@ impl Driver {
     /// Sends a call to the driver; `deadline` is how long its caller waits.
     ///
     /// # Errors
-    /// [`Error::DriverAway`] or [`Error::DeadlinePassed`] if it was not sent;
+    /// [`Error::DriverAway`] or [`Error::TooLate`] if it was not sent;
     /// [`Error::DriverBroke`] if it may have been.
     pub async fn call(
         &self,
@@ -213,7 +213,7 @@ impl Driver {
         let sender = self.sender().await?;
         // The call may have waited for a driver that was coming back.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(DeadlinePassed("before it was passed on to the driver").into());
+            return Err(Error::too_late());
         }
         let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
         forward::forward(&sender, call, &authority(), None).await.map_err(broke)

@@ -57,6 +57,9 @@ pub enum Error {
     /// The caller's deadline passed; a call that was passed on before goes on at the edge.
     #[error(transparent)]
     DeadlinePassed(#[from] DeadlinePassed),
+    /// The caller's deadline passed before the call was passed on, so the driver never got it.
+    #[error(transparent)]
+    TooLate(DeadlinePassed),
     /// The driver at this node cannot be reached.
     #[error(
         "driver {driver} cannot be reached at {socket}; is it running, and is this its socket?"
@@ -140,6 +143,7 @@ proto::codes! { Error:
     // Nothing was sent anywhere, and sending it again would not help.
     BadRequest { .. } => InvalidArgument,
     DeadlinePassed(_) => DeadlineExceeded,
+    TooLate(_) => DeadlineExceeded,
     DriverAway { .. } => Unavailable,
     DriverBroke { .. } => Unavailable,
     NoSuchDriver(_) => Unavailable,
@@ -152,6 +156,37 @@ proto::codes! { Error:
     Stopping(_) => Unavailable,
     ;
     Guarded(refusal),
+}
+
+impl Error {
+    /// The deadline passed before the driver was called.
+    pub(crate) fn too_late() -> Self {
+        Self::TooLate(DeadlinePassed("before it was passed on to the driver"))
+    }
+
+    /// Whether it is certain that no byte of the call went to the driver. The cloud then frees the
+    /// name of a create, so a doubt counts as a no.
+    pub fn is_not_dispatched(&self) -> bool {
+        match self {
+            Self::UnknownMethod(_)
+            | Self::NotSent(_)
+            | Self::Denied { .. }
+            | Self::BadRequest { .. }
+            | Self::TooLate(_)
+            | Self::DriverAway { .. }
+            | Self::NoSuchDriver(_)
+            | Self::Full(_)
+            | Self::LinkReplaced => true,
+            // Another run of what the call is about is open, or was.
+            Self::DeniedInDoubt { .. } | Self::Pending { .. } => false,
+            // A run may go on.
+            Self::DeadlinePassed(_) | Self::DriverBroke { .. } | Self::Stopping(_) => false,
+            // The driver has answered.
+            Self::BadAnswer { .. } => false,
+            // No create is refused so.
+            Self::ScopeUnknown(_) | Self::Guarded(_) => false,
+        }
+    }
 }
 
 /// A delete guard's refusal, as the caller gets it.
@@ -186,8 +221,42 @@ impl<E: Into<Error>> From<E> for Shared {
     }
 }
 
+impl Shared {
+    /// See [`Error::is_not_dispatched`].
+    pub(crate) fn is_not_dispatched(&self) -> bool {
+        self.0.is_not_dispatched()
+    }
+}
+
 impl ToStatus for Shared {
     fn code(&self) -> Code {
         self.0.code()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_certainly_never_reached_the_driver_is_marked() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let away = Error::DriverAway {
+            driver: driver.clone(),
+            socket: "/d.sock".into(),
+            source: "nobody".into(),
+        };
+        let broke = Error::DriverBroke { driver, source: "it died".into() };
+        let replaced = Error::LinkReplaced;
+        let denied = Error::Denied { method: "CreateVolume" };
+        for error in [away, replaced, denied, Error::too_late(), Error::Full(1)] {
+            assert!(error.is_not_dispatched(), "{error}");
+        }
+        let late = Error::DeadlinePassed(DeadlinePassed("before it was answered"));
+        let doubt = Error::DeniedInDoubt { method: "CreateVolume", why: "it may run" };
+        let pending = Error::Pending { method: "CreateVolume" };
+        for error in [broke, late, doubt, pending, Error::Stopping(Stopping("csi-edge"))] {
+            assert!(!error.is_not_dispatched(), "{error}");
+        }
     }
 }

@@ -20,7 +20,7 @@ use proto::host::tasks::Tasks;
 use proto::http2::body::Body;
 use proto::http2::busy_poll::BusyPoll;
 use proto::http2::forward;
-use proto::http2::forward::{Answer, CALL_ID, Call, DeadlinePassed};
+use proto::http2::forward::{Answer, CALL_ID, Call};
 use proto::http2::limits::MAX_PASSING;
 use proto::http2::serve;
 use proto::http2::serve::Stopping;
@@ -156,12 +156,16 @@ impl Executor {
         let begun = Instant::now();
         let _busy_poll = self.busy_poll.begin();
         let rpc = request.uri().path().to_owned();
+        let by_link = origin.front_of.is_none();
         let result = self.run(driver, origin, request).await;
         let ms = begun.elapsed().as_millis();
         Ok(result.inspect(|_| debug!(rpc, driver, ms, "answered")).unwrap_or_else(|error| {
             let code = error.code();
             warn!(rpc, driver, ?code, ms, error = error.chain(), "not carried out");
-            forward::failure(&error)
+            match by_link && error.is_not_dispatched() {
+                true => forward::refusal(&error),
+                false => forward::failure(&error),
+            }
         }))
     }
 
@@ -328,7 +332,7 @@ impl DriverCalls {
         let permit = self.unary.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(DeadlinePassed("before it was passed on to the driver").into());
+            return Err(Error::too_late().into());
         }
         let driver = self.driver.clone();
         let run = async move {
@@ -372,5 +376,8 @@ impl Drop for Detaching<'_> {
 async fn exchange(driver: &Driver, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
     let response = driver.call(&call, deadline).await?;
     let broke = |source| Error::DriverBroke { driver: driver.name.clone(), source };
-    Answer::collect(response).await.map_err(broke)
+    let mut answer = Answer::collect(response).await.map_err(broke)?;
+    // A driver does not speak for the edge.
+    answer.take_not_dispatched();
+    Ok(answer)
 }

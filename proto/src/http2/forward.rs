@@ -28,6 +28,9 @@ use crate::http2::limits::{CLIENT_WINDOW, MAX_HEADERS, MAX_STREAMS, STREAM_WINDO
 
 /// The id of a caller's call on the link to an edge, a UUIDv7; kept when the call is sent again.
 pub const CALL_ID: &str = "edge-csi-call";
+/// In an edge's refusal, with the value `1`: no byte of the call went to the driver. Only an edge may
+/// say it, so the edge takes it out of what a driver answers.
+pub const NOT_DISPATCHED: &str = "edge-csi-not-dispatched";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -233,6 +236,16 @@ impl Answer {
         Self { headers, body, ..self }
     }
 
+    /// Takes the mark of an edge out, wherever it stands. True if this is a refusal that has it.
+    pub fn take_not_dispatched(&mut self) -> bool {
+        let is_marked = self.headers.remove(NOT_DISPATCHED).is_some_and(|mark| mark == "1");
+        if let Some(trailers) = &mut self.trailers {
+            trailers.remove(NOT_DISPATCHED);
+        }
+        // An edge refuses in headers alone, and without a message.
+        is_marked && self.headers.contains_key(STATUS) && self.ok().is_none()
+    }
+
     /// A copy with a buffer of its own, for callers that keep it. A received body is part of a
     /// larger buffer, and keeps all of it in memory.
     #[must_use]
@@ -294,6 +307,7 @@ pub fn pass(
     let (mut parts, body) = response.into_parts();
     let has_status = parts.headers.contains_key(STATUS);
     tidy(&mut parts.headers);
+    parts.headers.remove(NOT_DISPATCHED);
     parts.extensions = http::Extensions::new();
     let broken = (!has_status).then(|| Box::new(broken.status()));
     Response::from_parts(parts, Body::Passing { body, broken, room })
@@ -302,4 +316,51 @@ pub fn pass(
 /// The answer that carries a failure of our own to the caller.
 pub fn failure(error: &impl ToStatus) -> Response<Body> {
     error.status().into_http()
+}
+
+/// The same of an edge, about a call of which no byte went to the driver.
+pub fn refusal(error: &impl ToStatus) -> Response<Body> {
+    let mut response = failure(error);
+    response.headers_mut().insert(NOT_DISPATCHED, HeaderValue::from_static("1"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(
+        headers: &[(&'static str, &'static str)],
+        trailers: &[(&'static str, &'static str)],
+    ) -> Answer {
+        let map = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(name, value)| {
+                (http::HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            pairs.collect::<HeaderMap>()
+        };
+        let trailers = Some(map(trailers)).filter(|trailers| !trailers.is_empty());
+        Answer { headers: map(headers), body: Bytes::new(), trailers }
+    }
+
+    #[test]
+    fn only_a_refusal_in_headers_alone_has_an_edges_mark() {
+        let mark = (NOT_DISPATCHED, "1");
+        for (headers, trailers, is_marked) in [
+            (&[(STATUS, "14"), mark][..], &[][..], true),
+            (&[(STATUS, "14")], &[], false),
+            (&[(STATUS, "14"), (NOT_DISPATCHED, "0")], &[], false),
+            (&[(STATUS, "0"), mark], &[], false),
+            (&[mark], &[(STATUS, "14")], false),
+            (&[], &[(STATUS, "14"), mark], false),
+        ] {
+            let mut answer = answer(headers, trailers);
+            assert_eq!(answer.take_not_dispatched(), is_marked, "{headers:?} {trailers:?}");
+            assert!(!answer.headers.contains_key(NOT_DISPATCHED));
+            assert!(!answer.trailers.is_some_and(|all| all.contains_key(NOT_DISPATCHED)));
+        }
+        let refusal = refusal(&DeadlinePassed("too soon"));
+        assert_eq!(refusal.headers()[NOT_DISPATCHED], "1");
+        assert_eq!(refusal.headers()[STATUS], "4");
+    }
 }
