@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::request::IncomingCall;
-use super::route::{source_text, topology_text};
+use super::source_text::{source_text, topology_text};
 use crate::error::Error;
 use crate::nodes::in_doubt::HOLD;
 use crate::nodes::node_call::Sender;

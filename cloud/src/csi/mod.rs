@@ -13,4 +13,5 @@ pub mod node_fronts;
 pub mod request;
 pub mod route;
 pub mod single_flight;
+mod source_text;
 pub mod volume_call;

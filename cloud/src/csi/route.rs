@@ -3,11 +3,10 @@
 //! Routing never guesses: a call without a certain node gets a reason. While a node may hold the
 //! volume, the code is UNAVAILABLE. A final code would make the sidecars forget the volume.
 
-use std::collections::BTreeSet;
-
 use proto::csi::{Id, Key, Method, Segments};
 use proto::names::NodeName;
 
+use crate::csi::source_text::{source_text, topology_text, written};
 use crate::state::driver_state::DriverState;
 use crate::state::node_names::first_few;
 use crate::state::policy::{Placement, Policy, Scope};
@@ -436,20 +435,6 @@ impl Facts<'_> {
     }
 }
 
-/// The kind and id of a volume's source.
-pub(super) fn source_text(source: &Id) -> String {
-    match source {
-        Id::Snapshot(id) => format!("snapshot {id}"),
-        Id::Volume(id) | Id::Group(id) | Id::Name(_, id) => format!("volume {id}"),
-    }
-}
-
-/// A requested topology: the first few of its alternatives.
-pub(super) fn topology_text(requested: &[Segments]) -> String {
-    let different: BTreeSet<_> = requested.iter().collect();
-    first_few(different.into_iter().map(|segments| written(segments.iter())))
-}
-
 fn never() -> Unclear {
     Unclear::Yet("no node with this driver has ever linked; is csi-edge running there?".into())
 }
@@ -457,11 +442,6 @@ fn never() -> Unclear {
 fn none_linked(driver: &DriverState) -> Unclear {
     let nodes = first_few(driver.nodes().keys().map(ToString::to_string));
     Unclear::Yet(format!("none of the nodes {nodes} has a link"))
-}
-
-fn written<'a>(segments: impl Iterator<Item = (&'a String, &'a String)>) -> String {
-    let pairs: Vec<_> = segments.map(|(key, value)| format!("{key}={value}")).collect();
-    format!("{{{}}}", pairs.join(","))
 }
 
 #[cfg(test)]
