@@ -95,7 +95,14 @@ async fn filled(tasks: &Tasks, volumes: usize) -> AdminState {
         }
         txn.set_home(&driver(), &volume("w"), Some(Home::at(node("n2"), 1)));
         txn.set_home(&driver(), &Id::Snapshot("s".into()), Some(Home::at(node("n2"), 1)));
-        let intent = Intent { node: node("n1"), since: 1, until: 0, made: None, claim: None };
+        let intent = Intent {
+            node: node("n1"),
+            since: 1,
+            until: 0,
+            made: None,
+            claim: None,
+            attempts: None,
+        };
         txn.set_intent(&driver(), &name("open"), Some(intent.clone()));
         txn.set_intent(&driver(), &name("made"), Some(Intent { made: Some("w".into()), ..intent }));
     });

@@ -6,6 +6,7 @@ use http::Response;
 use proto::csi::frame;
 use proto::csi::{Id, Key, Learn, Method, direct};
 use proto::http2::body::Body;
+use proto::http2::forward::Answer;
 use proto::names::NodeName;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -14,24 +15,16 @@ use super::request::IncomingCall;
 use super::source_text::{source_text, topology_text};
 use crate::error::Error;
 use crate::nodes::in_doubt::HOLD;
-use crate::nodes::node_call::Sender;
+use crate::nodes::node_call::{Ended, Sender};
 use crate::rewrite::{created, message};
 use crate::state::clock;
 use crate::state::colocated::Colocated;
-use crate::state::create_journal::{CreateFacts, CreateJournal};
+use crate::state::create_journal::{Attempt, CreateFacts, CreateJournal, Target};
 use crate::state::record::NodeDriver;
 use crate::state::store::writer::Store;
 
 const UNREADABLE: &str = "with what cannot be read";
 const NO_ID: &str = "without an id of what it made";
-
-/// The node of a create.
-pub(crate) enum Target {
-    /// The one of these with the fewest volumes.
-    OneOf(Vec<NodeName>),
-    /// The node of an earlier attempt.
-    SentTo(NodeName),
-}
 
 /// Carries out the creates of one front.
 pub(crate) struct Creates<'a> {
@@ -54,17 +47,19 @@ impl Creates<'_> {
         let is_shared = self.sender.in_doubt.is_some();
         let facts = facts(call);
         // 1. Intend: the node is durable before anything is sent to it.
+        self.check_linked(&target)?;
         let create = self.journal.begin(name);
-        let node = match target {
-            Target::OneOf(nodes) => create.intend(nodes, &facts, is_shared).await?,
-            Target::SentTo(node) => node,
-        };
+        let attempt = create.intend(target, &facts, is_shared).await?;
+        let node = attempt.node.clone();
         // 2. Send. A shared driver's topology is not rewritten.
         let at = self.node_driver(&node).filter(|_| !is_shared);
         let rewrite = call.method.rewrite();
-        let request = message::for_node(rewrite, &call.for_driver, at.as_ref());
-        call.set_request(&request.map_err(|error| call.malformed(error))?);
-        let answer = call.at(&node, self.sender).unary(&mut call.call).await?;
+        let sent = self.send(&attempt, at.as_ref(), call).await;
+        if !sent.maybe_dispatched {
+            create.not_dispatched(attempt).await;
+            return sent.answer.map(Answer::response);
+        }
+        let answer = sent.answer?;
         if let Some(status) = answer.failure() {
             create.refused(status.code()).await;
             return Ok(answer.response());
@@ -99,6 +94,32 @@ impl Creates<'_> {
             shown = direct::into_created_volume(&shown, parameters).into();
         }
         Ok(if shown == message { answer } else { answer.with(frame::frame(&shown)) }.response())
+    }
+
+    /// Refuses to repeat a create at a node that has no link: there is nothing to count.
+    fn check_linked(&self, target: &Target) -> Result<(), Error> {
+        match target {
+            Target::SentTo(node) if self.sender.links.now(node).is_none() => {
+                Err(Error::NotLinked { node: node.clone(), driver: self.sender.driver.clone() })
+            }
+            Target::SentTo(_) | Target::OneOf(_) => Ok(()),
+        }
+    }
+
+    /// Sends the create to the node of this attempt.
+    async fn send(
+        &self,
+        attempt: &Attempt,
+        at: Option<&NodeDriver>,
+        call: &mut IncomingCall,
+    ) -> Ended {
+        match message::for_node(call.method.rewrite(), &call.for_driver, at) {
+            Ok(request) => call.set_request(&request),
+            Err(error) => {
+                return Ended { answer: Err(call.malformed(error)), maybe_dispatched: false };
+            }
+        }
+        call.at(&attempt.node, self.sender).tracked(&mut call.call).await
     }
 
     /// The colocation of a new volume whose source is outside the requested topology.

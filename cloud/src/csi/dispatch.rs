@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::info;
 
 use super::capacity::Capacities;
-use super::create::{Creates, Target};
+use super::create::Creates;
 use super::identity::FrontIdentity;
 use super::lists::merged::Lists;
 use super::request::IncomingCall;
@@ -28,7 +28,7 @@ use crate::nodes::in_doubt::InDoubt;
 use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
-use crate::state::create_journal::CreateJournal;
+use crate::state::create_journal::{CreateJournal, Target};
 use crate::state::election::elect;
 use crate::state::known::State;
 use crate::state::node_names::names;

@@ -111,7 +111,7 @@ mod tests {
             Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()))
         };
         let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
-        let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None };
+        let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None, attempts: None };
         let sent = Change::Intent(
             driver.clone(),
             Id::Name(Method::creating(Resource::Volume), "pvc-sent".into()),

@@ -56,6 +56,14 @@ pub struct NodeCall<'a> {
     pub(crate) about: Vec<Id>,
 }
 
+/// How a call ended.
+pub(crate) struct Ended {
+    /// The answer, or why there is none.
+    pub(crate) answer: Result<Answer, Error>,
+    /// False only if it is certain that no byte of the call went to the driver.
+    pub(crate) maybe_dispatched: bool,
+}
+
 /// Why there is no answer.
 enum Failed {
     /// The link or its byte stream was lost; the call may have arrived.
@@ -71,18 +79,30 @@ impl NodeCall<'_> {
     /// # Errors
     /// The node has no link, no link came back in time, or the edge did not answer on an intact
     /// link.
-    pub async fn unary(mut self, call: &mut Call) -> Result<Answer, Error> {
+    pub async fn unary(self, call: &mut Call) -> Result<Answer, Error> {
+        self.tracked(call).await.answer
+    }
+
+    /// The same, and whether the driver may have got the call.
+    pub(crate) async fn tracked(mut self, call: &mut Call) -> Ended {
         let about = std::mem::take(&mut self.about);
         let table = self.sender.in_doubt;
         let in_doubt = table.map(|table| table.send(about, self.node.clone(), self.deadline));
-        let answer = self.answer(call).await?;
-        if let Some(sent) = in_doubt {
+        let mut sends = 0_usize;
+        let mut answer = self.answer(call, &mut sends).await;
+        let is_refused = answer.as_mut().is_ok_and(Answer::take_not_dispatched);
+        // What was sent twice may have arrived the first time, whatever the second answer says.
+        let maybe_dispatched = sends > 1 || (sends == 1 && !is_refused);
+        if let Some(sent) = in_doubt
+            && (answer.is_ok() || !maybe_dispatched)
+        {
             sent.answered();
         }
-        Ok(answer)
+        Ended { answer, maybe_dispatched }
     }
 
-    async fn answer(&self, call: &mut Call) -> Result<Answer, Error> {
+    /// `sends` counts how often the call may have left csi-cloud.
+    async fn answer(&self, call: &mut Call, sends: &mut usize) -> Result<Answer, Error> {
         let mut link = self.link()?;
         let sent = self.call.as_ref().map(|call| call.sent(self.node));
         // A socket relay has set the id already, and repeats it to the next csi-cloud.
@@ -90,7 +110,7 @@ impl NodeCall<'_> {
         // Maybe only the byte stream broke: an intact link is tried once more.
         let mut once_more = true;
         loop {
-            let lost = match self.send(&link, call).await {
+            let lost = match self.send(&link, call, sends).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failed::Final(error)) => return Err(error),
                 Err(Failed::Lost(error)) => error,
@@ -126,10 +146,11 @@ impl NodeCall<'_> {
         Ok(forward::pass(response, &self.lost("in the middle of its answer".into()), room))
     }
 
-    async fn send(&self, link: &Handle, call: &Call) -> Result<Answer, Failed> {
+    async fn send(&self, link: &Handle, call: &Call, sends: &mut usize) -> Result<Answer, Failed> {
         let kind = if self.method.bulk() { StreamKind::Bulk } else { StreamKind::Calls };
         let _room = link.permit().map_err(Failed::Final)?;
         let upstream = link.upstream(kind).await.map_err(|error| Failed::Lost(error.into()))?;
+        *sends += 1;
         let sent = forward::forward(&upstream, call, self.sender.authority, self.deadline).await;
         Answer::collect(sent.map_err(|error| self.failed(error))?)
             .await

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use crate::error::Error;
 use crate::state::clock::now;
-use crate::state::quotas::OverQuota;
+use crate::state::quotas::{OverQuota, Quotas};
 use crate::state::record::{Claim, Home, Intent};
 use crate::state::store::writer::Store;
 use crate::state::txn::Txn;
@@ -29,6 +29,32 @@ pub struct CreateFacts {
     pub parameters: Option<Box<std::collections::BTreeMap<String, String>>>,
     /// The last moment at which the call may begin at its node, in ms since 1970.
     pub until: u64,
+}
+
+/// The node of a create.
+pub enum Target {
+    /// The one of these with the fewest volumes.
+    OneOf(Vec<NodeName>),
+    /// The node of an earlier attempt.
+    SentTo(NodeName),
+}
+
+impl Target {
+    fn nodes(&self) -> &[NodeName] {
+        match self {
+            Self::OneOf(nodes) => nodes,
+            Self::SentTo(node) => std::slice::from_ref(node),
+        }
+    }
+}
+
+/// An attempt of a create that may be sent to its node.
+#[must_use]
+pub struct Attempt {
+    /// The node.
+    pub node: NodeName,
+    /// The time of the intent that it is counted in; none if it is not counted.
+    counted: Option<u64>,
 }
 
 /// The journal of one driver's creates.
@@ -78,8 +104,8 @@ impl Drop for PendingCreate<'_> {
 type Full = Option<(NodeName, OverQuota)>;
 
 impl PendingCreate<'_> {
-    /// Records that the create is sent to one of these nodes: the one with the fewest volumes.
-    /// Returns the node. It is the node of an earlier attempt, if that may still begin there.
+    /// Records that the create is sent to its target, and counts the attempt. A name that was sent
+    /// before, and is not free again, goes to its node.
     ///
     /// A node that is full gets nothing new. A shared driver's volumes are not counted: they belong
     /// to no node.
@@ -88,10 +114,10 @@ impl PendingCreate<'_> {
     /// The record is not durable, or all nodes are full, so the call must not be sent.
     pub async fn intend(
         &self,
-        nodes: Vec<NodeName>,
+        target: Target,
         facts: &CreateFacts,
         is_shared: bool,
-    ) -> Result<NodeName, Error> {
+    ) -> Result<Attempt, Error> {
         let driver = self.journal.driver.clone();
         let name = self.name.clone();
         let claim = facts.claim.clone();
@@ -99,35 +125,41 @@ impl PendingCreate<'_> {
         let quotas = *self.journal.store.quotas();
         let intended = self.journal.store.write(move |txn| {
             let before = txn.intent(&driver, &name).cloned();
-            let all = txn.usage_of_all();
-            let nodes = nodes.iter().map(|node| (node, txn.usage(node)));
-            let checked = nodes
-                .map(|(node, usage)| (node, quotas.check_growth(all, usage, usage.plus_one())))
-                .map(|(node, checked)| match checked {
-                    Err(over) if !is_shared => Err((node.clone(), over)),
-                    _ => Ok(node),
-                });
-            let (free, full): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
-            let fewest = || {
-                let free = free.into_iter().flatten();
-                let fewest = free.min_by_key(|node| txn.load(&driver, node)).cloned();
-                fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
-            };
-            let node = match &before {
+            let place = || fewest(txn, &driver, target.nodes(), &quotas, is_shared);
+            let node = match (&before, &target) {
+                // Any node can repeat the create of a shared driver's volume.
+                (Some(Intent { made: Some(_), .. }), Target::SentTo(node)) => node.clone(),
                 // Any node can create a shared driver's volumes.
-                Some(before) if is_shared && before.until <= now() => fewest()?,
-                Some(before) => before.node.clone(),
-                None => fewest()?,
+                (Some(before), _) if is_shared && before.until <= now() => place()?,
+                (Some(before), _) => before.node.clone(),
+                (None, _) => place()?,
             };
-            let since = before.as_ref().map_or_else(now, |before| before.since);
-            let made = before.as_ref().and_then(|before| before.made.clone());
-            let until = until.max(before.map_or(0, |before| before.until));
-            let intent = Intent { node: node.clone(), since, until, made, claim };
+            let intent = match before {
+                // Its outcome is known, so it is not counted any more.
+                Some(Intent { made: Some(_), .. }) => return Ok(Attempt { node, counted: None }),
+                Some(before) => Intent {
+                    node: node.clone(),
+                    until: until.max(before.until),
+                    claim,
+                    attempts: before.attempts.and_then(|attempts| attempts.checked_add(1)),
+                    ..before
+                },
+                None => Intent {
+                    node: node.clone(),
+                    since: now(),
+                    until,
+                    made: None,
+                    claim,
+                    attempts: Some(1),
+                },
+            };
+            let counted = intent.attempts.map(|_| intent.since);
             txn.set_intent(&driver, &name, Some(intent));
-            Ok::<_, Full>(node)
+            Ok::<_, Full>(Attempt { node, counted })
         });
-        let node = intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
-        node.map_err(|full| match full {
+        let attempt =
+            intended.await.map_err(|source| Error::NotDurable { source: source.into() })?;
+        attempt.map_err(|full| match full {
             Some((node, over)) => {
                 self.journal.store.refusals().count(over.quota);
                 Error::OverQuota { node, why: over.to_string() }
@@ -135,6 +167,39 @@ impl PendingCreate<'_> {
             // `nodes` is never empty: the plan has at least one node.
             None => Error::NotDurable { source: "no node was left to choose from".into() },
         })
+    }
+
+    /// Takes back an attempt of which certainly no byte went to the driver. After the last one the
+    /// name is free, and the next attempt may go to another node.
+    ///
+    /// An attempt of unknown outcome is never taken back. So a crash at any moment leaves the count
+    /// too high, and never too low.
+    pub async fn not_dispatched(&self, attempt: Attempt) {
+        let Some(since) = attempt.counted else { return };
+        let driver = self.journal.driver.clone();
+        let name = self.name.clone();
+        let freed = self.journal.store.write(move |txn| {
+            let Some(intent) = txn.intent(&driver, &name).cloned() else { return };
+            // The name may have been deleted and sent again meanwhile.
+            if intent.since != since || intent.made.is_some() {
+                return;
+            }
+            // The intent is removed, and not kept with a zero: an older csi-cloud would count none
+            // of its own attempts.
+            let left = intent.attempts.and_then(|attempts| attempts.checked_sub(1));
+            match left {
+                Some(0) => txn.set_intent(&driver, &name, None),
+                Some(_) => {
+                    txn.set_intent(&driver, &name, Some(Intent { attempts: left, ..intent }));
+                }
+                None => {}
+            }
+        });
+        if let Err(error) = freed.await {
+            // The attempt stays counted, so the name stays at its node.
+            let driver = &self.journal.driver;
+            warn!(%driver, error = chain(&error), "the name of a create is not freed");
+        }
     }
 
     /// Records the home node of what was created; only then may the create be answered. `is_shared`
@@ -211,6 +276,27 @@ impl PendingCreate<'_> {
             warn!(%driver, error = chain(&error), "the intent of a refused create is not removed");
         }
     }
+}
+
+/// The node with the fewest volumes among those that are not full.
+fn fewest(
+    txn: &Txn<'_>,
+    driver: &DriverName,
+    nodes: &[NodeName],
+    quotas: &Quotas,
+    is_shared: bool,
+) -> Result<NodeName, Full> {
+    let all = txn.usage_of_all();
+    let checked = nodes.iter().map(|node| {
+        let usage = txn.usage(node);
+        match quotas.check_growth(all, usage, usage.plus_one()) {
+            Err(over) if !is_shared => Err((node.clone(), over)),
+            _ => Ok(node),
+        }
+    });
+    let (free, full): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
+    let fewest = free.into_iter().flatten().min_by_key(|node| txn.load(driver, node)).cloned();
+    fewest.ok_or_else(|| full.into_iter().find_map(Result::err))
 }
 
 /// Who has an id that a create was answered with.

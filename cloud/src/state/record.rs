@@ -72,6 +72,10 @@ pub struct Intent {
     pub made: Option<Box<str>>,
     /// The claim in Kubernetes, if the provisioner named it.
     pub claim: Option<Box<Claim>>,
+    /// The attempts that the driver may have got. None of an older csi-cloud, which did not count
+    /// them: then the driver may have got the create for as long as the intent lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
 }
 
 /// A topology segment; all nodes in it share one copy.

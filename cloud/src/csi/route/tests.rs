@@ -46,7 +46,7 @@ fn home(id: &Id, at: &str) -> Change {
 
 fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) -> Change {
     let made = made.map(Into::into);
-    let intent = Intent { node: node(at), since: 0, until, made, claim: None };
+    let intent = Intent { node: node(at), since: 0, until, made, claim: None, attempts: None };
     Change::Intent(driver(), Id::Name(method, name.into()), Some(intent))
 }
 

@@ -1,5 +1,7 @@
 //! Intents, homes and quotas of creates.
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use proto::csi::Method;
 use proto::csi::status::ToStatus;
 use proto::host::tasks::Tasks;
@@ -59,7 +61,8 @@ async fn an_id_that_was_made_under_one_name_is_not_made_under_another() {
     let [first, second] = ["a", "b"].map(|name| Id::Name(Method::CreateVolume, name.to_owned()));
     let make = async |name: &Id| {
         let create = journal.begin(name);
-        create.intend(vec![node.clone()], &CreateFacts::default(), false).await.unwrap();
+        let target = Target::OneOf(vec![node.clone()]);
+        let _ = create.intend(target, &CreateFacts::default(), false).await.unwrap();
         let made = vec![Made { id: id.clone(), entry: Bytes::new(), source: None }];
         create.made(&node, made, CreateFacts::default(), false).await
     };
@@ -87,7 +90,9 @@ async fn intended(store: &Store, name: &str, is_shared: bool) -> Result<NodeName
     let journal = CreateJournal::new(driver, store.clone());
     let name = Id::Name(Method::CreateVolume, name.into());
     let nodes = ["n1", "n2"].map(|node| node.parse().unwrap()).into();
-    journal.begin(&name).intend(nodes, &CreateFacts::default(), is_shared).await
+    let target = Target::OneOf(nodes);
+    let attempt = journal.begin(&name).intend(target, &CreateFacts::default(), is_shared).await?;
+    Ok(attempt.node)
 }
 
 #[tokio::test]
@@ -106,4 +111,158 @@ async fn a_full_node_gets_no_create_and_if_all_are_full_nothing_is_sent() {
     // What was sent before goes on, and a shared driver's volumes belong to no node.
     assert_eq!(intended(&store, "a", false).await.unwrap(), n1);
     assert_eq!(intended(&store, "d", true).await.unwrap(), n1);
+}
+
+const DRIVER: &str = "test.edge-csi.io";
+
+fn open_store() -> Store {
+    Store::open(Box::new(Memory::default()), &Tasks::default()).unwrap()
+}
+
+fn journal(store: &Store) -> CreateJournal {
+    CreateJournal::new(DRIVER.parse().unwrap(), store.clone())
+}
+
+fn one_of(names: &[&str]) -> Target {
+    Target::OneOf(names.iter().map(|name| name.parse().unwrap()).collect())
+}
+
+fn pvc() -> Id {
+    Id::Name(Method::CreateVolume, "pvc".into())
+}
+
+/// The node and the attempts of the intent of `pvc`.
+fn kept(store: &Store) -> Option<(String, Option<u32>)> {
+    let driver = DRIVER.parse().unwrap();
+    store.read(|state| {
+        let intent = state.driver(&driver)?.intent(&pvc())?;
+        Some((intent.node.to_string(), intent.attempts))
+    })
+}
+
+async fn intend(create: &PendingCreate<'_>, target: Target) -> Attempt {
+    create.intend(target, &CreateFacts::default(), false).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_name_is_free_when_every_attempt_was_refused_before_the_driver_got_it() {
+    let store = open_store();
+    let journal = journal(&store);
+    let name = pvc();
+    let first = journal.begin(&name);
+    let second = journal.begin(&name);
+    let one = intend(&first, one_of(&["n1"])).await;
+    // It is at n1 meanwhile, whatever the plan of the second one was.
+    let other = intend(&second, one_of(&["n2"])).await;
+    assert_eq!(other.node.as_str(), "n1");
+    assert_eq!(kept(&store), Some(("n1".into(), Some(2))));
+    first.not_dispatched(one).await;
+    assert_eq!(kept(&store), Some(("n1".into(), Some(1))), "the other may have arrived");
+    second.not_dispatched(other).await;
+    assert_eq!(kept(&store), None);
+    let anew = intend(&second, one_of(&["n2"])).await;
+    assert_eq!(anew.node.as_str(), "n2");
+}
+
+#[tokio::test]
+async fn an_attempt_of_unknown_outcome_keeps_the_name_at_its_node() {
+    let store = open_store();
+    let journal = journal(&store);
+    let name = pvc();
+    // The first one was lost, as in a crash.
+    drop(intend(&journal.begin(&name), one_of(&["n1"])).await);
+    for _ in 0..3 {
+        let again = journal.begin(&name);
+        let attempt = intend(&again, Target::SentTo("n1".parse().unwrap())).await;
+        assert_eq!(kept(&store), Some(("n1".into(), Some(2))));
+        again.not_dispatched(attempt).await;
+    }
+    assert_eq!(kept(&store), Some(("n1".into(), Some(1))));
+}
+
+#[tokio::test]
+async fn an_intent_of_an_older_csi_cloud_is_never_freed() {
+    let store = open_store();
+    let driver: DriverName = DRIVER.parse().unwrap();
+    let node: NodeName = "n1".parse().unwrap();
+    let older = Intent { node, since: 1, until: 0, made: None, claim: None, attempts: None };
+    let written = store.write(move |txn| txn.set_intent(&driver, &pvc(), Some(older)));
+    written.await.unwrap();
+    let journal = journal(&store);
+    let name = pvc();
+    let again = journal.begin(&name);
+    let attempt = intend(&again, Target::SentTo("n1".parse().unwrap())).await;
+    again.not_dispatched(attempt).await;
+    assert_eq!(kept(&store), Some(("n1".into(), None)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_is_taken_back_from_its_own_intent_only() {
+    let store = open_store();
+    let journal = journal(&store);
+    let name = pvc();
+    let create = journal.begin(&name);
+    let late = intend(&create, one_of(&["n1"])).await;
+    let made = vec![Made { id: Id::Volume("v".into()), entry: Bytes::new(), source: None }];
+    create.made(&late.node, made, CreateFacts::default(), false).await.unwrap();
+    let repeated = intend(&create, Target::SentTo("n1".parse().unwrap())).await;
+    create.not_dispatched(repeated).await;
+    assert_eq!(kept(&store), Some(("n1".into(), Some(1))), "it was made there");
+    let driver = DRIVER.parse().unwrap();
+    crate::state::ingest::deleted(&store, &driver, &Id::Volume("v".into())).await.unwrap();
+    assert_eq!(kept(&store), None);
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    let anew = intend(&create, one_of(&["n2"])).await;
+    create.not_dispatched(late).await;
+    assert_eq!(kept(&store), Some(("n2".into(), Some(1))));
+    create.not_dispatched(anew).await;
+    assert_eq!(kept(&store), None);
+}
+
+/// What one caller of a name meets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Met {
+    /// The edge refused it before the driver got it.
+    Refused,
+    /// Its outcome is lost.
+    Lost,
+}
+
+proptest! {
+    /// However attempts overlap: the name is free exactly if each was refused before dispatch.
+    #[test]
+    fn no_name_is_freed_that_a_driver_may_have(
+        met in vec(prop_oneof![Just(Met::Refused), Just(Met::Lost)], 1..8),
+        order in any::<u64>(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let freed = runtime.block_on(async {
+            let store = open_store();
+            let journal = journal(&store);
+            let name = pvc();
+            let mut open = Vec::new();
+            let mut bits = order;
+            for met in &met {
+                let create = journal.begin(&name);
+                let attempt = intend(&create, one_of(&["n1"])).await;
+                open.push((create, attempt, *met));
+                if bits & 1 == 1 {
+                    let at = usize::try_from(bits >> 1).unwrap_or(0) % open.len();
+                    end(open.swap_remove(at)).await;
+                }
+                bits = bits.rotate_right(5);
+            }
+            for each in open {
+                end(each).await;
+            }
+            kept(&store).is_none()
+        });
+        prop_assert_eq!(freed, met.iter().all(|met| *met == Met::Refused));
+    }
+}
+
+async fn end((create, attempt, met): (PendingCreate<'_>, Attempt, Met)) {
+    if met == Met::Refused {
+        create.not_dispatched(attempt).await;
+    }
 }

@@ -218,6 +218,7 @@ impl Decoder {
             until: value.until,
             made: value.made.map(Into::into),
             claim: value.claim.map(|claim| Box::new(claim.into())),
+            attempts: value.attempts,
         })
     }
 }

@@ -134,8 +134,16 @@ fn any_home() -> impl Strategy<Value = Home> {
 }
 
 fn any_intent() -> impl Strategy<Value = Intent> {
-    (node(), any::<u64>(), any::<u64>(), boxed(), claim())
-        .prop_map(|(node, since, until, made, claim)| Intent { node, since, until, made, claim })
+    (node(), any::<u64>(), any::<u64>(), boxed(), claim(), option::of(any::<u32>())).prop_map(
+        |(node, since, until, made, claim, attempts)| Intent {
+            node,
+            since,
+            until,
+            made,
+            claim,
+            attempts,
+        },
+    )
 }
 
 fn any_node_driver() -> impl Strategy<Value = NodeDriver> {

@@ -74,6 +74,8 @@ pub(super) struct IntentValue {
     pub(super) made: Option<String>,
     #[prost(message, optional, tag = "5")]
     pub(super) claim: Option<ClaimValue>,
+    #[prost(uint32, optional, tag = "6")]
+    pub(super) attempts: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -254,6 +256,7 @@ impl From<&Intent> for IntentValue {
             until: intent.until,
             made: intent.made.as_deref().map(Into::into),
             claim: intent.claim.as_deref().map(Into::into),
+            attempts: intent.attempts,
         }
     }
 }
