@@ -1,8 +1,8 @@
 //! The capacity of several nodes together.
 //!
 //! Callers poll one topology after another, so no node may delay an answer. A slow node, or one
-//! without a link, counts with its last answer. After the grace it counts as full, and nothing is
-//! placed there.
+//! without a link, counts with its last answer. So does one whose driver is down. After the grace it
+//! counts as full, and nothing is placed there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -78,7 +78,7 @@ struct Sum {
 }
 
 impl Capacities {
-    /// Queries run as tasks of this group. A node without a link for `grace` counts as full.
+    /// Queries run as tasks of this group. A node that has been away for `grace` counts as full.
     pub fn new(queries: NodeQueries, store: Store, grace: Duration, tasks: Tasks) -> Self {
         Self {
             queries,
@@ -165,14 +165,14 @@ impl Capacities {
         Ok(Answer::of(frame::frame(&sum.total.encode_to_vec())).response())
     }
 
-    /// Starts or joins the query of a node. None if the node has no link.
+    /// Starts or joins the query of a node. None if the node has no link, or its driver is down.
     fn query(
         &self,
         node: &NodeName,
         request: u64,
         call: &IncomingCall,
     ) -> Result<Option<Pending<NodeAnswer>>, Malformed> {
-        if self.queries.links().now(node).is_none() {
+        if self.away(node).is_some() {
             return Ok(None);
         }
         let at = self.store.read(|state| state.driver(&self.queries.driver)?.at(node).cloned());
@@ -200,9 +200,14 @@ impl Capacities {
         })))
     }
 
-    /// Adds a node's last answer. A node without a link for the grace adds nothing.
+    /// For how long the driver at a node has been away; none if it is there.
+    fn away(&self, node: &NodeName) -> Option<Duration> {
+        self.queries.links().driver_away(node, &self.queries.driver)
+    }
+
+    /// Adds a node's last answer. A node that has been away for the grace adds nothing.
     fn add_last(&self, sum: &mut Sum, node: NodeName, request: u64) {
-        if self.queries.links().away(&node).is_some_and(|away| away >= self.grace) {
+        if self.away(&node).is_some_and(|away| away >= self.grace) {
             sum.known = true;
             return;
         }

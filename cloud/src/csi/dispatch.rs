@@ -29,7 +29,7 @@ use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::state::clock::now;
 use crate::state::create_journal::{CreateJournal, Target};
-use crate::state::election::elect;
+use crate::state::election::{Standing, elect};
 use crate::state::known::State;
 use crate::state::node_names::names;
 use crate::state::policy::{Policy, Scope};
@@ -155,6 +155,8 @@ impl Dispatcher {
             let facts = Facts {
                 driver: state.driver(self.driver()),
                 linked: &|node| links.now(node).is_some(),
+                up: &|node| links.is_up(node, self.driver()),
+                just_left: &|node| links.away(node).is_some_and(|away| away < self.policy.grace),
                 removed: &|node| state.is_removed(node),
                 apart: &|node| why_apart(state, node, self.driver()),
                 only: self.only.as_ref(),
@@ -195,7 +197,7 @@ impl Dispatcher {
         }
     }
 
-    /// Elects another node after the elected one had no link for the grace.
+    /// Elects another node after the elected one had no link, or its driver was down, for the grace.
     async fn elect(&self) -> Result<(), Error> {
         self.in_doubt.forget(|node| self.store.read(|state| state.is_removed(node)));
         let Some(next) = self.store.read(|state| self.candidate(state)) else { return Ok(()) };
@@ -207,9 +209,16 @@ impl Dispatcher {
 
     fn candidate(&self, state: &State) -> Option<NodeName> {
         let driver = state.driver(self.driver())?;
-        let away = |node: &NodeName| self.away(state, node);
-        let members = driver.members().map(|(node, _)| node);
-        elect(driver.elected(), members, away, self.policy.grace).cloned()
+        let standing =
+            |node: &NodeName| Standing { away: self.away(state, node), down: self.down(node) };
+        let members = || driver.members().map(|(node, _)| node);
+        elect(driver.elected(), members, standing, self.policy.grace).cloned()
+    }
+
+    /// How long the driver at a node has been down; zero if it is only not up.
+    fn down(&self, node: &NodeName) -> Option<Duration> {
+        let health = self.queries.links().driver_health(node, self.driver())?;
+        (!health.is_up()).then(|| health.down().unwrap_or_default())
     }
 
     /// How long a node has had no link or has been set apart; for ever if it does not count.

@@ -86,6 +86,10 @@ pub struct Facts<'a> {
     pub driver: Option<&'a DriverState>,
     /// Whether a node has a link.
     pub linked: &'a dyn Fn(&NodeName) -> bool,
+    /// Whether a node has a link, and says that its driver is up.
+    pub up: &'a dyn Fn(&NodeName) -> bool,
+    /// Whether a node lost its link so lately that it is waited for.
+    pub just_left: &'a dyn Fn(&NodeName) -> bool,
     /// Whether an operator removed a node.
     pub removed: &'a dyn Fn(&NodeName) -> bool,
     /// Why a node is set apart; none if it is not.
@@ -257,13 +261,19 @@ impl Facts<'_> {
     }
 
     /// Places a new volume without a source: by the topology, else by the policy.
+    ///
+    /// The first topology counts where a node can do it now, or is waited for. If there is none, a
+    /// node whose driver is not up gets it: its edge knows best.
     fn place(&self, name: Id, topology: &[Segments]) -> Result<Plan, Unclear> {
-        let mut requested = topology.iter().filter(|segments| !segments.is_empty()).peekable();
-        if requested.peek().is_none() {
+        let requested = || topology.iter().filter(|segments| !segments.is_empty());
+        if requested().next().is_none() {
             return self.place_by_policy(name);
         }
         self.any()?;
-        match requested.find_map(|segments| self.free_at(segments)) {
+        let able = requested().find_map(|segments| self.able_at(segments));
+        let linked = || requested().find_map(|segments| self.linked_at(segments));
+        let missing = || requested().find_map(|segments| self.missing_at(segments)).map(Err);
+        match able.or_else(linked).or_else(missing) {
             Some(nodes) => nodes.map(|nodes| Plan::Create(name, nodes)),
             None => Err(Unclear::Nowhere(self.no_such_topology(topology))),
         }
@@ -275,10 +285,10 @@ impl Facts<'_> {
             return self.create_at(name, node.clone());
         }
         let driver = self.driver.filter(|driver| !driver.nodes().is_empty()).ok_or_else(never)?;
-        let free = driver.by_load().filter(|node| self.is_free(node) && !(self.removed)(node));
-        let free: Vec<_> = free.take(MAX_CANDIDATES).cloned().collect();
-        if !free.is_empty() {
-            return Ok(Plan::Create(name, free));
+        let members = || driver.by_load().filter(|node| !(self.removed)(node));
+        let able = some(members().filter(|node| self.is_able(node)));
+        if let Some(nodes) = able.or_else(|| some(members().filter(|node| self.is_free(node)))) {
+            return Ok(Plan::Create(name, nodes));
         }
         match self.only_node() {
             Some(node) => self.create_at(name, node),
@@ -291,6 +301,11 @@ impl Facts<'_> {
         (self.linked)(node) && (self.apart)(node).is_none()
     }
 
+    /// Whether a node can carry out a create now.
+    fn is_able(&self, node: &NodeName) -> bool {
+        (self.up)(node) && (self.apart)(node).is_none()
+    }
+
     /// The first of these nodes that has a link and is set apart, as a reason.
     fn linked_apart<'a>(&self, mut nodes: impl Iterator<Item = &'a NodeName>) -> Option<Unclear> {
         nodes.find_map(|node| {
@@ -299,17 +314,34 @@ impl Facts<'_> {
         })
     }
 
-    /// The nodes at a topology that may get a create. None if no node is there.
-    fn free_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
-        let driver = self.driver?;
-        let there = || driver.located(segments).filter(|node| !(self.removed)(node));
-        let away = there().next()?;
-        let free = there().filter(|node| self.is_free(node));
-        let free: Vec<_> = free.take(MAX_CANDIDATES).cloned().collect();
-        if !free.is_empty() {
-            return Some(Ok(free));
+    /// The nodes at a topology that can carry out a create now, or one that is waited for.
+    fn able_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
+        let waited_for = || {
+            let mut there = self.admitted_at(segments);
+            there.find(|node| (self.just_left)(node) && (self.apart)(node).is_none())
+        };
+        match some(self.admitted_at(segments).filter(|node| self.is_able(node))) {
+            Some(able) => Some(Ok(able)),
+            None => waited_for().map(|node| Err(Unclear::Away(node.clone()))),
         }
-        Some(Err(self.linked_apart(there()).unwrap_or_else(|| Unclear::Away(away.clone()))))
+    }
+
+    /// The nodes at a topology that have a link and are not set apart.
+    fn linked_at(&self, segments: &Segments) -> Option<Result<Vec<NodeName>, Unclear>> {
+        some(self.admitted_at(segments).filter(|node| self.is_free(node))).map(Ok)
+    }
+
+    /// Why no node at a topology may get a create. None if no node is there.
+    fn missing_at(&self, segments: &Segments) -> Option<Unclear> {
+        let away = self.admitted_at(segments).next()?;
+        let apart = self.linked_apart(self.admitted_at(segments));
+        Some(apart.unwrap_or_else(|| Unclear::Away(away.clone())))
+    }
+
+    /// The nodes at a topology that an operator did not remove.
+    fn admitted_at<'a>(&'a self, segments: &'a Segments) -> impl Iterator<Item = &'a NodeName> {
+        let located = self.driver.into_iter().flat_map(|driver| driver.located(segments));
+        located.filter(|node| !(self.removed)(node))
     }
 
     /// Places a snapshot at the home of its volumes, which must be one node.
@@ -433,6 +465,12 @@ impl Facts<'_> {
         }));
         format!("no known node is at the topology {}; known: {known}", requested.join(" or "))
     }
+}
+
+/// The first of these nodes, unless there is none.
+fn some<'a>(nodes: impl Iterator<Item = &'a NodeName>) -> Option<Vec<NodeName>> {
+    let nodes: Vec<_> = nodes.take(MAX_CANDIDATES).cloned().collect();
+    Some(nodes).filter(|nodes| !nodes.is_empty())
 }
 
 fn never() -> Unclear {

@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, onesh
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::nodes::driver_health::ReportedHealth;
 use crate::pki::issuer::CaTag;
 use crate::state::authority::Unserved;
 
@@ -48,6 +49,8 @@ pub struct Handle {
     full: AtomicBool,
     /// The drivers that the node names and that have no front. Shown, never stored.
     unserved: std::sync::Mutex<Vec<Unserved>>,
+    /// How the other drivers are.
+    pub(super) health: ReportedHealth,
     /// The time of its welcome.
     pub(crate) begun: Instant,
     /// The edge at its other end.
@@ -83,6 +86,7 @@ impl Handle {
             in_use: AtomicBool::new(true),
             full: AtomicBool::default(),
             unserved: std::sync::Mutex::default(),
+            health: ReportedHealth::default(),
             begun: Instant::now(),
             peer,
         }
@@ -92,6 +96,12 @@ impl Handle {
     #[must_use]
     pub(super) fn expiring(self, expires: Option<SystemTime>) -> Self {
         Self { expires, ..self }
+    }
+
+    /// The same link of an edge that says this of its drivers.
+    #[must_use]
+    pub(super) fn telling(self, health: ReportedHealth) -> Self {
+        Self { health, ..self }
     }
 
     /// When the certificate of the edge ends; none if that is not known.

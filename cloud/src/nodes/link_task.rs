@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::nodes::driver_health::ReportedHealth;
 use crate::nodes::greetings::Greeting;
 use crate::nodes::handle::{Handle, Peer, Want};
 use crate::nodes::labelled_report::LabelledReport;
@@ -128,6 +129,8 @@ async fn establish(
         return None;
     }
     let labelled = LabelledReport::new(links.authority(), node, &hello.drivers);
+    let health = ReportedHealth::default();
+    health.set(&hello.drivers, |driver| links.authority().serves(driver));
     let recorded = ingest::drivers(links.store(), links.authority(), node, hello.drivers).await;
     let unserved = match recorded {
         Ok(unserved) => unserved,
@@ -150,7 +153,7 @@ async fn establish(
     // Room for one byte stream of each kind. tokio's channel would take 1.1 KiB of each idle link.
     let (want, wanted) = mpsc::channel(2);
     let handle = Handle::new(peer, want, links.tasks().group()).expiring(link.expires());
-    let handle = Arc::new(handle);
+    let handle = Arc::new(handle.telling(health));
     handle.set_unserved(unserved);
     links.enter(node, &handle);
     Some(Established { link, handle, wanted, told, labelled })
@@ -374,7 +377,11 @@ impl LinkTask<'_> {
             return Err(self.broken(over.to_string()));
         }
         match event {
-            Event::Message(Message::Drivers(drivers)) => self.drivers(drivers).await.map(Some),
+            Event::Message(Message::Drivers(drivers)) => {
+                let authority = self.links.authority();
+                self.handle.health.set(&drivers, |driver| authority.serves(driver));
+                self.drivers(drivers).await.map(Some)
+            }
             Event::Message(Message::Lease(request)) => {
                 self.leases.push(request).map_err(|reason| End::Close(reason.into()))?;
                 Ok(None)

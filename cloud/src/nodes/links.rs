@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::nodes::budgets::Budgets;
+use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
 use crate::nodes::scopes::Scopes;
@@ -214,6 +215,23 @@ impl Links {
         }
         let lost = self.lost().get(node).copied();
         Some(lost.unwrap_or(self.begun).elapsed())
+    }
+
+    /// How a driver is at a node, by the node's word; none without a link, or before a word.
+    pub fn driver_health(&self, node: &NodeName, driver: &DriverName) -> Option<DriverHealth> {
+        self.now(node)?.health.of(driver)
+    }
+
+    /// Whether a node has a link, and its driver is up by the node's word.
+    pub fn is_up(&self, node: &NodeName, driver: &DriverName) -> bool {
+        self.by_node().get(node).is_some_and(|link| link.health.is_up(driver))
+    }
+
+    /// The time since a driver at a node was lost, by its link or by the node's word; none if it is
+    /// there.
+    pub fn driver_away(&self, node: &NodeName, driver: &DriverName) -> Option<Duration> {
+        let down = || self.driver_health(node, driver)?.down();
+        self.away(node).or_else(down)
     }
 
     /// The nodes that have a link.

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod admission;
 mod budgets;
 pub mod discover;
+pub mod driver_health;
 mod greetings;
 pub mod handle;
 pub mod in_doubt;

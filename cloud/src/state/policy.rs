@@ -68,8 +68,9 @@ pub struct Policy {
     /// A volume with a source is colocated with it, whatever topology is requested. If false, a
     /// create is refused whose requested topology excludes the source's node.
     pub beside_source: bool,
-    /// How long a node may be away before another is elected (scope `shared`), and before its
-    /// capacity counts as 0. One second to one hour.
+    /// How long a node may be away, or its driver down, before another is elected (scope `shared`),
+    /// and before its capacity counts as 0. Creates that may go elsewhere wait no longer for a node
+    /// without a link. One second to one hour.
     pub grace: Duration,
     /// The nodes that may have the driver; none for all.
     pub nodes: Option<NodeSet>,

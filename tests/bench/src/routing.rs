@@ -122,6 +122,8 @@ fn decided(
         let facts = Facts {
             driver: of,
             linked: &is_linked,
+            up: &is_linked,
+            just_left: &|_| false,
             removed: &|node| state.is_removed(node),
             apart: &|_| None,
             scope: of.map_or(Scope::Node, |of| of.info().scope()),

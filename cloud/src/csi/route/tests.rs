@@ -13,6 +13,7 @@ use crate::state::policy::Controllers;
 use crate::state::record::{Change, Home, NodeDriver};
 
 mod apart;
+mod health;
 
 fn node(name: &str) -> NodeName {
     name.parse().unwrap()
@@ -55,6 +56,10 @@ fn intent(method: Method, name: &str, at: &str, until: u64, made: Option<&str>) 
 struct World {
     changes: Vec<Change>,
     linked: Vec<&'static str>,
+    /// Linked nodes whose driver is not up.
+    down: Vec<&'static str>,
+    /// Nodes that lost their link lately.
+    just_left: Vec<&'static str>,
     apart: Vec<&'static str>,
     controllers: Option<Controllers>,
     scope: Scope,
@@ -80,6 +85,8 @@ impl Default for World {
         Self {
             changes,
             linked,
+            down: Vec::new(),
+            just_left: vec!["n4"],
             apart: Vec::new(),
             controllers: Some(Controllers::Any),
             scope: Scope::Node,
@@ -115,6 +122,8 @@ impl World {
         let facts = Facts {
             driver: state.driver(&driver()),
             linked: &|node| self.linked.contains(&node.as_str()),
+            up: &|node| self.linked.contains(&node.as_str()) && !self.down.contains(&node.as_str()),
+            just_left: &|node| self.just_left.contains(&node.as_str()),
             removed: &|node| node.as_str() == "out",
             apart: &|node| self.apart.contains(&node.as_str()).then(|| "why".to_owned()),
             only: self.only.as_ref(),
@@ -176,25 +185,6 @@ fn a_volume_goes_to_the_first_topology_that_a_node_has() {
         world.place(None, vec![topology(&[("zone", "c")])]),
         Err(Unclear::Nowhere(_))
     ));
-}
-
-#[test]
-fn a_node_without_a_link_is_chosen_for_none_and_waited_for_if_it_is_the_one() {
-    let world = World::default();
-    assert_eq!(world.place(None, vec![topology(&[("zone", "b")])]), make(["n3"]));
-    let n4 = topology(&[("node", "n4")]);
-    assert_eq!(
-        world.place(None, vec![n4.clone(), topology(&[("zone", "a")])]),
-        Err(Unclear::Away(node("n4")))
-    );
-    // A create that was sent to a node goes nowhere else, even while the node has no link.
-    let sent = World::with([intent(Method::CreateVolume, "pvc-1", "n4", 0, None)]);
-    for topology in [vec![], vec![n4], vec![topology(&[("zone", "a")])]] {
-        assert_eq!(sent.place(None, topology), again(Method::CreateVolume, "pvc-1", "n4"));
-    }
-    assert_eq!(sent.place(Some(volume("v1")), vec![]), again(Method::CreateVolume, "pvc-1", "n4"));
-    let elsewhere = World::with([intent(Method::CreateVolume, "pvc-1", "out", 0, None)]);
-    assert_eq!(elsewhere.place(None, vec![]), Err(Unclear::Removed(node("out"))));
 }
 
 #[test]

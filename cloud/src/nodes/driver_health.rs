@@ -1,0 +1,149 @@
+//! How the drivers at a node are, by the word of that node's edge.
+//!
+//! It is in memory and ends with the link. It counts for that node alone, so a liar harms itself.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::control::health::{Health, HealthState};
+use proto::control::hello::Driver;
+use proto::names::DriverName;
+use tokio::time::Instant;
+
+/// A driver that is starting for longer counts as down. One that was down is starting for 30 s
+/// after it answers again.
+const STARTING: Duration = Duration::from_secs(60);
+/// The longest reason that is kept of a driver, in bytes.
+const LONGEST: usize = 256;
+
+/// How a driver is at one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverHealth {
+    /// The edge's word.
+    pub state: HealthState,
+    /// Why it is not up, for an operator; empty if it is up.
+    pub why: Box<str>,
+    /// How long it had been so when the edge said it.
+    before: Duration,
+    /// When the edge said it.
+    heard: Instant,
+}
+
+/// The last report of a link's edge.
+#[derive(Default)]
+pub(super) struct ReportedHealth(Mutex<Option<Report>>);
+
+struct Report {
+    heard: Instant,
+    /// As many as the quota of drivers allows.
+    drivers: Box<[(DriverName, DriverHealth)]>,
+}
+
+impl DriverHealth {
+    fn new(state: HealthState, why: &str, before: Duration) -> Self {
+        let end = (0..=LONGEST.min(why.len())).rev().find(|end| why.is_char_boundary(*end));
+        let why = why.get(..end.unwrap_or_default()).unwrap_or_default().into();
+        Self { state, why, before, heard: Instant::now() }
+    }
+
+    /// What an edge says just now.
+    pub(crate) fn told(health: &Health) -> Self {
+        Self::new(health.state, &health.why, Duration::from_secs(health.seconds))
+    }
+
+    /// What an edge says of a driver. An older one tells no health: a driver that answers is up.
+    fn of(driver: &Driver, last: Option<&Self>) -> Self {
+        if let Some(health) = &driver.health {
+            return Self::told(health);
+        }
+        let told = match driver.answers.is_empty() {
+            true => Self::new(HealthState::Starting, "it has not answered yet", Duration::ZERO),
+            false => Self::new(HealthState::Up, "", Duration::ZERO),
+        };
+        last.filter(|last| last.state == told.state).cloned().unwrap_or(told)
+    }
+
+    /// A driver that the edge does not name any more.
+    fn unnamed(heard: Instant) -> Self {
+        let why = "csi-edge does not name it any more";
+        Self { heard, ..Self::new(HealthState::Gone, why, Duration::ZERO) }
+    }
+
+    /// Whether new volumes may go to it.
+    pub fn is_up(&self) -> bool {
+        self.state.is_up()
+    }
+
+    /// How long it has been in this state.
+    pub fn lasts(&self) -> Duration {
+        self.before.saturating_add(self.heard.elapsed())
+    }
+
+    /// How long it has been down; none if it is not.
+    pub fn down(&self) -> Option<Duration> {
+        match self.state {
+            HealthState::Up => None,
+            HealthState::Starting => self.lasts().checked_sub(STARTING),
+            HealthState::Gone | HealthState::Failing => Some(self.lasts()),
+        }
+    }
+
+    /// The state's name, as on the wire.
+    pub fn name(&self) -> &'static str {
+        name(self.state)
+    }
+}
+
+/// All states, in the order in which they are shown.
+pub const STATES: [HealthState; 4] =
+    [HealthState::Up, HealthState::Starting, HealthState::Gone, HealthState::Failing];
+
+/// The name of a state, as on the wire.
+pub fn name(state: HealthState) -> &'static str {
+    match state {
+        HealthState::Up => "up",
+        HealthState::Starting => "starting",
+        HealthState::Gone => "gone",
+        HealthState::Failing => "failing",
+    }
+}
+
+impl ReportedHealth {
+    /// Keeps what an edge says of its drivers, as far as they have a front.
+    pub(super) fn set(&self, drivers: &[Driver], has_front: impl Fn(&DriverName) -> bool) {
+        let mut report = self.lock();
+        let last = |name: &DriverName| report.as_ref()?.of(name);
+        let served = drivers.iter().filter(|driver| has_front(&driver.name));
+        let told = served
+            .map(|driver| (driver.name.clone(), DriverHealth::of(driver, last(&driver.name))));
+        let drivers = told.collect();
+        *report = Some(Report { heard: Instant::now(), drivers });
+    }
+
+    /// How a driver is; none before the edge has said anything.
+    pub(super) fn of(&self, driver: &DriverName) -> Option<DriverHealth> {
+        let report = self.lock();
+        let report = report.as_ref()?;
+        Some(report.of(driver).cloned().unwrap_or_else(|| DriverHealth::unnamed(report.heard)))
+    }
+
+    /// Whether a driver is up. Before the edge has said anything, it counts as up.
+    pub(super) fn is_up(&self, driver: &DriverName) -> bool {
+        let report = self.lock();
+        let told = |report: &Report| report.of(driver).is_some_and(DriverHealth::is_up);
+        report.as_ref().is_none_or(told)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Report {
+    fn of(&self, driver: &DriverName) -> Option<&DriverHealth> {
+        self.drivers.iter().find(|(name, _)| name == driver).map(|(_, health)| health)
+    }
+}
+
+#[cfg(test)]
+mod tests;
