@@ -55,6 +55,11 @@ impl AdminState {
     }
 }
 
+/// The nodes that name a driver, as far as is known.
+pub(super) fn nodes_with(of: &DriverState) -> impl Iterator<Item = &NodeName> {
+    of.nodes().iter().filter(|(_, at)| at.gone.is_none()).map(|(node, _)| node)
+}
+
 /// How many nodes of a driver are among the linked ones.
 pub(super) fn count_linked(of: &DriverState, linked: &HashSet<NodeName>) -> usize {
     of.nodes().keys().filter(|node| linked.contains(*node)).count()

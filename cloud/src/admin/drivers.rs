@@ -6,7 +6,8 @@ use proto::csi::{Capabilities, Local, Method};
 use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
-use crate::admin::admin_state::{AdminState, InFlight, count_linked};
+use crate::admin::admin_state::{AdminState, InFlight, count_linked, nodes_with};
+use crate::admin::driver_health::HealthView;
 use crate::state::capabilities;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -36,6 +37,9 @@ pub struct DriverView {
     pub nodes: usize,
     /// How many of them have a link.
     pub nodes_linked: usize,
+    /// The linked nodes at which it is not up, and how it is there.
+    #[serde(default)]
+    pub not_up: BTreeMap<NodeName, HealthView>,
     /// How many volumes, snapshots and groups are known.
     pub homes: usize,
     /// How many creates have an unknown outcome.
@@ -130,6 +134,7 @@ impl AdminState {
             elected: shared.and_then(DriverState::elected).cloned(),
             nodes: of.map_or(0, |of| of.nodes().len()),
             nodes_linked: of.map_or(0, |of| count_linked(of, linked)),
+            not_up: of.map(|of| self.not_up(&name, of)).unwrap_or_default(),
             homes: of.map_or(0, |of| of.homes().len()),
             intents_open: of.map_or(0, DriverState::open_intents),
             calls: 0,
@@ -140,6 +145,17 @@ impl AdminState {
             mismatches: mismatches.map(ToString::to_string).collect(),
             name,
         }
+    }
+}
+
+impl AdminState {
+    /// The linked nodes at which a driver is not up.
+    fn not_up(&self, driver: &DriverName, of: &DriverState) -> BTreeMap<NodeName, HealthView> {
+        let told = nodes_with(of).filter_map(|node| {
+            let health = self.health(node, driver).filter(|health| !health.is_up())?;
+            Some((node.clone(), health))
+        });
+        told.collect()
     }
 }
 

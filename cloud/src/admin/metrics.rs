@@ -7,8 +7,10 @@ use proto::link::endpoint::Transport;
 use proto::names::certificate::Validity;
 use proto::names::{DriverName, NodeName};
 
-use crate::admin::admin_state::{AdminState, InFlight, count_linked};
+use crate::admin::admin_state::{AdminState, InFlight, count_linked, nodes_with};
 use crate::csi::dispatch::MAX_CALLS;
+use crate::nodes::driver_health;
+use crate::nodes::driver_health::STATES;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
 use crate::state::set_apart::ReasonKind;
@@ -86,8 +88,21 @@ impl AdminState {
                 in_flight: in_flight.into(),
                 limit: MAX_CALLS,
                 set_apart: set_apart(state, driver),
+                health: of.map_or_else(Vec::new, |of| self.health_counts(driver, of)),
             }
         })
+    }
+
+    /// The number of linked nodes by the health of a driver there.
+    fn health_counts(&self, driver: &DriverName, of: &DriverState) -> Vec<(&'static str, usize)> {
+        let mut counts = STATES.map(|state| (state, 0));
+        let told = nodes_with(of).filter_map(|node| self.links.driver_health(node, driver));
+        for health in told {
+            for (_, count) in counts.iter_mut().filter(|(state, _)| *state == health.state) {
+                *count += 1;
+            }
+        }
+        counts.map(|(state, count)| (driver_health::name(state), count)).into()
     }
 }
 

@@ -10,6 +10,7 @@ pub mod adopt_volume;
 pub mod ca_rotation;
 pub mod calls;
 pub mod done;
+pub mod driver_health;
 pub mod driver_profile;
 pub mod drivers;
 pub mod forget_volume;

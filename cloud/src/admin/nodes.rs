@@ -1,5 +1,6 @@
 //! `csi-cloud nodes`: all nodes that ever linked.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::UNIX_EPOCH;
 
@@ -8,6 +9,7 @@ use proto::names::{DriverName, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::admin_state::AdminState;
+use crate::admin::driver_health::HealthView;
 use crate::admin::page::{PAGE, Page};
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -47,6 +49,9 @@ pub struct NodeView {
     /// Drivers that it names and that have no front; nothing is stored of them.
     #[serde(default)]
     pub unserved: Vec<DriverName>,
+    /// How its drivers are, by its own word; empty without a link.
+    #[serde(default)]
+    pub health: BTreeMap<DriverName, HealthView>,
     /// Volumes that live or are being created there, without lost ones.
     pub volumes: u64,
     /// Direct volumes there that no runtime took, by the edge's last report.
@@ -117,6 +122,8 @@ impl AdminState {
             node.state = "linked".into();
         }
         node.unserved = link.unserved().into_iter().map(|driver| driver.name).collect();
+        let health = |driver: &DriverName| Some((driver.clone(), self.health(&node.name, driver)?));
+        node.health = node.drivers.iter().filter_map(health).collect();
         node.linked_s = Some(link.begun.elapsed().as_secs());
         node.transport = Some(link.peer.transport).filter(|name| !name.is_empty()).map(Into::into);
         node.address = link.peer.address.map(|address| address.to_string());
@@ -147,6 +154,7 @@ fn unlinked(state: &State, name: &NodeName, node: &Node) -> NodeView {
         version: None,
         drivers: here.map(|(driver, _)| (*driver).clone()).collect(),
         unserved: Vec::new(),
+        health: BTreeMap::new(),
         volumes: drivers.values().map(|of| of.load(name)).sum(),
         not_taken: 0,
         since_ms: node.since,

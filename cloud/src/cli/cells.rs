@@ -2,6 +2,7 @@
 
 use tokio::time::Duration;
 
+use crate::admin::driver_health::HealthView;
 use crate::state::clock::now;
 
 /// The longest id in a table, in characters.
@@ -29,6 +30,13 @@ pub(super) fn short(id: &str) -> String {
         Some((end, _)) => format!("{}…", id.get(..end).unwrap_or_default()),
         None => id.to_owned(),
     }
+}
+
+/// How a driver is at a node.
+pub(super) fn health(health: &HealthView) -> String {
+    let HealthView { state, for_s, why } = health;
+    let lasts = age(Duration::from_secs(*for_s));
+    format!("{state} for {lasts}{}{why}", if why.is_empty() { "" } else { ": " })
 }
 
 /// The age of a moment, given in ms since 1970.

@@ -4,6 +4,7 @@ use std::io;
 use std::io::Write;
 
 use crate::admin::drivers::{DriverView, PATH};
+use crate::cli::cells::health;
 use crate::cli::output::whole;
 use crate::config::admin_arguments::Show;
 use crate::config::output::Output;
@@ -15,6 +16,7 @@ const HEADERS: &[&str] = &[
     "PLACEMENT",
     "NODES",
     "LINKED",
+    "NOT UP",
     "HOMES",
     "OPEN",
     "CALLS",
@@ -24,7 +26,7 @@ const HEADERS: &[&str] = &[
 ];
 /// Capabilities on a line.
 const ON_A_LINE: usize = 4;
-/// Nodes of a driver that are shown as set apart; `csi-cloud nodes` and JSON have all.
+/// Nodes of a driver that are named for one reason; `csi-cloud nodes` and JSON have all.
 const SHOWN: usize = 20;
 
 /// Prints the drivers.
@@ -33,12 +35,32 @@ pub(super) async fn run(show: &Show) -> anyhow::Result<()> {
     if show.output == Output::Table {
         let mut out = io::stdout().lock();
         for driver in drivers {
+            not_up(&mut out, &driver)?;
             set_apart(&mut out, &driver)?;
             more(&mut out, &driver)?;
             capabilities(&mut out, driver)?;
         }
     }
     Ok(())
+}
+
+fn not_up(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
+    let DriverView { name, not_up, .. } = driver;
+    if not_up.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{name} is not up, by the word of its node, at:")?;
+    for (node, health) in not_up.iter().take(SHOWN) {
+        writeln!(out, "  {node}: {}", self::health(health))?;
+    }
+    and_more(out, not_up.len())
+}
+
+fn and_more(out: &mut impl Write, all: usize) -> io::Result<()> {
+    match all.saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
+    }
 }
 
 fn set_apart(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
@@ -50,10 +72,7 @@ fn set_apart(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
     for (node, reasons) in set_apart.iter().take(SHOWN) {
         writeln!(out, "  {node}: {}", reasons.join("; "))?;
     }
-    match set_apart.len().saturating_sub(SHOWN) {
-        0 => Ok(()),
-        more => writeln!(out, "  and {more} more"),
-    }
+    and_more(out, set_apart.len())
 }
 
 fn more(out: &mut impl Write, driver: &DriverView) -> io::Result<()> {
@@ -93,6 +112,7 @@ fn row(driver: &DriverView) -> Vec<String> {
         elected.unwrap_or_else(|| driver.placement.clone()),
         driver.nodes.to_string(),
         driver.nodes_linked.to_string(),
+        driver.not_up.len().to_string(),
         driver.homes.to_string(),
         driver.intents_open.to_string(),
         driver.calls.to_string(),

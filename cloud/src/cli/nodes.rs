@@ -1,9 +1,11 @@
 //! `csi-cloud nodes`.
 
+use proto::names::DriverName;
 use tokio::time::Duration;
 
+use crate::admin::driver_health::HealthView;
 use crate::admin::nodes::{NodeView, NodesQuery, PATH, SetApartView};
-use crate::cli::cells::{age, joined, optional, since, until};
+use crate::cli::cells::{age, health, joined, optional, since, until};
 use crate::cli::output::pages;
 use crate::config::admin_arguments::Show;
 
@@ -19,6 +21,7 @@ const HEADERS: &[&str] = &[
     "NOT-TAKEN",
     "DRIVERS",
     "AGE",
+    "NOT UP",
     "SET APART",
 ];
 
@@ -44,8 +47,13 @@ fn row(node: &NodeView) -> Vec<String> {
         node.not_taken.to_string(),
         joined(&[node.drivers.clone(), node.unserved.clone()].concat()),
         since(node.since_ms),
+        node.health.iter().filter_map(not_up).collect::<Vec<_>>().join("; "),
         node.set_apart.iter().map(set_apart).collect::<Vec<_>>().join("; "),
     ]
+}
+
+fn not_up((driver, health): (&DriverName, &HealthView)) -> Option<String> {
+    (!health.is_up()).then(|| format!("{driver}: {}", self::health(health)))
 }
 
 fn set_apart(apart: &SetApartView) -> String {

@@ -10,6 +10,7 @@ use kube::api::PartialObjectMeta;
 use proto::csi::{Id, Method, Resource};
 use proto::names::{DriverName, NodeName};
 
+use crate::nodes::driver_health::DriverHealth;
 use crate::state::known::State;
 
 const PROVISIONERS: [&str; 2] =
@@ -35,6 +36,15 @@ pub(super) enum Reason {
     Removed(NodeName),
     /// The node never reported the driver.
     Unknown(NodeName),
+    /// The node says that the driver has been down for so long.
+    Down {
+        node: NodeName,
+        driver: DriverName,
+        lasts: Duration,
+        /// How it is, in a word, and why.
+        state: &'static str,
+        why: Box<str>,
+    },
 }
 
 /// The key of a claim, and its facts while it waits.
@@ -57,11 +67,13 @@ fn pending(metadata: &ObjectMeta) -> Option<Pending> {
 
 /// Why a claim waits, if a node is the reason.
 ///
-/// `away` is how long a node has had no link. Less than `patience` is no reason yet.
+/// `away` is how long a node has had no link, and `health` how the claim's driver is there. Less
+/// than `patience` is no reason yet.
 pub(super) fn reason(
     claim: &Pending,
     state: &State,
     away: impl Fn(&NodeName) -> Option<Duration>,
+    health: impl Fn(&NodeName) -> Option<DriverHealth>,
     patience: Duration,
 ) -> Option<Reason> {
     let driver = state.driver(&claim.driver);
@@ -72,13 +84,24 @@ pub(super) fn reason(
     if state.is_removed(&node) {
         return Some(Reason::Removed(node));
     }
-    let away = away(&node).filter(|away| *away >= patience)?;
+    let Some(away) = away(&node) else {
+        let health = health(&node)?;
+        let lasts = health.down().filter(|down| *down >= patience)?;
+        let driver = claim.driver.clone();
+        let state = health.name();
+        return Some(Reason::Down { node, driver, lasts, state, why: health.why });
+    };
+    if away < patience {
+        return None;
+    }
     let known = driver.is_some_and(|driver| driver.at(&node).is_some());
     Some(if known { Reason::Away(node, away) } else { Reason::Unknown(node) })
 }
 
 #[cfg(test)]
 mod tests {
+    use proto::control::health::{Health, HealthState};
+
     use super::*;
     use crate::state::record::{Change, Intent, Node, NodeDriver};
 
@@ -111,7 +134,14 @@ mod tests {
             Change::NodeDriver(driver.clone(), node(name), Some(NodeDriver::default()))
         };
         let removed = Change::Node(node("n3"), Some(Node { since: 1, removed: Some(2) }));
-        let intent = Intent { node: node("n2"), since: 1, until: 0, made: None, claim: None, attempts: None };
+        let intent = Intent {
+            node: node("n2"),
+            since: 1,
+            until: 0,
+            made: None,
+            claim: None,
+            attempts: None,
+        };
         let sent = Change::Intent(
             driver.clone(),
             Id::Name(Method::creating(Resource::Volume), "pvc-sent".into()),
@@ -123,7 +153,7 @@ mod tests {
         let why = |uid: &str, selected: Option<&str>, away: Option<Duration>| {
             let claim =
                 Pending { uid: uid.into(), driver: driver.clone(), node: selected.map(node) };
-            reason(&claim, &state, |_| away, second * 10)
+            reason(&claim, &state, |_| away, |_| None, second * 10)
         };
         assert_eq!(why("x", Some("n1"), Some(minute)), Some(Reason::Away(node("n1"), minute)));
         assert_eq!(why("x", Some("n1"), Some(second)), None);
@@ -132,5 +162,23 @@ mod tests {
         assert_eq!(why("sent", Some("n1"), Some(minute)), Some(Reason::Away(node("n2"), minute)));
         assert_eq!(why("x", Some("n3"), None), Some(Reason::Removed(node("n3"))));
         assert_eq!(why("x", Some("n9"), Some(minute)), Some(Reason::Unknown(node("n9"))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_linked_node_whose_driver_is_down_is_a_reason_after_a_while() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let claim = Pending { uid: "x".into(), driver: driver.clone(), node: Some(node("n1")) };
+        let why = |state, seconds| {
+            let told = Health { state, seconds, why: "no socket".into() };
+            let health = |_: &NodeName| Some(DriverHealth::told(&told));
+            reason(&claim, &State::default(), |_| None, health, Duration::from_secs(10))
+        };
+        assert_eq!(why(HealthState::Up, 99), None);
+        assert_eq!(why(HealthState::Gone, 9), None);
+        let Some(Reason::Down { node, lasts, state, why, .. }) = why(HealthState::Gone, 99) else {
+            panic!("no reason")
+        };
+        assert_eq!((node.as_str(), lasts, state), ("n1", Duration::from_secs(99), "gone"));
+        assert_eq!(&*why, "no socket");
     }
 }

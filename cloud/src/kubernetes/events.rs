@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::kubernetes::claims::Reason;
 use crate::kubernetes::node::Collision;
+use crate::nodes::driver_health::DriverHealth;
 use crate::state::colocated::Colocated;
 use crate::state::known::State;
 use crate::state::not_taken::Untold;
@@ -107,6 +108,14 @@ pub(super) fn waiting(key: &str, uid: &str, waits_for: &Reason) -> Notice {
                 "no csi-edge at node {node} has linked and told of this driver; does it run there?"
             ),
         ),
+        Reason::Down { node, driver, lasts, state, why } => (
+            "DriverDown",
+            format!(
+                "node {node}: driver {driver} has been {state} for {}; the volume is made when it \
+                 is up again ({why})",
+                minutes(*lasts)
+            ),
+        ),
     };
     Notice { about, type_: EventType::Warning, reason, note }
 }
@@ -168,6 +177,25 @@ pub(super) fn set_apart(node: &NodeName, uid: &str, apart: &ApartNodes) -> Notic
     let reasons: Vec<_> = reasons.collect();
     let note = format!("this node gets no new volumes: {}", reasons.join("; "));
     Notice { about, type_: EventType::Warning, reason: "NodeSetApart", note }
+}
+
+/// Drivers are down at a node, which is linked.
+pub(super) fn drivers_down(
+    node: &NodeName,
+    uid: &str,
+    down: &[(&DriverName, DriverHealth)],
+) -> Notice {
+    let about = About::Node { name: node.to_string(), uid: uid.into() };
+    let drivers = down
+        .iter()
+        .map(|(driver, health)| format!("driver {driver} is {}: {}", health.name(), health.why));
+    let drivers: Vec<_> = drivers.collect();
+    let drivers = drivers.join("; ");
+    let note = format!(
+        "node {node}: new volumes go elsewhere, where that is possible, until it is up again: \
+         {drivers}"
+    );
+    Notice { about, type_: EventType::Warning, reason: "DriverDown", note }
 }
 
 /// Trouble of one slice of a driver's volumes, after this id; and where the next slice begins.
@@ -271,6 +299,8 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    use proto::control::health::{Health, HealthState};
+
     use super::*;
     use crate::state::record::{Change, Claim, Node};
     use crate::state::set_apart;
@@ -378,6 +408,23 @@ mod tests {
         assert_eq!((notice.about, notice.reason), (about, "NodeSetApart"));
         for word in ["driver d.example", "not among the driver's `nodes`"] {
             assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_and_a_claim_are_told_of_a_driver_that_is_down_node_first() {
+        let driver: DriverName = "d.example".parse().unwrap();
+        let told = Health { state: HealthState::Gone, seconds: 9, why: "no socket".into() };
+        let health = DriverHealth::told(&told);
+        let of_node = drivers_down(&node("n1"), "u1", &[(&driver, health)]);
+        let (node, lasts, state) = (node("n1"), Duration::from_secs(300), "gone");
+        let down = Reason::Down { node, driver, lasts, state, why: "no socket".into() };
+        for notice in [of_node, waiting("shop/data", "u2", &down)] {
+            assert_eq!(notice.reason, "DriverDown");
+            assert!(notice.note.starts_with("node n1: "), "{}", notice.note);
+            for word in ["driver d.example", "gone", "no socket"] {
+                assert!(notice.note.contains(word), "{word} is not in {}", notice.note);
+            }
         }
     }
 

@@ -1,13 +1,13 @@
 //! Publishes Events. They are about claims that wait, volumes that are lost or claimed twice, and
 //! volumes that were colocated with their source. Pods get one for direct volumes that no runtime
-//! took, and nodes one when they are set apart.
+//! took, and nodes one when they are set apart or a driver is down there.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::runtime::events::{Event, EventType};
-use proto::names::NodeName;
+use proto::names::{DriverName, NodeName};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -16,6 +16,8 @@ use crate::kubernetes::claims;
 use crate::kubernetes::events;
 use crate::kubernetes::events::{About, Notice};
 use crate::kubernetes::keeper::{Away, Keeper, Scan};
+use crate::nodes::driver_health::DriverHealth;
+use crate::state::known::State;
 
 /// The shortest time between two scans of the volumes, when some have changed.
 const SCAN: Duration = Duration::from_secs(5);
@@ -37,6 +39,9 @@ impl Keeper {
             self.publish_event(notice).await?;
         }
         for notice in self.nodes_set_apart() {
+            self.publish_event(notice).await?;
+        }
+        for notice in self.drivers_down() {
             self.publish_event(notice).await?;
         }
         self.tell_pods().await?;
@@ -108,11 +113,43 @@ impl Keeper {
         })
     }
 
+    /// The nodes of the cluster at which a driver has been down for its grace.
+    fn drivers_down(&self) -> Vec<Notice> {
+        let objects = self.mirror.objects();
+        let known = objects.nodes.items();
+        let linked = self.facts.links.linked();
+        self.facts.store.read(|state| {
+            let notice = |node: &NodeName| {
+                let uid = &known.get(node.as_str())?.uid;
+                let down: Vec<_> = self.down_at(state, node).collect();
+                (!down.is_empty()).then(|| events::drivers_down(node, uid, &down))
+            };
+            linked.iter().filter_map(notice).collect()
+        })
+    }
+
+    /// The drivers that have been down at a node for their grace.
+    fn down_at(
+        &self,
+        state: &State,
+        node: &NodeName,
+    ) -> impl Iterator<Item = (&DriverName, DriverHealth)> {
+        self.facts.policies.iter().filter_map(move |(driver, policy)| {
+            state.driver(driver)?.at(node).filter(|at| at.gone.is_none())?;
+            let health = self.facts.links.driver_health(node, driver)?;
+            let is_down = health.down().is_some_and(|down| down >= policy.grace);
+            is_down.then_some((driver, health))
+        })
+    }
+
     fn waiting_claim(&self, key: &str, claim: &claims::Pending) -> Option<Notice> {
         let policy = self.facts.policies.get(&claim.driver)?;
         let away = |node: &_| self.facts.links.away(node);
-        let reason =
-            self.facts.store.read(|state| claims::reason(claim, state, away, policy.grace))?;
+        let health = |node: &_| self.facts.links.driver_health(node, &claim.driver);
+        let reason = self
+            .facts
+            .store
+            .read(|state| claims::reason(claim, state, away, health, policy.grace))?;
         Some(events::waiting(key, &claim.uid, &reason))
     }
 

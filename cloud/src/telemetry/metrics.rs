@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -16,6 +15,14 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use proto::names::DriverName;
 use tonic::Code;
+
+pub use self::labels::Hop;
+use self::labels::{
+    Answered, AskedApi, DriverLabel, InFlight, Named, Of, OfState, Over, Passed, QuotaLabel,
+    SetApart,
+};
+
+mod labels;
 
 /// In seconds: from the cost of one call here to the patience of a sidecar.
 const CALL: [f64; 14] =
@@ -25,70 +32,6 @@ const COMMIT: [f64; 12] =
     [0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 /// The number of changes in one commit.
 const CHANGES: [f64; 8] = [1.0, 2.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0];
-
-/// The part of a call's way that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Hop {
-    /// From a request at the front to its answer.
-    Front,
-    /// From a call sent on a link to its answer, including the wait for a new link.
-    Link,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Named(DriverName);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DriverLabel {
-    driver: Named,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
-    rpc: &'static str,
-    driver: Named,
-    code: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Passed {
-    hop: Hop,
-    rpc: &'static str,
-    driver: Named,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InFlight {
-    driver: Named,
-    stage: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SetApart {
-    driver: Named,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AskedApi {
-    request: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct QuotaLabel {
-    quota: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
-    of: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Over {
-    transport: &'static str,
-}
 
 /// All metrics. Gauges are set at each scrape.
 pub struct Metrics {
@@ -106,6 +49,7 @@ pub struct Metrics {
     driver_nodes: Family<DriverLabel, Gauge>,
     driver_nodes_linked: Family<DriverLabel, Gauge>,
     driver_nodes_set_apart: Family<SetApart, Gauge>,
+    driver_nodes_health: Family<OfState, Gauge>,
     quota_refusals: Family<QuotaLabel, Counter>,
     records_bytes: Gauge,
     records_bytes_limit: Gauge,
@@ -155,6 +99,8 @@ pub struct DriverNow {
     pub nodes: (usize, usize),
     /// Nodes that are set apart for it, by reason.
     pub set_apart: Vec<(&'static str, usize)>,
+    /// Linked nodes by the health of the driver there.
+    pub health: Vec<(&'static str, usize)>,
     /// Volumes, snapshots and groups with a known home node.
     pub homes: usize,
     /// Creates with an unknown outcome.
@@ -244,6 +190,10 @@ impl Metrics {
                 let labels = SetApart { driver: named().driver, reason };
                 self.driver_nodes_set_apart.get_or_create(&labels).set(whole(*nodes));
             }
+            for (state, nodes) in &driver.health {
+                let labels = OfState { driver: named().driver, state };
+                self.driver_nodes_health.get_or_create(&labels).set(whole(*nodes));
+            }
             for (stage, calls) in &driver.in_flight {
                 let labels = InFlight { driver: named().driver, stage };
                 self.in_flight.get_or_create(&labels).set(calls.cast_signed());
@@ -324,6 +274,11 @@ impl Metrics {
             self.driver_nodes_set_apart.clone(),
         );
         registry.register(
+            "driver_nodes_health",
+            "Linked nodes that have the driver, by how it is there",
+            self.driver_nodes_health.clone(),
+        );
+        registry.register(
             "quota_refusals",
             "What was refused of nodes that are over a quota",
             self.quota_refusals.clone(),
@@ -402,6 +357,7 @@ impl Default for Metrics {
             driver_nodes: Family::default(),
             driver_nodes_linked: Family::default(),
             driver_nodes_set_apart: Family::default(),
+            driver_nodes_health: Family::default(),
             quota_refusals: Family::default(),
             records_bytes: Gauge::default(),
             records_bytes_limit: Gauge::default(),
@@ -448,22 +404,6 @@ impl Commits {
     /// The numbers of all commits and of failed ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.commits.get(), self.failures.get())
-    }
-}
-
-impl EncodeLabelValue for Named {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-        EncodeLabelValue::encode(&self.0.as_str(), encoder)
-    }
-}
-
-impl EncodeLabelValue for Hop {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let hop = match self {
-            Self::Front => "front",
-            Self::Link => "link",
-        };
-        EncodeLabelValue::encode(&hop, encoder)
     }
 }
 
