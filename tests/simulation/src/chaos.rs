@@ -259,6 +259,7 @@ fn event(kind: usize, nodes: usize, dice: &mut Dice) -> FleetEvent {
         ),
         3 => FleetEvent::Cloud(short),
         4 => FleetEvent::Edge(node, short),
+        5 if dice.chance(30) => FleetEvent::Driver(node, dice.time(30_000, 600_000)),
         5 if dice.chance(50) => FleetEvent::Driver(node, short),
         5 => FleetEvent::Flaps(node, dice.between(0, u64::MAX)),
         6 => FleetEvent::Sidecar(dice.below(KINDS.len())),

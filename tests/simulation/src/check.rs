@@ -17,6 +17,7 @@ use super::keys::{LIAR, name};
 use super::model::World;
 use super::model::api::{ApiVolume, Objects};
 use super::model::client::GRACE;
+use super::pinned;
 use super::record::{Called, Ending, NUMBER, is_open};
 use drivers::testdriver::{Outcome, Received};
 
@@ -57,6 +58,7 @@ pub fn check(world: &World, stalls: bool) -> Seen {
     run_once(&runs, world, stalls, &mut seen.wrong);
     run_to_its_end(&runs, world, &mut seen.wrong);
     seen.wrong.extend(durable::written_first(world));
+    seen.wrong.extend(pinned::pinned(world));
     seen.wrong.extend(world.found.all().1);
     world.api.read(|objects| {
         volumes(world, objects, &mut seen);

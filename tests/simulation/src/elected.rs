@@ -1,5 +1,6 @@
 //! Watches the elections of a shared driver. Another node is elected only after the old one's link
-//! has been gone for the grace. Otherwise calls that still run at the old node would run twice.
+//! has been gone, or its driver down, for the grace. Otherwise calls that still run at the old node
+//! would run twice.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,8 +26,9 @@ pub(super) async fn watch(world: World) {
             before.filter(|before| before.since == now.since && before.elected != now.elected)
             && let Some(node) = before.elected
         {
+            let is_down = before.down.contains(&node) || now.down.contains(&node);
             let seen = linked.get(&node).copied().unwrap_or(now.since).max(now.since);
-            if seen.elapsed() < grace {
+            if seen.elapsed() < grace && !is_down {
                 let away = seen.elapsed();
                 let elected = &now.elected;
                 world

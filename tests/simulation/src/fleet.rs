@@ -83,6 +83,8 @@ pub struct Election {
     pub elected: Option<NodeName>,
     /// The nodes that have a link.
     pub linked: Vec<NodeName>,
+    /// Those of them that say that their driver has been down for the grace.
+    pub down: Vec<NodeName>,
 }
 
 struct FleetState {
@@ -288,7 +290,14 @@ impl Fleet {
         let cloud = state.cloud.as_ref()?;
         let name = driver_name().ok()?;
         let elected = cloud.store.read(|state| state.driver(&name)?.elected().cloned());
-        Some(Election { since: cloud.since, elected, linked: cloud.links.linked() })
+        let linked = cloud.links.linked();
+        let grace = self.shape.policy().grace;
+        let is_down = |node: &&NodeName| {
+            let health = cloud.links.driver_health(node, &name);
+            health.and_then(|health| health.down()).is_some_and(|down| down >= grace)
+        };
+        let down = linked.iter().filter(is_down).cloned().collect();
+        Some(Election { since: cloud.since, elected, linked, down })
     }
 
     /// Kills the cloud: all its connections end at once, those of the sidecars too.

@@ -20,6 +20,7 @@ pub mod model;
 pub mod net;
 mod operator;
 mod panics;
+mod pinned;
 pub mod process;
 mod quiet;
 pub mod record;
@@ -264,6 +265,7 @@ fn judge(world: &World, chaos: &Chaos, began: Instant) -> Outcome {
         *faults.entry(what).or_default() += count;
     }
     faults.insert("cloud died of a commit", world.fleet.crashes());
+    faults.insert("create refused before dispatch", pinned::refusals(world));
     let (calls, made) = world.liar.counted();
     faults.insert("call of the liar's own", calls);
     faults.insert("thing that the liar said to have made", made);

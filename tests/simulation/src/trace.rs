@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
@@ -36,6 +37,15 @@ impl Trace {
     /// A moment of this run in seconds.
     pub fn at(&self, moment: Instant) -> String {
         format!("{:.4} s", moment.saturating_duration_since(self.began).as_secs_f64())
+    }
+
+    /// The moments of the lines with this text.
+    pub(super) fn moments(&self, text: &str) -> Vec<Instant> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = lines.iter().filter(|line| line.contains(text));
+        let seconds = of.filter_map(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        let moments = seconds.filter_map(|s| Duration::try_from_secs_f64(s).ok());
+        moments.map(|since| self.began + since).collect()
     }
 
     /// All lines so far.

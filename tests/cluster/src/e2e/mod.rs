@@ -3,6 +3,7 @@
 
 mod accounts;
 pub mod command;
+mod dead_drivers;
 mod direct;
 mod edges;
 mod examples;
@@ -100,6 +101,11 @@ pub const ROWS: &[Row] = &[
     Row { name: "direct-kubelet", alone: true, run: |scene| direct::kubelet_away(scene).boxed() },
     Row { name: "edge-killed", alone: true, run: |scene| edges::killed(scene).boxed() },
     Row { name: "edge-cut", alone: true, run: |scene| edges::cut_off(scene).boxed() },
+    Row {
+        name: "driver-dead",
+        alone: true,
+        run: |scene| dead_drivers::creates_go_elsewhere(scene).boxed(),
+    },
     Row { name: "cloud-killed", alone: true, run: |scene| faults::cloud_killed(scene).boxed() },
     Row { name: "cloud-restarts", alone: true, run: |scene| outages::ten_restarts(scene).boxed() },
     Row {

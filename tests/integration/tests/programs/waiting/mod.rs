@@ -4,6 +4,7 @@
 mod admin;
 mod claims;
 mod colocate;
+mod dead_drivers;
 mod edge_topology;
 mod endpoints;
 mod hostile;

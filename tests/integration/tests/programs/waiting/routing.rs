@@ -21,9 +21,9 @@ const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// A cloud and three nodes, of which the last is on QUIC.
 pub(super) struct Nodes {
     pub(super) stand: Stand,
-    cloud: Cloud,
+    pub(super) cloud: Cloud,
     pub(super) nodes: Vec<(TestDriver, Running, Process)>,
-    front: RawClient,
+    pub(super) front: RawClient,
 }
 
 impl Nodes {
