@@ -52,6 +52,7 @@ the values.
 {{- if eq .half "edge" -}}
   {{- $components = $root.Values.drivers -}}
   {{- if $root.Values.direct }}{{ $components = append $components "direct" }}{{ end -}}
+  {{- if $root.Values.kubeedge }}{{ $components = append $components "kubeedge" }}{{ end -}}
 {{- end -}}
 {{- if $root.Values.join.caHash }}{{ $components = append $components "join" }}{{ end -}}
 {{- range $components -}}
