@@ -27,6 +27,7 @@ use crate::kubernetes::settings::Kubernetes;
 use crate::kubernetes::{token_review, volumes};
 use crate::nodes::accept::Acceptor;
 use crate::nodes::links::Links;
+use crate::nodes::published_topology::ByNode;
 use crate::pki::enrolment;
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuers::Issuers;
@@ -122,10 +123,7 @@ pub async fn serve(mut config: Config) -> anyhow::Result<()> {
         advertise: config.advertise,
         kubernetes: None,
     };
-    if let Some(settings) = settings {
-        let published = publish(settings, &state, config.csidrivers, &groups.watching).await?;
-        state.kubernetes = Some(published);
-    }
+    publish(settings, &mut state, config.csidrivers, &groups.watching).await?;
     let state = Arc::new(state);
     health.ready(state.clone());
     let watching = groups.watching.clone();
@@ -201,13 +199,18 @@ fn serve_fronts(
     fronts
 }
 
-/// Begins what there is to do in Kubernetes.
+/// Begins what there is to do in Kubernetes, if there is any.
 async fn publish(
-    settings: Kubernetes,
-    state: &AdminState,
+    settings: Option<Kubernetes>,
+    state: &mut AdminState,
     csidrivers: BTreeMap<DriverName, CsiDriverSettings>,
     tasks: &Tasks,
-) -> anyhow::Result<Arc<Published>> {
+) -> anyhow::Result<()> {
+    let Some(settings) = settings else {
+        // Nobody else takes back what edges were told before.
+        state.links.publishes_topology(ByNode::new());
+        return Ok(());
+    };
     if let Some(review) = token_review::reviewer(&settings, state.calls.clone()).await? {
         state.links.enrolment().review_by(review);
     }
@@ -223,7 +226,8 @@ async fn publish(
         csidrivers,
     };
     kubernetes::run::start(settings, facts, published.clone(), tasks).await?;
-    Ok(published)
+    state.kubernetes = Some(published);
+    Ok(())
 }
 
 /// Opens the store. A large one takes seconds, during which `/livez` answers.

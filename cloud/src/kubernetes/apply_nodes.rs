@@ -14,6 +14,7 @@ use tracing::info;
 
 use crate::kubernetes::api::ApiError;
 use crate::kubernetes::events;
+use crate::kubernetes::front_topology;
 use crate::kubernetes::keeper::{Away, Keeper, applied};
 use crate::kubernetes::managed_fields::MANAGER;
 use crate::kubernetes::mirror;
@@ -21,6 +22,7 @@ use crate::kubernetes::mirror::{KnownCsiNode, KnownNode, NODE_IDS};
 use crate::kubernetes::node;
 use crate::kubernetes::node::{Plan, Step, Wanted};
 use crate::kubernetes::settings::Publish;
+use crate::nodes::published_topology::ByNode;
 use crate::state::clock::now;
 use crate::state::driver_state::DriverState;
 use crate::state::known::State;
@@ -35,6 +37,28 @@ const LINKING: Duration = Duration::from_secs(30);
 impl Keeper {
     /// Publishes what nodes have, and withdraws what they no longer have.
     pub(super) async fn apply_nodes(&mut self) -> Result<(), Away> {
+        let applied = self.apply_wanted().await;
+        // Also when that failed: a kubelet may have begun to publish.
+        self.tell_published_topology();
+        applied
+    }
+
+    /// Says whose topology csi-cloud alone publishes. Edges are told, so that their fronts leave it
+    /// out.
+    fn tell_published_topology(&self) {
+        let objects = self.mirror.objects();
+        let has_node = |name: &str| objects.nodes.items().contains_key(name);
+        let published = match self.settings.publish {
+            Publish::Off => ByNode::new(),
+            Publish::On | Publish::Auto => {
+                front_topology::all(objects.csinodes.items().iter(), has_node).collect()
+            }
+        };
+        drop(objects);
+        self.facts.links.publishes_topology(published);
+    }
+
+    async fn apply_wanted(&mut self) -> Result<(), Away> {
         let wanted = self.wanted();
         let plans = self.plans(&wanted);
         let now = Instant::now();
@@ -104,9 +128,10 @@ impl Keeper {
             let Ok(node) = name.parse::<NodeName>() else { continue };
             let here = wanted.get(&node).map(Vec::as_slice);
             let Some(wanted) = target(here, ours, || self.is_sure(&node)) else { continue };
+            let at_once = self.settings.publish == Publish::On || front_topology::is_edge(known);
             let due = |driver: &DriverName| {
                 let due = self.missing.get(&(node.clone(), driver.clone()));
-                self.settings.publish == Publish::On || due.is_some_and(|due| *due <= now)
+                at_once || due.is_some_and(|due| *due <= now)
             };
             let plan = node::plan(wanted, known, csinode, due);
             if plan != Plan::default() {

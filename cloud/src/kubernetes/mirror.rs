@@ -46,6 +46,8 @@ pub(super) struct KnownNode {
 pub(super) struct KnownCsiNode {
     /// Its entries by driver.
     pub(super) entries: BTreeMap<String, KnownEntry>,
+    /// Another manager has a part of it: a kubelet, or whoever made it by hand.
+    pub(super) other: Option<String>,
 }
 
 /// An entry of a CSINode.
@@ -97,7 +99,8 @@ impl KnownCsiNode {
             entry.topology_keys = entry.topology_keys.filter(|keys| !keys.is_empty());
             (entry.name.clone(), KnownEntry { entry, ours })
         };
-        Self { entries: csinode.spec.drivers.iter().map(known).collect() }
+        let entries = csinode.spec.drivers.iter().map(known).collect();
+        Self { entries, other: managed.other(&[]).map(Into::into) }
     }
 }
 

@@ -10,6 +10,7 @@ pub mod apply_nodes;
 pub mod claims;
 pub mod csidriver;
 pub mod events;
+mod front_topology;
 pub mod keeper;
 pub mod labels;
 pub mod managed_fields;

@@ -15,7 +15,7 @@ use proto::http2::forward::Upstream;
 use proto::http2::limits::MAX_PASSING;
 use proto::http2::paced::Paced;
 use proto::link::{Io, LinkError, StreamKind};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -51,6 +51,8 @@ pub struct Handle {
     unserved: std::sync::Mutex<Vec<Unserved>>,
     /// How the other drivers are.
     pub(super) health: ReportedHealth,
+    /// Notified when its own edge has to be told something new.
+    pub(super) news: Notify,
     /// The time of its welcome.
     pub(crate) begun: Instant,
     /// The edge at its other end.
@@ -87,6 +89,7 @@ impl Handle {
             full: AtomicBool::default(),
             unserved: std::sync::Mutex::default(),
             health: ReportedHealth::default(),
+            news: Notify::new(),
             begun: Instant::now(),
             peer,
         }

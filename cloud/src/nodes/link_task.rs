@@ -146,6 +146,7 @@ async fn establish(
     links.refresh_scopes();
     let told = links.told();
     let welcome = links.welcome(node, &unserved, peer.ca);
+    let published = welcome.publishes_topology.clone();
     if let Err(error) = link.send(&Message::Welcome(welcome)).await {
         warn!(%node, error = %chain(&error), "a link ended at its welcome");
         return None;
@@ -156,6 +157,10 @@ async fn establish(
     let handle = Arc::new(handle.telling(health));
     handle.set_unserved(unserved);
     links.enter(node, &handle);
+    if links.topology_published_at(node) != published {
+        // It changed when this was not yet the node's link.
+        handle.news.notify_one();
+    }
     Some(Established { link, handle, wanted, told, labelled })
 }
 
@@ -318,6 +323,7 @@ impl LinkTask<'_> {
                 }
                 reply = self.leases.next() => Some(Message::LeaseReply(reply)),
                 Ok(()) = self.told.changed() => Some(self.welcome()),
+                () = self.handle.news.notified() => Some(self.welcome()),
                 drivers = self.labelled.changed() => match Box::pin(self.drivers(drivers)).await {
                     Ok(message) => Some(message),
                     Err(end) => return end,

@@ -3,7 +3,7 @@
 //! A call finds its node's link here, and waits here for the next one. What all edges are told is
 //! here too, so that each link's task sends it again when it changes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -21,6 +21,7 @@ use crate::nodes::budgets::Budgets;
 use crate::nodes::driver_health::DriverHealth;
 use crate::nodes::greetings::Greetings;
 use crate::nodes::handle::Handle;
+use crate::nodes::published_topology::{ByNode, PublishedTopology};
 use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
 use crate::pki::enrolment::Enrolment;
@@ -78,6 +79,7 @@ pub struct Links {
     enrolment: Arc<Enrolment>,
     /// Not set without Kubernetes.
     ask_affinity: OnceLock<AskAffinity>,
+    published_topology: PublishedTopology,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -105,6 +107,7 @@ impl Links {
             authority: Authority::default(),
             new_leases: true,
             ask_affinity: OnceLock::new(),
+            published_topology: PublishedTopology::default(),
             made: AtomicU64::new(0),
         }
     }
@@ -381,6 +384,23 @@ impl Links {
         self.cas().get(node).copied().flatten()
     }
 
+    /// Keeps whose topology csi-cloud alone publishes now, and tells the edges for which that is
+    /// news.
+    pub(crate) fn publishes_topology(&self, now: ByNode) {
+        let links = match self.published_topology.set(now) {
+            None => self.by_node().values().cloned().collect::<Vec<_>>(),
+            Some(nodes) => nodes.iter().filter_map(|node| self.now(node)).collect(),
+        };
+        for link in links {
+            link.news.notify_one();
+        }
+    }
+
+    /// The drivers of a node whose topology csi-cloud alone publishes; none if that is not known.
+    pub(crate) fn topology_published_at(&self, node: &NodeName) -> Option<BTreeSet<DriverName>> {
+        self.published_topology.at(node)
+    }
+
     /// Tells all edges again if another CA issues.
     pub(crate) fn issued_by(&self, ca: CaTag) {
         self.telling.ca(ca);
@@ -408,6 +428,7 @@ impl Links {
             version: env!("CARGO_PKG_VERSION").into(),
             backoff_cap_ms: u32::try_from(self.telling.backoff_cap().as_millis()).ok(),
             scopes,
+            publishes_topology: self.topology_published_at(node),
             leases: true,
             not_taken: true,
             renews: self.enrolment.issuers().is_some(),

@@ -18,6 +18,7 @@ pub mod link_task;
 pub mod links;
 pub mod node_call;
 mod places;
+pub(crate) mod published_topology;
 pub mod query;
 pub mod scopes;
 mod source;

@@ -4,7 +4,7 @@
 //! A hello is read in two steps, the protocol number first. So a newer protocol is refused as such,
 //! not as garbage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -103,6 +103,12 @@ pub struct Welcome {
     /// own callers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub scopes: BTreeMap<DriverName, Scope>,
+    /// The drivers whose topology at this node the cloud alone publishes. The node's own front
+    /// leaves it out for them, and for no other driver.
+    ///
+    /// None if the cloud does not know it, or not yet; what it said last holds then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publishes_topology: Option<BTreeSet<DriverName>>,
     /// Whether the cloud grants leases of direct volumes, and reads [`Message::Lease`].
     #[serde(rename = "owners", default, skip_serializing_if = "std::ops::Not::not")]
     pub leases: bool,
@@ -238,6 +244,7 @@ mod tests {
             version: "0.1.0".into(),
             backoff_cap_ms: None,
             scopes,
+            publishes_topology: None,
             leases: false,
             not_taken: false,
             renews: false,
@@ -295,6 +302,20 @@ mod tests {
         let welcome = welcome(scopes);
         assert_eq!(Message::decode(text.as_bytes()).unwrap(), Message::Welcome(welcome.clone()));
         assert_eq!(Message::Welcome(welcome).encode().unwrap(), text);
+    }
+
+    #[test]
+    fn a_welcome_may_name_the_drivers_whose_topology_the_cloud_publishes() {
+        let older = Message::Welcome(welcome(BTreeMap::new()));
+        assert!(!older.encode().unwrap().contains("publishes_topology"));
+        for (drivers, text) in [(vec![], "[]"), (vec!["a.example"], r#"["a.example"]"#)] {
+            let drivers = drivers.iter().map(|name| name.parse().unwrap()).collect();
+            let newer = Welcome { publishes_topology: Some(drivers), ..welcome(BTreeMap::new()) };
+            let newer = Message::Welcome(newer);
+            let encoded = newer.encode().unwrap();
+            assert!(encoded.contains(&format!(r#""publishes_topology":{text}"#)), "{encoded}");
+            assert_eq!(Message::decode(encoded.as_bytes()).unwrap(), newer);
+        }
     }
 
     #[test]

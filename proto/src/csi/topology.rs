@@ -113,6 +113,31 @@ pub fn out_of_node_info(answer: &Bytes, keys: &[&str]) -> Result<Bytes, Malforme
     Ok(or(edited, answer))
 }
 
+/// An answer without the topology of its node, for callers of a front that is to have none.
+///
+/// # Errors
+/// The answer is malformed.
+pub fn out_of_answer(rewrite: Rewrite, answer: &Bytes) -> Result<Bytes, Malformed> {
+    match rewrite {
+        Rewrite::PluginCapabilities => {
+            let is_constraints = |entry: &[u8]| {
+                let capability = csi::PluginCapability::decode(entry)?;
+                Ok(if capability == constraints() { Edit::Drop } else { Edit::Keep })
+            };
+            Ok(or(wire::edit(answer, &[CAPABILITIES], is_constraints)?, answer))
+        }
+        Rewrite::NodeInfo => {
+            Ok(or(wire::edit(answer, &[NODE_INFO_TOPOLOGY], |_| Ok(Edit::Drop))?, answer))
+        }
+        Rewrite::Nothing
+        | Rewrite::CreateVolume
+        | Rewrite::CreateSnapshot
+        | Rewrite::Capacity
+        | Rewrite::ListVolumes
+        | Rewrite::ListSnapshots => Ok(answer.clone()),
+    }
+}
+
 /// Corrects our segment in the topologies of a volume that the node's driver made, or of an entry
 /// of a list. The driver may name another node with it.
 ///

@@ -100,6 +100,7 @@ pub fn welcome(version: &str) -> Welcome {
         version: version.into(),
         backoff_cap_ms: None,
         scopes: Default::default(),
+        publishes_topology: None,
         leases: false,
         not_taken: false,
         renews: false,

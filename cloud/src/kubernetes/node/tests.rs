@@ -122,8 +122,10 @@ fn what_a_kubelet_published_is_its_own() {
         others_have_ids: true,
         ..KnownNode::default()
     };
-    let mut csinode =
-        KnownCsiNode { entries: [("a.example".to_owned(), theirs("a.example"))].into() };
+    let mut csinode = KnownCsiNode {
+        entries: [("a.example".to_owned(), theirs("a.example"))].into(),
+        ..KnownCsiNode::default()
+    };
     let a = want("a.example", &[(KEY, "n1")]);
     assert_eq!(plan(std::slice::from_ref(&a), &node, &csinode, |_| true), Plan::default());
     // Another driver of the same node is published too, and its id is added to the kubelet's.

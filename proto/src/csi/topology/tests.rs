@@ -56,6 +56,33 @@ fn a_driver_has_topology_if_it_reports_constraints_and_segments() {
 }
 
 #[test]
+fn a_front_without_topology_has_neither_the_capability_nor_segments() {
+    let all =
+        [ControllerService, VolumeAccessibilityConstraints, service::Type::GroupControllerService];
+    let answer = with_new(&capabilities(&all));
+    let edited = out_of_answer(Rewrite::PluginCapabilities, &answer).unwrap();
+    let left = capabilities(&[ControllerService, service::Type::GroupControllerService]);
+    assert!(read::<csi::GetPluginCapabilitiesResponse>(&edited) == left);
+    assert!(same(&out_of_answer(Rewrite::PluginCapabilities, &edited).unwrap(), &edited));
+
+    let info = csi::NodeGetInfoResponse {
+        node_id: "i".into(),
+        max_volumes_per_node: 7,
+        accessible_topology: Some(at(&[("zone", "a"), (NODE_SEGMENT, "n1")])),
+    };
+    // Twice, as protobuf merges them.
+    let answer: Bytes = [with_new(&info), with_new(&info)].concat().into();
+    let edited = out_of_answer(Rewrite::NodeInfo, &answer).unwrap();
+    let left = csi::NodeGetInfoResponse { accessible_topology: None, ..info };
+    assert!(read::<csi::NodeGetInfoResponse>(&edited) == left);
+    assert!(same(&out_of_answer(Rewrite::NodeInfo, &edited).unwrap(), &edited));
+    assert!(same(&out_of_answer(Rewrite::CreateVolume, &answer).unwrap(), &answer));
+    for rewrite in [Rewrite::PluginCapabilities, Rewrite::NodeInfo] {
+        assert!(out_of_answer(rewrite, &b"\xff".to_vec().into()).is_err());
+    }
+}
+
+#[test]
 fn the_capability_is_added_once() {
     let answer = with_new(&capabilities(&[ControllerService]));
     let added = into_plugin_capabilities(&answer).unwrap();

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 mod affinity;
+mod edges;
 mod labels;
 mod not_taken;
 
@@ -229,22 +230,7 @@ impl Site {
 
     /// With more lines in the driver's section.
     async fn with(nodes: &[Value], section: &str) -> anyhow::Result<Option<Self>> {
-        let Some(programs) = programs() else { return Ok(None) };
-        let stand = Stand::new().await?;
-        let plane = Plane::new(&stand, programs).await?;
-        for node in nodes {
-            plane.make::<Node>(node.clone(), "kubelet").await?;
-        }
-        let config = stand.at("cloud.toml");
-        let text = format!(
-            "[kubernetes]\ngrace_s = 1\n[driver.\"{DRIVER}\"]\nstorage_capacity = \
-             true\nfailover_s = 1\n{section}"
-        );
-        publish(config.as_ref(), text.as_bytes(), 0o600, Existing::Keep)?;
-        let kubeconfig = stand.at("edge-csi.kubeconfig");
-        let more = ["--config", &config, "--kubernetes", &kubeconfig, "--http", "127.0.0.1:0"];
-        let world = World::on(stand, TRANSPORTS[0], &more).await?;
-        Ok(Some(Self { world, plane }))
+        Self::configured(nodes, "grace_s = 1", section).await
     }
 
     async fn say(&self, command: &[&str]) -> anyhow::Result<String> {
