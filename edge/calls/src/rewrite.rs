@@ -1,15 +1,15 @@
 //! Rewrites topology in calls of the node's own callers, if the driver has none of its own. The
-//! kubelet publishes the result as CSINode.
+//! kubelet publishes the result as CSINode. Where the cloud publishes it, there is none at all.
 //!
 //! Only this file and the cloud's fronts rewrite: a call over a link is answered as the driver
 //! answers. It may use `scopes`, `error` and `drivers`.
 
 use bytes::Bytes;
-use proto::csi::Method;
 use proto::csi::frame;
 use proto::csi::status::BadRequest;
 use proto::csi::topology;
 use proto::csi::topology::Scope;
+use proto::csi::{Method, Rewrite};
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
 
@@ -31,7 +31,7 @@ impl TopologyRewrite<'_> {
     /// # Errors
     /// It is malformed, or the driver's scope is not known. Nothing was passed on.
     pub(crate) fn request(&self, message: &Bytes) -> Result<Bytes, Error> {
-        if self.driver.has_own_topology() == Some(false) {
+        if !self.is_left_out() && self.driver.has_own_topology() == Some(false) {
             self.scope()?;
         }
         let bad = |source| Error::BadRequest {
@@ -51,22 +51,43 @@ impl TopologyRewrite<'_> {
     pub(crate) fn answer(&self, answer: Answer) -> Result<Answer, Error> {
         let Some(body) = answer.ok() else { return Ok(answer) };
         let Self { driver, node, method, .. } = self;
-        let gone = || Error::DriverBroke {
-            driver: driver.name.clone(),
-            source: "it was gone before it said whether it has topology of its own".into(),
-        };
-        if driver.has_own_topology().ok_or_else(gone)? || self.scope()? == Scope::Shared {
-            return Ok(answer);
-        }
         let bad = |_| Error::BadAnswer {
             driver: driver.name.clone(),
             node: node.clone(),
             method: method.name(),
             why: "and the answer cannot be read",
         };
-        let message = frame::message(body).map_err(|_| bad(()))?;
-        let shown = topology::into_answer(method.rewrite(), &message, node).map_err(|_| bad(()))?;
+        let message = || frame::message(body).map_err(|_| bad(()));
+        if self.is_left_out() {
+            let shown = topology::out_of_answer(method.rewrite(), &message()?);
+            return Ok(answer.with(frame::frame(&shown.map_err(|_| bad(()))?)));
+        }
+        let gone = || Error::DriverBroke {
+            driver: driver.name.clone(),
+            source: "it was gone before it said whether it has topology of its own".into(),
+        };
+        if self.driver.has_own_topology().ok_or_else(gone)? || self.scope()? == Scope::Shared {
+            return Ok(answer);
+        }
+        let shown =
+            topology::into_answer(method.rewrite(), &message()?, node).map_err(|_| bad(()))?;
         Ok(answer.with(frame::frame(&shown)))
+    }
+
+    /// Whether the call says where volumes are accessible, and the cloud publishes that.
+    ///
+    /// A kubelet that hears of topology always changes its Node, which it cannot do offline.
+    fn is_left_out(&self) -> bool {
+        let is_said = match self.method.rewrite() {
+            Rewrite::PluginCapabilities | Rewrite::NodeInfo => true,
+            Rewrite::Nothing
+            | Rewrite::CreateVolume
+            | Rewrite::CreateSnapshot
+            | Rewrite::Capacity
+            | Rewrite::ListVolumes
+            | Rewrite::ListSnapshots => false,
+        };
+        is_said && self.scopes.publishes_topology(&self.driver.name)
     }
 
     fn scope(&self) -> Result<Scope, Error> {

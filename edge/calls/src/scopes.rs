@@ -1,9 +1,10 @@
-//! Scopes of this node's drivers, as the operator told the cloud and the cloud told this node.
+//! What the cloud told this node about its drivers: how far their volumes reach, and whose topology
+//! the cloud publishes itself.
 //!
-//! A file keeps them, so a node that starts without the cloud answers its kubelet as before. A
-//! scope holds until the cloud tells another. It uses no other room.
+//! A file keeps it, so a node that starts without the cloud answers its kubelet as before. A word
+//! holds until the cloud tells another. It uses no other room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,31 +13,51 @@ use proto::csi::topology::Scope;
 use proto::host::publish::{Existing, publish};
 use proto::names::DriverName;
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// The file's name in the state directory.
 const FILE: &str = "scopes.json";
 
-/// The scopes of drivers.
+/// What the cloud told about drivers.
 #[derive(Default)]
 pub struct Scopes {
-    known: Mutex<BTreeMap<DriverName, Scope>>,
+    known: Mutex<Words>,
     /// Told by the cloud, and not in force yet.
-    told: Mutex<BTreeMap<DriverName, Scope>>,
+    told: Mutex<Words>,
     file: Option<PathBuf>,
     /// The file's content; held while writing.
-    kept: tokio::sync::Mutex<BTreeMap<DriverName, Scope>>,
+    kept: tokio::sync::Mutex<Words>,
 }
 
 /// What the file holds.
-#[derive(Default, Serialize, Deserialize)]
-struct Kept {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Words {
     scopes: BTreeMap<DriverName, Scope>,
+    /// The drivers whose topology the cloud publishes; none if it never said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    publishes_topology: Option<BTreeSet<DriverName>>,
+}
+
+impl Words {
+    /// These words, and over them those that were told later.
+    fn and(mut self, told: Self) -> Self {
+        self.scopes.extend(told.scopes);
+        self.publishes_topology = told.publishes_topology.or(self.publishes_topology);
+        self
+    }
+
+    fn publishes(&self, driver: &DriverName) -> bool {
+        self.published().any(|published| published == driver)
+    }
+
+    fn published(&self) -> impl Iterator<Item = &DriverName> {
+        self.publishes_topology.iter().flatten()
+    }
 }
 
 impl Scopes {
-    /// Reads the scopes in this state directory, which is created if needed. A damaged file counts
-    /// as empty, because the cloud tells the scopes again.
+    /// Reads the words in this state directory, which is created if needed. A damaged file counts
+    /// as empty, because the cloud tells them again.
     ///
     /// # Errors
     /// The directory cannot be created, or the file cannot be opened.
@@ -51,64 +72,93 @@ impl Scopes {
             }
             Err(error) => return Err(error).with_context(cannot),
         };
-        let Kept { scopes } = serde_json::from_slice(&text).unwrap_or_else(|error| {
+        let words: Words = serde_json::from_slice(&text).unwrap_or_else(|error| {
             let file = file.display();
             warn!(%file, %error, "what the cloud told cannot be read; it will tell it again");
-            Kept::default()
+            Words::default()
         });
-        let known = Mutex::new(scopes.clone());
-        let kept = tokio::sync::Mutex::new(scopes);
+        let known = Mutex::new(words.clone());
+        let kept = tokio::sync::Mutex::new(words);
         Ok(Self { known, told: Mutex::default(), file: Some(file), kept })
     }
 
     /// The scope of a driver; none if the cloud never told it.
     pub fn of(&self, driver: &DriverName) -> Option<Scope> {
-        self.known().get(driver).copied()
+        self.known().scopes.get(driver).copied()
+    }
+
+    /// Whether the cloud publishes the topology of a driver at this node, and no kubelet does.
+    pub fn publishes_topology(&self, driver: &DriverName) -> bool {
+        self.known().publishes(driver)
     }
 
     /// Takes scopes from the cloud; [`Scopes::settle`] puts them in force.
     pub fn hear(&self, told: BTreeMap<DriverName, Scope>) {
-        self.told().extend(told);
+        self.told().scopes.extend(told);
     }
 
-    /// Makes the told scopes durable and then puts them in force, so a restart forgets no answer. A
-    /// scope that cannot be written is logged, is in force anyway, and is written when it is told
+    /// Takes the drivers whose topology the cloud publishes; none if it does not say. As above.
+    pub fn hear_published(&self, told: Option<BTreeSet<DriverName>>) {
+        let mut words = self.told();
+        if told.is_some() {
+            words.publishes_topology = told;
+        }
+    }
+
+    /// Makes the told words durable and then puts them in force, so a restart forgets no answer. A
+    /// word that cannot be written is logged, is in force anyway, and is written when it is told
     /// again.
     pub async fn settle(&self) {
         let mut kept = self.kept.lock().await;
         let told = self.told().clone();
         let before = self.known().clone();
-        let mut now = before.clone();
-        now.extend(told);
-        if let Some(file) = self.file.clone().filter(|_| *kept != now)
-            && keep(file, Kept { scopes: now.clone() }).await
-        {
-            kept.clone_from(&now);
+        let now = before.clone().and(told);
+        if let Some(file) = self.file.clone().filter(|_| *kept != now) {
+            if keep(file.clone(), now.clone()).await {
+                kept.clone_from(&now);
+            } else if kept.published().any(|driver| !now.publishes(driver))
+                && let Some(left) = take_back(file).await
+            {
+                *kept = left;
+            }
         }
-        for (driver, scope) in
-            now.iter().filter(|(driver, scope)| before.get(*driver) != Some(*scope))
-        {
-            info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
-        }
+        log_news(&before, &now);
         // What the cloud told meanwhile is left for the next call.
-        self.told().retain(|driver, scope| now.get(driver) != Some(scope));
+        let mut told = self.told();
+        told.scopes.retain(|driver, scope| now.scopes.get(driver) != Some(scope));
+        told.publishes_topology.take_if(|told| now.publishes_topology.as_ref() == Some(told));
+        drop(told);
         *self.known() = now;
     }
 
-    fn told(&self) -> MutexGuard<'_, BTreeMap<DriverName, Scope>> {
+    fn told(&self) -> MutexGuard<'_, Words> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<DriverName, Scope>> {
+    fn known(&self) -> MutexGuard<'_, Words> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+fn log_news(before: &Words, now: &Words) {
+    for (driver, scope) in
+        now.scopes.iter().filter(|(driver, scope)| before.scopes.get(*driver) != Some(*scope))
+    {
+        info!(%driver, ?scope, "the cloud says how far the driver's volumes reach");
+    }
+    for driver in now.published().filter(|driver| !before.publishes(driver)) {
+        info!(%driver, "the cloud publishes the topology, so the node's front leaves it out");
+    }
+    for driver in before.published().filter(|driver| !now.publishes(driver)) {
+        info!(%driver, "the cloud does not publish the topology, so the node's front has it");
+    }
+}
+
 /// Writes the file; false if that failed.
-async fn keep(file: PathBuf, kept: Kept) -> bool {
+async fn keep(file: PathBuf, words: Words) -> bool {
     let path = file.clone();
     let write = move || -> anyhow::Result<()> {
-        Ok(publish(&path, &serde_json::to_vec(&kept)?, 0o600, Existing::Replace)?)
+        Ok(publish(&path, &serde_json::to_vec(&words)?, 0o600, Existing::Replace)?)
     };
     let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
     let Err(error) = written.and_then(|written| written) else { return true };
@@ -119,6 +169,24 @@ async fn keep(file: PathBuf, kept: Kept) -> bool {
         "what the cloud told cannot be kept; after a restart without the cloud it is lost"
     );
     false
+}
+
+/// Removes a file that says too much: a kubelet publishes what the file leaves to the cloud. A full
+/// disk allows that. Returns what is kept then.
+async fn take_back(file: PathBuf) -> Option<Words> {
+    let path = file.clone();
+    let removed = tokio::task::spawn_blocking(move || std::fs::remove_file(path)).await;
+    let removed = removed.context("it was broken off").and_then(|removed| Ok(removed?));
+    let Err(error) = removed else { return Some(Words::default()) };
+    let file = file.display();
+    let error = format!("{error:#}");
+    error!(
+        %file, error,
+        "it says that the cloud publishes topology, which is over, and cannot be removed; after a \
+         restart without the cloud the node's front would leave topology out; mend the disk, or \
+         remove the file"
+    );
+    None
 }
 
 #[cfg(test)]
@@ -147,6 +215,74 @@ mod tests {
         take(&scopes, [(driver(), Scope::Shared)].into()).await;
         assert_eq!(Scopes::open(&state).unwrap().of(&driver()), Some(Scope::Shared));
         assert_eq!(std::fs::read_dir(&state).unwrap().count(), 1, "something was left behind");
+    }
+
+    fn published(drivers: &[&str]) -> Option<BTreeSet<DriverName>> {
+        Some(drivers.iter().map(|name| name.parse().unwrap()).collect())
+    }
+
+    async fn take_published(scopes: &Scopes, drivers: &[&str]) {
+        scopes.hear_published(published(drivers));
+        scopes.settle().await;
+    }
+
+    #[tokio::test]
+    async fn whose_topology_the_cloud_publishes_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let scopes = Scopes::open(dir.path()).unwrap();
+        assert!(!scopes.publishes_topology(&driver()));
+        take(&scopes, [(driver(), Scope::Node)].into()).await;
+        take_published(&scopes, &["d.example", "e.example"]).await;
+        // A cloud that does not know takes nothing back.
+        scopes.hear_published(None);
+        scopes.settle().await;
+        let again = Scopes::open(dir.path()).unwrap();
+        assert!(again.publishes_topology(&driver()));
+        assert_eq!(again.of(&driver()), Some(Scope::Node));
+        take_published(&again, &["e.example"]).await;
+        assert!(!again.publishes_topology(&driver()));
+        assert!(!Scopes::open(dir.path()).unwrap().publishes_topology(&driver()));
+        assert!(
+            Scopes::open(dir.path()).unwrap().publishes_topology(&"e.example".parse().unwrap())
+        );
+    }
+
+    /// A directory in which a file of the state can be, and none with a longer name beside it. So
+    /// nothing can be written there, as on a full disk, and root is no exception.
+    fn full(dir: &Path) -> PathBuf {
+        const LONGEST: usize = 4060;
+        let mut path = dir.to_owned();
+        while let Some(left @ 2..) = LONGEST.checked_sub(path.as_os_str().len()) {
+            path.push("x".repeat((left - 1).min(200)));
+        }
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[tokio::test]
+    async fn a_word_that_was_taken_back_does_not_come_again_though_the_disk_is_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let full = full(dir.path());
+        let words =
+            Words { scopes: BTreeMap::new(), publishes_topology: published(&["d.example"]) };
+        std::fs::write(full.join(FILE), serde_json::to_vec(&words).unwrap()).unwrap();
+        let scopes = Scopes::open(&full).unwrap();
+        assert!(scopes.publishes_topology(&driver()));
+        take(&scopes, [(driver(), Scope::Node)].into()).await;
+        assert!(full.join(FILE).exists(), "what it says is still true");
+        take_published(&scopes, &[]).await;
+        assert!(!scopes.publishes_topology(&driver()));
+        assert!(!Scopes::open(&full).unwrap().publishes_topology(&driver()));
+    }
+
+    #[test]
+    fn a_file_of_an_older_csi_edge_has_scopes_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = b"{\"scopes\":{\"d.example\":\"node\"}}";
+        publish(&dir.path().join(FILE), text, 0o600, Existing::Keep).unwrap();
+        let scopes = Scopes::open(dir.path()).unwrap();
+        assert_eq!(scopes.of(&driver()), Some(Scope::Node));
+        assert!(!scopes.publishes_topology(&driver()));
     }
 
     #[tokio::test]

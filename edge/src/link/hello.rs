@@ -53,6 +53,7 @@ pub(super) async fn greet(
             let renew_now = welcome.renew_now;
             // Made durable when the link is up: a disk that hangs keeps no node away.
             dial.scopes.hear(welcome.scopes);
+            dial.scopes.hear_published(welcome.publishes_topology);
             Ok(Greeted { link, changed, leases, not_taken, renews, renew_now, backoff_cap })
         }
         Event::Message(Message::Welcome(Welcome { protocol, .. })) => {

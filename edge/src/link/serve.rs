@@ -178,6 +178,7 @@ impl Serving {
                 let _ = self.tell.send(LinkEvent::BackoffCap(cap(&again))).await;
                 self.renews(again.renews, again.renew_now);
                 self.dial.scopes.hear(again.scopes);
+                self.dial.scopes.hear_published(again.publishes_topology);
                 self.settle_scopes();
             }
             Event::Message(Message::LeaseReply(Reply { id, outcome })) => {
