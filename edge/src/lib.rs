@@ -10,6 +10,7 @@ use edge_calls::authority::Authority;
 use edge_calls::drivers;
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
+use edge_calls::introductions::Introductions;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
 use edge_direct::device::host::Host;
@@ -53,8 +54,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let leases = Arc::new(LeaseClient::default());
     let boot = Host::default().boot();
     let authority = Authority::open(config.deny, config.state.as_deref(), &boot)?;
+    let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
     let executor = Executor::new(drivers.all(), work.clone())
         .with_scopes(scopes.clone())
+        .with_introductions(introductions.clone())
         .with_authority(authority)
         .with_delete_guard(Direct::delete_guard(config.state.clone()));
     let executor = Arc::new(executor);
@@ -74,6 +77,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         serve_fronts(fronts, &drivers, &node, &direct, &doors)?;
     }
     drivers.keep(&work);
+    work.spawn_until_stop("introductions", introductions.follow(drivers.clone()));
     watch_certificates(&credentials, config.tls, identity.is_some(), &work);
     let Common { grace, keep_alive, workers, .. } = config.common;
     if workers == 1 {

@@ -249,17 +249,28 @@ impl Driver {
 }
 
 impl Driver {
+    /// Whether there is a connection to the driver.
+    pub(crate) fn is_here(&self) -> bool {
+        self.state.borrow().is_open()
+    }
+
     /// Whether the driver has its own topology; none while it is away.
     pub(crate) fn has_own_topology(&self) -> Option<bool> {
-        let state = self.state.borrow();
-        let Connection::Here(_, hello) = &*state else { return None };
-        let answer = |local| {
-            let answer = hello.answers.get(Method::answering(local).name());
-            answer.map_or(&[][..], |answer| &answer.0)
-        };
-        let capabilities = answer(Local::Capabilities(Capabilities::Plugin));
-        Some(topology::has_own(capabilities, answer(Local::NodeInfo)))
+        match &*self.state.borrow() {
+            Connection::Here(_, hello) => Some(has_own_topology(hello)),
+            Connection::Away(_) => None,
+        }
     }
+}
+
+/// Whether a driver has its own topology, as it introduced itself.
+pub(crate) fn has_own_topology(hello: &hello::Driver) -> bool {
+    let answer = |local| {
+        let answer = hello.answers.get(Method::answering(local).name());
+        answer.map_or(&[][..], |answer| &answer.0)
+    };
+    let capabilities = answer(Local::Capabilities(Capabilities::Plugin));
+    topology::has_own(capabilities, answer(Local::NodeInfo))
 }
 
 /// All drivers of this node.

@@ -35,6 +35,7 @@ use crate::authority::Authority;
 use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, GuardRefusal, Shared};
+use crate::introductions::Introductions;
 use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
 
@@ -49,6 +50,7 @@ pub type DeleteGuard = Box<dyn Fn(&DriverName, &Bytes) -> Result<(), GuardRefusa
 pub struct Executor {
     drivers: BTreeMap<DriverName, DriverCalls>,
     scopes: Arc<Scopes>,
+    introductions: Arc<Introductions>,
     authority: Authority,
     delete_guard: Option<DeleteGuard>,
     busy_poll: Arc<BusyPoll>,
@@ -84,6 +86,7 @@ impl Executor {
         Self {
             drivers: drivers.iter().map(calls).collect(),
             scopes: Arc::default(),
+            introductions: Arc::default(),
             authority: Authority::default(),
             delete_guard: None,
             busy_poll: Arc::default(),
@@ -94,6 +97,12 @@ impl Executor {
     #[must_use]
     pub fn with_scopes(self, scopes: Arc<Scopes>) -> Self {
         Self { scopes, ..self }
+    }
+
+    /// Answers for drivers that are away with these introductions.
+    #[must_use]
+    pub fn with_introductions(self, introductions: Arc<Introductions>) -> Self {
+        Self { introductions, ..self }
     }
 
     /// Denies calls to the cloud.
@@ -213,17 +222,19 @@ impl Executor {
                 body = rewrite.request(&message)?;
             }
             let call = Call::new(parts, body.clone());
-            let answer = match method.zip(key) {
-                Some((method, _)) if method.streaming() => {
+            let kept = method.filter(|_| !by_link).and_then(|method| self.kept(method, calls));
+            let answer = match (kept, method.zip(key)) {
+                (Some(kept), _) => kept,
+                (None, Some((method, _))) if method.streaming() => {
                     let streamed = Box::pin(calls.stream(call, deadline)).await;
                     return streamed.map_err(Shared::from);
                 }
-                Some((method, key)) => {
+                (None, Some((method, key))) => {
                     let subjects = method.subjects(&key);
                     let operation = Operation { method, body, subjects, id };
                     calls.deduplicate(operation, call, deadline).await?
                 }
-                None => calls.run(call, deadline, None).await?,
+                (None, None) => calls.run(call, deadline, None).await?,
             };
             Ok(match rewrite {
                 Some(rewrite) => rewrite.answer(answer)?.response(),
@@ -246,6 +257,13 @@ impl Executor {
         calls.deduplicate(operation, call, None).await
     }
 
+    /// The answer for a driver that is away, if it has introduced itself and the call asks for that.
+    fn kept(&self, method: Method, calls: &DriverCalls) -> Option<Answer> {
+        let local = method.local().filter(|_| !calls.driver.is_here())?;
+        let message = self.introductions.answer(&calls.driver.name, local)?;
+        Some(Answer::of(frame::frame(&message)))
+    }
+
     fn calls(&self, driver: &str) -> Result<(&DriverName, &DriverCalls), Error> {
         let named = self.drivers.iter().find(|(name, _)| name.as_str() == driver);
         named.ok_or_else(|| Error::NoSuchDriver(driver.to_owned()))
@@ -264,7 +282,8 @@ impl Executor {
         calls: &'a DriverCalls,
     ) -> Option<TopologyRewrite<'a>> {
         let driver = &*calls.driver;
-        let rewrite = TopologyRewrite { driver, scopes: &self.scopes, node, method };
+        let Self { scopes, introductions, .. } = self;
+        let rewrite = TopologyRewrite { driver, scopes, introductions, node, method };
         (method.rewrite() != Rewrite::Nothing).then_some(rewrite)
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! Promises: a dispatched call runs to its end; an identical call in flight shares its run; two
 //! different calls never run for the same volume. It also holds what the cloud told this node
-//! (scopes), and how this node asks the cloud for leases. It may use `proto` only.
+//! (scopes), what drivers said last (introductions), and how this node asks for leases. It may use
+//! `proto` only.
 
 pub mod authority;
 pub mod deduplicate;
 pub mod drivers;
 pub mod error;
 pub mod executor;
+pub mod introductions;
 pub mod lease_client;
 mod rewrite;
 pub mod scopes;

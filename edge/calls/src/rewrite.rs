@@ -2,7 +2,7 @@
 //! kubelet publishes the result as CSINode. Where the cloud publishes it, there is none at all.
 //!
 //! Only this file and the cloud's fronts rewrite: a call over a link is answered as the driver
-//! answers. It may use `scopes`, `error` and `drivers`.
+//! answers. It may use `scopes`, `error`, `drivers` and `introductions`.
 
 use bytes::Bytes;
 use proto::csi::frame;
@@ -15,12 +15,14 @@ use proto::names::NodeName;
 
 use crate::drivers::Driver;
 use crate::error::Error;
+use crate::introductions::Introductions;
 use crate::scopes::Scopes;
 
 /// A call of the node's own callers that carries topology.
 pub(crate) struct TopologyRewrite<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) scopes: &'a Scopes,
+    pub(crate) introductions: &'a Introductions,
     pub(crate) node: NodeName,
     pub(crate) method: Method,
 }
@@ -31,7 +33,7 @@ impl TopologyRewrite<'_> {
     /// # Errors
     /// It is malformed, or the driver's scope is not known. Nothing was passed on.
     pub(crate) fn request(&self, message: &Bytes) -> Result<Bytes, Error> {
-        if !self.is_left_out() && self.driver.has_own_topology() == Some(false) {
+        if !self.is_left_out() && self.has_own_topology() == Some(false) {
             self.scope()?;
         }
         let bad = |source| Error::BadRequest {
@@ -66,7 +68,7 @@ impl TopologyRewrite<'_> {
             driver: driver.name.clone(),
             source: "it was gone before it said whether it has topology of its own".into(),
         };
-        if self.driver.has_own_topology().ok_or_else(gone)? || self.scope()? == Scope::Shared {
+        if self.has_own_topology().ok_or_else(gone)? || self.scope()? == Scope::Shared {
             return Ok(answer);
         }
         let shown =
@@ -88,6 +90,12 @@ impl TopologyRewrite<'_> {
             | Rewrite::ListSnapshots => false,
         };
         is_said && self.scopes.publishes_topology(&self.driver.name)
+    }
+
+    /// Whether the driver has its own topology; while it is away, whether it had.
+    fn has_own_topology(&self) -> Option<bool> {
+        let had = || self.introductions.has_own_topology(&self.driver.name);
+        self.driver.has_own_topology().or_else(had)
     }
 
     fn scope(&self) -> Result<Scope, Error> {

@@ -12,6 +12,7 @@ mod kube;
 mod limits;
 mod links;
 mod net;
+mod offline_front;
 mod quotas;
 mod renewal;
 mod restart;

@@ -1,0 +1,273 @@
+//! What each driver said of itself last, kept for the node's own callers while the driver is away.
+//!
+//! A kubelet and its registrar ask when the node starts, often before the driver has. A file keeps
+//! the answers, with the node's name: a copy of the file answers nothing at another node. It may use
+//! `drivers`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use bytes::Bytes;
+use prost::Message;
+use proto::control::hello;
+use proto::csi;
+use proto::csi::{Local, Method};
+use proto::host::publish::{Existing, publish};
+use proto::names::{DriverName, NodeName};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use crate::drivers;
+use crate::drivers::Drivers;
+
+/// The file's name in the state directory.
+const FILE: &str = "introductions.json";
+/// The drivers that are kept.
+const MOST: usize = 64;
+/// The answers of one driver that are kept, in bytes.
+const LARGEST: usize = 64 * 1024;
+
+/// The last introduction of each driver.
+#[derive(Default)]
+pub struct Introductions {
+    known: Mutex<ByName>,
+    /// Where they are kept, and at which node.
+    file: Option<(PathBuf, NodeName)>,
+}
+
+type ByName = BTreeMap<DriverName, Arc<hello::Driver>>;
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    node: NodeName,
+    drivers: Vec<hello::Driver>,
+}
+
+impl Introductions {
+    /// Reads the introductions in this state directory, if there is one. A file that is damaged,
+    /// cannot be read, or is another node's counts as empty: drivers introduce themselves again.
+    pub fn open(directory: Option<&Path>, node: NodeName) -> Self {
+        let file = directory.map(|directory| (directory.join(FILE), node));
+        let known = file.as_ref().map(|(file, node)| read(file, node)).unwrap_or_default();
+        Self { known: Mutex::new(known), file }
+    }
+
+    /// What a driver answered this call when it introduced itself; none if it never did, or does
+    /// not implement it.
+    ///
+    /// CSI lets Probe say `ready: false`, and callers ask again then. An older answer would not be
+    /// true.
+    pub(crate) fn answer(&self, driver: &DriverName, local: Local) -> Option<Bytes> {
+        let known = self.of(driver)?;
+        match local {
+            Local::Probe => Some(csi::ProbeResponse { ready: Some(false) }.encode_to_vec().into()),
+            Local::Info | Local::Capabilities(_) | Local::NodeInfo => {
+                let answer = known.answers.get(Method::answering(local).name())?;
+                Some(answer.0.clone())
+            }
+        }
+    }
+
+    /// Whether a driver had its own topology; none if it never introduced itself.
+    pub(crate) fn has_own_topology(&self, driver: &DriverName) -> Option<bool> {
+        self.of(driver).map(|known| drivers::has_own_topology(&known))
+    }
+
+    /// Keeps what drivers say of themselves, until dropped.
+    pub async fn follow(self: Arc<Self>, drivers: Arc<Drivers>) {
+        let mut changes = drivers.changes();
+        changes.mark_changed();
+        while changes.changed().await.is_ok() {
+            self.take(drivers.hello()).await;
+        }
+    }
+
+    /// Takes introductions, and writes them if they are news. Drivers that are away have no answers.
+    async fn take(&self, heard: Vec<hello::Driver>) {
+        let mut is_news = false;
+        for driver in heard {
+            is_news |= self.learn(driver);
+        }
+        let Some((file, node)) = self.file.clone().filter(|_| is_news) else { return };
+        let drivers = self.known().values().map(|driver| driver.as_ref().clone()).collect();
+        keep(file, Kept { node, drivers }).await;
+    }
+
+    /// Keeps an introduction; returns whether it is news.
+    fn learn(&self, driver: hello::Driver) -> bool {
+        let driver = hello::Driver { health: None, ..driver };
+        let size: usize = driver.answers.values().map(|answer| answer.0.len()).sum();
+        let name = driver.name.clone();
+        if driver.answers.is_empty() {
+            return false;
+        }
+        let mut known = self.known();
+        let before = known.get(&name).cloned();
+        if before.as_deref() == Some(&driver) {
+            return false;
+        }
+        if size > LARGEST || (before.is_none() && known.len() >= MOST) {
+            let limits = format!("{MOST} drivers and {LARGEST} bytes of each are kept");
+            warn!(driver = %name, size, limits, "its answers are not kept for when it is away");
+            return known.remove(&name).is_some();
+        }
+        let has_other_info = |before: &Arc<hello::Driver>| {
+            let info = Method::answering(Local::NodeInfo).name();
+            before.answers.get(info) != driver.answers.get(info)
+        };
+        if before.as_ref().is_some_and(has_other_info) {
+            info!(
+                driver = %name,
+                "its answer to NodeGetInfo has changed; start its registrar again, since a kubelet \
+                 asks only at registration"
+            );
+        }
+        known.insert(name, Arc::new(driver));
+        true
+    }
+
+    fn of(&self, driver: &DriverName) -> Option<Arc<hello::Driver>> {
+        self.known().get(driver).cloned()
+    }
+
+    fn known(&self) -> MutexGuard<'_, ByName> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(file: &Path, node: &NodeName) -> ByName {
+    let kept = match std::fs::read(file) {
+        Ok(text) => serde_json::from_slice::<Kept>(&text).context("it is damaged"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return ByName::new(),
+        Err(error) => Err(error.into()),
+    };
+    let kept = kept.and_then(|kept| match kept.node == *node {
+        true => Ok(kept.drivers),
+        false => anyhow::bail!("it is of the node {}, and this is {node}", kept.node),
+    });
+    match kept {
+        Ok(drivers) => {
+            drivers.into_iter().map(|driver| (driver.name.clone(), Arc::new(driver))).collect()
+        }
+        Err(error) => {
+            let file = file.display();
+            let error = format!("{error:#}");
+            warn!(
+                %file, error,
+                "what drivers said of themselves cannot be used; until they are up, nothing is \
+                 answered for them"
+            );
+            ByName::new()
+        }
+    }
+}
+
+/// Writes the file.
+async fn keep(file: PathBuf, kept: Kept) {
+    let path = file.clone();
+    let write = move || -> anyhow::Result<()> {
+        Ok(publish(&path, &serde_json::to_vec(&kept)?, 0o600, Existing::Replace)?)
+    };
+    let written = tokio::task::spawn_blocking(write).await.context("it was broken off");
+    let Err(error) = written.and_then(|written| written) else { return };
+    let file = file.display();
+    let error = format!("{error:#}");
+    warn!(
+        %file, error,
+        "what drivers say of themselves cannot be kept; after a restart, nothing is answered for \
+         them until they are up"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn driver(name: &str, info: &[u8]) -> hello::Driver {
+        let answer = |method: Local, bytes: &[u8]| {
+            let bytes = Bytes::copy_from_slice(bytes);
+            (Method::answering(method).name().to_owned(), hello::Protobuf(bytes))
+        };
+        hello::Driver {
+            name: name.parse().unwrap(),
+            answers: [answer(Local::Info, b""), answer(Local::NodeInfo, info)].into(),
+            health: None,
+        }
+    }
+
+    fn away(name: &str) -> hello::Driver {
+        hello::Driver { answers: BTreeMap::new(), ..driver(name, b"") }
+    }
+
+    fn node() -> NodeName {
+        "n1".parse().unwrap()
+    }
+
+    fn info(of: &Introductions, name: &str) -> Option<Bytes> {
+        of.answer(&name.parse().unwrap(), Local::NodeInfo)
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_is_away_after_a_restart_has_said_what_it_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Introductions::open(Some(dir.path()), node());
+        let first = open();
+        first.take(vec![driver("a.b", b"\x0a\x01x"), away("c.d")]).await;
+        let again = open();
+        assert_eq!(info(&again, "a.b").as_deref(), Some(&b"\x0a\x01x"[..]));
+        assert_eq!(info(&again, "c.d"), None, "it never said anything");
+        assert_eq!(again.has_own_topology(&"a.b".parse().unwrap()), Some(false));
+        assert_eq!(again.has_own_topology(&"c.d".parse().unwrap()), None);
+        let probe = again.answer(&"a.b".parse().unwrap(), Local::Probe).unwrap();
+        let ready = csi::ProbeResponse::decode(probe).unwrap().ready;
+        assert_eq!(ready, Some(false), "nobody knows whether it is ready");
+        assert_eq!(again.answer(&"c.d".parse().unwrap(), Local::Probe), None);
+        // It comes up with another answer, while the other one is still away.
+        again.take(vec![driver("a.b", b"\x0a\x01y"), away("c.d")]).await;
+        again.take(vec![away("a.b"), driver("c.d", b"")]).await;
+        let third = open();
+        assert_eq!(info(&third, "a.b").as_deref(), Some(&b"\x0a\x01y"[..]));
+        assert!(info(&third, "c.d").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_damaged_or_another_nodes_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        for text in [&b"{\"node\":\"n1\",\"drivers\":["[..], b"", b"\xff"] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(info(&Introductions::open(Some(dir.path()), node()), "a.b"), None);
+        }
+        Introductions::open(Some(dir.path()), node()).take(vec![driver("a.b", b"")]).await;
+        assert!(info(&Introductions::open(Some(dir.path()), node()), "a.b").is_some());
+        let copy = Introductions::open(Some(dir.path()), "n2".parse().unwrap());
+        assert_eq!(info(&copy, "a.b"), None, "it is another node's id");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_written_or_read_changes_no_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        // A directory in its place.
+        std::fs::create_dir(dir.path().join(FILE)).unwrap();
+        for state in [Some(dir.path()), None] {
+            let introductions = Introductions::open(state, node());
+            assert_eq!(info(&introductions, "a.b"), None);
+            introductions.take(vec![driver("a.b", b"")]).await;
+            assert!(info(&introductions, "a.b").is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded() {
+        let introductions = Introductions::open(None, node());
+        let many = (0..MOST + 1).map(|n| driver(&format!("d{n}.example"), b"")).collect();
+        introductions.take(many).await;
+        assert_eq!(introductions.known().len(), MOST);
+        let one = introductions.known().keys().next().unwrap().clone();
+        introductions.take(vec![driver(one.as_str(), &vec![0; LARGEST + 1])]).await;
+        assert_eq!(info(&introductions, one.as_str()), None, "an older answer is not its last");
+    }
+}
