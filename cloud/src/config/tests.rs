@@ -332,15 +332,19 @@ fn what_a_csidriver_object_says_is_the_operators_word() {
     assert_eq!((object.pod_info_on_mount, object.fs_group_policy), (Some(true), Some("File")));
     assert_eq!((object.volume_lifecycle_modes.len(), object.requires_republish), (2, None));
     assert_eq!(object.token_requests[0].expiration_s, Some(600));
+    assert!(!object.attach_required);
     let file = with(
-        "[driver.\"a.example\"]\nfs_group_policy = \"all\"\n\
+        "[driver.\"a.example\"]\nfs_group_policy = \"all\"\nattach_required = false\n\
          volume_lifecycle_modes = [\"persistent\"]\n\
          [[driver.\"a.example\".token_requests]]\nexpiration_s = 60\n",
     );
     let text = load(&file, &[]).unwrap_err().to_string();
-    for expected in
-        ["\"all\" is none of", "\"persistent\" is none of", "expiration_s is at least 600"]
-    {
+    for expected in [
+        "\"all\" is none of",
+        "\"persistent\" is none of",
+        "expiration_s is at least 600",
+        "attach_required can only be true",
+    ] {
         assert!(text.contains(expected), "{expected} is not in {text}");
     }
 }

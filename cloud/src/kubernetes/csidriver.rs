@@ -34,6 +34,8 @@ const SHORTEST_TOKEN: u16 = 600;
 /// The operator's settings of a CSIDriver object. Others have the API's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CsiDriverSettings {
+    /// Volumes are attached, also if the driver needs none of that.
+    pub attach_required: bool,
     /// Node calls have the pod's name.
     pub pod_info_on_mount: Option<bool>,
     /// The scheduler considers capacity.
@@ -75,7 +77,15 @@ impl CsiDriverSettings {
         });
         let modes = section
             .list("volume_lifecycle_modes", |text| one_of(text, ["Persistent", "Ephemeral"]));
+        let attach_required = section.yes_no("attach_required");
+        if attach_required == Some(false) {
+            section.problem(format!(
+                "[driver.{driver:?}] attach_required can only be true; otherwise the driver itself \
+                 says whether its volumes are attached"
+            ));
+        }
         Self {
+            attach_required: attach_required.unwrap_or_default(),
             pod_info_on_mount: section.yes_no("pod_info_on_mount"),
             storage_capacity: section.yes_no("storage_capacity"),
             fs_group_policy: section.parsed("fs_group_policy", |text| {
@@ -139,7 +149,7 @@ pub(super) fn wanted(
             ..ObjectMeta::default()
         },
         spec: CSIDriverSpec {
-            attach_required: Some(attach_required),
+            attach_required: Some(attach_required || settings.attach_required),
             pod_info_on_mount: settings.pod_info_on_mount,
             storage_capacity: settings.storage_capacity,
             fs_group_policy: settings.fs_group_policy.map(Into::into),
