@@ -10,10 +10,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use proto::csi::direct::DeviceKind;
+use proto::host::files::name;
 use proto::host::publish::{Existing, publish};
 use serde::Serialize;
 
-use crate::records::files::name;
 use crate::records::published::{PublicationState, Published};
 
 /// The version of the CDI specification: the first with annotations on devices.

@@ -7,11 +7,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use proto::control::lease::{Outcome, Step};
+use proto::host::files;
+use proto::host::files::{make_private, name};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
-
-use crate::records::files;
-use crate::records::files::{make_private, name};
 
 /// The lease of a volume at this node. Without one the volume is not this node's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

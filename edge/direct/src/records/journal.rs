@@ -7,11 +7,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use proto::host::files;
+use proto::host::files::{Unread, make_private, name};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
-
-use super::files;
-use super::files::{Unread, make_private, name};
 
 /// What is known of a volume's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

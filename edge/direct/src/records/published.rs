@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 
 use proto::control::not_taken::Pod;
 use proto::csi::direct::DeviceKind;
+use proto::host::files;
+use proto::host::files::{make_private, name};
 use proto::host::publish::{Existing, publish};
 use serde::{Deserialize, Serialize};
-
-use super::files;
-use super::files::{make_private, name};
 
 /// How far a publication has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

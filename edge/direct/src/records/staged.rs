@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::files::name;
+use proto::host::files::name;
 
 fn path(state: &Path, driver: &str, volume_id: &str) -> PathBuf {
     state.join("direct").join("staged").join(name(&[driver.as_bytes(), volume_id.as_bytes()]))

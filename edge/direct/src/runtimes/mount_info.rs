@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use proto::csi::direct::DeviceKind;
+use proto::host::files;
+use proto::host::files::Unread;
 use proto::host::publish::{Existing, publish};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::device::{block, spdk, vfio};
-use crate::records::files;
-use crate::records::files::Unread;
 use crate::records::published::Published;
 
 /// The directory that runtimes scan; compiled into them.

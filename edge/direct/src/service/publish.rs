@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use proto::csi::status::ToStatus;
 use proto::host::chain;
+use proto::host::files::{make_private, name};
 use tonic::Code;
 use tracing::warn;
 
@@ -16,7 +17,6 @@ use super::request::{Publish, targeted};
 use super::unpublish;
 use crate::error::{Error, HANDED_OVER, TAKEN_BACK, not_yet};
 use crate::lease::exclusive::Leases;
-use crate::records::files::{make_private, name};
 use crate::records::published;
 use crate::records::published::{PublicationState, Published};
 use crate::runtimes::prerequisites;

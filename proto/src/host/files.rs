@@ -1,4 +1,4 @@
-//! Names, directories and contents of records.
+//! Names, directories and contents of the files that keep records.
 
 use std::fs::File;
 use std::io;
@@ -9,11 +9,11 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 /// The most bytes that a file of ours has.
-pub(crate) const LONGEST: u64 = 1 << 20;
+pub const LONGEST: u64 = 1 << 20;
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unread {
+pub enum Unread {
     /// There is none.
     #[error("there is none")]
     Missing,
@@ -40,7 +40,10 @@ impl From<Unread> for io::Error {
 
 /// Reads a regular file. It waits for nobody: an ordinary open of a FIFO lasts until a writer
 /// comes. The type is that of the open file, so nothing is put in its place meanwhile.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Unread> {
+///
+/// # Errors
+/// There is none, it is something else or too long, or the file system's.
+pub fn read(path: &Path) -> Result<Vec<u8>, Unread> {
     // A socket or a device without a driver cannot be opened at all.
     match std::fs::symlink_metadata(path) {
         Err(error) if is_missing(&error) => return Err(Unread::Missing),
@@ -69,7 +72,7 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 /// A file name for these bytes together: 32 hexadecimal digits, different for each list of parts.
-pub(crate) fn name(parts: &[&[u8]]) -> String {
+pub fn name(parts: &[&[u8]]) -> String {
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     for part in parts {
         // The lengths keep two lists of parts from being one text.
@@ -80,14 +83,17 @@ pub(crate) fn name(parts: &[&[u8]]) -> String {
 }
 
 /// Creates a directory and its parents, for root alone.
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The file system's.
+pub fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::host::publish::{Existing, publish};
+    use crate::host::publish::{Existing, publish};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::os::unix::net::UnixListener;
 
