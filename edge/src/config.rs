@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use edge_calls::authority::Deniable;
+use edge_calls::expansions::NodeExpansion;
 use edge_direct::Nvme;
 use edge_direct::runtimes::Roots;
 use edge_direct::runtimes::prerequisites::Checks;
@@ -37,6 +38,8 @@ pub struct Config {
     pub nvme: Nvme,
     /// Where targets of direct volumes may be; at least one.
     pub targets: Vec<PathBuf>,
+    /// Who calls NodeExpandVolume after ControllerExpandVolume.
+    pub node_expansion: NodeExpansion,
     /// What the cloud may not ask of this node.
     pub deny: BTreeSet<Deniable>,
     /// Certificates.
@@ -70,6 +73,7 @@ impl Config {
         let fronts = flags.fronts.or(fronts);
         let state = flags.state.or(state);
         let runtimes = runtimes(&mut file, flags.direct_volumes, flags.sandboxes);
+        let node_expansion = node_expansion(&mut file, state.is_some(), fronts.is_some());
         let (checks, nvme, listed) = direct(&mut file);
         let mut targets = if flags.targets.is_empty() { listed } else { flags.targets };
         if targets.is_empty() {
@@ -111,6 +115,7 @@ impl Config {
             checks,
             nvme,
             targets,
+            node_expansion,
             deny,
             tls,
             join,
@@ -143,6 +148,30 @@ fn join(
     let endpoint = cloud.iter().find(|endpoint| endpoint.transport == Transport::Ws).cloned();
     let endpoint = file.required("[join] a wss:// endpoint among cloud (--cloud)", endpoint);
     Some(Automatic { cloud: Cloud { endpoint: endpoint?, ca: ca? }, token_file: token_file? })
+}
+
+/// `node_expansion`: what is owed to a volume must survive a restart, and what is staged is known
+/// from the node's own sockets only.
+fn node_expansion(file: &mut Reader, has_state: bool, has_fronts: bool) -> NodeExpansion {
+    let word = |text: &str| match text {
+        "kubelet" => Ok(NodeExpansion::Kubelet),
+        "edge" => Ok(NodeExpansion::Edge),
+        other => Err(format!("{other:?} is neither \"kubelet\" nor \"edge\"")),
+    };
+    let by = file.parsed("node_expansion", word).unwrap_or_default();
+    if by == NodeExpansion::Edge && !has_state {
+        file.problem(
+            "node_expansion = \"edge\" needs state (--state): the cloud is told that a volume has \
+             grown before its next staging grows it on this node, so a restart may not forget that",
+        );
+    }
+    if by == NodeExpansion::Edge && !has_fronts {
+        file.problem(
+            "node_expansion = \"edge\" needs fronts (--fronts): csi-edge sees what is staged if the \
+             kubelet calls it by its own sockets",
+        );
+    }
+    by
 }
 
 /// The directories of the runtimes: `direct_volumes`, and each runtime's sandboxes in `[runtimes]`.
@@ -333,6 +362,24 @@ mod tests {
         let file = format!("state = \"/s\"\n{WHOLE}");
         assert_eq!(state(&file, &[]), Some("/s".into()));
         assert_eq!(state(&file, &["--state", "/t"]), Some("/t".into()));
+    }
+
+    #[test]
+    fn csi_edge_expands_volumes_on_the_node_only_if_it_can_remember_them() {
+        let of = |more: &str| load(&format!("{more}{WHOLE}"), &[]);
+        assert_eq!(of("").unwrap().node_expansion, NodeExpansion::Kubelet);
+        let kubelet = of("node_expansion = \"kubelet\"\n").unwrap();
+        assert_eq!(kubelet.node_expansion, NodeExpansion::Kubelet);
+        let edge = of("node_expansion = \"edge\"\nstate = \"/s\"\n").unwrap();
+        assert_eq!(edge.node_expansion, NodeExpansion::Edge);
+        let text = of("node_expansion = \"edge\"\n").unwrap_err().to_string();
+        assert!(text.contains("needs state (--state)"), "{text}");
+        let fronts = WHOLE.replace("fronts = \"/run/x\"\n", "");
+        let more = "node_expansion = \"edge\"\nstate = \"/s\"\n";
+        let text = load(&format!("{more}{fronts}"), &[]).unwrap_err().to_string();
+        assert!(text.contains("needs fronts (--fronts)"), "{text}");
+        let text = of("node_expansion = \"yes\"\n").unwrap_err().to_string();
+        assert!(text.contains("neither \"kubelet\" nor \"edge\""), "{text}");
     }
 
     const IDENTITY: &str = "cloud = [\"quic://a:1\", \"wss://a:2\"]\nidentity = \"id\"\n\

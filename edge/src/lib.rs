@@ -10,6 +10,7 @@ use edge_calls::authority::Authority;
 use edge_calls::drivers;
 use edge_calls::drivers::Drivers;
 use edge_calls::executor::Executor;
+use edge_calls::expansions::{Expansions, NodeExpansion};
 use edge_calls::introductions::Introductions;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
@@ -55,11 +56,17 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let boot = Host::default().boot();
     let authority = Authority::open(config.deny, config.state.as_deref(), &boot)?;
     let introductions = Arc::new(Introductions::open(config.state.as_deref(), node.clone()));
+    let by = config.node_expansion;
+    let expansions = config.state.as_deref().and_then(|state| {
+        let is_direct = Direct::is_direct(state.to_owned());
+        Expansions::open(by, state, &boot, scopes.clone(), is_direct)
+    });
     let executor = Executor::new(drivers.all(), work.clone())
         .with_scopes(scopes.clone())
         .with_introductions(introductions.clone())
         .with_authority(authority)
-        .with_delete_guard(Direct::delete_guard(config.state.clone()));
+        .with_delete_guard(Direct::delete_guard(config.state.clone()))
+        .with_expansions(expansions.map(Arc::new));
     let executor = Arc::new(executor);
     let settings = Settings {
         state: config.state,
@@ -94,6 +101,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         scopes,
         leases,
         not_taken: direct.not_taken(),
+        expands: by == NodeExpansion::Edge,
         keep_alive,
         connect: ws::tcp(),
     };

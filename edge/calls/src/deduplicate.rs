@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::csi::frame::PREFIX;
-use proto::csi::{Id, Method};
+use proto::csi::{DirectCall, Id, Method};
 use proto::http2::forward::Answer;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -113,6 +113,20 @@ impl Runs {
             run.calls.push(id);
         }
         Ok(Begin::Wait(waiting))
+    }
+
+    /// The outcome of an expansion that the cloud asked for, if one runs for a subject of this
+    /// request.
+    pub fn expansion(&self, operation: &Operation) -> Option<oneshot::Receiver<CallResult>> {
+        let mut inner = self.lock();
+        let of = |subject| inner.by_subject.get(subject).copied();
+        let key = operation.subjects.iter().find_map(of)?;
+        let run = inner.running.get_mut(&key);
+        let run = run.filter(|run| run.method.direct() == Some(DirectCall::Expand))?;
+        let (outcome, waiting) = oneshot::channel();
+        run.waiting.retain(|waiting| !waiting.is_closed());
+        run.waiting.push(outcome);
+        Some(waiting)
     }
 
     /// Whether anything runs for one of these subjects.

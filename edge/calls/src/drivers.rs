@@ -18,6 +18,7 @@ use prost::Message;
 use proto::control::hello;
 use proto::csi;
 use proto::csi::frame;
+use proto::csi::node_service_capability;
 use proto::csi::topology;
 use proto::csi::{Capabilities, Local, Method};
 use proto::host::chain;
@@ -219,6 +220,19 @@ impl Driver {
         forward::forward(&sender, call, &authority(), None).await.map_err(broke)
     }
 
+    /// The same, and receives the whole answer.
+    ///
+    /// # Errors
+    /// As for [`Driver::call`].
+    pub async fn exchange(&self, call: &Call, deadline: Option<Instant>) -> Result<Answer, Error> {
+        let response = self.call(call, deadline).await?;
+        let broke = |source| Error::DriverBroke { driver: self.name.clone(), source };
+        let mut answer = Answer::collect(response).await.map_err(broke)?;
+        // A driver does not speak for the edge.
+        answer.take_not_dispatched();
+        Ok(answer)
+    }
+
     async fn sender(&self) -> Result<Upstream, Error> {
         if !self.state.borrow().is_open() {
             self.retry_now.notify_one();
@@ -260,6 +274,20 @@ impl Driver {
             Connection::Here(_, hello) => Some(has_own_topology(hello)),
             Connection::Away(_) => None,
         }
+    }
+
+    /// Whether the driver expands volumes on a node; none while it is away.
+    pub(crate) fn expands_on_node(&self) -> Option<bool> {
+        let state = self.state.borrow();
+        let Connection::Here(_, hello) = &*state else { return None };
+        let method = Method::answering(Local::Capabilities(Capabilities::Node));
+        let answer = hello.answers.get(method.name())?.0.clone();
+        let answer = csi::NodeGetCapabilitiesResponse::decode(answer).ok()?;
+        let kinds = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
+        let expand = node_service_capability::rpc::Type::ExpandVolume as i32;
+        Some(kinds.into_iter().any(
+            |kind| matches!(kind, node_service_capability::Type::Rpc(rpc) if rpc.r#type == expand),
+        ))
     }
 }
 
@@ -330,7 +358,8 @@ fn authority() -> Authority {
     Authority::from_static(LOCALHOST)
 }
 
-fn headers() -> HeaderMap {
+/// The headers of a call that csi-edge makes by itself.
+pub(crate) fn headers() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"));
     headers.insert(http::header::TE, http::HeaderValue::from_static("trailers"));

@@ -105,6 +105,30 @@ pub enum Error {
         /// What is wrong with the answer.
         why: &'static str,
     },
+    /// A volume has grown at its driver's controller, and not yet on this node.
+    #[error(
+        "volume {volume} of driver {driver} has grown, but not on this node: {why}; its node's \
+         half is tried again with this call, and when the volume is next staged or published"
+    )]
+    NotGrownHere {
+        /// The driver's CSI name.
+        driver: DriverName,
+        /// The volume's id.
+        volume: String,
+        /// What the driver said, or how it broke.
+        why: String,
+    },
+    /// The growth of a volume cannot be kept in the state directory.
+    #[error(
+        "the growth of volume {volume} cannot be noted in csi-edge's --state, so the call is not \
+         answered: {why}; make that directory writable and send the call again"
+    )]
+    NotNoted {
+        /// The volume's id.
+        volume: String,
+        /// Why not.
+        why: String,
+    },
     /// Too many calls are in flight.
     #[error("{0} calls are in flight here already, which is the limit; send the call again later")]
     Full(usize),
@@ -149,6 +173,8 @@ proto::codes! { Error:
     NoSuchDriver(_) => Unavailable,
     ScopeUnknown(_) => Unavailable,
     BadAnswer { .. } => Unavailable,
+    NotGrownHere { .. } => Unavailable,
+    NotNoted { .. } => Unavailable,
     Full(_) => Unavailable,
     // CSI: an operation is pending for the volume.
     Pending { .. } => Aborted,
@@ -185,6 +211,7 @@ impl Error {
             Self::BadAnswer { .. } => false,
             // No create is refused so.
             Self::ScopeUnknown(_) | Self::Guarded(_) => false,
+            Self::NotGrownHere { .. } | Self::NotNoted { .. } => false,
         }
     }
 }

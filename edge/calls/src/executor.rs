@@ -35,6 +35,7 @@ use crate::authority::Authority;
 use crate::deduplicate::{Begin, CallResult, Operation, Runs, Ticket};
 use crate::drivers::Driver;
 use crate::error::{Error, GuardRefusal, Shared};
+use crate::expansions::{Caller, Expansions, Tracked};
 use crate::introductions::Introductions;
 use crate::rewrite::TopologyRewrite;
 use crate::scopes::Scopes;
@@ -53,6 +54,7 @@ pub struct Executor {
     introductions: Arc<Introductions>,
     authority: Authority,
     delete_guard: Option<DeleteGuard>,
+    expansions: Option<Arc<Expansions>>,
     busy_poll: Arc<BusyPoll>,
 }
 
@@ -89,6 +91,7 @@ impl Executor {
             introductions: Arc::default(),
             authority: Authority::default(),
             delete_guard: None,
+            expansions: None,
             busy_poll: Arc::default(),
         }
     }
@@ -115,6 +118,12 @@ impl Executor {
     #[must_use]
     pub fn with_delete_guard(self, guard: DeleteGuard) -> Self {
         Self { delete_guard: Some(guard), ..self }
+    }
+
+    /// Expands volumes on this node.
+    #[must_use]
+    pub fn with_expansions(self, expansions: Option<Arc<Expansions>>) -> Self {
+        Self { expansions, ..self }
     }
 
     /// Whether the program polls for the next call instead of sleeping.
@@ -230,11 +239,13 @@ impl Executor {
                     return streamed.map_err(Shared::from);
                 }
                 (None, Some((method, key))) => {
+                    let caller = if by_link { Caller::Cloud } else { Caller::Node };
+                    let tracked = self.track(calls, caller, method, &message)?;
                     let subjects = method.subjects(&key);
                     let operation = Operation { method, body, subjects, id };
-                    calls.deduplicate(operation, call, deadline).await?
+                    calls.deduplicate(operation, call, deadline, tracked).await?
                 }
-                (None, None) => calls.run(call, deadline, None).await?,
+                (None, None) => calls.run(call, deadline, Run::default()).await?,
             };
             Ok(match rewrite {
                 Some(rewrite) => rewrite.answer(answer)?.response(),
@@ -252,9 +263,22 @@ impl Executor {
         let bad = |source: BadRequest| Error::BadRequest { method: method.name(), source };
         let message = frame::message(&call.body).map_err(|e| bad(e.into()))?;
         let key = method.key(&message).map_err(|e| bad(e.into()))?;
+        let tracked = self.track(calls, Caller::Own, method, &message)?;
         let subjects = method.subjects(&key);
         let operation = Operation { method, body: call.body.clone(), subjects, id: None };
-        calls.deduplicate(operation, call, None).await
+        calls.deduplicate(operation, call, None, tracked).await
+    }
+
+    /// What a call has to do with the growth of a volume on this node.
+    fn track(
+        &self,
+        calls: &DriverCalls,
+        caller: Caller,
+        method: Method,
+        message: &Bytes,
+    ) -> Result<Option<Tracked>, Error> {
+        let Some(expansions) = &self.expansions else { return Ok(None) };
+        expansions.track(&calls.driver, caller, method, message)
     }
 
     /// The answer for a driver that is away, if it has introduced itself and the call asks for that.
@@ -330,32 +354,42 @@ impl DriverCalls {
         operation: Operation,
         call: Call,
         deadline: Option<Instant>,
+        tracked: Option<Tracked>,
     ) -> CallResult {
+        if tracked.as_ref().is_some_and(Tracked::joins) {
+            // The node's half is part of that run. The driver is asked again after it.
+            while let Some(outcome) = self.runs.expansion(&operation) {
+                let _ = outcome.await;
+            }
+        }
         match self.runs.begin(operation)? {
             Begin::Done(answer) => Ok(*answer),
             Begin::Wait(outcome) => {
                 let gone = |_| Err(Stopping("csi-edge").into());
                 outcome.await.unwrap_or_else(gone)
             }
-            Begin::Run(ticket) => self.run(call, deadline, Some(ticket)).await,
+            Begin::Run(ticket) => {
+                self.run(call, deadline, Run { ticket: Some(ticket), tracked }).await
+            }
         }
     }
 
     /// Runs the call to its end, even if the caller leaves.
-    async fn run(
-        &self,
-        call: Call,
-        deadline: Option<Instant>,
-        ticket: Option<Ticket>,
-    ) -> CallResult {
+    async fn run(&self, call: Call, deadline: Option<Instant>, run: Run) -> CallResult {
         let permit = self.unary.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Error::Full(MAX_IN_FLIGHT))?;
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Error::too_late().into());
         }
         let driver = self.driver.clone();
+        let Run { ticket, tracked } = run;
         let run = async move {
-            let outcome = exchange(&driver, call, deadline).await.map_err(Shared::from);
+            let outcome = match tracked {
+                // Boxed: otherwise the future of every call would hold it.
+                Some(tracked) => Box::pin(tracked.carry_out(&driver, &call, deadline)).await,
+                None => driver.exchange(&call, deadline).await,
+            };
+            let outcome = outcome.map_err(Shared::from);
             drop(permit);
             if let Some(ticket) = ticket {
                 ticket.end(&outcome);
@@ -364,6 +398,15 @@ impl DriverCalls {
         };
         Detaching { run: Some(Box::pin(run)), tasks: &self.tasks }.await
     }
+}
+
+/// What belongs to the run of one call.
+#[derive(Default)]
+struct Run {
+    /// The right to run it; none if it is not compared with others.
+    ticket: Option<Ticket>,
+    /// What follows from it for a volume on this node.
+    tracked: Option<Tracked>,
 }
 
 /// A run that its caller polls, and that goes on in a task of its own when the caller leaves.
@@ -390,13 +433,4 @@ impl Drop for Detaching<'_> {
             self.tasks.spawn("call", async move { drop(run.await) });
         }
     }
-}
-
-async fn exchange(driver: &Driver, call: Call, deadline: Option<Instant>) -> Result<Answer, Error> {
-    let response = driver.call(&call, deadline).await?;
-    let broke = |source| Error::DriverBroke { driver: driver.name.clone(), source };
-    let mut answer = Answer::collect(response).await.map_err(broke)?;
-    // A driver does not speak for the edge.
-    answer.take_not_dispatched();
-    Ok(answer)
 }

@@ -10,8 +10,10 @@ pub mod deduplicate;
 pub mod drivers;
 pub mod error;
 pub mod executor;
+pub mod expansions;
 pub mod introductions;
 pub mod lease_client;
+pub mod node_volumes;
 mod rewrite;
 pub mod scopes;
 

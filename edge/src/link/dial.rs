@@ -38,6 +38,8 @@ pub struct Dial {
     pub leases: Arc<LeaseClient>,
     /// The direct volumes that no runtime took, for the cloud; none until they were looked at.
     pub not_taken: watch::Receiver<Option<NotTaken>>,
+    /// Whether csi-edge expands volumes on this node in the place of the kubelet.
+    pub expands: bool,
     /// How liveness is watched.
     pub keep_alive: KeepAlive,
     /// How the network is reached.

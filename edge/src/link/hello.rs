@@ -40,6 +40,7 @@ pub(super) async fn greet(
         drivers: dial.drivers.hello(),
         leases: true,
         not_taken: true,
+        expands: dial.expands,
         trust: Some(dial.credentials.trust()),
     };
     link.send(&Message::Hello(hello)).await?;

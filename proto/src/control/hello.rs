@@ -80,6 +80,10 @@ pub struct Hello {
     /// Whether it reports direct volumes that were not taken, with [`Message::NotTaken`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_taken: bool,
+    /// Whether it expands volumes on its node itself, in the place of the kubelet. It does not have
+    /// the secrets of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub expands: bool,
     /// A hash of the CAs that it trusts. It is compared, and shown to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<String>,
@@ -234,6 +238,7 @@ mod tests {
             }],
             leases: false,
             not_taken: false,
+            expands: false,
             trust: None,
         })
     }

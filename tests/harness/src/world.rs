@@ -190,6 +190,7 @@ pub fn hello(node: &str) -> anyhow::Result<Hello> {
         drivers: Vec::new(),
         leases: false,
         not_taken: false,
+        expands: false,
         trust: None,
     })
 }

@@ -405,6 +405,7 @@ impl Fleet {
             scopes: Arc::default(),
             leases: Arc::default(),
             not_taken: tokio::sync::watch::channel(None).1,
+            expands: false,
             keep_alive: KeepAlive::default(),
             connect: self.net.way(node, process.end.clone()),
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use edge_calls::error::GuardRefusal;
 use edge_calls::executor::{DeleteGuard, Executor, Origin};
+use edge_calls::expansions::IsDirect;
 use edge_calls::lease_client::LeaseClient;
 use edge_calls::scopes::Scopes;
 use http::Response;
@@ -74,6 +75,14 @@ impl Direct {
             let state = state.as_deref();
             let request = Request { state, driver, method: Method::DeleteVolume, message };
             request::may_be_deleted(&request).map_err(|error| GuardRefusal::of(&error))
+        })
+    }
+
+    /// Whether a volume is a direct one here, as this state directory has it.
+    pub fn is_direct(state: PathBuf) -> IsDirect {
+        Box::new(move |driver, volume| {
+            let known = request::is_direct(&state, driver, volume);
+            known.map_err(|error| GuardRefusal::of(&error))
         })
     }
 

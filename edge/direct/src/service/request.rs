@@ -300,6 +300,16 @@ pub(super) fn may_be_deleted(request: &Request<'_>) -> Result<(), Error> {
     Err(refused(&volume, why))
 }
 
+/// Whether the volume is staged or handed over directly at this node.
+///
+/// # Errors
+/// This is not known.
+pub(super) fn is_direct(state: &Path, driver: &DriverName, volume: &str) -> Result<bool, Error> {
+    let staged = staged::is(state, driver.as_str(), volume).map_err(unknown(volume))?;
+    let records = published::of(state, driver.as_str(), volume).map_err(unknown(volume))?;
+    Ok(staged || !records.is_empty())
+}
+
 fn refused(volume: &str, why: impl Into<String>) -> Error {
     Error::DirectRefused { volume: volume.to_owned(), why: why.into() }
 }

@@ -154,6 +154,7 @@ pub(super) fn hello(node: &str, drivers: Vec<Driver>) -> anyhow::Result<Hello> {
         drivers,
         leases: false,
         not_taken: false,
+        expands: false,
         trust: None,
     })
 }

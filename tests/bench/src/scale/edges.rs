@@ -262,6 +262,7 @@ impl Edge {
             drivers,
             leases: false,
             not_taken: false,
+            expands: false,
             trust: None,
         };
         link.send(&Message::Hello(hello)).await?;

@@ -180,6 +180,7 @@ impl Liar {
             drivers: hello::drivers(&mut dice, nodes, self.manner.hellos),
             leases: dice.chance(80),
             not_taken: dice.chance(80),
+            expands: false,
             trust: None,
         })
     }

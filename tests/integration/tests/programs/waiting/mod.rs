@@ -7,6 +7,7 @@ mod colocate;
 mod dead_drivers;
 mod edge_topology;
 mod endpoints;
+mod expansion;
 mod hostile;
 mod kube;
 mod limits;
