@@ -350,6 +350,32 @@ pub enum Error {
         #[source]
         source: Contradiction,
     },
+    /// The expansion of a volume on its node takes a secret that csi-edge does not have.
+    #[error(
+        "volume {volume} of driver {driver} is not expanded: csi-edge on {node} does the node's \
+         half there (node_expansion = \"edge\") and has no secrets, and its PersistentVolume has a \
+         nodeExpandSecretRef; nothing was done"
+    )]
+    NodeSecret {
+        /// The driver that the call is for.
+        driver: DriverName,
+        /// The node that the call is for.
+        node: NodeName,
+        /// The volume's id.
+        volume: String,
+    },
+    /// Kubernetes does not say whether an expansion takes a secret.
+    #[error(
+        "volume {volume} is not expanded yet: csi-edge on {node} does the node's half without \
+         secrets, and Kubernetes does not say whether that takes one (nodeExpandSecretRef); send \
+         the call again"
+    )]
+    NodeSecretUnknown {
+        /// The node that the call is for.
+        node: NodeName,
+        /// The volume's id.
+        volume: String,
+    },
     /// Another node has the volume's lease; nothing was done.
     #[error("volume {volume} is owned by another: {why}; nothing was done")]
     Owned {
@@ -406,6 +432,9 @@ proto::codes! { Error:
     OverQuota { .. } => ResourceExhausted,
     Full(_) => Unavailable,
     DirectAsked { .. } => InvalidArgument,
+    // external-resizer shows it at the claim and tries seldom; nothing was sent.
+    NodeSecret { .. } => InvalidArgument,
+    NodeSecretUnknown { .. } => Unavailable,
     // CSI, ControllerPublishVolume: "Volume published to another node";
     // DeleteVolume: "Volume in use".
     Owned { .. } => FailedPrecondition,

@@ -214,9 +214,7 @@ async fn publish(
     if let Some(review) = token_review::reviewer(&settings, state.calls.clone()).await? {
         state.links.enrolment().review_by(review);
     }
-    state
-        .links
-        .look_up_by(volumes::affinities(&settings, state.calls.clone(), tasks.clone()).await?);
+    state.links.look_up_by(volumes::lookup(&settings, state.calls.clone(), tasks.clone()).await?);
     let published = Arc::<Published>::default();
     let facts = Facts {
         store: state.store.clone(),

@@ -1,6 +1,8 @@
 //! Calls on what exists: sends each to its node, or to all, and records its effect. The effect is
 //! durable before the caller is answered.
 
+use std::time::Duration;
+
 use http::Response;
 use proto::csi::frame;
 use proto::csi::{DirectCall, Id, Key, Learn};
@@ -8,18 +10,24 @@ use proto::host::chain;
 use proto::http2::body::Body;
 use proto::http2::forward::Answer;
 use proto::names::NodeName;
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::request::IncomingCall;
 use crate::error::Error;
 use crate::lease::attach;
 use crate::nodes::discover::Discovery;
+use crate::nodes::links::VolumeAnswer;
 use crate::nodes::node_call::Sender;
 use crate::nodes::query::NodeQueries;
 use crate::rewrite::direct;
+use crate::state::policy::Scope;
 use crate::state::store::backend::StoreError;
 use crate::state::store::writer::Store;
 use crate::state::{ingest, list_entry};
+
+/// How long Kubernetes is asked for a volume.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Carries out the calls of one front on what exists.
 pub(crate) struct VolumeCalls<'a> {
@@ -39,6 +47,7 @@ impl VolumeCalls<'_> {
         call: &mut IncomingCall,
     ) -> Result<Response<Body>, Error> {
         self.attach_to_holder(call).await?;
+        self.check_expansion(node, call).await?;
         let mut answer = call.at(node, self.sender).unary(&mut call.call).await?;
         if let Some(message) = answer.message()
             && call.is_direct
@@ -78,6 +87,34 @@ impl VolumeCalls<'_> {
         let node_id = call.node_id.as_deref().unwrap_or_default();
         let volume = (self.sender.driver, id);
         attach::reserve(self.store, self.queries.links(), volume, node_id, call.is_direct).await
+    }
+
+    /// Refuses an expansion whose node's half takes a secret, at a node where csi-edge does that
+    /// half. Kubernetes gives the secret to kubelets only. A volume that it does not know has none.
+    async fn check_expansion(&self, node: &NodeName, call: &IncomingCall) -> Result<(), Error> {
+        let Learn::Resized(_) = call.method.learn() else { return Ok(()) };
+        let Key::Home(id) = &call.key else { return Ok(()) };
+        let links = self.queries.links();
+        let driver = self.sender.driver;
+        let is_expanded = links.now(node).is_some_and(|link| link.peer.expands);
+        if !is_expanded || links.scope(driver) == Some(Scope::Shared) {
+            return Ok(());
+        }
+        let patience = Instant::now() + PATIENCE;
+        let end = call.deadline.map_or(patience, |callers| callers.min(patience));
+        let asking = timeout_at(end, links.volume_facts(driver, id.text()));
+        match asking.await.unwrap_or(VolumeAnswer::Silent) {
+            VolumeAnswer::Known(facts) if facts.expands_with_secret => Err(Error::NodeSecret {
+                driver: driver.clone(),
+                node: node.clone(),
+                volume: id.text().into(),
+            }),
+            VolumeAnswer::Known(_) | VolumeAnswer::Unknown => Ok(()),
+            VolumeAnswer::Silent => {
+                let volume = id.text().into();
+                Err(Error::NodeSecretUnknown { node: node.clone(), volume })
+            }
+        }
     }
 
     /// Records the effect of a call that was answered OK.

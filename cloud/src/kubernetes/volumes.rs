@@ -1,4 +1,5 @@
-//! Where Kubernetes lets a volume be used: the node affinity of its PersistentVolume.
+//! What Kubernetes says of a volume in its PersistentVolume: where it may be used, and whether its
+//! expansion on a node takes a secret.
 //!
 //! No index of the API server has the ids of volumes, so all PersistentVolumes are read, page by
 //! page. What was read is used for a minute, since whoever asks for one asks for many.
@@ -19,8 +20,8 @@ use tracing::warn;
 
 use crate::kubernetes::api::{ApiError, Server};
 use crate::kubernetes::settings::Kubernetes;
-use crate::nodes::links::AskAffinity;
-use crate::state::affinity::Affinity;
+use crate::nodes::links::{Age, AskKubernetes, VolumeAnswer};
+use crate::state::affinity::{Affinity, VolumeFacts};
 use crate::telemetry::calls::Calls;
 
 /// The number of PersistentVolumes in one answer of the API server.
@@ -28,8 +29,11 @@ const PAGE: u32 = 500;
 /// How long what was read is used.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// The node affinities of volumes, by driver and volume id.
-type ByVolume = HashMap<(String, String), Affinity>;
+/// How long what was read is used for a volume that it does not have, if that matters.
+const JUST_READ: Duration = Duration::from_secs(1);
+
+/// What is known of volumes, by driver and volume id.
+type ByVolume = HashMap<(String, String), VolumeFacts>;
 
 /// Looks up volumes in Kubernetes.
 struct Lookup {
@@ -45,36 +49,47 @@ struct Reading {
     volumes: watch::Receiver<Option<ByVolume>>,
 }
 
-/// The way to look up a volume's node affinity. Whoever asks waits until all volumes are read.
+/// The way to look up a volume. Whoever asks waits until all volumes are read.
 ///
 /// # Errors
 /// The kubeconfig or the pod's environment cannot be read or used.
-pub async fn affinities(
+pub async fn lookup(
     settings: &Kubernetes,
     calls: Arc<Calls>,
     tasks: Tasks,
-) -> anyhow::Result<AskAffinity> {
+) -> anyhow::Result<AskKubernetes> {
     let server = Server::new(&settings.api, calls).await?;
     let lookup = Arc::new(Lookup { server, tasks, last: Mutex::default() });
-    Ok(Arc::new(move |driver, volume| {
-        let volumes = lookup.volumes();
-        Box::pin(async move { affinity(volumes, &(driver.to_string(), volume)).await })
+    Ok(Arc::new(move |driver, volume, age| {
+        let lookup = lookup.clone();
+        Box::pin(async move { lookup.answer((driver.to_string(), volume), age).await })
     }))
 }
 
-async fn affinity(
+async fn find(
     mut volumes: watch::Receiver<Option<ByVolume>>,
     volume: &(String, String),
-) -> Option<Affinity> {
-    let volumes = volumes.wait_for(Option::is_some).await.ok()?;
-    volumes.as_ref()?.get(volume).cloned()
+) -> VolumeAnswer {
+    let Ok(volumes) = volumes.wait_for(Option::is_some).await else { return VolumeAnswer::Silent };
+    let found = volumes.as_ref().and_then(|volumes| volumes.get(volume)).cloned();
+    found.map_or(VolumeAnswer::Unknown, VolumeAnswer::Known)
 }
 
 impl Lookup {
-    /// What was read last, or is being read.
-    fn volumes(self: &Arc<Self>) -> watch::Receiver<Option<ByVolume>> {
+    async fn answer(self: &Arc<Self>, volume: (String, String), age: Age) -> VolumeAnswer {
+        let answer = find(self.volumes(FRESH), &volume).await;
+        match age {
+            Age::MinuteIfKnown if answer == VolumeAnswer::Unknown => {
+                find(self.volumes(JUST_READ), &volume).await
+            }
+            Age::MinuteIfKnown | Age::Minute => answer,
+        }
+    }
+
+    /// What was read last, within this time, or is being read.
+    fn volumes(self: &Arc<Self>, within: Duration) -> watch::Receiver<Option<ByVolume>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reading) = last.as_ref().filter(|reading| reading.is_usable()) {
+        if let Some(reading) = last.as_ref().filter(|reading| reading.is_usable(within)) {
             return reading.volumes.clone();
         }
         let (done, volumes) = watch::channel(None);
@@ -85,7 +100,7 @@ impl Lookup {
                 Ok(volumes) => drop(done.send(Some(volumes))),
                 Err(error) => {
                     let error = chain(&error);
-                    warn!(error, "Kubernetes does not say where volumes may be used");
+                    warn!(error, "Kubernetes does not say what its volumes are");
                 }
             }
         });
@@ -94,9 +109,9 @@ impl Lookup {
 }
 
 impl Reading {
-    fn is_usable(&self) -> bool {
+    fn is_usable(&self, within: Duration) -> bool {
         let is_read = self.volumes.borrow().is_some();
-        if is_read { self.begun.elapsed() < FRESH } else { self.volumes.has_changed().is_ok() }
+        if is_read { self.begun.elapsed() < within } else { self.volumes.has_changed().is_ok() }
     }
 }
 
@@ -114,13 +129,16 @@ async fn read(server: &Server) -> Result<ByVolume, ApiError> {
     }
 }
 
-/// A volume of a CSI driver, with its node affinity.
-fn of(volume: PersistentVolume) -> Option<((String, String), Affinity)> {
+/// A volume of a CSI driver.
+fn of(volume: PersistentVolume) -> Option<((String, String), VolumeFacts)> {
     let spec = volume.spec?;
     let csi = spec.csi?;
-    let terms = spec.node_affinity?.required?.node_selector_terms;
-    let terms = terms.iter().map(single_values).collect();
-    Some(((csi.driver, csi.volume_handle), Affinity::new(terms)))
+    let required = spec.node_affinity.and_then(|affinity| affinity.required);
+    let affinity = required.map(|required| {
+        Affinity::new(required.node_selector_terms.iter().map(single_values).collect())
+    });
+    let expands_with_secret = csi.node_expand_secret_ref.is_some();
+    Some(((csi.driver, csi.volume_handle), VolumeFacts { affinity, expands_with_secret }))
 }
 
 /// The labels of a term that have exactly one allowed value.
@@ -144,7 +162,7 @@ mod tests {
         json!({ "key": key, "operator": operator, "values": values })
     }
 
-    fn volume(affinity: Value) -> Option<((String, String), Affinity)> {
+    fn volume(affinity: Value) -> Option<((String, String), VolumeFacts)> {
         let spec = json!({
             "csi": { "driver": "d.example", "volumeHandle": "v" },
             "nodeAffinity": affinity,
@@ -160,8 +178,21 @@ mod tests {
         let terms = json!([{ "matchExpressions": [node, zones, not] }]);
         let read = volume(json!({ "required": { "nodeSelectorTerms": terms } }));
         let segments = [("topology.edge-csi.io/node".to_owned(), "n1".to_owned())].into();
-        let expected = (("d.example".to_owned(), "v".to_owned()), Affinity::new(vec![segments]));
-        assert_eq!(read, Some(expected));
-        assert_eq!(volume(json!(null)), None);
+        let facts = |affinity| VolumeFacts { affinity, expands_with_secret: false };
+        let id = ("d.example".to_owned(), "v".to_owned());
+        assert_eq!(read, Some((id.clone(), facts(Some(Affinity::new(vec![segments]))))));
+        assert_eq!(volume(json!(null)), Some((id, facts(None))));
+    }
+
+    #[test]
+    fn a_secret_for_the_expansion_on_a_node_is_known() {
+        let csi = json!({
+            "driver": "d.example",
+            "volumeHandle": "v",
+            "nodeExpandSecretRef": { "name": "s", "namespace": "n" },
+        });
+        let volume = json!({ "metadata": { "name": "pv" }, "spec": { "csi": csi } });
+        let (_, facts) = of(serde_json::from_value(volume).unwrap()).unwrap();
+        assert_eq!(facts, VolumeFacts { affinity: None, expands_with_secret: true });
     }
 }

@@ -70,6 +70,8 @@ pub struct Peer {
     pub version: Box<str>,
     /// True if it reports its leases.
     pub leases: bool,
+    /// True if it expands volumes on its node itself, without the secrets for that.
+    pub expands: bool,
     /// The CAs that it trusts, and the one of its certificate; none if it does not say.
     pub ca: Option<CaTag>,
 }

@@ -178,6 +178,7 @@ fn peer(
         address: from,
         version: hello.version.as_str().into(),
         leases: hello.leases,
+        expands: hello.expands,
     }
 }
 

@@ -26,7 +26,7 @@ use crate::nodes::scopes::Scopes;
 use crate::nodes::telling::{Telling, Told};
 use crate::pki::enrolment::Enrolment;
 use crate::pki::issuer::CaTag;
-use crate::state::affinity::Affinity;
+use crate::state::affinity::{Affinity, VolumeFacts};
 use crate::state::authority::{Authority, Unserved};
 use crate::state::policy::{Policy, Scope};
 use crate::state::quotas::OverQuota;
@@ -46,10 +46,29 @@ const EXPIRED: &str = "the edge's certificate has ended; make a new one, and che
 pub type AnswerLease =
     for<'a> fn(&'a Links, &'a NodeName, &'a Arc<Handle>, Request) -> BoxFuture<'a, Option<Reply>>;
 
-/// Asks Kubernetes for the node affinity of the volume with this id; none if it has none, has no
-/// such volume, or does not answer.
-pub type AskAffinity =
-    Arc<dyn Fn(DriverName, String) -> BoxFuture<'static, Option<Affinity>> + Send + Sync>;
+/// Asks Kubernetes for the volume with this id.
+pub type AskKubernetes =
+    Arc<dyn Fn(DriverName, String, Age) -> BoxFuture<'static, VolumeAnswer> + Send + Sync>;
+
+/// How old an answer of Kubernetes may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// A minute.
+    Minute,
+    /// The same, if it has the volume; otherwise Kubernetes is asked again.
+    MinuteIfKnown,
+}
+
+/// What Kubernetes answers about a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeAnswer {
+    /// It has the volume.
+    Known(VolumeFacts),
+    /// It has no such volume.
+    Unknown,
+    /// It does not answer.
+    Silent,
+}
 
 /// All links, by node.
 pub struct Links {
@@ -78,8 +97,8 @@ pub struct Links {
     new_leases: bool,
     enrolment: Arc<Enrolment>,
     /// Not set without Kubernetes.
-    ask_affinity: OnceLock<AskAffinity>,
     published_topology: PublishedTopology,
+    ask_kubernetes: OnceLock<AskKubernetes>,
     /// The number of links made so far.
     made: AtomicU64,
 }
@@ -106,8 +125,8 @@ impl Links {
             budgets: Budgets::default(),
             authority: Authority::default(),
             new_leases: true,
-            ask_affinity: OnceLock::new(),
             published_topology: PublishedTopology::default(),
+            ask_kubernetes: OnceLock::new(),
             made: AtomicU64::new(0),
         }
     }
@@ -145,16 +164,25 @@ impl Links {
         &self.enrolment
     }
 
-    /// Lets volumes without a home be looked up in Kubernetes. Only the first call counts.
-    pub fn look_up_by(&self, ask: AskAffinity) {
+    /// Lets volumes be looked up in Kubernetes. Only the first call counts.
+    pub fn look_up_by(&self, ask: AskKubernetes) {
         // The second one is dropped: there is one Kubernetes.
-        let _ = self.ask_affinity.set(ask);
+        let _ = self.ask_kubernetes.set(ask);
     }
 
     /// The node affinity of a volume in Kubernetes.
     pub(super) async fn affinity(&self, driver: &DriverName, id: &str) -> Option<Affinity> {
-        let ask = self.ask_affinity.get()?;
-        ask(driver.clone(), id.to_owned()).await
+        let ask = self.ask_kubernetes.get()?;
+        match ask(driver.clone(), id.to_owned(), Age::Minute).await {
+            VolumeAnswer::Known(facts) => facts.affinity,
+            VolumeAnswer::Unknown | VolumeAnswer::Silent => None,
+        }
+    }
+
+    /// What Kubernetes says of a volume now. Without Kubernetes no volume is known.
+    pub(crate) async fn volume_facts(&self, driver: &DriverName, id: &str) -> VolumeAnswer {
+        let Some(ask) = self.ask_kubernetes.get() else { return VolumeAnswer::Unknown };
+        ask(driver.clone(), id.to_owned(), Age::MinuteIfKnown).await
     }
 
     /// Who may have which driver.

@@ -1,4 +1,5 @@
-//! The node affinity of a PersistentVolume: where Kubernetes lets a volume be used.
+//! What a PersistentVolume says of a volume, first of all its node affinity: where Kubernetes lets
+//! the volume be used.
 //!
 //! The provisioner wrote it when the volume was made, and it cannot be changed. So it is the word
 //! of somebody else than the nodes about whose a volume is.
@@ -12,6 +13,15 @@ use crate::state::policy::{KeyKind, Policy};
 /// exactly one allowed value are here; more conditions would only exclude more nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Affinity(Vec<Segments>);
+
+/// What Kubernetes says of a volume, in its PersistentVolume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeFacts {
+    /// Where it may be used; none if anywhere.
+    pub affinity: Option<Affinity>,
+    /// Whether its expansion on a node takes a secret (`nodeExpandSecretRef`).
+    pub expands_with_secret: bool,
+}
 
 impl Affinity {
     /// The affinity with these terms.

@@ -29,6 +29,7 @@ use tokio::process::Command;
 
 mod affinity;
 mod edges;
+mod expansion;
 mod labels;
 mod not_taken;
 
